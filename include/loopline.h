@@ -507,6 +507,7 @@ struct ll_build {
     int64_t cache, step;
     int cache_bits; /* of a key's or value's number: 8; 0: as they are */
     bool all;       /* and logits of all of them are wanted, not of each one's last alone */
+    bool source;    /* or what is declared reads sources, and ends with what ll_build_kept keeps */
     bool mixed;     /* training samples are mixed in pairs (data.mixup, data.cutmix) */
 };
 /* For models that generate, all as without where b->cache is 0. Causal attention of q [b,t,h,d] or
@@ -514,6 +515,12 @@ struct ll_build {
  * all. Generating, keys and values stay in the states "name.k.cache" and "name.v.cache". */
 LL_API ll_val ll_self_attend(const ll_build *b, const char *name, ll_val q, ll_val k, ll_val v,
                              int64_t window);
+/* What a decoder sees of a source, of dim 0 the batch: x, made once. Generating it is the state
+ * "name.cache": b->source makes it (of sequences for which batch data "fresh", i32 [batch], is not
+ * 0), otherwise it is given and x is not looked at. Such a model has a size "source", and where
+ * b->source batch data "source", i32 [batch,source]. */
+LL_API ll_val ll_build_kept(const ll_build *b, const char *name, ll_dtype dtype, ll_shape shape,
+                            ll_val x);
 LL_API ll_val ll_build_places(const ll_build *b); /* of x's tokens, i32 [batch,step]; none */
 LL_API ll_val ll_build_last(const ll_build *b, ll_val x); /* [batch,1,c]: each one's last new row */
 LL_API int64_t ll_build_size(const ll_build *b, const char *name); /* a size the model declares */

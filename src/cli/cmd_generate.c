@@ -20,6 +20,8 @@ static const ll_arg args[] = {
      "of a model of tokens that was trained, or imported"},
     {"--prompt|-p", LL_OPT(opts, prompts), "TEXT",
      "what the text begins with; several go side by side (default: a new line)"},
+    {"--source", LL_OPT(ll_talk_opts, source), "TEXT",
+     "of models that answer one (seq2seq): what they answer; one for all prompts, or one for each"},
     {"--draft", LL_OPT(opts, draft), "RUN_FOLDER",
      "of a smaller model of the same tokens, which guesses what follows: the same text, sooner"},
     {"--draft-tokens", LL_ARG_COUNT, offsetof(opts, guesses), "K", "guesses at once (4)"},
@@ -69,6 +71,18 @@ static ll_err open_both(ll_talk *t, int64_t n, int64_t places)
     return ll_talk_open(t, n, places);
 }
 
+static ll_err put_sources(ll_talk *t, int64_t n)
+{
+    const ll_words *s = &t->o->source;
+    for (int64_t i = 0; i < n && s->n; i++) {
+        LL_OWN_MEMORY int32_t *v = NULL;
+        int64_t count;
+        TRY(ll_talk_encode(t, s->v[s->n > 1 ? i : 0], true, &v, &count));
+        TRY(ll_generator_source(t->g, i, v, count));
+    }
+    return LL_OK;
+}
+
 /* Prompts become tokens before the model is opened: the longest decides how much is kept. */
 static ll_err put_prompts(ll_talk *t, char *const *prompts, int64_t n, int64_t *tokens)
 {
@@ -88,7 +102,7 @@ static ll_err put_prompts(ll_talk *t, char *const *prompts, int64_t n, int64_t *
             if (pass) *tokens += count;
         }
     }
-    return LL_OK;
+    return put_sources(t, n);
 }
 
 static ll_err sample(ll_talk *t, char *const *prompts, int64_t n)
@@ -144,14 +158,19 @@ static ll_err run(const void *given)
     LL_TALK draft = {0};
     ll_talk_opts its = o->talk;
     static const char *const usual[] = {"\n"};
+    int n = o->prompts.n ? o->prompts.n : 1, sources = o->talk.source.n;
     char *const *prompts = (char *const *)(o->prompts.n ? o->prompts.v : (const char **)usual);
+    CHECK(sources <= 1 || sources == n, LL_E_ARG,
+          "--source is given %d times and --prompt %d times: want one source, or one for each",
+          sources, n);
+    CHECK(!sources || !o->draft, LL_E_ARG, "--source and --draft exclude each other");
     CHECK(o->draft || !o->guesses, LL_E_ARG, "--draft-tokens is of --draft RUN_FOLDER");
     TRY(ll_talk_begin(&o->talk, &t));
     its.folder = o->draft;
     its.checkpoint = its.init = NULL;
     its.set = (ll_words){0};
     if (o->draft) TRY(open_draft(o, &its, &t, &draft));
-    return ll_talk_leave(&t, sample(&t, prompts, o->prompts.n ? o->prompts.n : 1));
+    return ll_talk_leave(&t, sample(&t, prompts, n));
 }
 
 const ll_command ll_command_generate = {"generate", "samples text from a model of tokens", args,

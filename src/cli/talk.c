@@ -27,6 +27,12 @@ ll_err ll_talk_begin(const ll_talk_opts *o, ll_talk *t)
     CHECK(ll_run_takes_tokens(t->run), LL_E_ARG,
           "%s does not make text: generate takes models of tokens, such as gpt and llama",
           t->run->model.name);
+    bool answers = ll_run_size(t->run, "source", 0) > 0;
+    CHECK(!answers || o->source.n, LL_E_ARG,
+          "%s answers a source: loopline generate RUN_FOLDER --source TEXT", t->run->model.name);
+    CHECK(answers || !o->source.n, LL_E_ARG,
+          "--source is of models that answer one, such as seq2seq: %s takes --prompt alone",
+          t->run->model.name);
     t->vocab = ll_run_size(t->run, "vocab", 0);
     if (*t->run->data.tokenizer) return ll_tokenizer_open(t->run->data.tokenizer, &t->t);
     CHECK(t->vocab <= 256, LL_E_ARG,

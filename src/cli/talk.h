@@ -10,7 +10,7 @@ typedef struct ll_talk_opts {
     int64_t tokens, top_k, seed, context;
     double temperature, top_p, min_p, repetition;
     bool exact, json;
-    ll_words set, stop;
+    ll_words set, stop, source; /* source: of generate alone */
 } ll_talk_opts;
 
 /* Of those that answer on standard output. */

@@ -87,6 +87,20 @@ ll_val ll_build_places(const ll_build *b)
     return ll_min(b->g, place, last); /* what is no token may stand behind the last place */
 }
 
+ll_val ll_build_kept(const ll_build *b, const char *name, ll_dtype dtype, ll_shape shape, ll_val x)
+{
+    ll_graph *g = b->g;
+    if (!b->cache) return x;
+    const char *full = ll_scoped(g, ll_arena_printf(g->arena, "%s" LL_CACHE, name));
+    ll_val kept = ll_input(g, full, LL_STATE, (ll_type){dtype, shape}, (ll_init){LL_ZEROS, 0});
+    if (!b->source || !x.id) return kept;
+    ll_shape each = {.n = shape.n};
+    for (int i = 0; i < shape.n; i++) each.d[i] = i ? 1 : shape.d[0];
+    ll_val fresh = ll_reshape(g, ll_cast(g, per_sequence(b, "fresh"), dtype), each);
+    ll_graph_update(g, kept, ll_select(g, fresh, x, kept));
+    return x;
+}
+
 ll_val ll_build_last(const ll_build *b, ll_val x)
 {
     if (!b->cache || b->all || !x.id) return x;

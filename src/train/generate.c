@@ -1,7 +1,6 @@
 /* generate.c: sequences that go on token by token. */
 #include "train/generate.h"
 
-#include "base/rng.h"
 #include "exec/session.h"
 #include "kern/blocks.h"
 #include "pass/packed.h"
@@ -14,6 +13,7 @@
 
 enum { CHUNK = 64, FEW = 4 }; /* so few tokens are quicker one by one */
 enum { IDLE = -1, DISMISSED = -2 };
+enum { GUESSES = 2, SOURCE = 3, PROGRAMS = 4 };
 
 typedef struct sequence {
     int32_t *tokens;
@@ -23,21 +23,20 @@ typedef struct sequence {
     int64_t row, rows; /* of what was guessed: where logits are, how many follow */
 } sequence;
 
-typedef struct candidate {
-    float logit;
-    int32_t token;
-} candidate;
-
 struct ll_generator {
-    ll_graph *g[3];
-    ll_session *s[3]; /* of one token; of a chunk, and of guesses, which share the first's memory */
-    int64_t batch, places, step[3], vocab;
+    ll_graph *g[PROGRAMS];
+    /* of one token; of a chunk, and of guesses, which share the first's memory; of sources, which
+     * shares what it keeps of them */
+    ll_session *s[PROGRAMS];
+    int64_t batch, places, step[PROGRAMS], vocab;
+    int32_t *source, *unread; /* [batch,step]; [batch]: that of a sequence was not read yet */
+    int32_t pad;
     ll_comm *comm; /* of a mesh; NULL: alone */
     int32_t number;
     int32_t *at, *last, *x; /* one behind the other, as ranks are told of them */
     int64_t *fresh;         /* of each, how many tokens a run reads */
     float *logits, *made;   /* [batch, vocab]; of one run, of guesses [batch, step, vocab] */
-    candidate *heap;
+    ll_candidate *heap;
     sequence *of;
     ll_arena *arena;
 };
@@ -58,6 +57,17 @@ static ll_err check_graph(const ll_run *r, const ll_graph *g, int64_t batch, int
     return LL_OK;
 }
 
+static ll_err check_source(const ll_run *r, const ll_graph *g, int64_t batch, int64_t step)
+{
+    ll_val x = ll_find(g, "source"), y = ll_find(g, "fresh");
+    ll_shape a = x.id ? ll_graph_shape(g, x) : LL_SCALAR;
+    CHECK(a.n == 2 && a.d[0] == batch && a.d[1] == step && y.id, LL_E_ARG,
+          "model %s does not generate: it has a size source, and keeps nothing of one "
+          "(ll_build_kept; batch data source)",
+          r->model.name);
+    return LL_OK;
+}
+
 /* A session on r's graph, of k. Packed: from the one that has the weights. */
 static ll_err open_one(ll_generator *g, const ll_run *r, const ll_generator_opts *o, int k,
                        int bits, ll_session *share)
@@ -68,9 +78,13 @@ static ll_err open_one(ll_generator *g, const ll_run *r, const ll_generator_opts
                   .cache = g->places,
                   .step = g->step[k],
                   .cache_bits = o->cache_bits,
-                  .all = k == 2};
+                  .source = k == SOURCE,
+                  .all = k == GUESSES};
     TRY(ll_run_generation(r, &b, &plain));
-    TRY(check_graph(r, plain, g->batch, g->step[k], k == 2 ? g->step[k] : 1, &g->vocab));
+    if (k == SOURCE)
+        TRY(check_source(r, plain, g->batch, g->step[k]));
+    else
+        TRY(check_graph(r, plain, g->batch, g->step[k], b.all ? b.step : 1, &g->vocab));
     if (bits)
         TRY(ll_pack_graph(plain, bits, &g->g[k]));
     else
@@ -83,17 +97,16 @@ static ll_err open_one(ll_generator *g, const ll_run *r, const ll_generator_opts
     return ll_session_open(g->g[k], &how, &g->s[k]);
 }
 
-/* Every weight that `to` has packed; q4 NULL: to nearest. */
-static ll_err pack_weights(ll_session *from, ll_session *to, int bits, ll_gptq *q4)
+/* Every weight that `to` has, packed or as it is; q4 NULL: to nearest. *count: those packed. */
+static ll_err pack_weights(ll_session *from, ll_session *to, int bits, ll_gptq *q4, int *count)
 {
-    int count = 0;
     for (int i = 1; i < from->g->n_value; i++) {
         const ll_value *v = &from->g->values[i];
         LL_OWN(ll_arena) a = ll_arena_new();
         const char *names[3];
         if (v->node >= 0 || v->kind != LL_PARAM) continue;
         size_t n = (size_t)ll_numel(&v->type.shape), blocks = n / LL_PACK;
-        bool packed = ll_find(to->g, ll_pack_name(a, v->name, bits, 0)).id;
+        bool packed = bits && ll_find(to->g, ll_pack_name(a, v->name, bits, 0)).id;
         if (!packed && !ll_find(to->g, v->name).id) continue;
         LL_OWN_MEMORY float *x = (float *)malloc((n + 1) * sizeof *x);
         LL_OWN_MEMORY uint8_t *q = (uint8_t *)malloc(n + 1);
@@ -103,7 +116,7 @@ static ll_err pack_weights(ll_session *from, ll_session *to, int bits, ll_gptq *
         TRY(ll_session_get(from, v->name, x, n * one));
         if (ll_find(to->g, v->name).id) TRY(ll_session_set(to, v->name, 0, x, n * one));
         if (!packed) continue;
-        count++;
+        ++*count;
         if (q4) TRY(ll_gptq_round(q4, v->name, x, (int64_t)n));
         ll_pack(x, (int64_t)n, bits, q, s, s + blocks);
         for (int k = 0; k < 3; k++) names[k] = ll_pack_name(a, v->name, bits, k);
@@ -111,10 +124,6 @@ static ll_err pack_weights(ll_session *from, ll_session *to, int bits, ll_gptq *
         TRY(ll_session_set(to, names[1], 0, s, blocks * sizeof *s));
         if (bits == 4) TRY(ll_session_set(to, names[2], 0, s + blocks, blocks * sizeof *s));
     }
-    CHECK(count, LL_E_ARG,
-          "weights of %d bits are in blocks of %d inputs, and no product of the model has a "
-          "multiple of that: use f32",
-          bits, LL_PACK);
     return LL_OK;
 }
 
@@ -125,21 +134,48 @@ static ll_err open_others(ll_generator *g, const ll_run *r, const ll_generator_o
     return g->step[2] ? open_one(g, r, o, 2, o->bits, g->s[0]) : LL_OK;
 }
 
+/* What has all weights: where sources are read no program of generation does. */
+static ll_err open_whole(ll_generator *whole, const ll_run *r, const ll_generator_opts *o,
+                         bool source)
+{
+    if (!source) return open_one(whole, r, o, 0, 0, NULL);
+    TRY(ll_run_graph(r, whole->batch, NULL, &whole->g[0]));
+    return ll_session_open(whole->g[0], &o->session, &whole->s[0]);
+}
+
+/* Programs that have weights of their own, of a session that has all. */
+static ll_err open_from(ll_generator *g, const ll_run *r, const ll_generator_opts *o,
+                        ll_session *whole, ll_gptq *q4)
+{
+    int count = 0;
+    TRY(open_one(g, r, o, 0, o->bits, NULL));
+    TRY(pack_weights(whole, g->s[0], o->bits, q4, &count));
+    if (g->step[SOURCE]) {
+        TRY(open_one(g, r, o, SOURCE, o->bits, g->s[0]));
+        TRY(pack_weights(whole, g->s[SOURCE], o->bits, q4, &count));
+    }
+    CHECK(count || !o->bits, LL_E_ARG,
+          "weights of %d bits are in blocks of %d inputs, and no product of the model has a "
+          "multiple of that: use f32",
+          o->bits, LL_PACK);
+    return LL_OK;
+}
+
 /* All programs; their parameters are there. */
 static ll_err open_all(ll_generator *g, const ll_run *r, const ll_generator_opts *o)
 {
-    if (!o->bits) {
+    if (!o->bits && !g->step[SOURCE]) {
         TRY(open_one(g, r, o, 0, 0, NULL));
         TRY(o->load(o->user, g->s[0]));
         return open_others(g, r, o);
     }
-    ll_generator whole = {.batch = 1, .places = 1, .step = {1, 1}};
+    int64_t ranks = o->session.comm ? ll_comm_size(o->session.comm) : 1;
+    ll_generator whole = {.batch = g->step[SOURCE] ? ranks : 1, .places = 1, .step = {1, 1}};
     ll_gptq *q4 = NULL;
-    ll_err rc = open_one(&whole, r, o, 0, 0, NULL);
+    ll_err rc = open_whole(&whole, r, o, g->step[SOURCE] > 0);
     if (rc == LL_OK) rc = o->load(o->user, whole.s[0]);
     if (rc == LL_OK && o->calibrate) rc = ll_gptq_open(r, whole.s[0], o->calibrate, &q4);
-    if (rc == LL_OK) rc = open_one(g, r, o, 0, o->bits, NULL);
-    if (rc == LL_OK) rc = pack_weights(whole.s[0], g->s[0], o->bits, q4);
+    if (rc == LL_OK) rc = open_from(g, r, o, whole.s[0], q4);
     ll_gptq_close(q4);
     ll_session_close(whole.s[0]);
     ll_graph_free(whole.g[0]);
@@ -174,16 +210,21 @@ ll_err ll_generator_open(const ll_run *r, const ll_generator_opts *o, ll_generat
     CHECK(!o->guesses || o->guesses < g->places, LL_E_ARG, "%lld guesses of %lld places",
           (long long)o->guesses, (long long)g->places);
     g->step[2] = o->guesses ? o->guesses + 1 : 0;
+    g->step[SOURCE] = ll_run_size(r, "source", 0);
+    g->pad = (int32_t)ll_run_size(r, "pad", 0);
     TRY(open_all(g, r, o));
     if (g->s[0]->team) g->comm = o->session.comm;
-    int64_t n = g->batch * g->vocab, most = g->step[1] > g->step[2] ? g->step[1] : g->step[2];
+    int64_t n = g->batch * g->vocab, most = 0;
+    for (int k = 0; k < PROGRAMS; k++) most = g->step[k] > most ? g->step[k] : most;
+    g->source = LL_NEW_ARRAY(a, int32_t, g->batch * g->step[SOURCE] + 1);
+    g->unread = LL_NEW_ARRAY(a, int32_t, g->batch);
     g->at = LL_NEW_ARRAY(a, int32_t, g->batch * (most + 2));
     g->last = g->at + g->batch;
     g->x = g->last + g->batch;
     g->fresh = LL_NEW_ARRAY(a, int64_t, g->batch);
     g->logits = LL_NEW_ARRAY(a, float, n);
     g->made = LL_NEW_ARRAY(a, float, n *(g->step[2] ? g->step[2] : 1));
-    g->heap = LL_NEW_ARRAY(a, candidate, g->vocab);
+    g->heap = LL_NEW_ARRAY(a, ll_candidate, g->vocab);
     g->of = LL_NEW_ARRAY(a, sequence, g->batch);
     return LL_HAND(out, g);
 }
@@ -191,8 +232,8 @@ ll_err ll_generator_open(const ll_run *r, const ll_generator_opts *o, ll_generat
 void ll_generator_close(ll_generator *g)
 {
     if (!g) return;
-    for (int k = 2; k >= 0; k--) ll_session_close(g->s[k]);
-    for (int k = 0; k < 3; k++) ll_graph_free(g->g[k]);
+    for (int k = PROGRAMS - 1; k >= 0; k--) ll_session_close(g->s[k]);
+    for (int k = 0; k < PROGRAMS; k++) ll_graph_free(g->g[k]);
     for (int64_t i = 0; g->of && i < g->batch; i++) free(g->of[i].tokens);
     ll_arena_free(g->arena);
 }
@@ -220,9 +261,9 @@ size_t ll_generator_weight_bytes(const ll_generator *g)
 size_t ll_generator_bytes(const ll_generator *g)
 {
     size_t most = 0; /* they work in the same memory */
-    for (int k = 0; k < 3; k++)
+    for (int k = 0; k < SOURCE; k++)
         if (g->s[k] && ll_session_bytes(g->s[k]) > most) most = ll_session_bytes(g->s[k]);
-    return most;
+    return most + (g->s[SOURCE] ? ll_exec_bytes(g->s[SOURCE]->e) : 0);
 }
 
 /* ---- running ---- */
@@ -270,6 +311,21 @@ void ll_generator_back(ll_generator *g, int64_t sequence_of, int64_t n)
     if (s->fed > n - s->start) s->fed = n - s->start;
 }
 
+ll_err ll_generator_source(ll_generator *g, int64_t sequence_of, const int32_t *tokens, int64_t n)
+{
+    int64_t most = g->step[SOURCE];
+    CHECK(most, LL_E_ARG, "a source is of models that answer one, such as seq2seq");
+    CHECK(n > 0 && n <= most, LL_E_ARG, "a source of %lld tokens, want 1 to %lld (model.source)",
+          (long long)n, (long long)most);
+    for (int64_t i = 0; i < n; i++)
+        CHECK(tokens[i] >= 0 && tokens[i] < g->vocab, LL_E_ARG,
+              "token %d: the model's vocabulary is %lld tokens", tokens[i], (long long)g->vocab);
+    for (int64_t i = 0; i < most; i++)
+        g->source[sequence_of * most + i] = i < n ? tokens[i] : g->pad;
+    g->unread[sequence_of] = 1;
+    return LL_OK;
+}
+
 /* Too long a sequence: what was new at first as much as there is room for, later half of it. */
 static void make_room(const ll_generator *g, sequence *s)
 {
@@ -305,10 +361,11 @@ static ll_err run_program(ll_generator *g, int k)
 {
     size_t row = sizeof(float) * (size_t)g->vocab, ints = sizeof(int32_t) * (size_t)g->batch;
     ll_session *s = g->s[k];
-    TRY(ll_session_set(s, "x", 0, g->x, ints * (size_t)g->step[k]));
-    TRY(ll_session_set(s, "at", 0, g->at, ints));
+    TRY(ll_session_set(s, k == SOURCE ? "source" : "x", 0, g->x, ints * (size_t)g->step[k]));
+    TRY(ll_session_set(s, k == SOURCE ? "fresh" : "at", 0, g->at, ints));
     if (k < 2) TRY(ll_session_set(s, "last", 0, g->last, ints));
     TRY(ll_session_run(s, 0));
+    if (k == SOURCE) return LL_OK;
     int64_t rows = k < 2 ? g->batch : g->batch * g->step[k];
     return ll_session_get(s, "logits", g->made, row * (size_t)rows);
 }
@@ -350,7 +407,7 @@ ll_err ll_generator_follow(ll_generator *const *g, int n)
         TRY(ll_comm_broadcast(g[0]->comm, what, 2, LL_I32, 0, NULL));
         if (what[0] == DISMISSED) return LL_OK;
         if (what[0] == IDLE) continue;
-        LL_ASSERT(what[0] < n && what[1] < 3);
+        LL_ASSERT(what[0] < n && what[1] < PROGRAMS);
         TRY(share_rows(g[what[0]], what[1]));
         TRY(run_program(g[what[0]], what[1]));
     }
@@ -373,6 +430,19 @@ static ll_err run_once(ll_generator *g, int k)
     return LL_OK;
 }
 
+/* Sources that are new; what is kept of the others stays. */
+static ll_err read_sources(ll_generator *g)
+{
+    size_t ints = sizeof(int32_t) * (size_t)g->batch;
+    bool any = false;
+    for (int64_t i = 0; i < g->batch; i++) any |= g->unread[i] != 0;
+    if (!any) return LL_OK;
+    memcpy(g->x, g->source, ints * (size_t)g->step[SOURCE]);
+    memcpy(g->at, g->unread, ints);
+    memset(g->unread, 0, ints);
+    return run_rows(g, SOURCE);
+}
+
 bool ll_generator_ready(const ll_generator *g, int64_t sequence_of)
 {
     return !left_of(&g->of[sequence_of]);
@@ -381,6 +451,7 @@ bool ll_generator_ready(const ll_generator *g, int64_t sequence_of)
 ll_err ll_generator_step(ll_generator *g)
 {
     int64_t most = 0;
+    TRY(read_sources(g));
     for (int64_t i = 0; i < g->batch; i++) {
         make_room(g, &g->of[i]);
         int64_t left = left_of(&g->of[i]);
@@ -425,6 +496,7 @@ static void set_guesses(ll_generator *g, int64_t i, const int32_t *guesses, int 
 ll_err ll_generator_guess(ll_generator *g, const int32_t *guesses, int64_t stride, const int *n)
 {
     LL_ASSERT(g->step[2]);
+    TRY(read_sources(g));
     for (bool more = true; more;) { /* what is too long for it is read before */
         more = false;
         for (int64_t i = 0; i < g->batch; i++) {
@@ -495,88 +567,10 @@ const int32_t *ll_generator_tokens(const ll_generator *g, int64_t sequence_of, i
     return g->of[sequence_of].tokens;
 }
 
-/* ---- drawing ---- */
-
-ll_err ll_draw_check(const ll_draw_opts *s)
+int32_t ll_generator_draw(ll_generator *g, int64_t sequence_of, const ll_draw_opts *how, int64_t i)
 {
-    CHECK(s->temperature >= 0, LL_E_ARG, "--temperature is %g, want 0 or more", s->temperature);
-    CHECK(s->top_p > 0 && s->top_p <= 1, LL_E_ARG,
-          "--top-p is %g, want above 0 and at most 1 (1: from all)", s->top_p);
-    CHECK(s->min_p >= 0 && s->min_p <= 1, LL_E_ARG, "--min-p is %g, want 0 to 1", s->min_p);
-    CHECK(s->repetition > 0 && isfinite(s->repetition), LL_E_ARG,
-          "--repetition is %g, want above 0 (1: as they are)", s->repetition);
-    return LL_OK;
-}
-
-static bool likelier(const candidate *a, const candidate *b)
-{
-    return a->logit != b->logit ? a->logit > b->logit : a->token < b->token;
-}
-
-static void sift(candidate *h, int64_t n, int64_t i)
-{
-    candidate x = h[i];
-    for (int64_t k; (k = 2 * i + 1) < n; i = k) {
-        if (k + 1 < n && likelier(&h[k + 1], &h[k])) k++;
-        if (!likelier(&h[k], &x)) break;
-        h[i] = h[k];
-    }
-    h[i] = x;
-}
-
-static void penalise(const ll_generator *g, const sequence *s, double by)
-{
-    for (int64_t i = s->start; i < s->n; i++) {
-        candidate *c = &g->heap[s->tokens[i]];
-        if (c->token < 0) continue; /* once each */
-        c->logit = (float)(c->logit > 0 ? c->logit / by : c->logit * by);
-        c->token = -1 - c->token;
-    }
-    for (int64_t i = 0; i < g->vocab; i++)
-        if (g->heap[i].token < 0) g->heap[i].token = -1 - g->heap[i].token;
-}
-
-/* The likeliest come first out of a heap; those that count are drawn from in this order. */
-static int32_t draw(const ll_generator *g, const ll_draw_opts *s, double u)
-{
-    candidate *h = g->heap;
-    int64_t first = 0;
-    for (int64_t i = 1; i < g->vocab && s->temperature <= 0; i++)
-        if (h[i].logit > h[first].logit) first = i;
-    if (s->temperature <= 0) return h[first].token;
-    int64_t n = g->vocab, most = s->top_k > 0 && s->top_k < n ? s->top_k : n, k = 0;
-    double heat = s->temperature, sum = 0, kept = 0, top;
-    for (int64_t i = n / 2 - 1; i >= 0; i--) sift(h, n, i);
-    top = h[0].logit;
-    double part = s->top_p > 0 && s->top_p < 1 ? s->top_p : 2;
-    if (part < 1 || (most == n && s->min_p <= 0))
-        for (int64_t i = 0; i < n; i++) sum += exp((h[i].logit - top) / heat);
-    if (part > 1 && most == n && s->min_p <= 0) { /* of all: in any order that is always the same */
-        double left = u * sum;
-        for (; k + 1 < n; k++)
-            if ((left -= exp((h[k].logit - top) / heat)) < 0) break;
-        return h[k].token;
-    }
-    for (; k < most; k++) { /* popped ones lie at the end, the first last */
-        double p = exp((h[0].logit - top) / heat);
-        if (k && (p < s->min_p || (part < 1 && kept >= part * sum))) break;
-        candidate x = h[0];
-        h[0] = h[n - 1 - k];
-        h[n - 1 - k] = x;
-        sift(h, n - 1 - k, 0);
-        kept += p;
-    }
-    double left = u * kept;
-    for (int64_t i = 0; i + 1 < k; i++)
-        if ((left -= exp((h[n - 1 - i].logit - top) / heat)) < 0) return h[n - 1 - i].token;
-    return h[n - k].token;
-}
-
-int32_t ll_generator_draw(ll_generator *g, int64_t sequence_of, const ll_draw_opts *s, int64_t i)
-{
-    const float *logits = ll_generator_logits(g, sequence_of);
-    for (int64_t k = 0; k < g->vocab; k++) g->heap[k] = (candidate){logits[k], (int32_t)k};
-    if (s->repetition > 0 && s->repetition != 1) penalise(g, &g->of[sequence_of], s->repetition);
-    float u = ll_uniform_at(s->seed, ll_stream("generate", s->stream), (uint64_t)i);
-    return draw(g, s, (double)u);
+    const sequence *s = &g->of[sequence_of];
+    ll_draw_from from = {ll_generator_logits(g, sequence_of), g->vocab, s->tokens + s->start,
+                         s->n - s->start};
+    return ll_draw(&from, how, i, g->heap);
 }

@@ -2,8 +2,10 @@
  * a cache of keys and values: one takes `chunk` tokens of each sequence at a time (prompts), one
  * takes one (what is drawn). Sequences of a batch are of any lengths; each may begin anew while
  * others go on. A third program reads a few tokens that somebody guesses would follow, and tells
- * what follows each of them: of right guesses several count at once (Leviathan et al., 2023). */
+ * what follows each of them: of right guesses several count at once (Leviathan et al., 2023). Where
+ * the model answers a source (a size "source"), a fourth reads those, each once. */
 #pragma once
+#include "train/draw.h"
 #include "train/run.h"
 
 typedef struct ll_generator_opts {
@@ -40,6 +42,8 @@ size_t ll_generator_bytes(const ll_generator *g);        /* of all of its memory
 /* Adds tokens to a sequence; clear: it begins anew. */
 ll_err ll_generator_put(ll_generator *g, int64_t sequence, const int32_t *tokens, int64_t n);
 void ll_generator_clear(ll_generator *g, int64_t sequence);
+/* What a sequence answers, of models that want it: at most as many tokens as their source. */
+ll_err ll_generator_source(ll_generator *g, int64_t sequence, const int32_t *tokens, int64_t n);
 /* Reads what was added. A sequence that outgrows its places goes on with the later half of them. */
 ll_err ll_generator_run(ll_generator *g);
 /* One program's run of it: a chunk, or a token, of each sequence that has any left. */
@@ -60,15 +64,5 @@ void ll_generator_back(ll_generator *g, int64_t sequence, int64_t n);
 const float *ll_generator_logits(const ll_generator *g, int64_t sequence);
 const int32_t *ll_generator_tokens(const ll_generator *g, int64_t sequence, int64_t *n);
 
-typedef struct ll_draw_opts {
-    double temperature; /* 0: always the likeliest */
-    int64_t top_k;      /* of the likeliest alone; 0: of all */
-    double top_p;       /* of the fewest that have this much of the probability; 0 or 1: of all */
-    double min_p;       /* of those with this much of the likeliest one's; 0: of all */
-    double
-        repetition; /* logits of tokens that were there are divided by it; 0 or 1: they are not */
-    uint64_t seed, stream; /* stream: of several that have one seed */
-} ll_draw_opts;
-ll_err ll_draw_check(const ll_draw_opts *s);
 /* The next token of a sequence, its draw number i: of seed, stream and i alone. */
 int32_t ll_generator_draw(ll_generator *g, int64_t sequence, const ll_draw_opts *s, int64_t i);

@@ -124,6 +124,30 @@ static void generate_with_a_draft(void **state)
                  "generate g -p a -n 30 --seed 4 --draft h --mesh tensor=2");
 }
 
+/* What answers a source is asked with one. */
+static void generate_from_a_source(void **state)
+{
+    const char *f = trained_gpt(state);
+    write_text(
+        tmpdir_path(state, "q.yaml"),
+        "model: {name: seq2seq, layers: 1, width: 16, heads: 2, hidden: 16, seq: 16, source: "
+        "12, vocab: 128}\ndata: {format: text, path: t.txt}\n"
+        "train: {batch: 4, steps: 30, lr: 0.01, threads: 1, log_every: 30}\n");
+    must(f, "train q.yaml --out q");
+    assert_texts(true, f, "generate q -p a -n 12 --source the_ring",
+                 "generate q -p a -n 12 --source the_ring --mesh tensor=2");
+    assert_texts(false, f, "generate q -p a -n 12 --source the_ring",
+                 "generate q -p a -n 12 --source ran");
+    assert_texts(true, f, "generate q -p a -p b -n 12 --source ran",
+                 "generate q -p a -p b -n 12 --source ran --source ran");
+    refuses(f, 1, "generate q -p a", "answers a source", "--source TEXT");
+    refuses(f, 1, "serve q --port 0", "answers a source");
+    refuses(f, 1, "generate g -p a --source b", "--source is of models that answer one");
+    refuses(f, 1, "generate q -p a --source 0123456789abcdef", "want 1 to 12 (model.source)");
+    refuses(f, 1, "generate q -p a --source a --source b", "one for each");
+    refuses(f, 1, "generate q -p a --source a --draft q", "exclude each other");
+}
+
 /* The first form is the model as eval measures it; others are smaller, and not the same. */
 static void compresses(void **state)
 {
@@ -433,6 +457,7 @@ int main(void)
         IN_FOLDER(generate_text),
         IN_FOLDER(compresses),
         IN_FOLDER(generate_with_a_draft),
+        IN_FOLDER(generate_from_a_source),
         IN_FOLDER(generate_from_a_long_prompt),
         IN_FOLDER(generate_refuses),
         IN_FOLDER(graphs_read_back),

@@ -38,7 +38,8 @@ typedef struct whole {
     ll_run *r;
     ll_graph *g;
     ll_session *s;
-    int32_t x[48]; /* two sequences of 24 */
+    int32_t x[48];      /* two sequences of 24 */
+    int32_t source[18]; /* of 9; the second ends with pads */
     float logits[48 * 64];
 } whole;
 
@@ -56,6 +57,9 @@ static whole *open_whole(const char *model)
     for (int i = 0; i < 48; i++) w->x[i] = (i * 37 + i / 24 * 5 + i * i) % 64;
     no_error(ll_session_set(w->s, "x", 0, w->x, sizeof w->x));
     no_error(ll_session_set(w->s, "y", 0, w->x, sizeof w->x));
+    for (int i = 0; i < 18; i++) w->source[i] = i < 9 || i < 14 ? 1 + i * i % 63 : 0;
+    if (ll_find(w->g, "source").id)
+        no_error(ll_session_set(w->s, "source", 0, w->source, sizeof w->source));
     no_error(ll_session_run(w->s, 0));
     no_error(ll_session_get(w->s, "logits", w->logits, sizeof w->logits));
     return w;
@@ -95,8 +99,11 @@ static void check_all(const char *model, int bits, int cache_bits, bool exact, d
     ll_generator *g;
     double most = 0, size = 0;
     no_error(ll_generator_open(w->r, &o, &g));
+    bool source = ll_find(w->g, "source").id;
     no_error(ll_generator_put(g, 0, w->x, 15));
     no_error(ll_generator_put(g, 1, w->x + 24, 7));
+    if (source) no_error(ll_generator_source(g, 0, w->source, 9));
+    if (source) no_error(ll_generator_source(g, 1, w->source + 9, 5));
     no_error(ll_generator_run(g));
     for (int n = 0; n < 9; n++) {
         most = fmax(most, fmax(apart(w, g, 0, 14 + n), apart(w, g, 1, 6 + n)));
@@ -109,6 +116,14 @@ static void check_all(const char *model, int bits, int cache_bits, bool exact, d
         no_error(ll_generator_run(g));
     }
     ll_generator_clear(g, 0); /* one begins anew, the other goes on */
+    if (source) {             /* another one, which is read, and its own again */
+        no_error(ll_generator_source(g, 0, w->source + 9, 2));
+        no_error(ll_generator_put(g, 0, w->x, 3));
+        no_error(ll_generator_run(g));
+        assert_true(apart(w, g, 0, 2) > allowed * size);
+        ll_generator_clear(g, 0);
+        no_error(ll_generator_source(g, 0, w->source, 9));
+    }
     no_error(ll_generator_put(g, 0, w->x, 2));
     no_error(ll_generator_put(g, 1, w->x + 24 + 16, 6));
     no_error(ll_generator_run(g));
@@ -141,9 +156,17 @@ static const char llama[] = "model: {name: llama, layers: 2, width: 64, heads: 4
 static const char gpt[] = "model: {name: gpt, layers: 2, width: 64, heads: 4, seq: 24, vocab: 64}\n"
                           "train: {threads: 1}\n";
 
+static const char seq2seq[] =
+    "model: {name: seq2seq, layers: 2, width: 64, heads: 4, hidden: 96, seq: 24, source: 9, "
+    "vocab: 64, dropout: 0}\ntrain: {threads: 1}\n";
+
 static void logits(void **)
 {
     char text[512];
+    check(seq2seq, 0, 5e-6);
+    check(seq2seq, 8, 0.2);
+    check_cache(seq2seq, 0, 8, 0.02);
+    check_all(seq2seq, 0, 0, true, 5e-6);
     for (int window = 0; window < 6; window += 5) {
         snprintf(text, sizeof text, llama, window);
         check(text, 0, 5e-6);
