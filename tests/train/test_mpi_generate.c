@@ -37,7 +37,7 @@ typedef struct trial {
 static const trial trials[] = {
     {LLAMA, "tensor=%d", .cut = 3},
     {LLAMA, "tensor=%d", .guess = true},
-    {LLAMA, "tensor=%d", .exact = true},
+    {GPT, "tensor=%d", .exact = true},
     {LLAMA, "tensor=%d", .bits = 8, .cache_bits = 8},
     {LLAMA, "tensor=%d", .bits = 4},
     {LLAMA, "pipe=%d"},
