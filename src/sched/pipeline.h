@@ -93,6 +93,7 @@ typedef struct ll_pipeline_costs {
     const ll_edge *edges;    /* NULL: each stage sends to the next */
     int n_edge;              /* of edges */
     const double *send;      /* [edges] seconds, between ranks, either way; NULL: none */
+    bool goes_on;            /* a rank begins the next step when it is done, not when all are */
 } ll_pipeline_costs;
 
 typedef struct ll_interval {
@@ -106,7 +107,7 @@ typedef struct ll_pipeline_times {
     double *const *waited; /* [n_rank][n_action] of an action, spent in waits; NULL: none */
     const char *title;     /* of a picture; NULL: the schedule's name */
     bool in_flops;         /* what seconds are called above are FLOPs, or what takes as long */
-    double period;         /* where steps overlap: from one to the next; 0: they do not */
+    double period;         /* of one step of many: from one to the next; 0: it is alone */
     double makespan;       /* from the first action's start to the last one's end; or the period */
     double bubble;         /* idle time of all ranks, as a fraction of n_rank x makespan */
     double stall;          /* of this, what lies between a rank's first and last action */
@@ -114,7 +115,7 @@ typedef struct ll_pipeline_times {
 
 /* When each action of a schedule that passes the check would run, if messages took no more than
  * their time: a rank does its actions one after another, each as soon as what it reads is there.
- * Where steps overlap, one of many. Lives in the arena. Local. */
+ * Where steps overlap, or ranks go on to the next, one of many. Lives in the arena. Local. */
 ll_err ll_pipeline_simulate(ll_arena *arena, const ll_pipeline *p, const ll_pipeline_costs *costs,
                             ll_pipeline_times *out);
 /* Makespan, bubble and stall of times that were measured. */

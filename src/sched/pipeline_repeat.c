@@ -1,4 +1,5 @@
-/* pipeline_repeat.c: a schedule whose steps overlap, written out for some of them. What is then one
+/* pipeline_repeat.c: a schedule whose steps follow each other rank by rank, written out for some of
+ * them. What is then one
  * long schedule is checked and timed as any other; its steps' borders are where a rank leaves one
  * program run and begins the next. */
 #include "sched/pipeline_int.h"
@@ -26,7 +27,7 @@ static int write_out(const ll_pipeline *p, int r, int n_batch, ll_action *list, 
 static ll_err check_actions(const ll_pipeline *p)
 {
     char text[LL_ACTION_TEXT];
-    CHECK(p->n_stage == p->n_rank, LL_E_ARG,
+    CHECK(p->n_stage == p->n_rank || !p->overlaps, LL_E_ARG,
           "a schedule whose steps overlap has a stage a rank: %d stages on %d ranks", p->n_stage,
           p->n_rank);
     for (int r = 0; r < p->n_rank; r++)

@@ -113,7 +113,7 @@ void ll_pipeline_sum_up(const ll_pipeline *p, ll_pipeline_times *t)
         to = fmax(to, t->end[r][n - 1]);
     }
     t->makespan = fmax(to - from, 0);
-    if (p->overlaps) t->makespan = t->period; /* a rank's own step, whenever that begins */
+    if (t->period > 0) t->makespan = t->period; /* a rank's own step, whenever that begins */
     double all = p->n_rank * t->makespan;
     t->bubble = all > 0 ? fmax(0, 1 - busy / all) : 0;
     t->stall = all > 0 ? (span - busy) / all : 0;
@@ -127,7 +127,7 @@ static ll_err check_costs(const ll_pipeline *p, const ll_pipeline_costs *c)
     return LL_OK;
 }
 
-/* Of steps that overlap, one that others are before and behind. */
+/* Of many steps, one that others are before and behind. */
 static void pick_step(const sim *s, const ll_pipeline *p, ll_pipeline_times *out)
 {
     int step = s->steps->n_step - 3; /* the last but one that is whole */
@@ -148,7 +148,7 @@ ll_err ll_pipeline_simulate(ll_arena *arena, const ll_pipeline *one, const ll_pi
 {
     enum { STEPS = 6 };
     sim s = {.costs = costs, .next = LL_NEW_ARRAY(arena, int, one->n_rank)};
-    if (one->overlaps) TRY(ll_pipeline_repeat(arena, one, STEPS, &s.steps));
+    if (one->overlaps || costs->goes_on) TRY(ll_pipeline_repeat(arena, one, STEPS, &s.steps));
     const ll_pipeline *p = s.p = s.steps ? &s.steps->p : one;
     TRY(check_costs(p, costs));
     TRY(ll_hoods_make(arena, p->n_stage, costs->edges, costs->n_edge, &s.hoods));
