@@ -16,6 +16,7 @@ typedef struct cutter {
     ll_rewrite rw;
     const bool *varies;
     const bool *once; /* [n_value] no part of a micro-batch */
+    const bool *told; /* [n_value] one number, a result: every rank has it */
     bool *report;     /* [n_node] results need it */
     int *stage; /* [n_value] where it is made or, of parameters and state, kept; 0: anywhere */
     uint64_t *readers; /* [n_value] ranks that read it */
@@ -41,6 +42,16 @@ static const bool *find_once(const ll_graph *g, const bool *varies, ll_arena *ar
     return once;
 }
 
+static const bool *find_told(const ll_graph *g, ll_arena *arena)
+{
+    bool *told = LL_NEW_ARRAY(arena, bool, g->n_value);
+    for (int i = 0; i < g->n_result; i++) {
+        ll_val v = g->results[i].value;
+        told[v.id] = ll_value_of(g, v)->node >= 0 && !ll_value_of(g, v)->type.shape.n;
+    }
+    return told;
+}
+
 static bool is_kept(const ll_value *v)
 {
     return v->node < 0 && (v->kind == LL_PARAM || v->kind == LL_STATE);
@@ -52,13 +63,15 @@ static bool in_micro(const cutter *c, const ll_node *n)
     return n->of.at > 0 && n->of.at <= c->s->n_at && !c->once[n->out[0].id];
 }
 
-/* Can every rank make the node's results by itself: of numbers, constants, step counters alone? */
+/* Can every rank make the node's results by itself: of numbers that it is told, constants, step
+ * counters alone? */
 static bool is_anywhere(const cutter *c, const ll_node *n)
 {
     if (n->op->random || n->op->collective) return false;
     for (int k = 0; k < n->n_in; k++) {
         const ll_value *v = ll_value_of(c->g, n->in[k]);
         bool known = v->kind == LL_STEP || v->kind == LL_CONST;
+        if (c->told[n->in[k].id] && !c->varies[n->in[k].id]) continue;
         if (c->stage[n->in[k].id] || (v->node < 0 && !known)) return false;
         if (v->node >= 0 && c->varies[n->in[k].id]) return false;
     }
@@ -75,16 +88,23 @@ static bool is_spread(const cutter *c, const ll_node *n)
            ll_value_of(c->g, n->out[0])->type.shape.n;
 }
 
+static int rank_of(const cutter *c, int stage)
+{
+    return stage ? c->rank_of[stage - 1] : -1;
+}
+
 /* What runs once a step, and a mean, is done where the operand of most dimensions is; of equals the
- * last, so that a sum over all parameters goes from stage to stage. */
+ * last, so that a sum over all parameters goes from stage to stage. Of numbers it goes from rank to
+ * rank, the last of which is the last to be done with a step: nobody has to wait for it before. */
 static int stage_once(const cutter *c, const ll_node *n)
 {
     int most = -1, stage = 0;
     for (int k = 0; k < n->n_in; k++) {
-        int dims = ll_value_of(c->g, n->in[k])->type.shape.n;
-        if (!c->stage[n->in[k].id] || dims < most) continue;
+        int dims = ll_value_of(c->g, n->in[k])->type.shape.n, there = c->stage[n->in[k].id];
+        if (!there || dims < most) continue;
+        if (!dims && !most && c->rank_of && rank_of(c, there) < rank_of(c, stage)) continue;
         most = dims;
-        stage = c->stage[n->in[k].id];
+        stage = there;
     }
     return stage;
 }
@@ -150,17 +170,13 @@ void ll_stages_settle(const ll_graph *g, ll_arena *arena, ll_stages *s)
 {
     cutter c = {.g = g, .s = s, .varies = ll_varying(g, arena)};
     c.once = find_once(g, c.varies, arena);
+    c.told = find_told(g, arena);
     c.stage = LL_NEW_ARRAY(arena, int, g->n_value);
     find_stages(&c);
     s->home = LL_NEW_ARRAY(arena, ll_home, g->n_value);
     for (int i = 1; i < g->n_value; i++)
         if (is_kept(&g->values[i]))
             s->home[s->n_home++] = (ll_home){ll_arena_strdup(arena, g->values[i].name), c.stage[i]};
-}
-
-static int rank_of(const cutter *c, int stage)
-{
-    return stage ? c->rank_of[stage - 1] : -1;
 }
 
 /* The stage that a node runs in; 0: in any that wants it. */
@@ -348,6 +364,7 @@ ll_err ll_stages_cut(const ll_graph *g, const ll_stages *s, const ll_mesh *m, in
     c.me = ll_mesh_coord(m, axis, rank);
     c.varies = ll_varying(g, arena);
     c.once = find_once(g, c.varies, arena);
+    c.told = find_told(g, arena);
     c.report = LL_NEW_ARRAY(arena, bool, g->n_node + 1);
     c.stage = LL_NEW_ARRAY(arena, int, g->n_value);
     c.readers = LL_NEW_ARRAY(arena, uint64_t, g->n_value);
