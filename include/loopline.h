@@ -609,6 +609,12 @@ typedef struct ll_session_opts {
     bool delay;
     int virtual_stages;
     const char *stages;
+    /* Of axis pipe: a stage updates when its own gradients are there, as if the norm of all were
+     * within clip, and begins the next step; when that is known not to be so, or not to be a
+     * number, both are made again. Results are the same bits; those of a step are told when the
+     * next one has run, or by ll_session_settle. Takes memory for parameters and state as they
+     * were. With a schedule that ends as it begins (zb-h2, zb-v) no rank idles between steps. */
+    bool post_validation;
     /* Of machine cuda: algorithms may be chosen by timing them, and attention's gradient in bf16 be
      * summed in any order, which is quicker and gives other bits each time. One rank, or ranks
      * along axis data alone. */

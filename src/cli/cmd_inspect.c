@@ -334,7 +334,7 @@ static ll_err plan_pipe(const opts *o, const ll_run *r, const ll_graph *g, const
     return ll_pipe_make(g, m, &how, r->arena, &c->plan);
 }
 
-static ll_err show_schedule(const opts *o, const ll_graph *g, const cut *c)
+static ll_err show_schedule(const opts *o, const ll_run *r, const ll_graph *g, const cut *c)
 {
     CHECK(c->plan, LL_E_ARG, "--schedule shows a pipeline, and mesh %s has none: add axis pipe=2",
           o->mesh);
@@ -344,6 +344,7 @@ static ll_err show_schedule(const opts *o, const ll_graph *g, const cut *c)
                                            .plan = c->plan,
                                            .form = o->form,
                                            .svg = o->svg,
+                                           .goes_on = r->parallel.post_validation,
                                            .json = o->json});
 }
 
@@ -443,7 +444,7 @@ static ll_err show_whole(const opts *o, const ll_run *r, const ll_graph *g, cut 
         fputs(ll_placement_print(c->place, c->place->arena), stdout);
         return LL_OK;
     }
-    if (c->place && o->schedule) return show_schedule(o, whole, c);
+    if (c->place && o->schedule) return show_schedule(o, r, whole, c);
     return show_graph(o, r, c->part ? c->part : whole, c);
 }
 

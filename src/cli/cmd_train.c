@@ -463,6 +463,11 @@ static void show_end(const ll_run *r, const ll_train_report *t, const ll_start *
                 "\n%lld step%s made again with all bits of %s numbers, for which exact sums had "
                 "too few",
                 (long long)t->wide, t->wide == 1 ? "" : "s", t->wide == 1 ? "its" : "their");
+    if (t->undone)
+        fprintf(stderr,
+                "\n%lld step%s made again, for what %s presumed did not hold "
+                "(parallel.post_validation)",
+                (long long)t->undone, t->undone == 1 ? "" : "s", t->undone == 1 ? "it" : "they");
     if (t->unsaved)
         fprintf(stderr, "\n%lld checkpoint%s could not be written on the way",
                 (long long)t->unsaved, t->unsaved == 1 ? "" : "s");

@@ -168,7 +168,9 @@ ll_err ll_inspect_pipe(const ll_pipe_view *v)
     LL_OWN(ll_arena) a = ll_arena_new();
     const ll_pipeline *p = v->plan->pipeline;
     ll_pipeline_times t;
-    TRY(ll_pipeline_simulate(a, p, &v->plan->costs, &t));
+    ll_pipeline_costs costs = v->plan->costs;
+    costs.goes_on = v->goes_on;
+    TRY(ll_pipeline_simulate(a, p, &costs, &t));
     t.in_flops = true;
     if (v->svg) TRY(write_svg(v, &t, a));
     if (v->json) return print_json(v, &t);

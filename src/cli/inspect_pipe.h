@@ -8,6 +8,7 @@ typedef struct ll_pipe_view {
     const ll_pipe_plan *plan;
     const char *form; /* "text" or "csv": the schedule alone, as it is read back; NULL: all of it */
     const char *svg;  /* the picture goes to this file too; NULL: to none */
+    bool goes_on;     /* parallel.post_validation */
     bool json;
 } ll_pipe_view;
 

@@ -177,6 +177,8 @@ static ll_err bind_instrs(ll_exec *e)
     return e->machine->bind ? e->machine->bind(e) : LL_OK;
 }
 
+static void find_parts(ll_exec *e);
+
 /* What this rank does by itself. */
 static ll_err open_own(ll_exec *e)
 {
@@ -190,7 +192,9 @@ static ll_err open_own(ll_exec *e)
     TRY(map_aside(e));
     TRY(place_slots(e, &e->opts, offset));
     follow_inputs(e);
-    return bind_instrs(e);
+    TRY(bind_instrs(e));
+    if (e->p->pipe) find_parts(e);
+    return LL_OK;
 }
 
 /* Programs of all ranks start the same collectives, in one order. */
@@ -386,7 +390,7 @@ static ll_err run_one(ll_exec *e, int i, bool checked)
         TRY(e->machine->copy(e, b));
     else if (b->instr->collective)
         TRY(e->link->start(e, b));
-    else
+    else if (!e->hollow)
         TRY(run_kernel(e, b));
     if (e->n_in_flight)
         TRY(ll_comm_poll(e->comm)); /* kernels are long: what is under way moves on */
@@ -430,7 +434,8 @@ static void move_operands(ll_exec *e, int micro)
 /* What a step that ended early left under way. */
 static ll_err wait_all(ll_exec *e)
 {
-    for (int i = 0; i < e->p->n_instr && e->n_in_flight; i++) TRY(e->link->wait(e, &e->instrs[i]));
+    for (int i = 0; i < e->p->n_instr && e->n_in_flight; i++)
+        if (!e->instrs[i].late) TRY(e->link->wait(e, &e->instrs[i]));
     return LL_OK;
 }
 
@@ -444,18 +449,20 @@ static int32_t place_of(const ll_program *p, int i)
     return a->micro * STAGES + (a->kind == LL_ACT_F ? a->stage : STAGES - 1 - a->stage);
 }
 
-static ll_err run_section(ll_exec *e, int section, uint64_t step, bool checked)
+/* Instructions from..to of a section: all of it, or a part. own: but for what is late. */
+static ll_err run_range(ll_exec *e, int section, int from, int to, uint64_t step, bool checked,
+                        bool own)
 {
     static const char *const names[] = {"micro-batches", "report", "update"};
     double start = e->trace ? ll_now() : 0;
     const ll_program *p = e->p;
     culprit bad = {.at = INT32_MAX};
-    int from = section ? p->end[section - 1] : 0, to = p->end[section];
+    bool first = from == (section ? p->end[section - 1] : 0), last = to == p->end[section];
     int times = section == LL_MICRO ? ll_program_rounds(p) : 1;
-    if (section == LL_MICRO) TRY(wait_all(e));
-    if (section == LL_MICRO && e->machine->begin) TRY(e->machine->begin(e, step));
+    if (section == LL_MICRO && first) TRY(wait_all(e));
+    if (section == LL_MICRO && first && e->machine->begin) TRY(e->machine->begin(e, step));
     bool acts = e->trace && p->pipe && section == LL_MICRO && (checked || !e->machine->run);
-    if (acts) ll_acting_begin(e);
+    if (acts && first) ll_acting_begin(e);
     for (int m = 0; m < times; m++) {
         if (section == LL_MICRO) move_operands(e, m);
         if (e->machine->run && !checked) {
@@ -464,6 +471,7 @@ static ll_err run_section(ll_exec *e, int section, uint64_t step, bool checked)
         }
         for (int i = from; i < to; i++) {
             if (e->instrs[i].instr->last && m < times - 1) continue;
+            if (own && e->instrs[i].late) continue;
             if (!p->unrolled) e->instrs[i].call.micro = m;
             e->instrs[i].call.step = step - e->instrs[i].instr->before;
             ll_err rc = run_one(e, i, checked && bad.at == INT32_MAX);
@@ -474,11 +482,17 @@ static ll_err run_section(ll_exec *e, int section, uint64_t step, bool checked)
         }
     }
     if (section == LL_REPORT && e->machine->end) TRY(e->machine->end(e));
-    if (acts) ll_acting_end(e);
+    if (acts && last) ll_acting_end(e);
     if (e->trace) trace(e, LL_TRACE_STEP, names[section], NULL, start);
     if (e->trace && p->pipe && section != LL_MICRO)
         trace(e, LL_TRACE_PIPE, names[section], NULL, start);
     return checked ? tell(e, &bad) : LL_OK;
+}
+
+static ll_err run_section(ll_exec *e, int section, uint64_t step, bool checked)
+{
+    int from = section ? e->p->end[section - 1] : 0;
+    return run_range(e, section, from, e->p->end[section], step, checked, false);
 }
 
 ll_err ll_exec_run(ll_exec *e, int section, uint64_t step)
@@ -489,4 +503,84 @@ ll_err ll_exec_run(ll_exec *e, int section, uint64_t step)
 ll_err ll_exec_run_checked(ll_exec *e, int section, uint64_t step)
 {
     return run_section(e, section, step, true);
+}
+
+/* ---- parts of a pipeline's step ---- */
+
+static bool is_at(const ll_exec *e, const int *slots, int n, int slot)
+{
+    for (int k = 0; k < n; k++)
+        if (e->address[slots[k]] == e->address[slot]) return true;
+    return false;
+}
+
+static bool is_read(const ll_exec *e, int from, int to, int slot)
+{
+    for (int i = from; i < to; i++) {
+        const ll_instr *x = &e->p->instrs[i];
+        if (!x->wait && is_at(e, x->in, x->n_in, slot)) return true;
+    }
+    return false;
+}
+
+/* One number, a result, that nobody reads but, of the norm, the update. */
+static bool is_told(const ll_exec *e, int slot)
+{
+    const ll_program *p = e->p;
+    bool result = false;
+    for (int i = 0; i < p->n_result; i++) result |= is_at(e, &p->results[i].slot, 1, slot);
+    if (!result || p->slots[slot].type.shape.n) return false;
+    const int *end = p->end;
+    int norm = ll_program_result(p, "grad_norm");
+    return !is_read(e, end[LL_MICRO], end[LL_REPORT], slot) &&
+           ((norm >= 0 && is_at(e, &norm, 1, slot)) ||
+            !is_read(e, end[LL_REPORT], end[LL_UPDATE], slot));
+}
+
+static void find_parts(ll_exec *e)
+{
+    const ll_program *p = e->p;
+    for (int i = p->end[LL_MICRO]; i < p->end[LL_REPORT]; i++) {
+        const ll_instr *x = &p->instrs[i];
+        if (x->collective != LL_RECV || x->pair >= p->end[LL_REPORT]) continue;
+        e->instrs[i].late = e->instrs[x->pair].late = is_told(e, x->out[0]);
+    }
+    while (e->head < p->end[LL_MICRO]) {
+        int action = p->instrs[e->head].action;
+        if (action && p->pipe->actions[action - 1].kind != LL_ACT_F) break;
+        e->head++;
+    }
+    while (e->head > 0 && p->instrs[e->head - 1].wait) e->head--; /* for what that reads */
+}
+
+bool ll_exec_is_late(const ll_exec *e, int slot)
+{
+    for (int i = e->p->end[LL_MICRO]; i < e->p->end[LL_REPORT]; i++)
+        if (e->instrs[i].late && !e->instrs[i].instr->wait &&
+            is_at(e, &slot, 1, e->instrs[i].instr->out[0]))
+            return true;
+    return false;
+}
+
+ll_err ll_exec_run_part(ll_exec *e, ll_exec_part part, uint64_t step)
+{
+    const int *end = e->p->end;
+    LL_ASSERT(e->p->pipe && !e->machine->run);
+    switch (part) {
+    case LL_HEAD: return run_range(e, LL_MICRO, 0, e->head, step, false, false);
+    case LL_OWN: return run_range(e, LL_REPORT, end[LL_MICRO], end[LL_REPORT], step, false, true);
+    case LL_TAIL:
+    case LL_HOLLOW: {
+        e->hollow = part == LL_HOLLOW;
+        ll_err rc = run_range(e, LL_MICRO, e->head, end[LL_MICRO], step, false, false);
+        e->hollow = false;
+        return rc;
+    }
+    case LL_ASK:
+    case LL_HEAR: break;
+    }
+    for (int i = end[LL_MICRO]; i < end[LL_REPORT]; i++)
+        if (e->instrs[i].late && e->instrs[i].instr->wait == (part == LL_HEAR))
+            TRY(run_one(e, i, false));
+    return LL_OK;
 }

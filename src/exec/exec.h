@@ -31,6 +31,18 @@ double ll_exec_scalar(const ll_exec *e, int slot);
 ll_err ll_exec_wait(ll_exec *e);
 /* Runs a section; the micro section once for each micro-batch. */
 ll_err ll_exec_run(ll_exec *e, int section, uint64_t step);
+/* Parts of a pipeline's step, so that the next can begin before other stages have told its results.
+ */
+typedef enum ll_exec_part {
+    LL_HEAD,   /* of the micro-batches, what comes before the first backward pass */
+    LL_TAIL,   /* the rest of them */
+    LL_HOLLOW, /* the rest without its kernels: what others wait for is sent, whatever it holds */
+    LL_OWN,    /* of the report, all but results that other stages tell */
+    LL_ASK,    /* these are asked for */
+    LL_HEAR    /* and awaited */
+} ll_exec_part;
+ll_err ll_exec_run_part(ll_exec *e, ll_exec_part part, uint64_t step);
+bool ll_exec_is_late(const ll_exec *e, int slot); /* a result that comes with LL_HEAR */
 /* Runs a section and tells of the first instruction with a result that is not finite: LL_E_NUMERIC,
  * with its name and the element. With a team, collective: the first of any rank, on all. */
 ll_err ll_exec_run_checked(ll_exec *e, int section, uint64_t step);

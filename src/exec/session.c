@@ -388,6 +388,23 @@ static bool tells_of_lost_bits(const ll_graph *g)
     return ll_find_result(g, "loss").id || ll_find_result(g, "grad_norm").id;
 }
 
+static ll_err check_after(const ll_graph *g, const ll_session_opts *o, bool overlaps)
+{
+    ll_mesh m;
+    if (!o->post_validation || !g->n_update) return LL_OK;
+    TRY(ll_mesh_parse(o->mesh ? o->mesh : "", &m));
+    CHECK(ll_mesh_axis(&m, LL_AXIS_PIPE) >= 0, LL_E_ARG,
+          "post_validation is of a pipeline, whose stages would wait for each other: add pipe=2 or "
+          "more to the mesh, or leave it out");
+    CHECK(!overlaps, LL_E_ARG,
+          "steps of schedule 2bw overlap, and nobody waits at their ends: leave out "
+          "post_validation");
+    CHECK(!o->offload && !o->memory, LL_E_ARG,
+          "post_validation keeps parameters and state as they were, which memory and offload do "
+          "not reckon with: use one or the other");
+    return LL_OK;
+}
+
 /* Whether steps of this graph overlap. */
 static ll_err find_overlap(const ll_graph *g, const ll_session_opts *o, bool *out)
 {
@@ -441,6 +458,7 @@ ll_err ll_session_open(ll_graph *g, const ll_session_opts *opts, ll_session **ou
     ll_session_opts o = *opts;
     *out = NULL;
     ll_err fits = find_overlap(g, opts, &overlaps);
+    if (fits == LL_OK) fits = check_after(g, opts, overlaps);
     TRY(opts->comm ? ll_comm_agree(opts->comm, fits) : fits);
     o.delay = overlaps || (o.delay && g->n_update); /* of what trains */
     /* A step cannot be made again on all bits when the next one has begun: they are taken at once,
@@ -448,6 +466,7 @@ ll_err ll_session_open(ll_graph *g, const ll_session_opts *opts, ll_session **ou
     bool wide = opts->exact && (o.delay || !tells_of_lost_bits(g));
     TRY(ll_session_compile(g, &o, wide, overlaps ? LL_ANY_STEP : LL_WHOLE_STEP, out));
     ll_err rc = overlaps ? open_ends(*out) : LL_OK;
+    if (o.post_validation && g->n_update) rc = agree(*out, ll_after_open(*out));
     if (rc == LL_OK) return LL_OK;
     ll_session_close(*out);
     *out = NULL;
@@ -460,6 +479,7 @@ void ll_session_close(ll_session *s)
     ll_session_close(s->more);
     ll_session_close(s->first);
     ll_session_close(s->rest);
+    ll_after_close(s);
     ll_exec_close(s->e);
     forget(s);
     ll_graph_free(s->late);

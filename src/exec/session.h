@@ -5,6 +5,19 @@
 #include "exec/pipe.h"
 #include "pass/recompute.h"
 
+/* Steps that are looked at when the next one has begun (opts.post_validation, session_after.c). */
+typedef struct ll_after {
+    double limit;        /* a norm up to it changes nothing of an update */
+    bool sure;           /* the last step was looked at before its update */
+    bool wary;           /* what was last looked at did not hold: steps are looked at first */
+    int *saved, n_saved; /* slots: what the update writes, then the step's inputs, */
+    int n_written;       /* of which there are so many */
+    char *room;          /* these as they were */
+    ll_err (*complete)(ll_session *s);
+    double *told, *next; /* [results] of the step before the last one, and of that */
+    int64_t n_undone;
+} ll_after;
+
 struct ll_session {
     ll_graph *g;
     ll_graph
@@ -37,6 +50,7 @@ struct ll_session {
     ll_session *first, *rest;
     bool ahead;        /* a batch is under way whose step is not over */
     uint64_t told;     /* the step that results are of, from 1 on; 0: none */
+    ll_after *after;   /* NULL: steps are looked at before they update */
     ll_session *now;   /* whose results are the step's: this one, or more; NULL: no step yet */
     uint64_t step;     /* steps done */
     double most_norm;  /* a step whose grad_norm is above it updates nothing; 0: any does */
@@ -58,6 +72,17 @@ ll_axes ll_session_copies(const ll_session *s, const ll_layout *l);
  * device it is uploaded beside this one. */
 ll_err ll_session_start(ll_session *s, double lr);
 ll_err ll_session_finish(ll_session *s);
+/* Results of a step are told when the next one has run, or by ll_session_settle. */
+static inline bool ll_session_lags(const ll_session *s)
+{
+    return s->first || s->after;
+}
+/* ---- session_after.c ---- */
+ll_err ll_after_open(ll_session *s);
+void ll_after_close(ll_session *s);
+/* complete: looks at a step's results, then updates. */
+ll_err ll_after_run(ll_session *s, ll_err (*complete)(ll_session *s));
+ll_err ll_after_settle(ll_session *s, ll_err (*complete)(ll_session *s));
 /* Which of the first dimension of an input this rank holds: of batch data, which samples. */
 void ll_session_rows(const ll_session *s, int64_t *first, int64_t *count);
 /* Of state that is laid aside: it is in memory too while it begins and is saved. */

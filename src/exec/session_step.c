@@ -72,7 +72,7 @@ ll_err ll_session_get(ll_session *s, const char *name, void *data, size_t bytes)
 {
     int slot = 0;
     bool result = ll_find_result(s->g, name).id;
-    if (!result) TRY(ll_session_settle(s));
+    if (!result || s->after) TRY(ll_session_settle(s));
     if (s->now && result) s = s->now; /* of the last step */
     bool elsewhere = is_elsewhere(s, name);
     if (!elsewhere) TRY(find_slot(s, name, bytes, 0, false, &slot));
@@ -91,7 +91,8 @@ ll_err ll_session_get(ll_session *s, const char *name, void *data, size_t bytes)
     return LL_OK;
 }
 
-double ll_session_result(ll_session *s, const char *name)
+/* As the program has it now. */
+static double found(ll_session *s, const char *name)
 {
     if (s->now) s = s->now;
     int slot = ll_program_result(s->p, name);
@@ -102,6 +103,13 @@ double ll_session_result(ll_session *s, const char *name)
                                  "ll_session_get has it",
                       name);
     return rc == LL_OK ? 0 : NAN;
+}
+
+double ll_session_result(ll_session *s, const char *name)
+{
+    for (int i = 0; s->after && i < s->p->n_result; i++)
+        if (!strcmp(s->p->results[i].name, name)) return s->after->told[i];
+    return found(s, name);
 }
 
 static ll_err set_scalar(ll_exec *e, const ll_program *p, const char *name, double v)
@@ -165,7 +173,7 @@ static const char *not_finite(ll_session *s)
 {
     static const char *const watched[] = {"loss", "grad_norm"};
     for (int i = 0; i < 2; i++)
-        if (ll_program_result(s->p, watched[i]) >= 0 && !isfinite(ll_session_result(s, watched[i])))
+        if (ll_program_result(s->p, watched[i]) >= 0 && !isfinite(found(s, watched[i])))
             return watched[i];
     return NULL;
 }
@@ -220,8 +228,8 @@ static ll_err complete(ll_session *s)
     TRY(ll_exec_wait(s->e));
     if (s->opts.exact && !s->wide && not_finite(s)) TRY(run_wide(s));
     const char *bad = not_finite(s);
-    if (bad) TRY(find_culprit(s->now, bad, ll_session_result(s, bad)));
-    s->skipped = s->most_norm > 0 && ll_session_result(s, "grad_norm") > s->most_norm;
+    if (bad) TRY(find_culprit(s->now, bad, found(s, bad)));
+    s->skipped = s->most_norm > 0 && found(s, "grad_norm") > s->most_norm;
     if (!s->skipped) TRY(ll_exec_run(s->now->e, LL_UPDATE, s->step));
     s->told = ++s->step;
     return LL_OK;
@@ -235,7 +243,7 @@ static ll_err complete_late(ll_session *s)
     CHECK(!bad, LL_E_NUMERIC,
           "step %llu: %s is %g; where steps overlap, the op that went wrong is not looked for: "
           "another schedule than 2bw would name it",
-          (unsigned long long)s->step, bad, ll_session_result(s, bad));
+          (unsigned long long)s->step, bad, found(s, bad));
     TRY(ll_exec_run(s->now->e, LL_UPDATE, s->step));
     s->told = s->now == s->first ? 0 : s->step;
     return LL_OK;
@@ -261,6 +269,7 @@ static ll_err finish_late(ll_session *s)
 ll_err ll_session_settle(ll_session *s)
 {
     if (!s->ahead) return LL_OK;
+    if (s->after) return ll_after_settle(s, complete);
     s->now = s->rest;
     s->ahead = false;
     TRY(ll_exec_run(s->now->e, LL_MICRO, s->step));
@@ -294,6 +303,7 @@ ll_err ll_session_start(ll_session *s, double lr)
     TRY(check_given(s));
     TRY(set_scalar(s->e, s->p, "lr", lr));
     TRY(set_scalar(s->e, s->p, "t", (double)s->step + 1));
+    if (s->after) return ll_after_run(s, complete);
     if (s->first) {
         TRY(start_late(s));
         return s->machine->wait ? LL_OK : finish_late(s);

@@ -40,6 +40,7 @@ typedef struct ll_bound { /* an instruction with its operands' addresses */
     uint64_t copy;         /* of a store or load: the one under way; 0: none, on machine cuda */
     bool in_flight;        /* of a start: not awaited yet */
     bool moves;            /* an operand is another address in each micro-batch */
+    bool late;             /* a result that another stage tells: may come in the next step */
 } ll_bound;
 
 typedef struct ll_moving { /* an operand that is another address in each micro-batch */
@@ -75,6 +76,8 @@ struct ll_exec { /* a program bound to a machine's memory */
     ll_acting acting;
     ll_comm *comm;   /* of the team; NULL: alone */
     int n_in_flight; /* collectives through comm/ */
+    int head;        /* of a pipeline: instructions before the first backward pass */
+    bool hollow;     /* kernels are left out: what others wait for is sent, whatever it holds */
     double waited;   /* seconds, in waits */
     char *room;      /* scratch of collectives under way */
     size_t room_bytes;

@@ -344,6 +344,22 @@ static void gather(ll_graph *g, const ll_optim *o, int n, const ll_val *p, ll_va
     for (int i = 0; i < n; i++) d[i] = ll_mul(g, by, d[i]);
 }
 
+double ll_clip_limit(const ll_graph *g)
+{
+    ll_val size = ll_find_result(g, "grad_norm");
+    double limit = INFINITY;
+    for (int i = 0; i < g->n_node; i++) {
+        const ll_node *n = &g->nodes[i];
+        for (int k = 0; k < n->n_in; k++) {
+            if (n->in[k].id != size.id) continue;
+            const ll_node *other = n->op == ll_ew_op(LL_EW_max) ? ll_maker(g, n->in[!k]) : NULL;
+            if (!other || other->op != &ll_op_fill) return 0;
+            limit = fmin(limit, ((const ll_fill_attr *)other->attr)->value);
+        }
+    }
+    return limit;
+}
+
 static int rule_index(ll_graph *g, const ll_optim *o)
 {
     const char *name = o->name ? o->name : "sgd";

@@ -23,6 +23,9 @@ ll_err ll_precision_parse(const char *name, ll_precision *out);
 /* What the rules together say of a parameter; lr is 1 where none does. */
 ll_param_rule ll_param_rule_of(const ll_optim *o, const char *name);
 
+/* The grad_norm up to which clipping changes no gradient; INFINITY: there is none; 0: not known. */
+double ll_clip_limit(const ll_graph *g);
+
 /* Of a training step: gradients are taken of what parameters were a step before. Whatever the
  * micro-batches read and the step updates, w, is that; a state w.next is the newest, which the
  * update reads and makes, and w becomes what w.next was: w(t+1) = w(t) - lr grad(w(t-1)). */

@@ -123,6 +123,14 @@ static int dying_operand(const planner *p, const ll_node *n, int at, int o, int 
     return -1;
 }
 
+/* A number that another stage tells as a result may come when the next step has begun: nobody else
+ * has its place. */
+static bool comes_late(const planner *p, const ll_node *n)
+{
+    return p->o->unrolled && n->op->collective == LL_RECV && p->last_use[n->out[0].id] == p->o->n &&
+           !ll_value_of(p->g, n->out[0])->type.shape.n;
+}
+
 static void place_results(planner *p, int node, int at)
 {
     const ll_node *n = &p->g->nodes[node];
@@ -140,7 +148,7 @@ static void place_results(planner *p, int node, int at)
             p->s[s].last = last;
             p->s[s].taken = at;
         } else
-            s = new_storage(p, bytes, accum ? 0 : at, last,
+            s = new_storage(p, bytes, accum || comes_late(p, n) ? 0 : at, last,
                             ll_aside_of(n) == LL_STORE ? LL_ASIDE : LL_WORK);
         p->s[s].adds_up |= accum;
         p->out->storage[id] = s;

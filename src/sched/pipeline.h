@@ -107,10 +107,10 @@ typedef struct ll_pipeline_times {
     double *const *waited; /* [n_rank][n_action] of an action, spent in waits; NULL: none */
     const char *title;     /* of a picture; NULL: the schedule's name */
     bool in_flops;         /* what seconds are called above are FLOPs, or what takes as long */
-    double period;         /* of one step of many: from one to the next; 0: it is alone */
-    double makespan;       /* from the first action's start to the last one's end; or the period */
-    double bubble;         /* idle time of all ranks, as a fraction of n_rank x makespan */
-    double stall;          /* of this, what lies between a rank's first and last action */
+    double period; /* of one of many steps: from one to the next; < 0: not known; 0: it is alone */
+    double makespan; /* from the first action's start to the last one's end; or the period */
+    double bubble;   /* idle time of all ranks, as a fraction of n_rank x makespan */
+    double stall;    /* of this, what lies between a rank's first and last action */
 } ll_pipeline_times;
 
 /* When each action of a schedule that passes the check would run, if messages took no more than

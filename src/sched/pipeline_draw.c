@@ -36,7 +36,10 @@ static void put_caption(ll_buf *b, const ll_pipeline *p, const ll_pipeline_times
     ll_buf_printf(b, "%d ranks, %d stages, %d micro-batches: %s%s, %.1f %% bubble", p->n_rank,
                   p->n_stage, p->n_micro, length, t->in_flops ? " FLOPs and bytes long" : "",
                   100 * t->bubble);
-    if (text) ll_buf_printf(b, "; of equal stages %s = %.1f %%", text, 100 * formula);
+    if (t->period > 0 && !p->overlaps)
+        ll_buf_puts(b, "; ranks go on to the next step when they are done");
+    else if (text)
+        ll_buf_printf(b, "; of equal stages %s = %.1f %%", text, 100 * formula);
 }
 
 /* What stands for column i of an action. */

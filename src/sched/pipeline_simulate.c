@@ -102,7 +102,7 @@ static double longest_step(const ll_pipeline *p, const ll_pipeline_times *t)
 void ll_pipeline_sum_up(const ll_pipeline *p, ll_pipeline_times *t)
 {
     double busy = 0, span = 0, from = INFINITY, to = -INFINITY;
-    if (p->overlaps && !(t->period > 0)) t->period = longest_step(p, t);
+    if (p->overlaps ? !(t->period > 0) : t->period < 0) t->period = longest_step(p, t);
     for (int r = 0; r < p->n_rank; r++) {
         int n = p->n_action[r];
         if (!n) continue;

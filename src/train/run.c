@@ -505,6 +505,9 @@ ll_run ll_run_replica(const ll_run *r, int replica)
 /* Of a schedule in a file this is known when it has been read (session.c, trainer.c). */
 static ll_err check_overlap(const ll_run *r)
 {
+    LL_WANT(r, "parallel.post_validation", !r->parallel.post_validation || r->train.spike <= 0,
+            "train.spike skips a step by its norm, which parallel.post_validation knows when it "
+            "has begun the next: use train.clip, or leave out one of them");
     if (strcmp(r->parallel.schedule, "2bw")) return LL_OK;
     LL_WANT(r, "train.spike", r->train.spike <= 0,
             "train.spike skips a step by its norm, which is known when schedule 2bw has begun the "

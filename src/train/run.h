@@ -96,7 +96,8 @@ typedef struct ll_run_parallel {
     const char *schedule_text; /* a name, or what the file says */
     int64_t virtual_stages;
     const char *stages;
-    double timeout; /* s */
+    bool post_validation; /* of axis pipe: stages update before they know the norm of all */
+    double timeout;       /* s */
     int64_t replicas;
     ll_consistency said, between; /* between them: as set, and finished: as it is */
     const char *save;             /* replicas, or their average alone */

@@ -271,6 +271,9 @@ static const ll_key keys[] = {
     TEXT("parallel.stages", parallel.stages, "",
          "of axis pipe, patterns of the nodes that begin the second, third ... stage (empty: by "
          "cost)"),
+    BOOL("parallel.post_validation", parallel.post_validation, "false",
+         "of axis pipe, a stage updates before it knows the norm of all, and begins the next step; "
+         "where train.clip would have changed the update, it is made again (docs/running.md)"),
     NUMBER("parallel.timeout", parallel.timeout, "60", ABOVE_0, 1e6,
            "a rank that the others wait for longer than so many seconds (0.5 works) has failed"),
     INT("parallel.replicas", parallel.replicas, "1", 1, 1e6,

@@ -83,6 +83,7 @@ ll_err ll_timeline_draw(ll_comm *c, const ll_session *s, const ll_timeline_part 
                           &(ll_coll_opts){.site = "timeline"}));
     ll_pipeline_times t = times_of(p, table, most, arena);
     t.title = ll_arena_printf(arena, "%s, %s", p->name, name);
+    if (s->after) t.period = -1; /* ranks do not wait for each other's ends */
     ll_pipeline_sum_up(p, &t);
     enum { COLUMNS = 110 };
     ll_buf text = {.arena = arena}, svg = {.arena = arena};

@@ -175,7 +175,6 @@ static void learn_norm(trainer *t)
 {
     double now = t->r->train.spike > 0 ? ll_session_result(t->s, "grad_norm") : 0;
     t->report->skipped += t->s->skipped;
-    t->report->wide += t->s->more && t->s->now == t->s->more;
     if (!t->s->skipped) t->norm = t->norm > 0 ? 0.98 * t->norm + 0.02 * now : now;
 }
 
@@ -411,11 +410,14 @@ static ll_err step_on(trainer *t, int64_t step)
 static ll_err check_row(const trainer *t)
 {
     CHECK(!t->loose, LL_E_CONFIG,
-          "parallel.schedule 2bw with replicas that part: their parameters are exchanged behind "
-          "steps, which overlap: use parallel.exchange gradient, or another schedule");
+          "%s with replicas that part: their parameters are exchanged behind steps, which overlap: "
+          "use parallel.exchange gradient, or %s",
+          t->s->after ? "parallel.post_validation" : "parallel.schedule 2bw",
+          t->s->after ? "leave it out" : "another schedule");
     CHECK(t->r->train.spike <= 0, LL_E_CONFIG,
-          "train.spike skips a step by its norm, which is known when schedule 2bw has begun the "
-          "next: use train.clip, or another schedule");
+          "train.spike skips a step by its norm, which is known when the next has begun: use "
+          "train.clip, or %s",
+          t->s->after ? "leave out parallel.post_validation" : "another schedule than 2bw");
     return LL_OK;
 }
 
@@ -441,11 +443,11 @@ static ll_err loop_steps(trainer *t)
 
 static ll_err loop(trainer *t)
 {
-    if (t->s->first) TRY(ll_ranks_agree(t->comm, check_row(t)));
+    if (ll_session_lags(t->s)) TRY(ll_ranks_agree(t->comm, check_row(t)));
     TRY(listen(t));
     if (out_of_patience(t)) t->report->out_of_patience = true, t->steps = t->until = t->first;
     if (t->loose && ll_loose_served(t->loose) && t->first < t->until) TRY(start_shares(t));
-    TRY(t->s->first ? loop_row(t) : loop_steps(t));
+    TRY(ll_session_lags(t->s) ? loop_row(t) : loop_steps(t));
     if (t->served) ll_loose_end(t->loose, t->report->steps);
     if (t->tracer) TRY(end_trace(t));
     bool saved = t->goes_on && !t->opts->resume_from && !t->in_memory;
@@ -470,6 +472,8 @@ static ll_err sum_up(trainer *t)
     const ll_data_info *info = ll_dataset_info(t->data);
     int64_t all = r->steps - t->first, n = all < RECENT ? all : RECENT;
     int64_t tail = n < t->r->train.log_every ? n : t->r->train.log_every;
+    r->wide = t->s->n_wide;
+    r->undone = t->s->after ? t->s->after->n_undone : 0;
     r->train_loss = n ? 0 : NAN;
     for (int64_t i = all - tail; i < all; i++)
         r->train_loss += t->losses[i % RECENT] / (double)tail;

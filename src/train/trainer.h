@@ -94,6 +94,7 @@ typedef struct ll_train_report {
     ll_goodput goodput;           /* rank 0's, of all starts of a job */
     int64_t skipped, rolled_back; /* steps whose gradient was too large (train.spike) */
     int64_t wide;                 /* steps of exact sums made again, with all bits */
+    int64_t undone;               /* made again for their norm (parallel.post_validation) */
     int64_t unsaved;              /* checkpoints that could not be written */
     double save_waits;            /* seconds that steps waited for the one before */
     int ranks;

@@ -64,6 +64,7 @@ static ll_session_opts alone_opts(const verifier *v)
     o.compress = NULL;
     o.schedule = o.stages = NULL;
     o.virtual_stages = 0;
+    o.post_validation = false;
     o.recompute = NULL;
     o.memory = 0;
     o.offload = NULL;

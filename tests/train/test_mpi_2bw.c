@@ -1,7 +1,9 @@
 /* mpi: 2 3 4
- * Steps of a pipeline that overlap (schedule 2bw) train what one process trains with gradients a
- * step late: losses, norms and both versions of every parameter, to the bit where sums are exact;
- * wherever the row of steps is broken, and from checkpoints on. */
+ * Steps of a pipeline that begin before the last one is over. Those that overlap (schedule 2bw)
+ * train what one process trains with gradients a step late: losses, norms and both versions of
+ * every parameter, to the bit where sums are exact; wherever the row of steps is broken, and from
+ * checkpoints on. Those that are validated after their update (parallel.post_validation), what one
+ * process trains, whether clipping never, sometimes or always changes them. */
 #include "train/ranks.h"
 #include "train/setup.h"
 #include "train/state.h"
@@ -46,7 +48,12 @@ static ll_session *open_in(ll_comm *c, const char *mesh, const ll_run *r, ll_gra
 {
     ll_session *s;
     ll_session_opts o = ll_run_session(r, c, mesh);
-    if (!*mesh) o.schedule = NULL, o.zero = 0, o.delay = true, o.recompute = NULL;
+    if (!*mesh) {
+        o.delay = !r->parallel.post_validation;
+        o.schedule = o.recompute = NULL;
+        o.zero = 0;
+        o.post_validation = false;
+    }
     no_error(ll_run_graph(r, r->train.batch / ll_run_micro_batches(r), &r->train.optim, g));
     no_error(ll_session_open(*g, &o, &s));
     return s;
@@ -99,8 +106,8 @@ static void compare(ll_session *s, ll_session *alone, bool exact, const char *se
     }
 }
 
-/* breaks: steps behind which the row ends, as bits. */
-static void check(int model, int n_micro, const char *settings, int steps, unsigned breaks)
+/* breaks: steps behind which the row ends, as bits. Returns how many were made again. */
+static int64_t check(int model, int n_micro, const char *settings, int steps, unsigned breaks)
 {
     ll_graph *g, *h;
     ll_run *r = run_of(model, n_micro, settings);
@@ -108,7 +115,7 @@ static void check(int model, int n_micro, const char *settings, int steps, unsig
     double want[16][2];
     ll_session *alone = open_in(NULL, "", r, &h);
     ll_session *s = open_in(comm, r->parallel.mesh, r, &g);
-    assert_non_null(s->first);
+    assert_true(r->parallel.post_validation ? s->after != NULL : s->first != NULL);
     for (int t = 0; t < steps; t++) {
         train(alone, h, r, t);
         train(s, g, r, t);
@@ -127,11 +134,13 @@ static void check(int model, int n_micro, const char *settings, int steps, unsig
     if (ll_comm_rank(comm) == 0)
         print_message("%-9s %d micro-batches, %s: loss %.6f\n", r->model.name, n_micro, settings,
                       want[steps - 1][0]);
+    int64_t undone = s->after ? s->after->n_undone : 0;
     ll_session_close(s);
     ll_session_close(alone);
     ll_graph_free(g);
     ll_graph_free(h);
     ll_run_free(r);
+    return undone;
 }
 
 static const struct {
@@ -168,6 +177,41 @@ static void test_all(void **state)
     }
 }
 
+/* Of seven steps those that are made again: clipped behind one that was not. */
+static const struct {
+    int ranks, model, n_micro, undone;
+    const char *settings;
+} validated[] = {
+    {2, MLP, 4, 0, "pipe=2 parallel.schedule=zb-h2 parallel.exact=true"},
+    {2, MLP, 4, 2, "pipe=2 parallel.schedule=zb-h2 parallel.exact=true train.clip=0.22"},
+    {2, MLP, 4, 1, "pipe=2 parallel.schedule=zb-h1 train.clip=0.01"},
+    {2, GPT, 3, 2, "pipe=2 parallel.schedule=zb-v parallel.exact=true train.clip=0.45"},
+    {2, RESNET, 3, 1, "pipe=2 parallel.schedule=zb-h2 train.clip=3"},
+    {3, MLP, 5, 2, "pipe=3 parallel.schedule=zb-h2 parallel.exact=true train.clip=0.2"},
+    {3, GPT, 5, 1, "pipe=3 parallel.schedule=zb-v train.clip=0.1 model.dropout=100"},
+    {3, GPT, 2, 0, "pipe=3 parallel.schedule=gpipe train.clip=100"},
+    {4, MLP, 7, 2, "pipe=4 parallel.schedule=zb-h2 train.clip=0.18"},
+    {4, GPT, 3, 1, "pipe=4 parallel.exact=true train.clip=0.1"},
+    {4, GPT, 3, 2, "pipe=2,data=2 parallel.schedule=zb-v parallel.zero=3 train.clip=0.45"},
+    {4, GPT, 4, 2,
+     "pipe=2,tensor=2 parallel.schedule=interleaved train.clip=0.4 parallel.recompute=full"},
+};
+
+static void test_validated(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof validated / sizeof *validated; i++) {
+        char settings[256];
+        if (validated[i].ranks != ll_comm_size(comm)) continue;
+        snprintf(settings, sizeof settings, "parallel.mesh=%s parallel.post_validation=true",
+                 validated[i].settings);
+        int64_t undone =
+            check(validated[i].model, validated[i].n_micro, settings, 7, i % 2 ? 0 : 1u << 2);
+        if (undone != validated[i].undone)
+            fail_msg("%s: %d steps were made again", settings, (int)undone);
+    }
+}
+
 static const char *path_of(const char *name)
 {
     static char path[2][128];
@@ -177,13 +221,15 @@ static const char *path_of(const char *name)
     return path[at];
 }
 
+static const char *way; /* how steps begin early */
+
 /* Loads (NULL: begins), does steps from..to-1 and saves; with exact sums. */
 static void go_on(const char *mesh, const char *from, int first, int to, const char *file)
 {
     ll_graph *g;
     char settings[200];
     snprintf(settings, sizeof settings, "%s%s parallel.exact=true train.clip=0.5 %s",
-             *mesh ? "parallel.mesh=" : "", mesh, *mesh ? "parallel.schedule=2bw" : "");
+             *mesh ? "parallel.mesh=" : "", mesh, way);
     ll_run *r = run_of(GPT, 2, settings);
     if (*mesh || ll_comm_rank(comm) == 0) {
         ll_session *s = open_in(*mesh ? comm : NULL, mesh, r, &g);
@@ -202,23 +248,28 @@ static void same_bytes(const char *a, const char *b)
     if (ll_comm_rank(comm) == 0) same_files(path_of(a), path_of(b));
 }
 
-/* A checkpoint has both versions, and is the serial one; who goes on from it gets the same bits. */
+static void check_checkpoints(const char *how)
+{
+    way = how;
+    go_on("", NULL, 0, 2, "serial2");
+    go_on("", "serial2", 2, 4, "serial4");
+    go_on("pipe=2", NULL, 0, 2, "pipe2");
+    same_bytes("pipe2", "serial2");
+    go_on("pipe=2", "pipe2", 2, 4, "pipe4");
+    same_bytes("pipe4", "serial4");
+    go_on("pipe=2", NULL, 0, 4, "row4");
+    same_bytes("row4", "serial4");
+    go_on("", "pipe2", 2, 4, "back4");
+    same_bytes("back4", "serial4");
+}
+
+/* A checkpoint has all versions, and is the serial one; who goes on from it gets the same bits. */
 static void test_checkpoints(void **state)
 {
     (void)state;
     if (ll_comm_size(comm) != 2) skip(); /* steps of all bits take long */
-    char mesh[16];
-    snprintf(mesh, sizeof mesh, "pipe=%d", ll_comm_size(comm));
-    go_on("", NULL, 0, 2, "serial2");
-    go_on("", "serial2", 2, 4, "serial4");
-    go_on(mesh, NULL, 0, 2, "pipe2");
-    same_bytes("pipe2", "serial2");
-    go_on(mesh, "pipe2", 2, 4, "pipe4");
-    same_bytes("pipe4", "serial4");
-    go_on(mesh, NULL, 0, 4, "row4");
-    same_bytes("row4", "serial4");
-    go_on("", "pipe2", 2, 4, "back4");
-    same_bytes("back4", "serial4");
+    check_checkpoints("parallel.schedule=2bw");
+    check_checkpoints("parallel.schedule=zb-h2 parallel.post_validation=true");
 }
 
 /* A parameter is not set, and a schedule not taken, that would train something else. */
@@ -229,15 +280,18 @@ static void test_refused(void **state)
         int n_micro;
         const char *settings, *why;
         size_t memory;
-    } wrong[] = {{1, "", "2 micro-batches or more"},
-                 {4, "", "another schedule than 2bw", 1 << 30},
-                 {4, "parallel.virtual_stages=2", "a stage a rank"}};
+    } wrong[] = {
+        {1, "parallel.schedule=2bw", "2 micro-batches or more"},
+        {4, "parallel.schedule=2bw", "another schedule than 2bw", 1 << 30},
+        {4, "parallel.schedule=2bw parallel.virtual_stages=2", "a stage a rank"},
+        {4, "parallel.schedule=2bw parallel.post_validation=true", "leave out post_validation"},
+        {4, "parallel.post_validation=true", "which memory and offload do not", 1 << 30}};
     char settings[200];
     ll_graph *g;
     ll_session *s;
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        snprintf(settings, sizeof settings, "parallel.mesh=pipe=%d parallel.schedule=2bw %s",
-                 ll_comm_size(comm), wrong[i].settings);
+        snprintf(settings, sizeof settings, "parallel.mesh=pipe=%d %s", ll_comm_size(comm),
+                 wrong[i].settings);
         ll_run *r = run_of(GPT, wrong[i].n_micro, settings);
         ll_session_opts o = ll_run_session(r, comm, r->parallel.mesh);
         o.memory = wrong[i].memory;
@@ -272,7 +326,7 @@ int main(void)
     }
     snprintf(folder, sizeof folder, "/tmp/ll-2bw-%d", (int)getpid());
     if (ll_ranks_share(comm, folder, sizeof folder) != LL_OK) return 1;
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_all),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_all), cmocka_unit_test(test_validated),
                                        cmocka_unit_test(test_checkpoints),
                                        cmocka_unit_test(test_refused)};
     int rc = cmocka_run_group_tests(tests, NULL, NULL);
