@@ -196,6 +196,12 @@ gpt data=2,tensor=2 $small
 gpt data=2,sequence=2 $small
 gpt data=3 $small --zero 3
 gpt data=2 $small --exact
+gpt pipe=2 $small --set train.micro_batch=3
+gpt pipe=2 $small --set train.micro_batch=3 --set parallel.schedule=zb-v
+gpt pipe=3 $small --set train.micro_batch=2 --set parallel.schedule=zb-h2
+gpt pipe=2,data=2 $small --set train.micro_batch=4 --set parallel.schedule=zb-h1
+gpt pipe=2,tensor=2 $small --set train.micro_batch=3 --set parallel.schedule=interleaved
+lenet5 pipe=2 --set train.batch=16 --set train.micro_batch=4 --set parallel.schedule=gpipe
 resnet18 data=2,filter=2 --set train.batch=6 --set model.image=16 --set model.classes=10
 END
     cat >"$work/nccl.yaml" <<END
@@ -205,11 +211,13 @@ train: {batch: 16, steps: 200}
 parallel: {mesh: data=2, timeout: 5}
 END
     # A rank that hangs, a call that fails, a failure that NCCL tells of later: named, soon, by all.
-    for blow in "stall 1 9" "error 1 9" "async 1 9"; do
-        since=$SECONDS
-        LOOPLINE_STAND_IN="$blow" by_nccl train "$work/nccl.yaml" -n 2 --plain --overwrite --restarts 0 --out "$work/nccl-run"
+    for blow in "stall 1 9" "error 1 9" "async 1 9" "stall 1 9 pipe=2" "error 1 9 pipe=2" "async 1 9 pipe=2"; do
+        since=$SECONDS mesh=data=2
+        [ "${blow% pipe=2}" = "$blow" ] || mesh=pipe=2
+        LOOPLINE_STAND_IN="$blow" by_nccl train "$work/nccl.yaml" -n 2 --plain --overwrite --restarts 0 --out "$work/nccl-run" \
+            --mesh $mesh --set train.micro_batch=4
         rc=$? took=$((SECONDS - since)) state=ok
-        why=$(grep -o -m 1 -E 'ranks? [0-9]+.*(all_reduce|NCCL).*' "$work/log" | cut -c 1-90)
+        why=$(grep -o -m 1 -E 'ranks? [0-9]+.*(all_reduce|send|recv|NCCL).*' "$work/log" | cut -c 1-90)
         [ $rc != 0 ] && [ $rc != 124 ] && [ -n "$why" ] && [ $took -lt 40 ] || { state=FAIL && tail -n 5 "$work/log"; }
         row nccl "$blow" "status $rc after $took s: $why" $state
     done

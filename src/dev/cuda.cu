@@ -36,6 +36,8 @@ static ll_err told(cudaError_t e, const char *what, const char *file, int line, 
 int ll_gpu_count(void)
 {
     int n = 0;
+    /* A stream that waits for another GPU must not hold up one that it shares a queue with. */
+    setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     return cudaGetDeviceCount(&n) == cudaSuccess ? n : 0;
 }
 
@@ -55,7 +57,7 @@ ll_err ll_gpu_open(int index, ll_gpu **out)
     CHECK(g, LL_E_MEM, "no memory for a GPU's handle");
     g->index = index;
     cudaError_t e = cudaSuccess;
-    for (int s = 0; s < LL_STREAMS && e == cudaSuccess; s++)
+    for (int s = 0; s < LL_STREAM_LANE && e == cudaSuccess; s++)
         e = cudaStreamCreateWithFlags(&g->streams[s], cudaStreamNonBlocking);
     g->stream = g->streams[LL_STREAM_COMPUTE];
     if (e != cudaSuccess) {
@@ -98,8 +100,11 @@ ll_err ll_gpu_ask(const ll_gpu *g, ll_gpu_facts *out)
     return GPU(cudaMemGetInfo(&out->free_bytes, &out->bytes));
 }
 
-void *ll_gpu_stream(const ll_gpu *g, ll_stream_id s)
+void *ll_gpu_stream(ll_gpu *g, ll_stream_id s)
 {
+    if (!g->streams[s] &&
+        cudaStreamCreateWithFlags(&g->streams[s], cudaStreamNonBlocking) != cudaSuccess)
+        return NULL;
     return g->streams[s];
 }
 

@@ -48,16 +48,17 @@ typedef struct ll_gpu_piece {
 ll_err ll_gpu_pieces(ll_gpu *g, const ll_gpu_piece *pieces, int n);
 
 /* All of the above is in the stream that computes; beside it are those of uploads, of collectives,
- * and of what is laid aside and comes back. */
+ * of what is laid aside and comes back, and of messages. */
 typedef enum ll_stream_id {
     LL_STREAM_COMPUTE,
     LL_STREAM_UPLOAD,
     LL_STREAM_COMM,
     LL_STREAM_STORE,
     LL_STREAM_LOAD,
-    LL_STREAMS
+    LL_STREAM_LANE, /* and behind it: of messages, each made when it is first asked for */
+    LL_STREAMS = LL_STREAM_LANE + 24
 } ll_stream_id;
-void *ll_gpu_stream(const ll_gpu *g, ll_stream_id s);
+void *ll_gpu_stream(ll_gpu *g, ll_stream_id s); /* NULL: cannot be had */
 /* To pinned memory, or from it. */
 ll_err ll_gpu_copy(ll_gpu *g, ll_stream_id s, void *to, const void *from, size_t bytes);
 /* What is queued in `later` from now on waits for what is in `earlier` now. */

@@ -1,6 +1,6 @@
 /* group.h: GPUs that talk to each other (NCCL), each of another process. What is sent lies in their
- * memory; all is queued in LL_STREAM_COMM, and must be queued in the same order by all. Built where
- * NCCL is installed. */
+ * memory; all is queued in the group's stream, and must be queued in the same order by all. Built
+ * where NCCL is installed. */
 #pragma once
 #include "base/types.h"
 #include "dev/gpu.h"
@@ -16,8 +16,8 @@ enum { LL_GPU_GROUP_ID = 128 };
 ll_err ll_gpu_group_library(const char **out);
 /* One member makes the id, all open with it, each as another rank. Collective. */
 ll_err ll_gpu_group_id(unsigned char id[LL_GPU_GROUP_ID]);
-ll_err ll_gpu_group_open(ll_gpu *g, const unsigned char id[LL_GPU_GROUP_ID], int size, int rank,
-                         ll_gpu_group **out);
+ll_err ll_gpu_group_open(ll_gpu *g, ll_stream_id s, const unsigned char id[LL_GPU_GROUP_ID],
+                         int size, int rank, ll_gpu_group **out);
 void ll_gpu_group_close(ll_gpu_group *x);
 /* Fails where something has gone wrong since, on this GPU or another. Does not wait. */
 ll_err ll_gpu_group_check(ll_gpu_group *x);

@@ -72,15 +72,19 @@ ll_err ll_gpu_group_id(unsigned char id[LL_GPU_GROUP_ID])
     return LL_OK;
 }
 
-ll_err ll_gpu_group_open(ll_gpu *g, const unsigned char id[LL_GPU_GROUP_ID], int size, int rank,
-                         ll_gpu_group **out)
+ll_err ll_gpu_group_open(ll_gpu *g, ll_stream_id s, const unsigned char id[LL_GPU_GROUP_ID],
+                         int size, int rank, ll_gpu_group **out)
 {
     ncclUniqueId theirs;
     TRY(ll_load_library(&library));
     memcpy(&theirs, id, sizeof theirs);
     ll_gpu_group *x = (ll_gpu_group *)calloc(1, sizeof *x);
     CHECK(x, LL_E_MEM, "no memory for a group of GPUs");
-    x->stream = (cudaStream_t)ll_gpu_stream(g, LL_STREAM_COMM);
+    x->stream = (cudaStream_t)ll_gpu_stream(g, s);
+    if (!x->stream) {
+        free(x);
+        FAIL(LL_E_DEVICE, "a GPU gives no stream for messages");
+    }
     ncclResult_t rc = nccl.ncclCommInitRank(&x->comm, size, theirs, rank);
     if (rc != ncclSuccess) {
         free(x);

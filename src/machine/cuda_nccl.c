@@ -7,6 +7,11 @@
  * by the GPU. Parts of uneven size are reductions to, or broadcasts from, each member. Sums of a
  * bundle are one group, each where its result lies.
  *
+ * Messages between stages wait for nothing but each other: a lane (ll_message_attr) from one rank
+ * to another is a group of the two with a stream of its own, in which both have queued the same
+ * messages in the same order. A send is then over when the other side has come to its receive, and
+ * holds up nothing else: what sched/pipeline_check.c has proved.
+ *
  * No rank waits for ever: calls that may block are told to the watch, and where this process waits
  * for its GPU while collectives are under way there, it looks: how far they have come, whether NCCL
  * found a failure, whether the watch did. After a failure NCCL is ended, so that kernels that wait
@@ -14,13 +19,27 @@
 #include "machine/cuda.h"
 
 #ifdef LL_NCCL
+#include "base/crc32c.h"
 #include "dev/group.h"
 #include "kern/attr.h"
 
 #include <stdlib.h>
 
+enum { LANES = LL_STREAMS - LL_STREAM_LANE };
+
+typedef struct lane {
+    int64_t number;
+    int32_t from, to; /* members along axis pipe */
+    int32_t n;        /* messages of a program, */
+    uint32_t sum;     /* and which, in their order */
+    unsigned char id[LL_GPU_GROUP_ID];
+    ll_gpu_group *group;
+} lane;
+
 typedef struct ll_nccl {
     ll_gpu_group *groups[1 << LL_MAX_AXES];
+    lane lanes[LANES]; /* number k in stream LL_STREAM_LANE + k */
+    int n_lane;
     struct ll_nccl *lent; /* another's of the same team, which outlives this: all is there */
     /* Starts since the GPU was last seen to be done, of all that these groups are lent to, too: two
      * events each, that the kernels before it are over, and that it is. */
@@ -54,13 +73,120 @@ static ll_err group_of(ll_exec *e, const ll_instr *x, ll_gpu_group **out)
         TRY(ll_comm_agree(c, rc));
         TRY(ll_comm_broadcast(c, id, LL_GPU_GROUP_ID, LL_U8, 0, NULL));
         ll_comm_waits(c, "NCCL's start", x->name);
-        rc = ll_gpu_group_open(ll_cuda_of(e)->gpu, id, ll_comm_size(c), ll_comm_rank(c),
-                               &t->groups[axes]);
+        rc = ll_gpu_group_open(ll_cuda_of(e)->gpu, LL_STREAM_COMM, id, ll_comm_size(c),
+                               ll_comm_rank(c), &t->groups[axes]);
         ll_comm_waits(c, NULL, NULL);
         TRY(ll_comm_agree(c, rc));
     }
     *out = t->groups[axes];
     return LL_OK;
+}
+
+/* ---- lanes ---- */
+
+static bool is_message(const ll_instr *x)
+{
+    return x->collective == LL_SEND || x->collective == LL_RECV;
+}
+
+static lane lane_of(const ll_exec *e, const ll_instr *x)
+{
+    const ll_message_attr *a = (const ll_message_attr *)x->attr;
+    int me = ll_comm_rank(ll_team_pipe(e->opts.team)), peer = (int)a->peer;
+    bool sends = x->collective == LL_SEND;
+    return (lane){.number = a->lane, .from = sends ? me : peer, .to = sends ? peer : me};
+}
+
+/* From which both sides open them one after another, and nobody waits for ever. */
+static int compare(const void *a, const void *b)
+{
+    const lane *x = (const lane *)a, *y = (const lane *)b;
+    if (x->from != y->from) return x->from < y->from ? -1 : 1;
+    if (x->to != y->to) return x->to < y->to ? -1 : 1;
+    return x->number == y->number ? 0 : x->number < y->number ? -1 : 1;
+}
+
+/* Which of them it is; n: it is none. */
+static int find_lane(const lane *list, int n, const lane *x)
+{
+    int k = 0;
+    while (k < n && compare(&list[k], x)) k++;
+    return k;
+}
+
+/* This rank's, by what its program sends and receives. */
+static ll_err list_lanes(const ll_exec *e, lane *list, int *n)
+{
+    *n = 0;
+    for (int i = 0; i < e->p->n_instr; i++) {
+        const ll_instr *instr = e->instrs[i].instr;
+        if (!is_message(instr)) continue;
+        const ll_message_attr *a = (const ll_message_attr *)instr->attr;
+        lane x = lane_of(e, instr);
+        int k = find_lane(list, *n, &x);
+        CHECK(k < LANES, LL_E_SHARD,
+              "transport nccl has %d ways for what a rank's stages send each other, and more are "
+              "wanted: use host, or fewer stages a rank",
+              LANES);
+        if (k == *n) list[(*n)++] = x;
+        list[k].n++;
+        list[k].sum = ll_crc32c(list[k].sum, &a->serial, sizeof a->serial);
+    }
+    qsort(list, (size_t)*n, sizeof *list, compare);
+    return LL_OK;
+}
+
+/* Those that are not open yet are given ids, by who sends. */
+static ll_err name_lanes(const ll_nccl *t, int me, lane *list, int n)
+{
+    for (int k = 0; k < n; k++)
+        if (list[k].from == me && find_lane(t->lanes, t->n_lane, &list[k]) == t->n_lane)
+            TRY(ll_gpu_group_id(list[k].id));
+    return LL_OK;
+}
+
+/* What is received on a lane is what its other end sends, in that order; takes its id. */
+static ll_err match_lanes(const lane *all, int me, lane *list, int n)
+{
+    for (int k = 0; k < n; k++) {
+        if (list[k].from == me) continue;
+        const lane *theirs = all + (size_t)list[k].from * LANES;
+        int i = find_lane(theirs, LANES, &list[k]);
+        CHECK(i < LANES && theirs[i].n == list[k].n && theirs[i].sum == list[k].sum, LL_E_COMM,
+              "stage ranks %d and %d send and receive in different orders, which transport nccl "
+              "does not carry: use host",
+              list[k].from, me);
+        memcpy(list[k].id, theirs[i].id, sizeof list[k].id);
+    }
+    return LL_OK;
+}
+
+static ll_err open_lanes(ll_exec *e)
+{
+    ll_nccl *t = owner_of(e);
+    ll_comm *c = ll_team_pipe(e->opts.team);
+    LL_OWN(ll_arena) arena = ll_arena_new();
+    int n = 0, size = ll_comm_size(c), me = ll_comm_rank(c);
+    lane *all = LL_NEW_ARRAY(arena, lane, size * LANES + LANES), *list = all + size * LANES;
+    ll_err rc = list_lanes(e, list, &n);
+    if (rc == LL_OK) rc = name_lanes(t, me, list, n);
+    TRY(ll_comm_agree(c, rc));
+    memcpy(all + me * LANES, list, sizeof *list * (size_t)n);
+    for (int k = n; k < LANES; k++) all[me * LANES + k].from = -1;
+    TRY(ll_comm_allgather(c, all, (int64_t)size * LANES * (int64_t)sizeof *all, LL_U8,
+                          &(ll_coll_opts){.site = "NCCL's lanes"}));
+    TRY(ll_comm_agree(c, match_lanes(all, me, list, n)));
+    ll_comm_waits(c, "NCCL's start", "messages between stages");
+    for (int k = 0; k < n && rc == LL_OK; k++) {
+        if (find_lane(t->lanes, t->n_lane, &list[k]) < t->n_lane) continue;
+        if (t->n_lane == LANES) rc = RAISE(LL_E_SHARD, "transport nccl: more than %d lanes", LANES);
+        if (rc == LL_OK)
+            rc = ll_gpu_group_open(ll_cuda_of(e)->gpu, (ll_stream_id)(LL_STREAM_LANE + t->n_lane),
+                                   list[k].id, 2, list[k].to == me, &list[k].group);
+        if (rc == LL_OK) t->lanes[t->n_lane++] = list[k];
+    }
+    ll_comm_waits(c, NULL, NULL);
+    return ll_comm_agree(c, rc);
 }
 
 static ll_err open(ll_exec *e)
@@ -75,11 +201,11 @@ static ll_err open(ll_exec *e)
     for (int i = 0; i < e->p->n_instr; i++) {
         ll_bound *b = &e->instrs[i];
         if (!b->instr->collective) continue;
-        TRY(group_of(e, b->instr, &group));
+        if (!is_message(b->instr)) TRY(group_of(e, b->instr, &group));
         TRY(ll_transfer_open(e->opts.team, e->arena, b->instr, b->call.in, b->call.out,
                              b->call.scratch, &b->transfer));
     }
-    return LL_OK;
+    return ll_team_pipe(e->opts.team) ? open_lanes(e) : LL_OK;
 }
 
 static void close(ll_exec *e)
@@ -88,6 +214,7 @@ static void close(ll_exec *e)
     ll_err rc = ll_cuda_await(e, LL_STREAM_COMPUTE); /* a failure was told where it was met */
     (void)rc;
     for (int i = 0; t && i < 1 << LL_MAX_AXES; i++) ll_gpu_group_close(t->groups[i]);
+    for (int i = 0; t && i < t->n_lane; i++) ll_gpu_group_close(t->lanes[i].group);
 }
 
 /* ---- packing ---- */
@@ -169,6 +296,15 @@ static ll_err sum(ll_gpu_group *x, const ll_transfer *t, bool max)
     return LL_OK;
 }
 
+/* The sender is the first of a lane's two, the receiver the second. */
+static ll_err pass_on(ll_gpu_group *x, const ll_transfer *t)
+{
+    size_t bytes = (size_t)t->call.spec.count * ll_dtype_bytes(t->call.dtype);
+    if (!bytes) return LL_OK;
+    return t->kind == LL_SEND ? ll_gpu_send(x, t->in->data, bytes, 1)
+                              : ll_gpu_receive(x, t->out->data, bytes, 0);
+}
+
 static ll_err queue(ll_gpu *g, ll_gpu_group *x, const ll_transfer *t)
 {
     size_t elem = ll_dtype_bytes(t->call.dtype);
@@ -179,6 +315,8 @@ static ll_err queue(ll_gpu *g, ll_gpu_group *x, const ll_transfer *t)
     case LL_REDUCE_SCATTER: return scatter(x, t, t->packing ? t->packing : in, elem, max);
     case LL_ALL_GATHER: return gather(x, t, t->packing ? t->packing : out, elem);
     case LL_ROTATE: return exchange(g, x, t, in, out, elem);
+    case LL_SEND:
+    case LL_RECV: return pass_on(x, t);
     default: return exchange(g, x, t, t->packing, ll_transfer_taken(t), elem);
     }
 }
@@ -190,17 +328,32 @@ static int after_of(const ll_exec *e, const ll_bound *b)
     return e->p->n_instr + (int)(b - e->instrs);
 }
 
+/* What it goes by, and in which stream. */
+static ll_err way_of(ll_exec *e, const ll_instr *x, ll_gpu_group **group, ll_stream_id *stream)
+{
+    *stream = LL_STREAM_COMM;
+    if (!is_message(x)) return group_of(e, x, group);
+    ll_nccl *t = owner_of(e);
+    lane mine = lane_of(e, x);
+    int k = find_lane(t->lanes, t->n_lane, &mine);
+    LL_ASSERT(k < t->n_lane);
+    *group = t->lanes[k].group;
+    *stream = (ll_stream_id)(LL_STREAM_LANE + k);
+    return LL_OK;
+}
+
 static ll_err start(ll_exec *e, ll_bound *b)
 {
     ll_gpu *g = ll_cuda_of(e)->gpu;
     ll_gpu_group *group;
-    TRY(group_of(e, b->instr, &group));
+    ll_stream_id stream;
+    TRY(way_of(e, b->instr, &group, &stream));
     TRY(ll_transfer_pack(b->transfer, copy_strip, g));
     b->in_flight = true;
     ll_nccl *t = owner_of(e);
     struct under_way now = {b->instr, (int)(b - e->instrs), after_of(e, b)};
     TRY(ll_gpu_record(g, LL_STREAM_COMPUTE, now.before));
-    TRY(ll_gpu_await(g, LL_STREAM_COMM, now.before));
+    TRY(ll_gpu_await(g, stream, now.before));
     ll_comm_waits(e->comm, b->instr->op, b->instr->name); /* the first of a group connects */
     ll_err rc = ll_gpu_group_begin(), end = LL_OK;
     if (rc == LL_OK) rc = queue(g, group, b->transfer), end = ll_gpu_group_end();
@@ -208,7 +361,7 @@ static ll_err start(ll_exec *e, ll_bound *b)
     TRY(rc);
     TRY(end);
     if (t->n_start < t->most) t->starts[t->n_start++] = now;
-    return ll_gpu_record(g, LL_STREAM_COMM, now.after);
+    return ll_gpu_record(g, stream, now.after);
 }
 
 static ll_err await(ll_exec *e, ll_bound *b)
@@ -238,6 +391,7 @@ static ll_err look(void *arg, ll_awaited *now)
     if (now->done) return LL_OK;
     for (int i = 0; i < 1 << LL_MAX_AXES; i++)
         if (t->groups[i]) TRY(ll_gpu_group_check(t->groups[i]));
+    for (int i = 0; i < t->n_lane; i++) TRY(ll_gpu_group_check(t->lanes[i].group));
     while (t->done < t->n_start && over) {
         TRY(ll_gpu_passed(g, t->starts[t->done].after, &over));
         t->done += over;
@@ -256,6 +410,7 @@ static ll_err await_ranks(const ll_exec *e, ll_stream_id s)
     looking l = {e, s};
     ll_err rc = ll_comm_await(e->comm, look, &l);
     for (int i = 0; rc != LL_OK && i < 1 << LL_MAX_AXES; i++) ll_gpu_group_abort(t->groups[i]);
+    for (int i = 0; rc != LL_OK && i < t->n_lane; i++) ll_gpu_group_abort(t->lanes[i].group);
     if (rc != LL_OK || s == LL_STREAM_COMPUTE) t->n_start = t->done = 0;
     return rc;
 }

@@ -29,16 +29,14 @@ ll_err ll_devices_choose(const ll_device_ask *ask, const char *library, ll_devic
           "or exact sums, which have no order");
     CHECK(!nccl || !ask->codec, LL_E_ARG,
           "transport nccl does not compress gradients: use host, or compress none");
-    CHECK(!nccl || !ask->pipe, LL_E_ARG,
-          "transport nccl does not carry what stages of a pipeline send each other: use host");
     bool crowded = shared(s, &a, &b);
     bool stand_in = nccl && !strcmp(library, LL_STAND_IN);
     CHECK(!nccl || !crowded || stand_in, LL_E_DEVICE,
           "transport nccl needs a GPU for each rank, and ranks %d and %d share %s: use host, or as "
           "many ranks on a node as it has GPUs",
           a, b, s->of[a].name);
-    s->direct =
-        !host && library && !ask->canonical && !ask->codec && !ask->pipe && (!crowded || stand_in);
+    s->direct = !host && library && !ask->canonical && !ask->codec && (nccl || !ask->pipe) &&
+                (!crowded || stand_in);
     char why[128];
     if (s->direct)
         snprintf(why, sizeof why,
@@ -47,11 +45,11 @@ ll_err ll_devices_choose(const ll_device_ask *ask, const char *library, ll_devic
         snprintf(why, sizeof why, "as asked for");
     else if (!library)
         snprintf(why, sizeof why, "this build has no NCCL");
-    else if (ask->canonical || ask->codec || ask->pipe)
+    else if (ask->canonical || ask->codec)
         snprintf(why, sizeof why, "NCCL does not %s",
-                 ask->codec  ? "compress gradients"
-                 : ask->pipe ? "carry a pipeline's messages"
-                             : "sum in canonical order");
+                 ask->codec ? "compress gradients" : "sum in canonical order");
+    else if (ask->pipe)
+        snprintf(why, sizeof why, "a pipeline's messages go by NCCL where that is asked for");
     else
         snprintf(why, sizeof why, "ranks %d and %d share a GPU", a, b);
     snprintf(s->why, sizeof s->why, "%s: %s", s->direct ? library : "through pinned memory and MPI",

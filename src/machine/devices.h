@@ -17,10 +17,9 @@ typedef struct ll_devices {
 
 typedef struct ll_device_ask {
     const char *transport; /* NULL, "auto", "nccl" or "host" */
-    /* What NCCL does not do: sums in canonical order, compressed gradients; and messages between
-     * stages, which in one stream would wait for each other. */
-    bool canonical, codec, pipe;
-    bool eight; /* 8-bit products */
+    bool canonical, codec; /* what NCCL does not do: sums in this order, compressed gradients */
+    bool pipe;             /* and what it does where it is asked for: messages between stages */
+    bool eight;            /* 8-bit products */
 } ll_device_ask;
 
 typedef struct ll_device_facts {

@@ -278,14 +278,19 @@ static void place_list(orderer *q)
 
 /* ---- lists of sections ---- */
 
+static bool is_message(const ll_node *n)
+{
+    return n->op->collective == LL_SEND || n->op->collective == LL_RECV;
+}
+
 /* The node that this one comes right behind; -1: it keeps its place in the graph. Means and sums
  * take no more memory than their operand: they come as early as they can. So does every collective
- * outside of micro-batches. */
+ * outside of micro-batches; messages, which others receive in the graph's order, do not. */
 static int leader(const orderer *q, int node)
 {
     const ll_node *n = &q->g->nodes[node];
     bool sums = n->op->collective == LL_ALL_REDUCE || is_scatter(q, node);
-    bool once = n->op->collective && !q->micro[node];
+    bool once = n->op->collective && !is_message(n) && !q->micro[node];
     if (n->n_in != 1 || !(is_accum(n) || sums || once || q->o->last[node])) return -1;
     int m = maker(q, n->in[0]);
     int section = section_of(q->micro, q->report, node);
@@ -373,11 +378,6 @@ static void list_ahead(orderer *q)
         at[node] = to + 1;
         if (n->op->collective) before = i + 1;
     }
-}
-
-static bool is_message(const ll_node *n)
-{
-    return n->op->collective == LL_SEND || n->op->collective == LL_RECV;
 }
 
 /* What is ready when the collectives started first have come goes first: each node by the latest

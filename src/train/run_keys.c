@@ -261,7 +261,7 @@ static const ll_key keys[] = {
          "micro-batch, all ranks together: 200MiB"),
     CHOICE("parallel.transport", parallel.transport, "auto", "auto nccl host",
            "how GPUs talk: nccl, or host: through pinned memory and MPI; auto: by NCCL where every "
-           "rank has a GPU of its own"),
+           "rank has a GPU of its own and there is no pipeline"),
     TEXT("parallel.schedule", parallel.schedule, "",
          "of axis pipe, how stages take micro-batches: gpipe, 1f1b, interleaved, breadth-first, "
          "zb-h1, zb-h2, zb-v, dualpipe-v, auto, 2bw (steps overlap, gradients are a step late: "

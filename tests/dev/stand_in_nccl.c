@@ -6,7 +6,12 @@
  *     in its stream:  copy to the host | host function: meet the others, sum | copy to the GPU
  *
  * Works of a group are one host function, so that sends and receives of one meet. Sums are in the
- * order of ranks.
+ * order of ranks. The driver runs host functions of all streams in one thread, where one that waits
+ * would hold up others: a lone send or receive between two ranks, of which several are under way in
+ * streams of their own, waits in its stream instead, for a number that the other side's writes:
+ *
+ *     sender:    wait until taken | copy to shared memory | write posted
+ *     receiver:  wait until posted | copy from there | write taken
  *
  * LOOPLINE_STAND_IN="stall 1 7": rank 1 never ends its 7th work; "error 1 7": its call fails;
  * "async 1 7": all are told of a failure. */
@@ -16,6 +21,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +33,8 @@ enum { MOST = 16, PIECE = 1 << 20, GROUP = 4096, PATIENCE_S = 60 };
 
 typedef struct shared {
     atomic_int opened, failed;
-    _Atomic uint64_t at[MOST];                              /* how often each has met the others */
+    _Atomic uint32_t lane_posted, lane_taken; /* pieces of lone messages, from rank 0 to 1 */
+    _Atomic uint64_t at[MOST];                /* how often each has met the others */
     _Atomic uint64_t posted[MOST][MOST], taken[MOST][MOST]; /* pieces, from one to another */
     char data[]; /* a piece of each rank, then one of each pair */
 } shared;
@@ -64,6 +71,8 @@ struct ncclComm {
     int64_t launched, works; /* queued, and begun */
     atomic_bool aborted;
     work *all;
+    CUdeviceptr lane; /* of two ranks: what they share, as the GPU sees it; 0: not asked for yet */
+    uint32_t pieces;  /* queued */
 };
 
 /* ---- what others do ---- */
@@ -292,6 +301,58 @@ static work *find_work(struct ncclComm *c, size_t bytes)
     return c->all = w;
 }
 
+/* Lone messages go on, whatever they hold: after a failure. */
+static void let_go(struct ncclComm *c)
+{
+    enum { FAR = 0x3fffffff };
+    const struct timespec nap = {0, 1000000};
+    for (int i = 0; i < 10; i++) { /* a write that was under way may have come in between */
+        atomic_store(&c->s->lane_posted, FAR);
+        atomic_store(&c->s->lane_taken, FAR);
+        nanosleep(&nap, NULL);
+    }
+}
+
+static CUresult share_lane(struct ncclComm *c)
+{
+    if (c->lane) return CUDA_SUCCESS;
+    CUresult rc = cuMemHostRegister(c->s, c->mapped, CU_MEMHOSTREGISTER_DEVICEMAP);
+    return rc ? rc : cuMemHostGetDevicePointer(&c->lane, c->s, 0);
+}
+
+static CUresult queue_piece(struct ncclComm *c, CUstream s, const op *o, size_t at, size_t n)
+{
+    bool sends = o->kind == SEND;
+    char *room = piece_of(c, 0);
+    CUdeviceptr posted = c->lane + offsetof(shared, lane_posted);
+    CUdeviceptr taken = c->lane + offsetof(shared, lane_taken);
+    uint32_t i = ++c->pieces;
+    CUresult rc =
+        cuStreamWaitValue32(s, sends ? taken : posted, sends ? i - 1 : i, CU_STREAM_WAIT_VALUE_GEQ);
+    if (!rc)
+        rc = sends ? cuMemcpyDtoHAsync(room, o->in + at, n, s)
+                   : cuMemcpyHtoDAsync(o->out + at, room, n, s);
+    return rc ? rc
+              : cuStreamWriteValue32(s, sends ? posted : taken, i, CU_STREAM_WRITE_VALUE_DEFAULT);
+}
+
+/* The only one of its group, of two ranks, of which the first sends. */
+static ncclResult_t launch_lone(struct ncclComm *c, CUstream s, const op *o)
+{
+    size_t bytes = o->kind == SEND ? o->n_in : o->n_out;
+    CUresult rc = share_lane(c);
+    if (!rc && befalls(c, "stall", c->launched)) /* for what comes when all is let go */
+        rc = cuStreamWaitValue32(s, c->lane + offsetof(shared, lane_posted), 0x20000000,
+                                 CU_STREAM_WAIT_VALUE_GEQ);
+    if (befalls(c, "async", c->launched)) {
+        atomic_store(&c->s->failed, 1);
+        let_go(c);
+    }
+    for (size_t at = 0; at < bytes && !rc; at += PIECE)
+        rc = queue_piece(c, s, o, at, bytes - at < PIECE ? bytes - at : PIECE);
+    return rc ? ncclUnhandledCudaError : ncclSuccess;
+}
+
 static ncclResult_t launch(void)
 {
     struct ncclComm *c = group.c;
@@ -300,6 +361,9 @@ static ncclResult_t launch(void)
     size_t bytes = 0;
     for (int i = 0; i < group.n; i++) bytes += group.ops[i].n_in + group.ops[i].n_out;
     if (befalls(c, "error", ++c->launched)) return ncclInternalError;
+    const op *one = &group.ops[0];
+    if (group.n == 1 && c->size == 2 && one->kind >= SEND && (one->kind == SEND) == !c->rank)
+        return launch_lone(c, s, one);
     work *w = find_work(c, bytes);
     if (!w) return ncclSystemError;
     free(w->ops);
@@ -492,6 +556,7 @@ EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *out)
 EXPORT ncclResult_t ncclCommAbort(ncclComm_t c)
 {
     atomic_store(&c->aborted, true);
+    if (c->lane) let_go(c);
     return ncclSuccess;
 }
 
@@ -503,6 +568,7 @@ EXPORT ncclResult_t ncclCommDestroy(ncclComm_t c)
         free(w->ops);
         free(w);
     }
+    if (c->lane) cuMemHostUnregister(c->s);
     munmap(c->s, c->mapped);
     free(c);
     return ncclSuccess;

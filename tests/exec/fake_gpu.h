@@ -62,6 +62,7 @@ typedef struct fake_work {
         int peer;
     } * swaps;
     int n_swap;
+    MPI_Request *swapping; /* once they have begun */
 } fake_work;
 
 struct ll_gpu {
@@ -81,6 +82,7 @@ struct ll_gpu_graph {
 struct ll_gpu_group {
     MPI_Comm comm;
     ll_gpu *gpu;
+    ll_stream_id stream;
     bool aborted;
 };
 
@@ -105,20 +107,24 @@ static MPI_Datatype fake_type(ll_dtype t)
     return t == LL_F32 ? MPI_FLOAT : t == LL_F64 ? MPI_DOUBLE : t == LL_I32 ? MPI_INT : MPI_BYTE;
 }
 
-static void fake_swap_all(const fake_work *w)
+/* Begun, and whether they are over: a send is when the other side has come to its receive. */
+static bool fake_swapped(fake_work *w)
 {
-    MPI_Request *r = (MPI_Request *)calloc((size_t)w->n_swap + 1, sizeof *r);
-    for (int i = 0; i < w->n_swap; i++) {
+    int yes = 0;
+    MPI_Request *r = w->swapping;
+    if (!r) r = w->swapping = (MPI_Request *)calloc((size_t)w->n_swap + 1, sizeof *r);
+    for (int i = 0; i < w->n_swap && !w->asked; i++) {
         const struct fake_swap *s = &w->swaps[i];
         if (s->give)
-            MPI_Isend(s->give, (int)s->bytes, MPI_BYTE, s->peer, 7, w->comm, &r[i]);
+            MPI_Issend(s->give, (int)s->bytes, MPI_BYTE, s->peer, 7, w->comm, &r[i]);
         else
             MPI_Irecv(s->take, (int)s->bytes, MPI_BYTE, s->peer, 7, w->comm, &r[i]);
     }
-    MPI_Status *ends = (MPI_Status *)calloc((size_t)w->n_swap + 1, sizeof *ends);
-    MPI_Waitall(w->n_swap, r, ends);
-    free(ends);
-    free(r);
+    w->asked = true;
+    MPI_Testall(w->n_swap, r, &yes, MPI_STATUSES_IGNORE);
+    if (yes) free(r);
+    if (yes) w->swapping = NULL;
+    return yes;
 }
 
 static void fake_collective_now(const fake_work *w)
@@ -139,10 +145,8 @@ static void fake_collective_now(const fake_work *w)
     } else if (w->collective == FAKE_GATHER) {
         MPI_Allgather(w->from, n, MPI_BYTE, room, n, MPI_BYTE, w->comm);
         memcpy(w->to, room, bytes * (size_t)size);
-    } else if (w->collective == FAKE_CAST) {
-        MPI_Bcast(w->to, n, MPI_BYTE, w->root, w->comm);
     } else
-        fake_swap_all(w);
+        MPI_Bcast(w->to, n, MPI_BYTE, w->root, w->comm);
     free(room);
 }
 
@@ -151,7 +155,7 @@ static bool fake_met(fake_work *w)
 {
     int yes = 0;
     if (fake_stalls) return false;
-    if (w->collective == FAKE_SWAP) return true; /* of those that have something to give or take */
+    if (w->collective == FAKE_SWAP) return fake_swapped(w); /* of those that give or take */
     if (!w->asked) MPI_Ibarrier(w->comm, &w->all);
     w->asked = true;
     MPI_Test(&w->all, &yes, MPI_STATUS_IGNORE);
@@ -189,7 +193,7 @@ static bool fake_do(ll_gpu *g, fake_work *w)
     default:
         if (w->group->aborted) break;
         if (!fake_met(w)) return false;
-        fake_collective_now(w);
+        if (w->collective != FAKE_SWAP) fake_collective_now(w);
     }
     return true;
 }
@@ -199,6 +203,12 @@ static bool fake_run(ll_gpu *g, int q, int to)
 {
     while (g->done[q] < to && fake_do(g, g->stream[q][g->done[q]])) g->done[q]++;
     return g->done[q] >= to;
+}
+
+/* Messages go on by themselves, as a GPU's do: others may wait for them. */
+static void fake_poke(ll_gpu *g)
+{
+    for (int q = LL_STREAM_LANE; q < LL_STREAMS; q++) fake_run(g, q, g->n[q]);
 }
 
 static fake_work *fake_add(ll_gpu *g, int q, fake_kind kind)
@@ -296,7 +306,7 @@ ll_err ll_gpu_ask(const ll_gpu *g, ll_gpu_facts *out)
     return LL_OK;
 }
 
-void *ll_gpu_stream(const ll_gpu *g, ll_stream_id s)
+void *ll_gpu_stream(ll_gpu *g, ll_stream_id s)
 {
     (void)g, (void)s;
     return NULL;
@@ -362,13 +372,14 @@ ll_err ll_gpu_fill(ll_gpu *g, void *to, int byte, size_t bytes)
 
 ll_err ll_gpu_wait_for(ll_gpu *g, ll_stream_id q)
 {
-    while (!fake_run(g, q, g->n[q])) sched_yield();
+    for (; !fake_run(g, q, g->n[q]); sched_yield()) fake_poke(g);
     return LL_OK;
 }
 
 ll_err ll_gpu_ready(ll_gpu *g, ll_stream_id q, bool *out)
 {
     *out = fake_run(g, q, g->n[q]);
+    if (!*out) fake_poke(g);
     return LL_OK;
 }
 
@@ -516,40 +527,42 @@ ll_err ll_gpu_group_library(const char **out)
     return LL_OK;
 }
 
-/* The id: the world's rank of who made it. */
+/* The id: the world's rank of who made it, and a tag of its own. */
 ll_err ll_gpu_group_id(unsigned char id[LL_GPU_GROUP_ID])
 {
-    int me;
+    static int n;
+    int who[2] = {0, 1000 + 16 * (n++ % 1000)};
     memset(id, 0, LL_GPU_GROUP_ID);
-    MPI_Comm_rank(MPI_COMM_WORLD, &me);
-    memcpy(id, &me, sizeof me);
+    MPI_Comm_rank(MPI_COMM_WORLD, &who[0]);
+    memcpy(id, who, sizeof who);
     return LL_OK;
 }
 
-ll_err ll_gpu_group_open(ll_gpu *g, const unsigned char id[LL_GPU_GROUP_ID], int size, int rank,
-                         ll_gpu_group **out)
+ll_err ll_gpu_group_open(ll_gpu *g, ll_stream_id s, const unsigned char id[LL_GPU_GROUP_ID],
+                         int size, int rank, ll_gpu_group **out)
 {
-    int me, first, *members = (int *)calloc((size_t)size, sizeof *members);
+    int me, who[2], *members = (int *)calloc((size_t)size, sizeof *members);
     ll_gpu_group *x = (ll_gpu_group *)calloc(1, sizeof *x);
     MPI_Group world, some;
     while (fake_stalls) sched_yield();
     MPI_Comm_rank(MPI_COMM_WORLD, &me);
-    memcpy(&first, id, sizeof first);
+    memcpy(who, id, sizeof who);
     members[rank] = me;
     if (rank == 0) {
         for (int r = 1; r < size; r++)
-            MPI_Recv(&members[r], 1, MPI_INT, MPI_ANY_SOURCE, 900 + r, MPI_COMM_WORLD,
+            MPI_Recv(&members[r], 1, MPI_INT, MPI_ANY_SOURCE, who[1] + r, MPI_COMM_WORLD,
                      MPI_STATUS_IGNORE);
         for (int r = 1; r < size; r++)
-            MPI_Send(members, size, MPI_INT, members[r], 899, MPI_COMM_WORLD);
+            MPI_Send(members, size, MPI_INT, members[r], who[1], MPI_COMM_WORLD);
     } else {
-        MPI_Send(&me, 1, MPI_INT, first, 900 + rank, MPI_COMM_WORLD);
-        MPI_Recv(members, size, MPI_INT, first, 899, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        MPI_Send(&me, 1, MPI_INT, who[0], who[1] + rank, MPI_COMM_WORLD);
+        MPI_Recv(members, size, MPI_INT, who[0], who[1], MPI_COMM_WORLD, MPI_STATUS_IGNORE);
     }
     MPI_Comm_group(MPI_COMM_WORLD, &world);
     MPI_Group_incl(world, size, members, &some);
-    MPI_Comm_create_group(MPI_COMM_WORLD, some, 5, &x->comm);
+    MPI_Comm_create_group(MPI_COMM_WORLD, some, who[1], &x->comm);
     x->gpu = g;
+    x->stream = s;
     free(members);
     *out = x;
     return LL_OK;
@@ -593,7 +606,7 @@ ll_err ll_gpu_group_end(void)
 static fake_work *fake_say(ll_gpu_group *x, fake_collective kind)
 {
     LL_ASSERT(fake_group_depth == 1);
-    fake_work *w = fake_add(x->gpu, LL_STREAM_COMM, FAKE_COLLECTIVE);
+    fake_work *w = fake_add(x->gpu, x->stream, FAKE_COLLECTIVE);
     w->collective = kind;
     w->comm = x->comm;
     w->group = x;
@@ -676,10 +689,10 @@ static ll_err fake_open(ll_comm *c, const ll_graph *g, const part_opts *o, bool 
     TRY(ll_team_open(c, &m, &out->team));
     ll_place_opts how = {.mesh = &m, .zero = o->zero, .overlap = o->overlap};
     TRY(ll_place(g, &how, &place));
-    TRY(ll_partition(place, ll_comm_rank(c), &mine));
     ll_target mixed = ll_target_cpu;
     mixed.aside = ll_target_cuda.aside;
     ll_lower_opts l = {.target = &mixed, .threads = 1, .n_micro = o->n_micro, .memory = o->memory};
+    TRY(part_cut(c, place, o, &l, &mine));
     TRY(ll_lower(mine, &l, &out->p));
     fake_kernels(out->p);
     ll_exec_opts opts = {.machine = &ll_machine_cuda, .seed = 5, .team = out->team, .poison = true};

@@ -20,7 +20,22 @@ typedef struct part_opts {
     size_t bucket_bytes, memory;
     bool subsets;
     ll_overlap overlap;
+    const char *schedule; /* of axis pipe */
 } part_opts;
+
+/* A rank's graph and, of a pipeline, what it does of it. */
+[[maybe_unused]] static ll_err part_cut(ll_comm *c, const ll_placement *place, const part_opts *o,
+                                        ll_lower_opts *how, ll_graph **out)
+{
+    const ll_pipe_plan *plan;
+    if (ll_mesh_axis(&place->mesh, LL_AXIS_PIPE) < 0)
+        return ll_partition(place, ll_comm_rank(c), out);
+    TRY(ll_pipe_make(place->g, &place->mesh,
+                     &(ll_pipe_opts){.schedule = o->schedule, .n_micro = o->n_micro}, place->arena,
+                     &plan));
+    how->pipe = ll_pipe_of(plan, &place->mesh, ll_comm_rank(c), LL_WHOLE_STEP, place->arena);
+    return ll_pipe_partition(plan, place, ll_comm_rank(c), out);
+}
 
 [[maybe_unused]] static ll_err part_open(ll_comm *c, const ll_graph *g, const part_opts *o,
                                          part *out)
@@ -32,8 +47,8 @@ typedef struct part_opts {
     TRY(ll_mesh_parse(o->mesh, &m));
     TRY(ll_team_open(c, &m, &out->team));
     TRY(ll_place(g, &(ll_place_opts){.mesh = &m, .zero = o->zero, .overlap = o->overlap}, &place));
-    TRY(ll_partition(place, ll_comm_rank(c), &mine));
     ll_lower_opts how = {.target = &ll_target_cpu, .threads = o->threads, .n_micro = o->n_micro};
+    TRY(part_cut(c, place, o, &how, &mine));
     how.blocking = o->blocking;
     how.bucket_bytes = o->bucket_bytes;
     how.subsets = o->subsets;

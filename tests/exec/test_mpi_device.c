@@ -68,26 +68,30 @@ static void step_on(part *fake, bool checked)
 }
 
 /* share: of the memory that it takes otherwise, in percent; 100: nothing is laid aside. */
-static void hold(const char *name, const char *mesh, int zero, int n_micro, bool nccl, int share)
+static void hold_by(const char *schedule, const char *name, const char *mesh, int zero, int n_micro,
+                    bool nccl, int share)
 {
     char what[128];
     snprintf(what, sizeof what, "%s on %s, zero %d, %d micro-batches, %s, %d %%, rank %d", name,
              mesh, zero, n_micro, nccl ? "nccl" : "host", share, ll_comm_rank(comm));
     int limit = strcmp(name, "gpt") ? 10 : 29;
-    ll_graph *g = part_model(name, 12, "momentum", 1, small, 5);
+    ll_graph *g = part_model(name, 12, "momentum", 1, small, 5), *apart = NULL;
+    if (schedule) no_error(ll_means_apart(g, &apart));
     part cpu, fake;
     part_opts o = {.mesh = mesh, .zero = zero, .n_micro = n_micro, .threads = 1, .poison = true};
     o.overlap = zero == 3 ? LL_OVERLAP_ALL : LL_OVERLAP_AUTO;
-    no_error(part_open(comm, g, &o, &cpu));
+    o.schedule = schedule;
+    no_error(part_open(comm, apart ? apart : g, &o, &cpu));
     if (share < 100) o.memory = cpu.p->bytes / 100 * (size_t)share;
-    no_error(fake_open(comm, g, &o, nccl, &fake));
+    no_error(fake_open(comm, apart ? apart : g, &o, nccl, &fake));
     if (o.memory) assert_true(fake.p->bytes <= o.memory && fake.p->aside_bytes > 0);
     fake_launched = fake_replayed = fake_grouped = fake_copied = 0;
     part_feed(&cpu, 1, limit);
     feed_like(&fake, &cpu);
     for (int step = 0; step < 4; step++) {
         no_error(part_step(&cpu));
-        step_on(&fake, step == 3);
+        bool checked = step == 3 && !schedule; /* messages move where somebody waits for a GPU */
+        step_on(&fake, checked);
         part now = cpu; /* what the next step gets is set while this one is under way */
         part_feed(&cpu, 1, limit);
         feed_like(&fake, &now);
@@ -95,7 +99,7 @@ static void hold(const char *name, const char *mesh, int zero, int n_micro, bool
         ((int64_t *)ll_cuda_of(fake.e)->trouble)[LL_TROUBLE_SATURATED] += 5 + step;
         no_error(ll_exec_wait(fake.e));
         assert_int_equal(fake.e->saturated, 5 + step);
-        if (step == 3)
+        if (checked)
             no_error(ll_exec_run_checked(fake.e, LL_UPDATE, fake.step++));
         else
             no_error(ll_exec_run(fake.e, LL_UPDATE, fake.step++));
@@ -104,10 +108,16 @@ static void hold(const char *name, const char *mesh, int zero, int n_micro, bool
     assert_true(fake_launched > 0 && fake_replayed > 0);
     assert_true(!o.memory == !fake_copied);
     assert_true(!nccl || fake_grouped > 0 || ll_comm_size(comm) == 1);
-    if (ll_comm_rank(comm) == 0) print_message("%s\n", what);
+    if (ll_comm_rank(comm) == 0) print_message("%s %s\n", what, schedule ? schedule : "");
     fake_close(&fake);
     part_close(&cpu);
     ll_graph_free(g);
+    ll_graph_free(apart);
+}
+
+static void hold(const char *name, const char *mesh, int zero, int n_micro, bool nccl, int share)
+{
+    hold_by(NULL, name, mesh, zero, n_micro, nccl, share);
 }
 
 static void test_alone(void **state)
@@ -151,6 +161,23 @@ static void test_ranks(void **state)
          0, 1, true, 100);
 }
 
+/* What stages send each other, of gpt with a table that two of them read. */
+static void test_stages(void **state)
+{
+    (void)state;
+    static const char *const schedules[] = {"1f1b", "gpipe", "interleaved", "zb-h2", "zb-v"};
+    char pipe[32];
+    int n = ll_comm_size(comm);
+    if (n == 1) skip();
+    snprintf(pipe, sizeof pipe, "pipe=%d", n);
+    for (int i = 0; i < 5; i++) hold_by(schedules[i], "gpt", pipe, 0, 2 + i, true, 100);
+    hold_by("1f1b", "lenet5", pipe, 0, 3, false, 100);
+    if (n < 4) return;
+    hold_by("zb-h1", "gpt", "pipe=2,data=2", 0, 3, true, 100);
+    hold_by("zb-v", "gpt", "data=2,pipe=2", 3, 3, true, 100);
+    hold_by("dualpipe-v", "gpt", "pipe=2,tensor=2", 0, 4, true, 100);
+}
+
 int main(void)
 {
     if (ll_comm_open(&(ll_comm_opts){.timeout_s = 30, .table = ""}, &comm) != LL_OK) {
@@ -160,6 +187,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_alone),
         cmocka_unit_test(test_ranks),
+        cmocka_unit_test(test_stages),
     };
     int rc = cmocka_run_group_tests_name("programs on fake GPUs", tests, NULL, NULL);
     ll_comm_close(comm);

@@ -52,6 +52,8 @@ static void test_choice(void **state)
     refused(own, (ll_device_ask){.transport = "nccl"}, NULL, "no NCCL");
     refused(own, (ll_device_ask){.transport = "nccl", .canonical = true}, lib, "use host");
     refused(own, (ll_device_ask){.transport = "nccl", .codec = true}, lib, "compress none");
+    chosen(own, (ll_device_ask){.pipe = true}, lib, false, "where that is asked for");
+    chosen(own, (ll_device_ask){.transport = "nccl", .pipe = true}, lib, true, "NCCL");
     refused(own, (ll_device_ask){.transport = "mpi"}, lib, "auto, nccl or host");
     ll_devices shared = at(0, 1, 2, 1);
     chosen(shared, (ll_device_ask){.transport = "auto"}, lib, false, "ranks 1 and 3 share a GPU");
