@@ -455,6 +455,7 @@ static void draw_training(dice *d, one *c, drawn_mesh m)
     if (!exact && m.data && !zero && !draw(d, 4)) add(c, "parallel.compress=factors");
     add(c, "parallel.recompute=%s", recompute[draw(d, 3)]);
     c->limited = !draw(d, 4);
+    if (!c->limited && m.pipe && !draw(d, 3)) add(c, "parallel.post_validation=true");
     if (!c->limited) return;
     add(c, "train.memory=%" PRId64 "kB", 50 + draw(d, 1000));
     if (!m.pipe || draw(d, 2)) add(c, "train.offload=/tmp");
