@@ -2,9 +2,14 @@
  * with exact sums (parallel.exact) and with bf16 products. Parameters and batch are the same.
  *
  *     build/bench_accuracy RUN [KEY=VALUE...]      such as: gpt-kjv train.batch=2
+ *     SCALED=rows DRAWS=120 build/bench_accuracy RUN [KEY=VALUE...]
  *
  * Of each gradient the 2-norm of the difference over the 2-norm of the f64 one; printed are the
- * median and the worst of all gradients, and the same of all taken as one vector. */
+ * median and the worst of all gradients, and the same of all taken as one vector.
+ *
+ * SCALED: parameters are scaled by 1e-6 to 1e6 at random, their rows (first dimension) or, with
+ * tensors, as a whole, in so many draws (from number FIRST on). Counted are the gradients that are
+ * more than 4 times as far from f64's with exact sums as with f32, but for its last bit. */
 #include "base/rng.h"
 #include "exec/session.h"
 #include "pass/pass.h"
@@ -19,6 +24,10 @@ static const char *const names[] = {"f64", "f32", "exact", "bf16"};
 
 enum { MOST = 1024 };
 
+typedef enum scaled { NOT, ROWS, TENSORS } scaled;
+static scaled how;
+static uint64_t draw;
+
 static int by_value(const void *a, const void *b)
 {
     double x = *(const double *)a, y = *(const double *)b;
@@ -32,6 +41,16 @@ static void expose_gradients(ll_graph *g)
         if (g->values[i].node >= 0 && name && !strncmp(name, "grad:", 5))
             ll_graph_result(g, name, (ll_val){i});
     }
+}
+
+/* The factor of element k of a parameter. */
+static double factor(const ll_slot *x, int64_t k)
+{
+    int64_t rows = x->type.shape.n > 1 ? x->type.shape.d[0] : 1;
+    int64_t row = how == ROWS ? k / (ll_numel(&x->type.shape) / rows) : 0;
+    uint64_t of = ll_stream(x->name, 1 + draw);
+    if (how == NOT || x->kind != LL_PARAM) return 1;
+    return pow(10, 12 * (double)ll_below_at(1, of, (uint64_t)row, 1000) / 999 - 6);
 }
 
 static int64_t classes_of(const ll_run *r)
@@ -56,7 +75,7 @@ static ll_err set_inputs(ll_session *s, const ll_run *r)
         memcpy(data, ll_exec_data(s->e, p->inputs[i].slot, 0), x->bytes);
         for (int64_t k = 0, n = ll_numel(&x->type.shape); k < n; k++)
             ll_store(data, x->type.dtype, k,
-                     kept ? (double)(float)ll_load(data, x->type.dtype, k)
+                     kept ? (double)(float)(factor(x, k) * ll_load(data, x->type.dtype, k))
                      : ll_dtype_is_float(x->type.dtype)
                          ? (double)(float)ll_normal_at(1, stream, (uint64_t)k)
                          : (double)ll_below_at(1, stream, (uint64_t)k, (uint64_t)classes_of(r)));
@@ -81,6 +100,7 @@ static ll_err open_as(const ll_run *r, ll_graph *g, mode m, ll_session **s)
 /* One gradient's difference; *off and *size: sums of squares. */
 static double differ(ll_session *want, ll_session *got, const char *name, double *off, double *size)
 {
+    if (got->n_wide) got = got->more; /* made again */
     const ll_program *a = want->p, *b = got->p;
     int i = ll_program_result(a, name), j = ll_program_result(b, name);
     const void *x = ll_exec_data(want->e, i, 0);
@@ -127,13 +147,72 @@ static ll_err measure(const ll_run *r)
     return rc;
 }
 
+/* Gradients of steps that were, or were not, made wide, and those that are far off. */
+typedef struct counts {
+    int all[2], far[2], refused, none;
+    double worst;
+} counts;
+
+static void compare(const ll_graph *g, ll_session *const s[], counts *n)
+{
+    bool wide = s[EXACT]->n_wide > 0;
+    for (int i = 0; i < g->n_result; i++) {
+        const char *name = g->results[i].name;
+        double none[2];
+        if (strncmp(name, "grad:", 5)) continue;
+        double f32 = differ(s[F64], s[F32], name, none, none + 1);
+        double d = differ(s[F64], s[EXACT], name, none, none + 1);
+        if (!isfinite(f32)) continue;
+        n->all[wide]++;
+        if (d <= 4 * f32 + 0x1p-24) continue;
+        n->far[wide]++;
+        n->worst = fmax(n->worst, d / f32);
+        printf("draw %d, %s: %s is off by %.1e, f32's by %.1e\n", (int)draw,
+               wide ? "wide" : "not wide", name, d, f32);
+    }
+}
+
+static void draw_one(const ll_run *r, ll_graph *g, ll_graph *wide, counts *n)
+{
+    ll_session *s[N_MODE] = {NULL};
+    ll_err rc[N_MODE] = {LL_OK};
+    for (int m = F64; m <= EXACT; m++) rc[m] = open_as(r, m == F64 ? wide : g, (mode)m, &s[m]);
+    bool usable = rc[F64] == LL_OK && rc[F32] == LL_OK;
+    n->none += !usable;
+    n->refused += usable && rc[EXACT] != LL_OK;
+    if (usable && rc[EXACT] == LL_OK) compare(g, s, n);
+    for (int m = F64; m <= EXACT; m++)
+        if (s[m]) ll_session_close(s[m]);
+}
+
+static ll_err measure_draws(const ll_run *r, uint64_t first, int draws)
+{
+    ll_graph *g, *wide;
+    counts n = {0};
+    TRY(ll_run_graph(r, r->train.batch, &r->train.optim, &g));
+    expose_gradients(g);
+    ll_err rc = ll_retype(g, LL_F64, false, &wide);
+    for (draw = first; draw < first + (uint64_t)draws && rc == LL_OK; draw++)
+        draw_one(r, g, wide, &n);
+    printf("of %d gradients of wide steps %d are more than 4 times as far off as f32's, of %d of "
+           "others %d (at most %.0f times); %d steps refused, %d beyond f32\n",
+           n.all[1], n.far[1], n.all[0], n.far[0], n.worst, n.refused, n.none);
+    if (rc == LL_OK) ll_graph_free(wide);
+    ll_graph_free(g);
+    return rc;
+}
+
 int main(int argc, char **argv)
 {
     ll_run *r = NULL;
     ll_err rc = argc > 1 ? ll_run_load(argv[1], &r) : LL_E_ARG;
     for (int i = 2; i < argc && rc == LL_OK; i++) rc = ll_run_set(r, argv[i]);
     if (rc == LL_OK) rc = ll_run_finish(r);
-    if (rc == LL_OK) rc = measure(r);
+    const char *scale = getenv("SCALED"), *draws = getenv("DRAWS"), *first = getenv("FIRST");
+    if (scale) how = strcmp(scale, "tensors") ? ROWS : TENSORS;
+    if (rc == LL_OK)
+        rc = how ? measure_draws(r, first ? strtoull(first, NULL, 10) : 0, draws ? atoi(draws) : 1)
+                 : measure(r);
     if (rc != LL_OK)
         fprintf(stderr, "%s\n", argc > 1 ? ll_error_text() : "usage: RUN [KEY=VALUE...]");
     ll_run_free(r);

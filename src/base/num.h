@@ -30,6 +30,19 @@ static inline size_t ll_align64(size_t bytes)
     return (bytes + 63) / 64 * 64;
 }
 
+/* Sums of products of whole numbers, from -2^bits to 2^bits - 1 and held in f64, where all of them
+ * are below 2^63 (pass/exact.c): f64 holds the sum of so many terms; such sums, or single terms,
+ * are added in 64 bits. A NaN counts as 0: whoever reads the sum knows of it from elsewhere. */
+enum { LL_WHOLE_BITS = 23 };
+static inline int64_t ll_whole_terms(int64_t bits)
+{
+    return (int64_t)1 << (53 - 2 * bits);
+}
+static inline int64_t ll_whole_add(int64_t sum, double more)
+{
+    return (int64_t)((uint64_t)sum + (uint64_t)(int64_t)(more == more ? more : 0));
+}
+
 #ifdef __cplusplus
 }
 #endif

@@ -18,7 +18,7 @@ typedef struct ll_spec_attr {
 } ll_spec_attr;
 
 /* matmul: "btc,nc->btn"; out: element type of the result; bits: 0, or operands are whole numbers
- * from -2^bits to 2^bits - 1, and all sums of products below 2^53 (pass/exact.c) */
+ * from -2^bits to 2^bits - 1, in f64, and the result is i64 (pass/exact.c) */
 typedef struct ll_matmul_attr {
     char spec[LL_SPEC_MAX];
     ll_dtype out;
@@ -122,10 +122,11 @@ typedef struct ll_number_attr {
  * the image are zeros. pad may be negative in a part of a split convolution.
  * size: conv2d_dx: the image's height and width; conv2d_dw: the filter's; conv2d: unused.
  * narrow: the result of bf16 operands is bf16; otherwise it is f32.
+ * bits: not 0: operands, f64, are whole numbers of so many, and the result is i64.
  * at: of a part, where its result (conv2d_dw: dy) begins in the whole: tiles are laid there. */
 typedef struct ll_conv_attr {
     int64_t stride[2], pad[4], dilation[2], groups, size[2]; /* pad: top, bottom, left, right */
-    int64_t narrow, at[2];
+    int64_t narrow, at[2], bits;
 } ll_conv_attr;
 
 /* pooling; size: the window. image: height and width of the input, for the gradients. */

@@ -117,7 +117,8 @@ static ll_err set_result(ll_infer *i, const ll_shape *x, const ll_shape *w, cons
         CHECK(n >= 0 && n == y->d[1 + k], LL_E_SHAPE, "%s: %lld rows of result from %lld, not %lld",
               name, (long long)n, (long long)x->d[1 + k], (long long)y->d[1 + k]);
     }
-    i->out[0] = (ll_type){a->narrow ? t : ll_wide(t), *result};
+    TRY(ll_check_whole(a->bits, t));
+    i->out[0] = (ll_type){a->bits ? LL_I64 : a->narrow ? t : ll_wide(t), *result};
     return LL_OK;
 }
 
@@ -399,11 +400,20 @@ ll_val ll_conv2d_transpose(ll_graph *g, ll_val x, ll_val filter, const ll_conv *
 
 /* ---- declarations ---- */
 
+static const ll_attr_field attrs[] = {LL_FIELD_OF(ll_conv_attr, stride),
+                                      LL_FIELD_OF(ll_conv_attr, pad),
+                                      LL_FIELD_OF(ll_conv_attr, dilation),
+                                      LL_FIELD_OF(ll_conv_attr, groups),
+                                      LL_FIELD_OF(ll_conv_attr, size),
+                                      LL_FIELD_OF(ll_conv_attr, narrow),
+                                      LL_FIELD_OF(ll_conv_attr, at),
+                                      LL_FIELD(ll_conv_attr, bits, LL_A_BITS),
+                                      {0}};
+
 #define CONV_OP(fn)                                                                                \
     .name = #fn, .work = LL_WORK_CONVOLUTION, .model = 1, .n_in = 2, .n_out = 1,                   \
-    LL_ATTRS(ll_conv_attr, stride, pad, dilation, groups, size, narrow, at), .whole = "rsgd",      \
-    .window = "hw", .flop = 2, .f64 = true, .ref = fn##_ref, .cpu = fn##_cpu,                      \
-    .cuda = LL_GPU(fn##_cuda)
+    .attr_size = sizeof(ll_conv_attr), .attrs = attrs, .whole = "rsgd", .window = "hw", .flop = 2, \
+    .f64 = true, .ref = fn##_ref, .cpu = fn##_cpu, .cuda = LL_GPU(fn##_cuda)
 
 static const ll_op conv2d = {
     CONV_OP(conv2d),

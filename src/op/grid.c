@@ -4,7 +4,7 @@
  *                               from -2^bits to 2^bits - 1; out = u8: its level instead, 1 and
  *                               the exponent of its largest power of two (1 also where x is so
  *                               small that nothing is left of it), and 0 of 0
- *     ungrid  z, m1 [, m2]   -> z 2^(e1 + e2 - bits), rounded once
+ *     ungrid  z, m1 [, m2]   -> z 2^(e1 + e2 - bits), rounded once (of i64: to f64 first)
  *
  * m are the largest magnitudes of parts of x (absmax); the spec says which element of them belongs
  * to which of x: "nhwc,n->nhwc" has one for each image, "nhwf,n,f->nhwf" two for each element. A
@@ -56,8 +56,9 @@ static ll_err infer(ll_infer *i)
     CHECK(i->n_in >= 2 && i->n_in <= 1 + MOST_SCALES, LL_E_ARG,
           "%d operands, want a tensor and 1 or %d scales", i->n_in, MOST_SCALES);
     for (int k = 0; k < i->n_in; k++)
-        CHECK(ll_dtype_is_float(i->in[k].dtype), LL_E_ARG, "operand %d is %s, want a float type", k,
-              ll_dtype_name(i->in[k].dtype));
+        CHECK(ll_dtype_is_float(i->in[k].dtype) ||
+                  (i->op != &grid && !k && i->in[k].dtype == LL_I64),
+              LL_E_ARG, "operand %d is %s, want a float type", k, ll_dtype_name(i->in[k].dtype));
     CHECK((unsigned)a->out < LL_N_DTYPE &&
               (ll_dtype_is_float(a->out) || (i->op == &grid && a->out == LL_U8)),
           LL_E_ARG, "the result must be of a float type");
@@ -91,10 +92,10 @@ static const ll_op ungrid = {
     GRID_OP(ungrid, -1),
     .trials = {"f64[2,5,2,3], f32[2]>, f32[3]> {spec=\"nhwf,n,f->nhwf\", bits=40, out=f32}",
                "f64[3,700], f32[700]> {spec=\"ab,b->ab\", bits=45, out=f32}",
-               "f64[2,90,50,3], f32[2]>, f32[3]> {spec=\"nhwf,n,f->nhwf\", bits=40, out=f32}",
+               "i64[2,90,50,3], f32[2]>, f32[3]> {spec=\"nhwf,n,f->nhwf\", bits=40, out=f32}",
                "f64[2,3,5,4], f32[2,5,3]>, f32[2,4,3]> {spec=\"bhts,bth,bsh->bhts\", bits=44, "
                "out=f32}",
-               "f64[3,150], f32[3]>, f32[150]> {spec=\"ab,a,b->ab\", bits=44, out=f32}",
+               "i64[3,150], f32[3]>, f32[150]> {spec=\"ab,a,b->ab\", bits=44, out=f32}",
                "f64[5], f32[5]>, f32[]> {spec=\"a,a,->a\", bits=30, out=f32}",
                "f64[], f32[]> {spec=\",->\", bits=50, out=f32}",
                "f32[5,7,3], f32[3,5]> {spec=\"abc,ca->abc\", bits=1, out=f32}",

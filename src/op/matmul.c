@@ -64,9 +64,10 @@ static ll_err infer(ll_infer *i)
           ll_dtype_name(i->in[1].dtype));
     CHECK(t == LL_F64 || t == LL_F32 || t == LL_BF16, LL_E_ARG,
           "operands are %s, want f64, f32 or bf16", ll_dtype_name(t));
-    CHECK(m->out == t || (t == LL_BF16 && m->out == LL_F32), LL_E_ARG,
-          "operands are %s and the result %s, want the same type, or f32 of bf16", ll_dtype_name(t),
-          ll_dtype_name(m->out));
+    TRY(ll_check_whole(m->bits, t));
+    CHECK((m->bits ? m->out == LL_I64 : m->out == t) || (t == LL_BF16 && m->out == LL_F32),
+          LL_E_ARG, "operands are %s and the result %s, want the same type, or f32 of bf16",
+          ll_dtype_name(t), ll_dtype_name(m->out));
     TRY(ll_infer_dims(i));
     i->out[0].dtype = m->out;
     return LL_OK;

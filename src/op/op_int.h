@@ -9,6 +9,8 @@ ll_val ll_accum(ll_graph *g, ll_val x);
 /* Shapes from text: no negative dimension, and a number of elements that can be counted. */
 ll_err ll_check_shape(const ll_shape *s);
 ll_err ll_check_dim(int64_t dim, const ll_shape *s);
+/* Operands of type t may be whole numbers of so many bits (base/num.h); 0: they are not. */
+ll_err ll_check_whole(int64_t bits, ll_dtype t);
 /* Loops of so many dimensions, "ab_d": none walks dimension skip, which may be dropped. */
 char *ll_letters(char *at, int n, int64_t skip, bool drop);
 /* "ab_d->ab_d", or "ab_d->abd": of an op that works along dim. */

@@ -3,6 +3,7 @@
  *
  * Cutting. A part of a fill, broadcast or reshape has its own shape in its attributes (split). No
  * loop walks the dimensions that a reshape mixes, nor the one that slice, pad and concat change. */
+#include "base/num.h"
 #include "op/op_int.h"
 #include "kern/kern.h"
 
@@ -33,6 +34,15 @@ ll_err ll_check_shape(const ll_shape *s)
 ll_err ll_check_dim(int64_t dim, const ll_shape *s)
 {
     CHECK(dim >= 0 && dim < s->n, LL_E_SHAPE, "dimension %lld of %d", (long long)dim, s->n);
+    return LL_OK;
+}
+
+ll_err ll_check_whole(int64_t bits, ll_dtype t)
+{
+    CHECK(bits >= 0 && bits <= LL_WHOLE_BITS, LL_E_ARG, "operands of %lld bits, want up to %d",
+          (long long)bits, LL_WHOLE_BITS);
+    CHECK(!bits || t == LL_F64, LL_E_ARG, "whole numbers are held in f64, not in %s",
+          ll_dtype_name(t));
     return LL_OK;
 }
 

@@ -34,12 +34,14 @@
  *
  * Placing comes first, on the graph without grids, so that layouts are those of a run that is not
  * exact; then the nodes are replaced and their placement with them. */
+#include "base/num.h"
 #include "pass/exact_int.h"
 
 #include <math.h>
 
-/* f64 holds whole numbers up to 2^WIDTH; fewer than LEAST bits an operand are no longer f32. */
-enum { WIDTH = 53, MOST = 50, LEAST = 11, WIDE = 96, MOST_LIMBS = 9 };
+/* f64 holds whole numbers up to 2^WIDTH, and sums of products are 64-bit numbers up to 2^LONG where
+ * f64 would leave operands fewer than ENOUGH bits; fewer than LEAST are no longer f32. */
+enum { WIDTH = 53, LONG = 62, MOST = 50, ENOUGH = 24, LEAST = 11, WIDE = 96, MOST_LIMBS = 9 };
 
 /* ---- before placing ---- */
 
@@ -90,7 +92,17 @@ static double terms(const ll_graph *g, const ll_node *n, const ll_loops *l)
     return any ? k : 0;
 }
 
-static ll_err bits_for(const ll_graph *g, const ll_node *n, double k, int *bits, int *n_factor)
+/* The field that tells the op that its operands are whole numbers, and its result i64; or NULL. */
+static const ll_attr_field *whole_field(const ll_op *op)
+{
+    const ll_attr_field *f = op->attrs;
+    while (f && f->name && f->kind != LL_A_BITS) f++;
+    return f && f->name ? f : NULL;
+}
+
+/* whole: its sums are 64-bit numbers. */
+static ll_err bits_for(const ll_graph *g, const ll_node *n, double k, int *bits, int *n_factor,
+                       bool *whole)
 {
     *n_factor = 0;
     for (int i = 0; i < n->n_in; i++) *n_factor += ll_dtype_is_float(ll_graph_dtype(g, n->in[i]));
@@ -98,6 +110,9 @@ static ll_err bits_for(const ll_graph *g, const ll_node *n, double k, int *bits,
           "%s multiplies %d operands: exact sums are of one or two", n->name, *n_factor);
     *bits = (WIDTH - (int)ceil(log2(k))) / *n_factor;
     if (*bits > MOST) *bits = MOST;
+    *whole = *n_factor == 2 && *bits < ENOUGH && whole_field(n->op);
+    if (*whole) *bits = (LONG - (int)ceil(log2(k))) / 2;
+    if (*whole && *bits > LL_WHOLE_BITS) *bits = LL_WHOLE_BITS;
     CHECK(*bits >= LEAST, LL_E_GRAPH,
           "%s sums %.3g terms, of which exact mode would keep %d bits: use a smaller micro-batch",
           n->name, k, *bits);
@@ -292,15 +307,15 @@ static ll_err whole_layout(const ll_gridder *c, ll_val y, ll_layout *out)
     return LL_OK;
 }
 
-/* The node on one limb of each operand; ops that have kernels for whole numbers are told. */
-static ll_err make_sum(ll_gridder *c, int i, const ll_val *in, int bits, ll_val *z)
+/* The node on one limb of each operand; whole: its sums are 64-bit numbers. */
+static ll_err make_sum(ll_gridder *c, int i, const ll_val *in, int bits, bool whole, ll_val *z)
 {
     const ll_node *n = &c->p->g->nodes[i];
     const ll_layout *made = &c->p->made[n->out[0].id];
     ll_arena *arena = c->rw.to->arena;
-    char *attr = (char *)ll_arena_copy(arena, ll_attr_retype(arena, n, LL_F64), n->op->attr_size);
-    for (const ll_attr_field *f = n->op->attrs; f && f->name; f++)
-        if (f->kind == LL_A_BITS) *(int64_t *)(void *)(attr + f->offset) = bits;
+    const void *own = ll_attr_retype(arena, n, whole ? LL_I64 : LL_F64);
+    char *attr = (char *)ll_arena_copy(arena, own, n->op->attr_size);
+    if (whole) *(int64_t *)(void *)(attr + whole_field(n->op)->offset) = bits;
     TRY(ll_emit_all(c->rw.to, n->op, attr, in, n->n_in, z));
     place_as(c, i);
     ll_gridder_set(c, *z, made, made);
@@ -313,7 +328,8 @@ static ll_err grid_node(ll_gridder *c, int i, const ll_loops *l, double k)
     const ll_node *n = &c->p->g->nodes[i];
     ll_val in[LL_MAX_IN], y = n->out[0], sum = {0};
     int bits, n_factor, at[2] = {0}, f = 0;
-    TRY(bits_for(c->p->g, n, k, &bits, &n_factor));
+    bool whole;
+    TRY(bits_for(c->p->g, n, k, &bits, &n_factor, &whole));
     if (n_factor == 2 && (!c->p->bits || bits < c->p->bits)) c->p->bits = bits;
     /* Products of an update (Muon's) are always wide: it comes after the loss was looked at. */
     bool wide = c->wide || (n_factor == 2 && !c->p->micro[i]);
@@ -337,7 +353,7 @@ static ll_err grid_node(ll_gridder *c, int i, const ll_loops *l, double k)
             ll_val z;
             in[at[0]] = x[0][p].x;
             if (n_factor == 2) in[at[1]] = x[1][q].x;
-            TRY(make_sum(c, i, in, bits, &z));
+            TRY(make_sum(c, i, in, bits, whole, &z));
             if (n_factor == 2 && !wide)
                 TRY(ll_guard_product(c, i, factor, x[0], x[1], z, &held, bits, k, m));
             ll_val part = ll_from_grid(to, z, m, n_factor, bits * n_factor, wide ? LL_F64 : type);

@@ -28,7 +28,7 @@ static const ll_op *const *const ops = ll_ops_conv2d; /* conv2d, conv2d_dx, conv
 typedef struct problem {
     ll_conv_attr a;
     int64_t n, h, w, c, f, r, s;
-    ll_dtype type;
+    ll_dtype type; /* of operands; i64: whole numbers of 23 bits in f64 */
 } problem;
 
 static int64_t out_size(const problem *p, int k)
@@ -49,6 +49,16 @@ static ll_tensor make(ll_dtype type, ll_shape shape, uint64_t stream)
         ll_store(t.data, type, i, type == LL_F64 ? rint(1e5 * v) : v);
     }
     return t;
+}
+
+/* 23 bits, both ends among them. */
+static void make_whole(const ll_tensor *t)
+{
+    double *x = (double *)t->data;
+    for (int64_t i = 0; i < ll_numel(&t->shape); i++)
+        x[i] = i % 7 == 3   ? -0x1p23
+               : i % 5 == 4 ? 0x1p23 - 1
+                            : rint(fmin(fmax(x[i] * 20, -0x1p23), 0x1p23 - 1));
 }
 
 static void poison(const ll_tensor *t)
@@ -72,13 +82,15 @@ static void run_cpu(int d, ll_kcall *c, int threads)
 static void compare(const problem *p, int d, const ll_tensor *got, const ll_tensor *want,
                     int threads, const ll_solver *by)
 {
+    size_t bytes = (size_t)ll_numel(&want->shape) * ll_dtype_bytes(want->dtype);
     double worst = 0, scale = 1, allowed = by->asked ? 5e-5 : 1e-5;
     for (int64_t i = 0; i < ll_numel(&want->shape); i++) {
-        double a = ll_load(got->data, got->dtype, i), b = ll_load(want->data, LL_F64, i);
+        double a = ll_load(got->data, got->dtype, i), b = ll_load(want->data, want->dtype, i);
         if (!(fabs(a - b) <= worst)) worst = fabs(a - b);
         if (fabs(b) > scale) scale = fabs(b);
     }
-    if (!(worst <= (p->type == LL_F64 ? 0 : allowed * scale)))
+    if (p->type == LL_I64) worst = memcmp(got->data, want->data, bytes) ? fmax(worst, 1) : 0;
+    if (!(worst <= (p->type == LL_F64 ? 0 : allowed * scale)) || (p->type == LL_I64 && worst > 0))
         fail_msg(
             "%s by %s %s n%d %dx%dx%d f%d %dx%d stride %d,%d pad %d,%d,%d,%d dil %d,%d groups %d, "
             "%d threads: off by %g of %g",
@@ -91,16 +103,21 @@ static void compare(const problem *p, int d, const ll_tensor *got, const ll_tens
 /* All three directions of one problem; algorithm: what conv2d must choose, or NULL. */
 static void check(const problem *p, const char *algorithm)
 {
-    ll_tensor x = make(p->type, LL_SHAPE(p->n, p->h, p->w, p->c), 1);
-    ll_tensor w = make(p->type, LL_SHAPE(p->f, p->r, p->s, p->c / p->a.groups), 2);
-    ll_tensor y = make(p->type, LL_SHAPE(p->n, out_size(p, 0), out_size(p, 1), p->f), 3);
+    bool whole = p->type == LL_I64;
+    ll_dtype type = whole ? LL_F64 : p->type;
+    ll_conv_attr attr = p->a;
+    ll_tensor x = make(type, LL_SHAPE(p->n, p->h, p->w, p->c), 1);
+    ll_tensor w = make(type, LL_SHAPE(p->f, p->r, p->s, p->c / p->a.groups), 2);
+    ll_tensor y = make(type, LL_SHAPE(p->n, out_size(p, 0), out_size(p, 1), p->f), 3);
+    if (whole) make_whole(&x), make_whole(&w), make_whole(&y), attr.bits = 23;
     const ll_tensor *parts[3][3] = {{&x, &w, &y}, {&y, &w, &x}, {&y, &x, &w}};
     for (int d = 0; d < 3; d++) {
         ll_dtype t = p->type == LL_BF16 ? LL_F32 : p->type;
         ll_tensor in[2] = {*parts[d][0], *parts[d][1]};
-        ll_tensor got = make(t, parts[d][2]->shape, 4), want = make(LL_F64, got.shape, 5);
+        ll_tensor got = make(t, parts[d][2]->shape, 4),
+                  want = make(whole ? LL_I64 : LL_F64, got.shape, 5);
         poison(&want);
-        ll_kcall c = {.attr = &p->a, .n_in = 2, .n_out = 1, .in = in, .out = &want, .threads = 1};
+        ll_kcall c = {.attr = &attr, .n_in = 2, .n_out = 1, .in = in, .out = &want, .threads = 1};
         assert_int_equal(ops[d]->ref(&c), LL_OK);
         c.out = &got;
         for (const ll_solver *s = ops[d]->cpu; s->run; s++)
@@ -160,6 +177,8 @@ static void test_random(void **state)
         check(&p, NULL);
         p.type = LL_F64;
         check(&p, NULL);
+        p.type = LL_I64;
+        if (k % 2) check(&p, NULL);
     }
 }
 
@@ -193,6 +212,8 @@ static void test_models(void **state)
         check(&p[i], algorithm[i]);
         p[i].type = LL_F64;
         check(&p[i], algorithm[i]);
+        p[i].type = LL_I64;
+        check(&p[i], "gather");
     }
 }
 
@@ -206,6 +227,8 @@ static void test_blocks(void **state)
     for (size_t i = 0; i < sizeof p / sizeof *p; i++) {
         check(&p[i], NULL);
         p[i].type = LL_F64;
+        check(&p[i], NULL);
+        p[i].type = LL_I64;
         check(&p[i], NULL);
     }
 }

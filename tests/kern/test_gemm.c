@@ -1,6 +1,6 @@
 /* Matrix products against a plain triple loop in double: every transpose, ragged sizes, all element
  * types, one to three threads, and the same bits when run again; f64 on whole numbers: the exact
- * result, told or not that they are whole. */
+ * result, which is int64 where they are told to be whole. */
 #include "kern/cpu/gemm_int.h"
 #include "base/rng.h"
 
@@ -29,13 +29,15 @@ static void check_guard(char *p, size_t bytes)
     free(p - GUARD);
 }
 
-/* f64: whole numbers of as many bits as leave sums of k products exact, both ends among them. */
+/* f64: whole numbers of as many bits as leave sums of k products exact, both ends among them; i64:
+ * up to 2^61. */
 static void fill(void *x, ll_dtype t, int64_t n, int64_t k, uint64_t stream)
 {
     double top = 0x1p23;
     while ((double)k * top * top > 0x1p53) top /= 2;
     for (int64_t i = 0; i < n; i++) {
         double v = 2 * (double)ll_uniform_at(SEED, stream, (uint64_t)i) - 1;
+        if (t == LL_I64) v = rint(v * 0x1p61);
         if (t == LL_F64) v = i % 7 == 3 ? -top : i % 11 == 5 ? top - 1 : rint(v * (top - 1));
         ll_store(x, t, i, v);
     }
@@ -55,6 +57,23 @@ static void strides(int64_t rows, int64_t cols, bool transposed, int layout, int
 static int64_t extent(int64_t rows, int64_t cols, int64_t rs, int64_t cs)
 {
     return rows && cols ? (rows - 1) * rs + (cols - 1) * cs + 1 : 0;
+}
+
+static void compare_whole(const ll_gemm_call *g, const int64_t *before, const char *what)
+{
+    const double *a = (const double *)g->a, *b = (const double *)g->b;
+    for (int64_t i = 0; i < g->m; i++)
+        for (int64_t j = 0; j < g->n; j++) {
+            int64_t at = i * g->c_rs + j * g->c_cs, want = g->add ? before[at] : 0;
+            for (int64_t p = 0; p < g->k; p++)
+                want +=
+                    (int64_t)a[i * g->a_rs + p * g->a_cs] * (int64_t)b[p * g->b_rs + j * g->b_cs];
+            int64_t got = ((const int64_t *)g->c)[at];
+            if (got != want)
+                fail_msg("%s %lldx%lldx%lld at %lld,%lld: %lld, want %lld", what, (long long)g->m,
+                         (long long)g->n, (long long)g->k, (long long)i, (long long)j,
+                         (long long)got, (long long)want);
+        }
 }
 
 static void compare(const ll_gemm_call *g, ll_dtype in, ll_dtype out, const void *before,
@@ -82,7 +101,8 @@ static void compare(const ll_gemm_call *g, ll_dtype in, ll_dtype out, const void
 static void run_one(int64_t m, int64_t n, int64_t k, int layout, ll_dtype from, ll_dtype to,
                     bool whole, bool add, int threads)
 {
-    ll_gemm_call g = {.m = m, .n = n, .k = k, .add = add, .f64 = from == LL_F64, .whole = whole};
+    ll_gemm_call g = {.m = m, .n = n, .k = k, .add = add, .f64 = from == LL_F64};
+    if (whole) g.whole = LL_WHOLE_BITS, to = LL_I64;
     g.bf16 = from == LL_BF16, g.bf16_out = to == LL_BF16;
     g.threads = threads;
     strides(m, k, layout & 1, layout, &g.a_rs, &g.a_cs);
@@ -94,8 +114,8 @@ static void run_one(int64_t m, int64_t n, int64_t k, int layout, ll_dtype from, 
     size_t scratch = threads ? ll_gemm_scratch(&g) : ll_gemm_serial_scratch(&g);
     char *a = malloc((size_t)na * in), *b = malloc((size_t)nb * in); /* the sanitizer's to guard */
     char *c = guarded((size_t)nc * out), *s = guarded(scratch), *again = guarded((size_t)nc * out);
-    fill(a, from, na, k, 1);
-    fill(b, from, nb, k, 2);
+    fill(a, from, na, whole ? 1 : k, 1);
+    fill(b, from, nb, whole ? 1 : k, 2);
     memset(c, 0xff, (size_t)nc * out); /* NaN */
     if (add) fill(c, to, nc, k, 3);
     char *before = malloc((size_t)nc * out + 1);
@@ -108,7 +128,10 @@ static void run_one(int64_t m, int64_t n, int64_t k, int layout, ll_dtype from, 
     char what[80];
     snprintf(what, sizeof what, "layout %d %s%s to %s%s threads %d", layout, whole ? "whole " : "",
              ll_dtype_name(from), ll_dtype_name(to), add ? " add" : "", threads);
-    compare(&g, from, to, before, what);
+    if (whole)
+        compare_whole(&g, (const int64_t *)(void *)before, what);
+    else
+        compare(&g, from, to, before, what);
     g.c = again;
     memset(s, 0xff, scratch);
     run(&g);
@@ -190,7 +213,7 @@ static void test_scratch(void **state)
         int64_t *s[] = {&g.a_rs, &g.a_cs, &g.b_rs, &g.b_cs, &g.c_rs, &g.c_cs};
         for (int j = 0; j < 6; j++) *s[j] = strides[r[6 + j] % 10];
         g.bf16 = r[12] & 1, g.bf16_out = r[12] & 2, g.f64 = !(r[12] & 3) && r[12] & 4;
-        g.whole = g.f64 && r[12] & 8;
+        g.whole = g.f64 && r[12] & 8 ? LL_WHOLE_BITS : 0;
         ll_gemm_call small = g;
         small.m = r[13] % (g.m + 1), small.n = r[14] % (g.n + 1), small.k = r[15] % (g.k + 1);
         assert_true(ll_gemm_serial_scratch(&small) <= ll_gemm_serial_scratch(&g));

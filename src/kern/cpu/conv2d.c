@@ -7,7 +7,8 @@
  *              4 x 4 or 2 x 2 outputs with fewer products; f32, and only where it is asked for
  *     plain    the reference: needs no room, and is slow
  *
- * f32, f64, or (gather and outer) bf16 operands with an f32 result. Images may go a few at once
+ * f32, f64, f64 of whole numbers with an int64 result (not direct's conv2d), or (gather and outer)
+ * bf16 operands with an f32 result. Images may go a few at once
  * (ll_kcall.at_once), which needs less room; conv2d_dw then adds up what they give, in order. */
 #include "kern/cpu/conv2d_int.h"
 
@@ -25,6 +26,7 @@ static ll_conv_shape shape_of(ll_conv_direction d, const ll_kcall *c)
     ll_conv_shape v = {.d = d, .a = *(const ll_conv_attr *)c->attr};
     v.bf16 = c->in[0].dtype == LL_BF16;
     v.f64 = c->in[0].dtype == LL_F64;
+    v.terms = v.a.bits ? ll_whole_terms(v.a.bits) : 0;
     v.n = x[0], v.h = x[1], v.w = x[2], v.c = x[3];
     v.f = w[0], v.r = w[1], v.s = w[2];
     v.oh = y[1], v.ow = y[2];
@@ -96,8 +98,11 @@ static void add_to(const ll_tensor *sum, const ll_tensor *more)
 {
     int64_t n = ll_numel(&sum->shape);
     double *wide = (double *)sum->data;
+    uint64_t *whole = (uint64_t *)sum->data;
     float *narrow = (float *)sum->data;
-    if (sum->dtype == LL_F64)
+    if (sum->dtype == LL_I64)
+        for (int64_t i = 0; i < n; i++) whole[i] += ((const uint64_t *)more->data)[i];
+    else if (sum->dtype == LL_F64)
         for (int64_t i = 0; i < n; i++) wide[i] += ((const double *)more->data)[i];
     else
         for (int64_t i = 0; i < n; i++) narrow[i] += ((const float *)more->data)[i];
@@ -181,7 +186,7 @@ BOTH(gather, LL_CONV, ll_conv_gather)
 BOTH(dx_gather, LL_CONV_DX, ll_conv_gather)
 BOTH(dw_direct, LL_CONV_DW, ll_conv_direct_dw)
 BOTH(dw_outer, LL_CONV_DW, ll_conv_outer)
-FITS(direct, LL_CONV, few_channels(&v))
+FITS(direct, LL_CONV, few_channels(&v) && !v.terms)
 FITS(dw_direct, LL_CONV_DW, few_channels(&v))
 WINOGRAD(winograd4, LL_CONV, 4)
 WINOGRAD(winograd2, LL_CONV, 2)

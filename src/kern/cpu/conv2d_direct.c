@@ -351,6 +351,30 @@ static __attribute__((noinline)) void add_tile(const ll_real *dy, int64_t dy_pla
     ll_micro_store(DW_F, DW_S, sums, to, DW_S * LL_LANES);
 }
 
+#ifdef LL_REAL_F64
+/* The same of whole numbers, to int64: a lane's sums of no more than `terms` are f64. */
+static __attribute__((noinline)) void add_whole(const ll_real *dy, int64_t dy_plane,
+                                                int64_t dy_pitch, const ll_real *x, int64_t x_pitch,
+                                                int64_t x_s, int64_t rows, int64_t vectors,
+                                                int64_t terms, ll_real *to)
+{
+    ll_sums sums[DW_F];
+    int64_t left = terms;
+    ll_micro_clear(DW_F, DW_S, sums);
+    for (int64_t k = 0; k < vectors; k++)
+        for (int64_t r = 0, some; r < rows; r += some) {
+            const ll_real *d[DW_F], *e[DW_S];
+            if (!left) ll_micro_fold(DW_F, DW_S, sums, to, DW_S * LL_LANES), left = terms;
+            some = ll_min64(rows - r, left);
+            left -= some;
+            EACH (i, DW_F) d[i] = dy + k * LL_LANES + i * dy_plane + r * dy_pitch;
+            EACH (j, DW_S) e[j] = x + k * LL_LANES + j * x_s + r * x_pitch;
+            ll_micro_dot(DW_F, DW_S, sums, d, dy_pitch, e, x_pitch, some);
+        }
+    ll_micro_fold(DW_F, DW_S, sums, to, DW_S * LL_LANES);
+}
+#endif
+
 /* One image, into sums [f tile][c][r][s tile][DW_F][DW_S][lanes]. */
 static void add_image(const ll_conv_shape *v, const sizes *z, const ll_real *dy, const ll_real *x,
                       ll_real *sums)
@@ -366,22 +390,35 @@ static void add_image(const ll_conv_shape *v, const sizes *z, const ll_real *dy,
                     ll_real *to = sums + (((f * v->c + c) * v->r + r) * z->s_tiles + s) * DW_F *
                                              DW_S * LL_LANES;
                     if (o1 <= o0) continue;
-                    add_tile(
-                        dy + f * DW_F * plane + o0 * z->columns, plane, z->columns,
-                        x + (c * v->h + o0 * stride + at) * z->width + s * DW_S * v->a.dilation[1],
-                        stride * z->width, v->a.dilation[1], o1 - o0, z->columns / LL_LANES, to);
+                    const ll_real *from = dy + f * DW_F * plane + o0 * z->columns;
+                    const ll_real *under =
+                        x + (c * v->h + o0 * stride + at) * z->width + s * DW_S * v->a.dilation[1];
+#ifdef LL_REAL_F64
+                    if (v->terms) {
+                        add_whole(from, plane, z->columns, under, stride * z->width,
+                                  v->a.dilation[1], o1 - o0, z->columns / LL_LANES, v->terms, to);
+                        continue;
+                    }
+#endif
+                    add_tile(from, plane, z->columns, under, stride * z->width, v->a.dilation[1],
+                             o1 - o0, z->columns / LL_LANES, to);
                 }
             }
 }
 
-static ll_real add_lanes(const ll_real *sums, int64_t threads, size_t pitch, int64_t at)
+static void add_lanes(const ll_real *sums, int64_t threads, size_t pitch, int64_t at, bool whole,
+                      ll_real *to)
 {
     ll_real sum = 0;
+    ll_ivec wholes = {0};
+    ll_real_mask all = 0;
     for (int64_t t = 0; t < threads; t++) {
         const ll_real *from = (const ll_real *)((const char *)sums + (size_t)t * pitch) + at;
-        for (int i = 0; i < LL_LANES; i++) sum += from[i];
+        if (whole) wholes += *(const ll_ivec *)from;
+        for (int i = 0; i < LL_LANES && !whole; i++) sum += from[i];
     }
-    return sum;
+    for (int i = 0; i < LL_LANES && whole; i++) all += wholes[i];
+    memcpy(to, whole ? (const void *)&all : (const void *)&sum, sizeof *to);
 }
 
 size_t LL_REAL(ll_conv_direct_dw_room)(const ll_conv_shape *v)
@@ -417,6 +454,6 @@ void LL_REAL(ll_conv_direct_dw)(const ll_conv_shape *v, const ll_kcall *k)
         int64_t f = e / (v->c * v->s * v->r);
         int64_t tile = ((f / DW_F * v->c + c) * v->r + r) * z.s_tiles + s / DW_S;
         int64_t at = (tile * DW_F + f % DW_F) * DW_S + s % DW_S;
-        dw[e] = add_lanes(all, v->threads, z.sum_bytes, at * LL_LANES);
+        add_lanes(all, v->threads, z.sum_bytes, at * LL_LANES, v->terms, dw + e);
     }
 }

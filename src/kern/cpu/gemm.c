@@ -29,7 +29,9 @@ enum {
 
 typedef struct form {
     const ll_gemm_kind *kind;
+    const ll_gemm_real *real; /* of C */
     bool dot, pack_a, pack_b, copy_c;
+    bool folds;         /* sums of f64 tiles go to an int64 C */
     int64_t mc, nc, kc; /* block sizes */
     int64_t group;      /* panels packed together */
 } form;
@@ -106,12 +108,15 @@ static form choose(const ll_gemm_call *g)
 {
     form f = {.kind = ll_gemm_kind_of(g)};
     const ll_gemm_kind *kind = f.kind;
-    f.dot = !g->bf16 && !g->bf16_out && !kind->packs && g->a_cs == 1 && g->b_rs == 1 &&
+    f.real = g->whole ? &ll_gemm_real_i64 : kind->real;
+    f.folds = g->whole && !kind->packs;
+    f.dot = !g->bf16 && !g->bf16_out && !kind->packs && !f.folds && g->a_cs == 1 && g->b_rs == 1 &&
             g->k >= DOT_K &&
             (g->m < DOT_ROWS || (g->n < kind->nv * kind->lanes && g->k >= 2 * DOT_K));
     f.copy_c = g->bf16_out || g->c_cs != 1;
     int64_t width = kind->nv * kind->lanes, panels = ll_ceil_div(g->n, width);
     int64_t k_max = g->m < 2 * FEW_ROWS ? kind->k_max / 2 : kind->k_max;
+    if (f.folds) k_max = ll_min64(k_max, ll_whole_terms(g->whole));
     int64_t passes = ll_max64(ll_ceil_div(g->k, k_max), 1);
     f.kc = ll_round_up(ll_ceil_div(g->k, passes), kind->k_step);
     f.mc = ll_min64(a_chunk(g, kind) / (f.kc + 1), M_MAX) / kind->mr * kind->mr;
@@ -197,7 +202,7 @@ typedef struct panel {
     ll_gemm_tile t; /* all but the rows */
     int64_t y, n;   /* n of the tile's columns are C's, after skip others */
     int nv, skip;
-    bool ragged; /* the tile is wider than that: it is not stored straight to C */
+    bool ragged; /* the tile is wider than that, or folded: it is not stored straight to C */
 } panel;
 
 static panel panel_at(const block *k, int64_t y, const char *packed)
@@ -218,7 +223,7 @@ static panel panel_at(const block *k, int64_t y, const char *packed)
             (const char *)g->b + (size_t)(k->p * g->b_rs + k->j + y - q.skip) * kind->real->bytes;
         q.t.b_rs = g->b_rs;
     }
-    q.ragged = q.n < width && (q.skip || !k->f->copy_c);
+    q.ragged = k->f->folds || (q.n < width && (q.skip || !k->f->copy_c));
     q.t.c_rs = q.ragged ? width : k->c_rs;
     q.t.add = k->add && !q.ragged;
     return q;
@@ -245,7 +250,7 @@ static void run_tile(const block *k, panel *q, int64_t x)
     if (!q->ragged) return;
     ll_gemm_store s = {.from = edge + (size_t)q->skip * bytes, .width = q->t.c_rs, .m = mr};
     s.n = q->n, s.c = c, s.c_rs = k->c_rs, s.c_cs = 1, s.add = k->add;
-    kind->real->store(&s);
+    (k->f->folds ? ll_gemm_fold : k->f->real->store)(&s);
 }
 
 static void run_group(const block *k, int64_t y0, int64_t y1)
@@ -276,7 +281,7 @@ static void copy_out(const block *k, const char *copy)
         ll_gemm_store s = {.from = copy, .width = k->c_rs, .m = k->i1 - k->i, .n = n};
         s.c = (char *)g->c + (size_t)at * k->f->kind->real->bytes;
         s.c_rs = g->c_rs, s.c_cs = g->c_cs, s.add = g->add;
-        k->f->kind->real->store(&s);
+        k->f->real->store(&s);
         return;
     }
     for (int64_t i = k->i; i < k->i1; i++, at += g->c_rs) {

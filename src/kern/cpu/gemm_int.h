@@ -41,7 +41,7 @@ typedef struct ll_gemm_store {
     bool add;
 } ll_gemm_store;
 
-/* What sums are made in: f32 or f64. */
+/* What sums are made in: f32 or f64; or held in: int64. */
 typedef struct ll_gemm_real {
     size_t bytes;       /* of a number */
     int dot_mr, dot_nr; /* the largest dot tile */
@@ -49,6 +49,10 @@ typedef struct ll_gemm_real {
     void (*store)(const ll_gemm_store *s);
 } ll_gemm_real;
 extern const ll_gemm_real ll_gemm_real_f32, ll_gemm_real_f64;
+/* Whole numbers: of C alone (no dots). */
+extern const ll_gemm_real ll_gemm_real_i64;
+/* From f64, so short a sum that it is exact, to an int64 C. */
+void ll_gemm_fold(const ll_gemm_store *s);
 
 /* One family of tiles: f32, f64, or bf16 and whole numbers by the CPU's own instructions. */
 typedef struct ll_gemm_kind {

@@ -1,13 +1,33 @@
-/* gemm_whole.c: f64 products of whole numbers below 2^23, as exact mode makes them (pass/exact.c),
- * on 8-bit matrix instructions, where the CPU has them (x86-64 AMX, asked at run time).
+/* gemm_whole.c: products of whole numbers held in f64, as exact mode makes them (pass/exact.c),
+ * summed in 64 bits: f64's tiles, of so few terms that f64 holds their sums, are added to an int64
+ * C; or, below, 8-bit matrix instructions, where the CPU has them (x86-64 AMX, asked at run time).
  *
  * Operands are cut into three digits of base 256, the highest signed. Digits p of A and q of B are
  * multiplied into sum p + q of five, in 32 bits, exact: 9 products of a rate 64 times f64's. The
- * sums are whole numbers below 2^53 as they are in f64's tiles: the same bits.
+ * sums are put together in 64 bits: the same numbers.
  *
  * Packed tiles (amx.h) are of 64 of k, one for each digit: word k of a row has the bytes of k,
  * k + 16, k + 32 and k + 48. */
 #include "kern/cpu/gemm_int.h"
+
+/* C = from, or C += from, as 64-bit numbers that may wrap on the way: wholes are below 2^63. */
+static void store_whole(const ll_gemm_store *s)
+{
+    const uint64_t *from = (const uint64_t *)s->from;
+    uint64_t *c = (uint64_t *)s->c;
+    for (int64_t i = 0; i < s->m; i++, from += s->width, c += s->c_rs)
+        for (int64_t j = 0; j < s->n; j++) c[j * s->c_cs] = from[j] + (s->add ? c[j * s->c_cs] : 0);
+}
+
+void ll_gemm_fold(const ll_gemm_store *s)
+{
+    const double *from = (const double *)s->from;
+    int64_t *c = (int64_t *)s->c;
+    for (int64_t i = 0; i < s->m; i++, from += s->width, c += s->c_rs)
+        for (int64_t j = 0; j < s->n; j++) c[j] = ll_whole_add(s->add ? c[j] : 0, from[j]);
+}
+
+const ll_gemm_real ll_gemm_real_i64 = {.bytes = sizeof(int64_t), .store = store_whole};
 
 #if defined(__x86_64__) && defined(__linux__)
 #include "kern/cpu/amx.h"
@@ -25,19 +45,19 @@ enum {
 };
 
 /* ---- tiles ---- */
-/* z = sum of 256^s sum[s], whose terms and partial sums f64 holds. */
+/* z = sum of 256^s sum[s]. */
 TARGET static void store(const int32_t (*sum)[SIDE * SIDE], int mr, const ll_gemm_tile *t)
 {
     for (int i = 0; i < mr; i++)
         for (int h = 0; h < SIDE; h += 8) {
-            double *c = (double *)t->c + i * t->c_rs + h;
-            __m512d z = _mm512_setzero_pd();
+            int64_t *c = (int64_t *)t->c + i * t->c_rs + h;
+            __m512i z = _mm512_setzero_si512();
             for (int s = SUMS - 1; s >= 0; s--) {
                 __m256i v = _mm256_load_si256((const __m256i *)(sum[s] + i * SIDE + h));
-                z = _mm512_fmadd_pd(z, _mm512_set1_pd(256), _mm512_cvtepi32_pd(v));
+                z = _mm512_add_epi64(_mm512_slli_epi64(z, 8), _mm512_cvtepi32_epi64(v));
             }
-            if (t->add) z = _mm512_add_pd(z, _mm512_loadu_pd(c));
-            _mm512_storeu_pd(c, z);
+            if (t->add) z = _mm512_add_epi64(z, _mm512_loadu_si512(c));
+            _mm512_storeu_si512(c, z);
         }
 }
 
@@ -158,7 +178,7 @@ static void pack_b(const ll_gemm_call *g, int64_t j, int64_t n, int64_t p, int64
 
 static const ll_gemm_kind kind = {
     .name = "whole AMX 16x16",
-    .real = &ll_gemm_real_f64,
+    .real = &ll_gemm_real_i64,
     .mr = SIDE,
     .nv = 1,
     .lanes = SIDE,

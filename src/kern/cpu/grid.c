@@ -1,4 +1,4 @@
-/* grid.c: f32 or f64 to fixed point held in f64, and back.
+/* grid.c: f32 or f64 to fixed point held in f64, and back (sums of it also from int64).
  *
  * Scales become powers of two first, in scratch. Then a thread takes parts of rows: a row is the
  * last of the merged dimensions (kern/grid.h), or the last two where every scale repeats with the
@@ -100,12 +100,15 @@ CONVERT(to_levels, float, uint8_t, ll_grid_level(v))
 CONVERT(scale, float, float, (float)(v + 0.0))
 CONVERT(from_grid, double, float, (float)(v + 0.0))
 CONVERT(from_grid_f64, double, double, v + 0.0)
+CONVERT(from_whole, int64_t, float, (float)(v + 0.0))
+CONVERT(from_whole_f64, int64_t, double, v + 0.0)
 
 /* n elements from `at` on, times s and k[n]. */
 static void run_block(const ll_kcall *c, const job *j, int64_t at, int64_t n, double s,
                       const double *k)
 {
     bool in = c->in[0].dtype == LL_F64, out = c->out[0].dtype == LL_F64;
+    const int64_t *z = c->in[0].dtype == LL_I64 ? (const int64_t *)c->in[0].data + at : NULL;
     const float *x = (const float *)c->in[0].data + (in ? 0 : at);
     const double *wide_x = (const double *)c->in[0].data + (in ? at : 0);
     float *y = (float *)c->out[0].data + (out ? 0 : at);
@@ -114,6 +117,8 @@ static void run_block(const ll_kcall *c, const job *j, int64_t at, int64_t n, do
         to_levels(x, s, k, j->most, n, (uint8_t *)c->out[0].data + at);
     else if (j->up)
         in ? to_grid_f64(wide_x, s, k, j->most, n, wide_y) : to_grid(x, s, k, j->most, n, wide_y);
+    else if (z)
+        out ? from_whole_f64(z, s, k, 0, n, wide_y) : from_whole(z, s, k, 0, n, y);
     else if (in)
         out ? from_grid_f64(wide_x, s, k, 0, n, wide_y) : from_grid(wide_x, s, k, 0, n, y);
     else
@@ -165,7 +170,8 @@ static bool usual(const ll_kcall *c, bool up)
     for (int i = 1; i < c->n_in; i++)
         if (c->in[i].dtype != LL_F32 && c->in[i].dtype != LL_F64) return false;
     if (up) return (in == LL_F32 && (out == LL_F64 || out == LL_U8)) || (in == LL_F64 && out == in);
-    return (in == LL_F32 && out == in) || (in == LL_F64 && (out == LL_F32 || out == in));
+    return (in == LL_F32 && out == in) ||
+           ((in == LL_F64 || in == LL_I64) && (out == LL_F32 || out == LL_F64));
 }
 
 ll_err grid_cpu(const ll_kcall *c)

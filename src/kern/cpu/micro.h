@@ -75,6 +75,20 @@ LL_INLINE void ll_micro_store(const int mr, const int nv, ll_sums *sums, ll_real
         EACH (j, nv) ll_vec_to(c + i * c_rs + j * LL_LANES, sums[i][j]);
 }
 
+#ifdef LL_REAL_F64
+/* Sums of whole numbers (base/num.h) are added to an int64 C, and begin anew. */
+LL_INLINE void ll_micro_fold(const int mr, const int nv, ll_sums *sums, ll_real *c, int64_t c_rs)
+{
+    EACH (i, mr)
+        EACH (j, nv) {
+            ll_vec v = sums[i][j];
+            v = ll_vec_pick((ll_ivec)(v == v), v, (ll_vec){0});
+            *(ll_ivec *)(c + i * c_rs + j * LL_LANES) += __builtin_convertvector(v, ll_ivec);
+            sums[i][j] = (ll_vec){0};
+        }
+}
+#endif
+
 /* One k, the numbers of A step apart. */
 LL_INLINE void ll_micro_row(const int mr, const int nv, ll_sums *sums, const ll_real *const *a,
                             int64_t p, const ll_real *b)

@@ -14,6 +14,7 @@ static __global__ void plain(matrix a, matrix b, matrix c, Y *y, int64_t k, int6
                              bool add)
 {
     typedef typename sum_of<T>::type S;
+    typedef typename sum_to<T, Y>::type A;
     int64_t n = c.rows * c.cols * batches;
     GRID_STRIDE(e, n)
     {
@@ -21,26 +22,25 @@ static __global__ void plain(matrix a, matrix b, matrix c, Y *y, int64_t k, int6
         const T *p = (const T *)a.data + z * a.batch + i * a.rs;
         const T *q = (const T *)b.data + z * b.batch + j * b.cs;
         Y *to = y + z * c.batch + i * c.rs + j * c.cs;
-        S sum = add ? (S)to_float(*to) : (S)0;
-        for (int64_t l = 0; l < k; l++) sum += (S)to_float(p[l * a.cs]) * (S)to_float(q[l * b.rs]);
+        A sum = add ? (A)to_float(*to) : (A)0;
+        for (int64_t l = 0; l < k; l++)
+            sum += (A)((S)to_float(p[l * a.cs]) * (S)to_float(q[l * b.rs]));
         *to = from_float<Y>::of(sum);
     }
 }
 
-static ll_err run_plain(const ll_kcall *c, matrix a, matrix b, matrix y, int64_t batches, bool add)
+static ll_err run_plain(const ll_kcall *c, matrix a, matrix b, matrix y, ll_dtype type,
+                        int64_t batches, bool add)
 {
-    return with_floats(c->in[0].dtype, c->out[0].dtype, [&](auto s, auto t) -> ll_err {
+    return with_products(c->in[0].dtype, type, [&](auto s, auto t) -> ll_err {
         return launch_each(c, y.rows * y.cols * batches, plain<decltype(s), decltype(t)>, a, b, y,
-                           y.data, a.cols, batches, add);
+                           (decltype(t) *)y.data, a.cols, batches, add);
     });
 }
 
-static ll_err one(const ll_kcall *c, matrix a, matrix b, matrix y, int64_t batches, bool add)
+static ll_err run_blas(const ll_kcall *c, matrix a, matrix b, matrix y, ll_dtype type,
+                       int64_t batches, bool add)
 {
-    if (y.rows * y.cols * batches == 0) return LL_OK;
-    bool blas = ll_blas_fits(&a) && ll_blas_fits(&b) && ll_blas_fits(&y) && a.cols > 0 &&
-                batches < INT32_MAX;
-    if (!blas) return run_plain(c, a, b, y, batches, add);
     bool transpose = y.rs != 1 && y.rows > 1, none;
     gemm g = {};
     g.a = transpose ? ll_blas_transposed(&b) : a;
@@ -48,11 +48,52 @@ static ll_err one(const ll_kcall *c, matrix a, matrix b, matrix y, int64_t batch
     g.y = transpose ? ll_blas_transposed(&y) : y;
     g.batches = batches;
     g.a_type = g.b_type = c->in[0].dtype;
-    g.y_type = c->out[0].dtype;
+    g.y_type = type;
     g.add = add ? y.data : NULL;
     g.epilogue = CUBLASLT_EPILOGUE_DEFAULT;
     TRY(ll_blas_run(c, &g, &none));
-    return none ? run_plain(c, a, b, y, batches, add) : LL_OK;
+    return none ? run_plain(c, a, b, y, type, batches, add) : LL_OK;
+}
+
+/* ---- whole numbers: sums that f64 holds, one after the other, are added up in 64 bits ---- */
+
+static __global__ void fold(const double *from, matrix c, int64_t *y, int64_t n, bool add)
+{
+    GRID_STRIDE(e, n)
+    {
+        int64_t j = e % c.cols, i = e / c.cols % c.rows, z = e / c.cols / c.rows;
+        int64_t *to = y + z * c.batch + i * c.rs + j * c.cs;
+        *to = (add ? *to : 0) + (int64_t)from[e];
+    }
+}
+
+/* The sums are in scratch, beyond what cuBLASLt has of it. */
+static ll_err run_whole(const ll_kcall *c, matrix a, matrix b, matrix y, int64_t batches, bool add)
+{
+    int64_t terms = ll_whole_terms(((const ll_matmul_attr *)c->attr)->bits), k = a.cols;
+    int64_t n = y.rows * y.cols * batches;
+    double *sums = (double *)((char *)workspace_of(c) + GEMM_WORKSPACE);
+    matrix part = {sums, y.rows, y.cols, y.cols, 1, y.rows * y.cols};
+    for (int64_t l = 0; l < k; l += terms) {
+        matrix pa = a, pb = b;
+        pa.data = (const double *)a.data + l * a.cs;
+        pb.data = (const double *)b.data + l * b.rs;
+        pa.cols = pb.rows = ll_min64(terms, k - l);
+        TRY(run_blas(c, pa, pb, part, LL_F64, batches, false));
+        TRY(launch_each(c, n, fold, sums, y, (int64_t *)y.data, n, add || l));
+    }
+    return LL_OK;
+}
+
+static ll_err one(const ll_kcall *c, matrix a, matrix b, matrix y, int64_t batches, bool add)
+{
+    ll_dtype type = c->out[0].dtype;
+    if (y.rows * y.cols * batches == 0) return LL_OK;
+    bool blas = ll_blas_fits(&a) && ll_blas_fits(&b) && ll_blas_fits(&y) && a.cols > 0 &&
+                batches < INT32_MAX;
+    if (!blas) return run_plain(c, a, b, y, type, batches, add);
+    if (type == LL_I64) return run_whole(c, a, b, y, batches, add);
+    return run_blas(c, a, b, y, type, batches, add);
 }
 
 ll_err ll_blas_product(const ll_kcall *c, const char *spec)
@@ -115,7 +156,9 @@ static bool blas_fits(const ll_kcall *c)
 
 static size_t scratch(const ll_kcall *c)
 {
-    return ll_blas_scratch(c, spec_of(c));
+    const ll_tensor *y = &c->out[0];
+    size_t sums = y->dtype == LL_I64 ? (size_t)ll_numel(&y->shape) * sizeof(double) : 0;
+    return ll_blas_scratch(c, spec_of(c)) + sums;
 }
 
 static ll_err run(const ll_kcall *c)

@@ -1,4 +1,5 @@
 /* matmul, reference: for each element of the result, the sum over the loops it does not have. */
+#include "base/num.h"
 #include "kern/attr.h"
 #include "kern/einsum.h"
 
@@ -17,14 +18,23 @@ ll_err matmul_ref(const ll_kcall *c)
     for (int64_t e = 0; e < ll_numel(&y->shape); e++) {
         int64_t at[3], in[3];
         double sum = 0;
+        int64_t whole = 0;
         ll_einsum_offsets(loop, free, e, at);
         for (int64_t p = 0; p < points; p++) {
             ll_einsum_offsets(loop + free, sums, p, in);
-            for (int64_t i = 0; i < last.extent; i++)
-                sum += ll_load(a->data, a->dtype, at[0] + in[0] + i * last.stride[0]) *
-                       ll_load(b->data, b->dtype, at[1] + in[1] + i * last.stride[1]);
+            for (int64_t i = 0; i < last.extent; i++) {
+                double term = ll_load(a->data, a->dtype, at[0] + in[0] + i * last.stride[0]) *
+                              ll_load(b->data, b->dtype, at[1] + in[1] + i * last.stride[1]);
+                if (attr->bits)
+                    whole = ll_whole_add(whole, term);
+                else
+                    sum += term;
+            }
         }
-        ll_store(y->data, y->dtype, at[2], sum);
+        if (attr->bits)
+            ((int64_t *)y->data)[at[2]] = whole;
+        else
+            ll_store(y->data, y->dtype, at[2], sum);
     }
     return LL_OK;
 }
