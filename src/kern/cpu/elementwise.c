@@ -1,13 +1,13 @@
 /* elementwise.c: an elementwise op by itself is a chain of one step; and accum. Chains compute in
  * f32: for f64 tensors, and arithmetic on i32, whose large values f32 would round, there are loops
- * in f64. */
+ * in f64; and of parts of whole sums (i64) additions. */
 #include "kern/cpu/chain.h"
 #include "kern/cpu/row.h"
 
 #define X(name, n, value) ll_kernel name##_cpu;
 LL_EW(X)
 #undef X
-ll_kernel fused_cpu, accum_cpu, accum_ref;
+ll_kernel fused_cpu, accum_cpu, accum_ref, add_ref;
 
 static bool fits_f32(const ll_kcall *c, ll_ew op)
 {
@@ -20,6 +20,7 @@ static ll_err run(const ll_kcall *c, ll_ew op)
 {
     bool number = op == LL_EW_scale || op == LL_EW_shift;
     double k = number ? ((const ll_number_attr *)c->attr)->value : 0;
+    if (op == LL_EW_add && c->out[0].dtype == LL_I64) return add_ref(c);
     if (!fits_f32(c, op)) {
         ll_elementwise_f64(c, op, k);
         return LL_OK;
