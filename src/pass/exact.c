@@ -3,15 +3,17 @@
  * Floating-point sums depend on their order, and every way of cutting a sum over ranks or threads
  * is another one. Here sums are made exact instead: of each node that sums (its loop dims say so),
  * the operands are rounded to fixed point, whole numbers small enough that all products and sums of
- * the node are below 2^53, which f64 holds exactly. An exact sum is the same in any order: cut
- * anyhow, by any collective, on any number of threads. Then the result is rounded, once.
+ * the node are below 2^62, which 64 bits hold, or 2^53, which f64 does. An exact sum is the same in
+ * any order: cut anyhow, by any collective, on any number of threads. Then the result is rounded,
+ * once.
  *
  *     y = matmul(x, w)   becomes   mx = absmax(x), mw = absmax(w)       per row, per column
- *                                  z  = matmul(grid(x, mx), grid(w, mw))    in f64, exact
+ *                                  z  = matmul(grid(x, mx), grid(w, mw))    in i64, exact
  *                                  y  = ungrid(z, mx, mw)
  *
- * 1. With K terms in a sum, an operand has q bits: 2 q + log2 K <= 53 for a product of two, q +
- *    log2 K <= 53 for a plain sum. They are counted from the largest magnitude of all elements that
+ * 1. With K terms in a sum, an operand has q bits: 2 q + log2 K <= 62 for a product of two (no more
+ *    than 23; or, where K is so small that f64 leaves more, <= 53), q + log2 K <= 53 for a plain
+ *    sum. They are counted from the largest magnitude of all elements that
  *    meet in one result: there is a scale for each row, filter or channel, as far as the result
  *    walks the operand's loops one for one.
  * 2. What sums only in its kernel (softmax, norms, attention) is expanded first, always: a serial
@@ -20,7 +22,7 @@
  *    has left: simplifying again finds nothing, and fused chains round as single ops do.
  *    A mean is rounded once too: its sum stays in f64 until it is scaled.
  * 4. Partial sums are never read: ungrid is not linear, and ll_place lets no partial value through
- *    a linear op. Sums over ranks are made in f64, in each micro-batch.
+ *    a linear op. Sums over ranks are of whole numbers, in each micro-batch.
  * 5. An operand keeps its bits below the largest of its group: what is 2^q times smaller is lost.
  *    For a group as a whole that is about what f32 keeps, unless its largest elements meet zeros.
  *    Where results have too few bits left (pass/exact_guard.c), a scale is made infinite, and the
