@@ -152,6 +152,7 @@ static void fold(const struct ncclComm *c, const op *o, char *to, size_t n)
         case ncclFloat32: PLAIN(float); break;
         case ncclFloat64: PLAIN(double); break;
         case ncclInt32: PLAIN(int32_t); break;
+        case ncclInt64: PLAIN(int64_t); break;
         case ncclBfloat16:
         case ncclFloat16:
             FOLD(float, half, *(uint16_t *)(to + i * o->elem) = to_half(o->type, sum));
@@ -413,7 +414,8 @@ static ncclResult_t push(struct ncclComm *c, cudaStream_t stream, op o)
 static size_t bytes_of(ncclDataType_t t)
 {
     switch (t) {
-    case ncclFloat64: return 8;
+    case ncclFloat64:
+    case ncclInt64: return 8;
     case ncclFloat32:
     case ncclInt32: return 4;
     case ncclFloat16:
