@@ -1,7 +1,7 @@
 /* bench_conv: convolutions and pooling of the models, in each direction, on one thread and several.
  *
  *     build/bench_conv [THREADS] [NAME]     only shapes whose name contains NAME
- *     build/bench_conv 2 resnet18 f64       in f64
+ *     build/bench_conv 2 resnet18 f64       in f64, or bf16 (results are f32)
  *     build/bench_conv 2 s1 f32 winograd4   by this solver, where it fits
  *
  * Convolutions: GFLOP/s of the best of many runs, where all taps of every output pixel are counted,
@@ -85,6 +85,7 @@ static double conv(const shape *s, int d, int threads, ll_dtype t, const char **
     ll_tensor y = make(t, LL_SHAPE(s->n, out, out, s->f));
     ll_tensor sets[3][3] = {{x, w, y}, {y, w, x}, {y, x, w}};
     ll_kcall c = {.attr = &a, .n_in = 2, .n_out = 1, .in = sets[d], .out = &sets[d][2]};
+    if (t == LL_BF16) sets[d][2].dtype = LL_F32; /* all tensors have room for 8 bytes a number */
     c.threads = threads;
     c.solver = asked;
     const ll_solver *way = ll_solver_for(ops[d]->cpu, &c);
@@ -131,7 +132,9 @@ static void pools(int threads)
 int main(int argc, char **argv)
 {
     int threads = argc > 1 ? atoi(argv[1]) : 2;
-    ll_dtype t = argc > 3 && !strcmp(argv[3], "f64") ? LL_F64 : LL_F32;
+    ll_dtype t = argc > 3 && !strcmp(argv[3], "f64")    ? LL_F64
+                 : argc > 3 && !strcmp(argv[3], "bf16") ? LL_BF16
+                                                        : LL_F32;
     asked = argc > 4 ? argv[4] : NULL;
     printf("%s %-20s", ll_dtype_name(t), "GFLOP/s, by threads");
     for (int d = 0; d < 3; d++)

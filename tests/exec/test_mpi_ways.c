@@ -139,9 +139,9 @@ static void test_sessions(void **state)
         double want = train(g, mesh[k], NULL, NULL, &bytes);
         double none = train(g, mesh[k], NULL, "0B", &least);
         assert_true(fabs(none - want) < 1e-5 * want);
-        const char *convs[] = {"fast", "winograd4", "winograd2", "plain", "fast"};
+        const char *convs[] = {"fast", "winograd4", "winograd2", "im2col", "plain", "fast"};
         const char *limits[] = {"auto", "40KiB", "300KiB", "4KiB"};
-        for (int i = 0; i < 5; i++)
+        for (size_t i = 0; i < sizeof convs / sizeof *convs; i++)
             for (int j = 0; j < 4; j++) {
                 double got = train(g, mesh[k], convs[i], limits[j], &bytes), limit;
                 if (!(fabs(got - want) < 1e-4 * want))

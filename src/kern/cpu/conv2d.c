@@ -3,13 +3,14 @@
  *     direct   conv2d, conv2d_dw of very few channels: vectors along the image's rows
  *     gather   conv2d, conv2d_dx: a matrix product that reads the image in place
  *     outer    conv2d_dw: sums of outer products over pixels
+ *     im2col   all three: what each output reads is copied, and multiplied as one matrix
  *     winograd4, winograd2  all three, 3 x 3 (winograd2: and 5 x 5) filters, stride 1: tiles of
  *              4 x 4 or 2 x 2 outputs with fewer products; f32, and only where it is asked for
  *     plain    the reference: needs no room, and is slow
  *
- * f32, f64, f64 of whole numbers with an int64 result (not direct's conv2d), or (gather and outer)
- * bf16 operands with an f32 result. Images may go a few at once
- * (ll_kcall.at_once), which needs less room; conv2d_dw then adds up what they give, in order. */
+ * f32, f64, f64 of whole numbers with an int64 result (not direct's conv2d, nor im2col), or (gather,
+ * outer, im2col) bf16 operands with an f32 result. Images may go a few at once (ll_kcall.at_once),
+ * which needs less room; conv2d_dw then adds up what they give, in order. */
 #include "kern/cpu/conv2d_int.h"
 
 extern const ll_solver conv2d_cpu[], conv2d_dx_cpu[], conv2d_dw_cpu[];
@@ -43,9 +44,11 @@ static bool few_channels(const ll_conv_shape *v)
 }
 
 /* An algorithm for one of the three: [f64]. */
+typedef double flops(const ll_conv_shape *v);
 typedef struct way {
     ll_conv_direction d;
-    int m; /* of Winograd's tiles */
+    int m;        /* of Winograd's tiles */
+    flops *flops; /* that it makes; NULL: those inside the image */
     ll_conv_room *room[2];
     ll_conv_run *run[2];
 } way;
@@ -145,6 +148,12 @@ static double pairs(const ll_conv_shape *v, int k, bool inside)
     return (double)(inside ? n : out * taps);
 }
 
+/* With those in the padding. */
+static double all_flops(const ll_conv_shape *v)
+{
+    return 2.0 * (double)v->n * (double)(v->f * v->cg) * pairs(v, 0, false) * pairs(v, 1, false);
+}
+
 static void work_by(const way *w, const ll_kcall *c, double *done, double *padded)
 {
     ll_conv_shape v = shape_of(w->d, c);
@@ -152,11 +161,11 @@ static void work_by(const way *w, const ll_kcall *c, double *done, double *padde
     double inside = each * pairs(&v, 0, true) * pairs(&v, 1, true);
     v.m = w->m;
     *padded = each * pairs(&v, 0, false) * pairs(&v, 1, false) - inside;
-    *done = w->m ? ll_conv_winograd_flops(&v) : inside;
+    *done = w->flops ? w->flops(&v) : inside;
 }
 
-#define SOLVER(name, direction, tile, room32, room64, run32, run64)                                \
-    static const way name##_way = {direction, tile, {room32, room64}, {run32, run64}};             \
+#define SOLVER(name, direction, tile, flops, room32, room64, run32, run64)                         \
+    static const way name##_way = {direction, tile, flops, {room32, room64}, {run32, run64}};      \
     static size_t name##_room(const ll_kcall *c)                                                   \
     {                                                                                              \
         return room_by(&name##_way, c);                                                            \
@@ -170,8 +179,12 @@ static void work_by(const way *w, const ll_kcall *c, double *done, double *padde
         work_by(&name##_way, c, done, padded);                                                     \
     }
 #define BOTH(name, direction, algorithm)                                                           \
-    SOLVER(name, direction, 0, algorithm##_room_f32, algorithm##_room_f64, algorithm##_f32,        \
+    SOLVER(name, direction, 0, NULL, algorithm##_room_f32, algorithm##_room_f64, algorithm##_f32,  \
            algorithm##_f64)
+#define ANY(name, direction, algorithm)                                                            \
+    SOLVER(name, direction, 0, all_flops, algorithm##_room, algorithm##_room, algorithm,           \
+           algorithm)                                                                              \
+    FITS(name, direction, !v.terms)
 #define FITS(name, direction, test)                                                                \
     static bool name##_fits(const ll_kcall *c)                                                     \
     {                                                                                              \
@@ -179,12 +192,16 @@ static void work_by(const way *w, const ll_kcall *c, double *done, double *padde
         return test;                                                                               \
     }
 #define WINOGRAD(name, direction, tile)                                                            \
-    SOLVER(name, direction, tile, ll_conv_winograd_room, NULL, ll_conv_winograd, NULL)             \
+    SOLVER(name, direction, tile, ll_conv_winograd_flops, ll_conv_winograd_room, NULL,             \
+           ll_conv_winograd, NULL)                                                                 \
     FITS(name, direction, ll_conv_winograd_fits(&v, tile))
 BOTH(direct, LL_CONV, ll_conv_direct)
 BOTH(gather, LL_CONV, ll_conv_gather)
 BOTH(dx_gather, LL_CONV_DX, ll_conv_gather)
 BOTH(dw_direct, LL_CONV_DW, ll_conv_direct_dw)
+ANY(im2col, LL_CONV, ll_conv_im2col)
+ANY(dx_im2col, LL_CONV_DX, ll_conv_im2col)
+ANY(dw_im2col, LL_CONV_DW, ll_conv_im2col)
 BOTH(dw_outer, LL_CONV_DW, ll_conv_outer)
 FITS(direct, LL_CONV, few_channels(&v) && !v.terms)
 FITS(dw_direct, LL_CONV_DW, few_channels(&v))
@@ -199,16 +216,17 @@ WINOGRAD(dw_winograd2, LL_CONV_DW, 2)
     {                                                                                              \
         name, .scratch = f##_room, .run = f, .work = f##_work, .cuts = true, __VA_ARGS__           \
     }
-#define ASKED(p, ref)                                                                              \
-    ROW("winograd4", p##winograd4, .fits = p##winograd4_fits, .asked = true),                      \
+#define OTHERS(p, ref)                                                                             \
+    ROW("im2col", p##im2col, .fits = p##im2col_fits),                                              \
+        ROW("winograd4", p##winograd4, .fits = p##winograd4_fits, .asked = true),                  \
         ROW("winograd2", p##winograd2, .fits = p##winograd2_fits, .asked = true),                  \
     {                                                                                              \
         "plain", .run = ref, .asked = true                                                         \
     }
 const ll_solver conv2d_cpu[] = {
-    ROW("direct", direct, .fits = direct_fits), ROW("gather", gather), ASKED(, conv2d_ref), {0}};
-const ll_solver conv2d_dx_cpu[] = {ROW("gather", dx_gather), ASKED(dx_, conv2d_dx_ref), {0}};
+    ROW("direct", direct, .fits = direct_fits), ROW("gather", gather), OTHERS(, conv2d_ref), {0}};
+const ll_solver conv2d_dx_cpu[] = {ROW("gather", dx_gather), OTHERS(dx_, conv2d_dx_ref), {0}};
 const ll_solver conv2d_dw_cpu[] = {ROW("direct", dw_direct, .fits = dw_direct_fits),
                                    ROW("outer", dw_outer),
-                                   ASKED(dw_, conv2d_dw_ref),
+                                   OTHERS(dw_, conv2d_dw_ref),
                                    {0}};
