@@ -41,6 +41,9 @@ static const shape shapes[] = {
     {"alexnet first 11x11 /4", 4, 224, 3, 64, 11, 4, 2},
     {"alexnet 5x5", 4, 27, 64, 192, 5, 1, 2},
     {"googlenet 5x5 reduce", 8, 28, 32, 96, 5, 1, 2},
+    {"large 5x5", 32, 27, 64, 192, 5, 1, 2}, /* AlexNet's, of a larger batch */
+    {"large 7x7", 8, 56, 64, 64, 7, 1, 3},
+    {"large 11x11", 8, 56, 32, 32, 11, 1, 5},
 };
 
 static const char *asked;

@@ -15,7 +15,7 @@
 
 static ll_comm *comm;
 
-/* Three convolutions of 3 x 3, on images of 12 x 13. */
+/* Convolutions of 3 x 3, 5 x 5 and 3 x 3, on images of 12 x 13. */
 static ll_graph *convs(void)
 {
     ll_graph *g = ll_graph_new("convs");
@@ -24,8 +24,9 @@ static ll_graph *convs(void)
     for (int i = 0; i < 3; i++) {
         char name[16];
         snprintf(name, sizeof name, "w%d", i);
-        ll_val w = ll_param(g, name, LL_SHAPE(i == 2 ? 40 : 8, 3, 3, 8), small);
-        x = ll_relu(g, ll_conv2d(g, x, w, &(ll_conv){.pad = {1, 1}}));
+        int pad = i == 1 ? 2 : 1, taps = 2 * pad + 1;
+        ll_val w = ll_param(g, name, LL_SHAPE(i == 2 ? 40 : 8, taps, taps, 8), small);
+        x = ll_relu(g, ll_conv2d(g, x, w, &(ll_conv){.pad = {pad, pad}}));
     }
     ll_val loss = ll_mean(g, ll_mul(g, x, x));
     ll_graph_result(g, "loss", loss);
@@ -139,7 +140,8 @@ static void test_sessions(void **state)
         double want = train(g, mesh[k], NULL, NULL, &bytes);
         double none = train(g, mesh[k], NULL, "0B", &least);
         assert_true(fabs(none - want) < 1e-5 * want);
-        const char *convs[] = {"fast", "winograd4", "winograd2", "im2col", "plain", "fast"};
+        const char *convs[] = {"fast",  "winograd4", "winograd2", "im2col",
+                               "fft16", "plain",     "fast"};
         const char *limits[] = {"auto", "40KiB", "300KiB", "4KiB"};
         for (size_t i = 0; i < sizeof convs / sizeof *convs; i++)
             for (int j = 0; j < 4; j++) {

@@ -6,6 +6,8 @@
  *     im2col   all three: what each output reads is copied, and multiplied as one matrix
  *     winograd4, winograd2  all three, 3 x 3 (winograd2: and 5 x 5) filters, stride 1: tiles of
  *              4 x 4 or 2 x 2 outputs with fewer products; f32, and only where it is asked for
+ *     fft16, fft32  all three, 4 x 4 filters and larger, stride 1: Fourier transforms of tiles of
+ *              16 x 16 or 32 x 32 pixels; likewise
  *     plain    the reference: needs no room, and is slow
  *
  * f32, f64, f64 of whole numbers with an int64 result (not direct's conv2d, nor im2col), or (gather,
@@ -47,7 +49,7 @@ static bool few_channels(const ll_conv_shape *v)
 typedef double flops(const ll_conv_shape *v);
 typedef struct way {
     ll_conv_direction d;
-    int m;        /* of Winograd's tiles */
+    int m;        /* of tiles */
     flops *flops; /* that it makes; NULL: those inside the image */
     ll_conv_room *room[2];
     ll_conv_run *run[2];
@@ -191,10 +193,13 @@ static void work_by(const way *w, const ll_kcall *c, double *done, double *padde
         ll_conv_shape v = shape_of(direction, c);                                                  \
         return test;                                                                               \
     }
-#define WINOGRAD(name, direction, tile)                                                            \
-    SOLVER(name, direction, tile, ll_conv_winograd_flops, ll_conv_winograd_room, NULL,             \
-           ll_conv_winograd, NULL)                                                                 \
-    FITS(name, direction, ll_conv_winograd_fits(&v, tile))
+#define TILED(name, direction, tile, algorithm)                                                    \
+    SOLVER(name, direction, tile, algorithm##_flops, algorithm##_room, NULL, algorithm, NULL)      \
+    FITS(name, direction, algorithm##_fits(&v, tile))
+#define ALL(name, tile, algorithm)                                                                 \
+    TILED(name, LL_CONV, tile, algorithm)                                                          \
+    TILED(dx_##name, LL_CONV_DX, tile, algorithm)                                                  \
+    TILED(dw_##name, LL_CONV_DW, tile, algorithm)
 BOTH(direct, LL_CONV, ll_conv_direct)
 BOTH(gather, LL_CONV, ll_conv_gather)
 BOTH(dx_gather, LL_CONV_DX, ll_conv_gather)
@@ -205,21 +210,19 @@ ANY(dw_im2col, LL_CONV_DW, ll_conv_im2col)
 BOTH(dw_outer, LL_CONV_DW, ll_conv_outer)
 FITS(direct, LL_CONV, few_channels(&v) && !v.terms)
 FITS(dw_direct, LL_CONV_DW, few_channels(&v))
-WINOGRAD(winograd4, LL_CONV, 4)
-WINOGRAD(winograd2, LL_CONV, 2)
-WINOGRAD(dx_winograd4, LL_CONV_DX, 4)
-WINOGRAD(dx_winograd2, LL_CONV_DX, 2)
-WINOGRAD(dw_winograd4, LL_CONV_DW, 4)
-WINOGRAD(dw_winograd2, LL_CONV_DW, 2)
+ALL(winograd4, 4, ll_conv_winograd)
+ALL(winograd2, 2, ll_conv_winograd)
+ALL(fft16, 16, ll_conv_fft)
+ALL(fft32, 32, ll_conv_fft)
 
 #define ROW(name, f, ...)                                                                          \
     {                                                                                              \
         name, .scratch = f##_room, .run = f, .work = f##_work, .cuts = true, __VA_ARGS__           \
     }
+#define ASKED(p, name) ROW(#name, p##name, .fits = p##name##_fits, .asked = true)
 #define OTHERS(p, ref)                                                                             \
-    ROW("im2col", p##im2col, .fits = p##im2col_fits),                                              \
-        ROW("winograd4", p##winograd4, .fits = p##winograd4_fits, .asked = true),                  \
-        ROW("winograd2", p##winograd2, .fits = p##winograd2_fits, .asked = true),                  \
+    ROW("im2col", p##im2col, .fits = p##im2col_fits), ASKED(p, winograd4), ASKED(p, winograd2),    \
+        ASKED(p, fft16), ASKED(p, fft32),                                                          \
     {                                                                                              \
         "plain", .run = ref, .asked = true                                                         \
     }

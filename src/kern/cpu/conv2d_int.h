@@ -19,7 +19,7 @@ typedef struct ll_conv_shape {
     bool f64;      /* all */
     int64_t terms; /* not 0: of whole numbers (base/num.h), f64 holds sums of so many */
     int threads;
-    int m; /* of Winograd's tiles */
+    int m; /* of tiles */
 } ll_conv_shape;
 
 /* An algorithm's bytes of scratch, and its kernel, in f32 (gather and outer: bf16 operands too) and
@@ -41,6 +41,12 @@ bool ll_conv_winograd_fits(const ll_conv_shape *v, int m);
 ll_conv_room ll_conv_winograd_room;
 ll_conv_run ll_conv_winograd;
 double ll_conv_winograd_flops(const ll_conv_shape *v);
+
+/* Tiles of v->m x v->m pixels. */
+bool ll_conv_fft_fits(const ll_conv_shape *v, int t);
+ll_conv_room ll_conv_fft_room;
+ll_conv_run ll_conv_fft;
+double ll_conv_fft_flops(const ll_conv_shape *v);
 
 /* Element i of an operand, which may be bf16. */
 static inline ll_real ll_conv_at(const void *x, bool bf16, int64_t i)
