@@ -26,16 +26,17 @@
 enum {
     MOST = 32,                   /* T, at most */
     SPOTS = MOST * MOST / 2 + 2, /* frequencies that are held, of the largest */
-    BLOCK_BYTES = 16 << 20,      /* of transformed tiles, of all threads */
+    BLOCK_BYTES = 2 << 20,       /* of transformed tiles, of all threads */
 };
 
-/* An image, and where in it the tile of result row 0, column 0 begins. */
+/* Images, or filters: c numbers of h x w pixels, which lie so far apart as image, pixel and lane
+ * say; and where the tile of result row 0, column 0 begins. */
 typedef struct picture {
-    int64_t h, w, c, shift[2];
+    int64_t h, w, c, image, pixel, lane, shift[2];
 } picture;
 
 /* Spectra of items (tiles, filters): numbers from item to item, from spot to spot, to the
- * imaginary part, and (X) to the second row. */
+ * imaginary part, and (X) to the second row. Of W items are channels of what is read. */
 typedef struct layout {
     int64_t item, spot, im, turned;
 } layout;
@@ -56,6 +57,9 @@ typedef struct plan {
 } plan;
 
 /* ---- transforms ---- */
+
+/* Of a tile's rows, in vectors: columns must not meet in the cache. */
+#define PITCH(n) ((n) + 1)
 
 /* cos(j pi / 16) */
 static const float cosines[9] = {1,          .98078528f, .92387953f, .83146961f, .70710678f,
@@ -89,13 +93,13 @@ LL_INLINE void transform(const int n, ll_vec *re, ll_vec *im, const int step)
     static __attribute__((noinline)) void rows_##n(ll_vec *z, const int *rev, int64_t rows)        \
     {                                                                                              \
         for (int64_t i = 0; i < rows; i++) {                                                       \
-            int64_t at = (rev ? rev[i] : i) * n;                                                   \
-            transform(n, z + at, z + n * n + at, 1);                                               \
+            int64_t at = (rev ? rev[i] : i) * PITCH(n);                                            \
+            transform(n, z + at, z + n * PITCH(n) + at, 1);                                        \
         }                                                                                          \
     }                                                                                              \
     static __attribute__((noinline)) void columns_##n(ll_vec *z)                                   \
     {                                                                                              \
-        for (int i = 0; i < n; i++) transform(n, z + i, z + n * n + i, n);                         \
+        for (int i = 0; i < n; i++) transform(n, z + i, z + n * PITCH(n) + i, PITCH(n));           \
     }
 TRANSFORM(16)
 TRANSFORM(32)
@@ -115,11 +119,14 @@ static void columns(const plan *p, ll_vec *z)
 static void set_pictures(plan *p)
 {
     const ll_conv_shape *v = p->v;
-    picture x = {v->h, v->w, v->c, {0}}, y = {v->oh, v->ow, v->f, {0}};
+    picture x = {v->h, v->w, v->c, v->h * v->w * v->c, v->c, 1, {0}};
+    picture y = {v->oh, v->ow, v->f, v->oh * v->ow * v->f, v->f, 1, {0}};
+    int64_t one = v->r * v->s * v->c;
     bool dx = v->d == LL_CONV_DX;
     p->in = dx ? y : x;
     p->out = dx ? x : y;
-    p->w = (picture){v->r, v->s, v->c, {0}};
+    p->w = (picture){v->r, v->s, v->c, one, v->c, 1, {0}};
+    if (v->d == LL_CONV) p->w.c = v->f, p->w.image = 1, p->w.lane = one; /* of each channel */
     for (int k = 0; k < 2; k++) {
         int64_t taps = k ? v->s : v->r, pad = v->a.pad[2 * k];
         p->m[k] = p->t - taps + 1;
@@ -133,7 +140,7 @@ static void set_pictures(plan *p)
 
 static void set_spots(plan *p)
 {
-    int t = p->t;
+    int t = p->t, row = PITCH(t);
     for (int i = 0; i < t; i++)
         for (int bit = 1; bit < t; bit *= 2) p->rev[i] = 2 * p->rev[i] + !!(i & bit);
     for (int i = 0; i < t; i++)
@@ -141,10 +148,10 @@ static void set_spots(plan *p)
             int y = (t - i) % t, x = (t - j) % t;
             if (y * t + x < i * t + j) continue;
             int64_t s = p->spots++;
-            p->at[s].to[0] = (int16_t)(i * t + j);
-            p->at[s].to[1] = (int16_t)(y * t + x);
-            p->at[s].from[0] = (int16_t)(p->rev[i] * t + p->rev[j]);
-            p->at[s].from[1] = (int16_t)(p->rev[y] * t + p->rev[x]);
+            p->at[s].to[0] = (int16_t)(i * row + j);
+            p->at[s].to[1] = (int16_t)(y * row + x);
+            p->at[s].from[0] = (int16_t)(p->rev[i] * row + p->rev[j]);
+            p->at[s].from[1] = (int16_t)(p->rev[y] * row + p->rev[x]);
         }
 }
 
@@ -153,10 +160,9 @@ static ll_gemm_call product_of(const plan *p, int64_t tiles)
 {
     const ll_conv_shape *v = p->v;
     bool dw = v->d == LL_CONV_DW;
-    ll_gemm_call g = {.m = 2 * tiles, .n = p->out.c, .k = p->lin.spot};
+    ll_gemm_call g = {.m = 2 * tiles, .n = p->lout.spot, .k = p->lin.spot};
     g.a_rs = p->lin.turned, g.a_cs = 1, g.c_rs = p->lout.im;
-    g.b_rs = 1, g.b_cs = p->lw.item;
-    if (v->d == LL_CONV_DX) g.b_rs = p->lw.item, g.b_cs = 1;
+    g.b_rs = p->lw.item, g.b_cs = 1;
     if (!dw) return g;
     return (ll_gemm_call){.m = v->f,
                           .n = p->lw.spot,
@@ -179,17 +185,19 @@ static plan plan_of(const ll_conv_shape *v)
     set_pictures(&p);
     set_spots(&p);
     int64_t in = ll_round_up(p.in.c, LL_LANES), out = ll_round_up(p.out.c, LL_LANES);
-    int64_t c = ll_round_up(v->c, LL_LANES), f = v->d == LL_CONV_DX ? in : v->f;
+    bool dw = v->d == LL_CONV_DW;
+    int64_t c = ll_round_up(p.w.c, LL_LANES), f = dw ? v->f : in;
     p.lin = (layout){4 * in * p.spots, 2 * in, in, 2 * in * p.spots};
     p.lout = (layout){2 * out * p.spots, out, out * p.spots, 0};
     p.lw = (layout){2 * c * p.spots, 2 * c, c, 0};
-    if (v->d == LL_CONV_DX) p.lw = (layout){c * p.spots, c, f * c * p.spots, 0};
-    p.block = ll_max64(1, BLOCK_BYTES / (4 * (p.lin.item + p.lout.item)));
+    if (!dw) p.lw = (layout){c * p.spots, c, f * c * p.spots, 0};
+    int64_t bytes = ll_max64(BLOCK_BYTES, 4 * 2 * f * c * p.spots);
+    p.block = ll_max64(1, bytes / (4 * (p.lin.item + p.lout.item)));
     p.block = ll_min64(p.block, p.tiles);
     p.in_bytes = room(p.block * p.lin.item);
     p.out_bytes = room(p.block * p.lout.item);
     p.w_bytes = room(2 * f * c * p.spots);
-    p.tile_bytes = room(2 * LL_LANES * p.t * p.t);
+    p.tile_bytes = room(2 * LL_LANES * p.t * PITCH(p.t));
     ll_gemm_call g = product_of(&p, p.block);
     p.gemm_bytes = ll_gemm_serial_scratch(&g);
     return p;
@@ -208,11 +216,11 @@ static corner corner_of(const plan *p, const picture *g, int64_t tile)
                     at % p->across * p->m[1] + g->shift[1]};
 }
 
-static ll_vec load(const float *x, int64_t n)
+static ll_vec load(const float *x, int64_t n, int64_t lane)
 {
-    if (n >= LL_LANES) return ll_vec_at(x);
+    if (n >= LL_LANES && lane == 1) return ll_vec_at(x);
     float some[LL_LANES] = {0};
-    for (int64_t i = 0; i < n; i++) some[i] = x[i];
+    for (int64_t i = 0; i < ll_min64(n, LL_LANES); i++) some[i] = x[i * lane];
     return ll_vec_at(some);
 }
 
@@ -232,15 +240,17 @@ static void store(float *x, ll_vec v, int64_t n)
 static void take(const plan *p, const picture *g, corner k, int64_t h, int64_t w, bool turned,
                  const float *x, int64_t c, const layout *l, float *to, ll_vec *z)
 {
-    int64_t t = p->t, all = t * t, left = g->c - c;
+    int64_t row = PITCH(p->t), all = p->t * row, left = g->c - c;
     memset(z, 0, p->tile_bytes);
     for (int64_t i = ll_max64(0, -k.y); i < ll_min64(h, g->h - k.y); i++)
         for (int64_t j = ll_max64(0, -k.x); j < ll_min64(w, g->w - k.x); j++) {
-            const float *at = x + ((k.n * g->h + k.y + i) * g->w + k.x + j) * g->c + c;
+            const float *at =
+                x + k.n * g->image + ((k.y + i) * g->w + k.x + j) * g->pixel + c * g->lane;
             int64_t place =
-                turned ? p->rev[h - 1 - i] * t + p->rev[w - 1 - j] : p->rev[i] * t + p->rev[j];
-            z[place] = load(at, left);
-            if (left > LL_LANES) z[all + place] = load(at + LL_LANES, left - LL_LANES);
+                turned ? p->rev[h - 1 - i] * row + p->rev[w - 1 - j] : p->rev[i] * row + p->rev[j];
+            z[place] = load(at, left, g->lane);
+            if (left > LL_LANES)
+                z[all + place] = load(at + LL_LANES * g->lane, left - LL_LANES, g->lane);
         }
     rows(p, z, p->rev, h);
     columns(p, z);
@@ -264,15 +274,15 @@ static void take(const plan *p, const picture *g, corner k, int64_t h, int64_t w
 static void put(const plan *p, const picture *g, corner k, int64_t h, int64_t w, const float *from,
                 const layout *l, int64_t c, float *y, ll_vec *z)
 {
-    int64_t t = p->t, all = t * t, left = g->c - c;
-    const float scale = .25f / (float)all; /* halves that take() leaves out, of both */
+    int64_t row = PITCH(p->t), all = p->t * row, left = g->c - c;
+    const float scale = .25f / (float)(p->t * p->t); /* halves that take() leaves out, of both */
     from += c;
     for (int64_t s = 0; s < p->spots; s++, from += l->spot) {
         int64_t a = p->at[s].from[0], b = p->at[s].from[1];
-        ll_vec re = load(from, left), im = load(from + l->im, left), re2 = {0}, im2 = {0};
+        ll_vec re = ll_vec_at(from), im = ll_vec_at(from + l->im), re2 = {0}, im2 = {0};
         if (left > LL_LANES) {
-            re2 = load(from + LL_LANES, left - LL_LANES);
-            im2 = load(from + LL_LANES + l->im, left - LL_LANES);
+            re2 = ll_vec_at(from + LL_LANES);
+            im2 = ll_vec_at(from + LL_LANES + l->im);
         }
         z[b] = re2 - im, z[all + b] = re + im2;
         z[a] = re2 + im, z[all + a] = re - im2;
@@ -282,8 +292,8 @@ static void put(const plan *p, const picture *g, corner k, int64_t h, int64_t w,
     for (int64_t i = ll_max64(0, -k.y); i < ll_min64(h, g->h - k.y); i++)
         for (int64_t j = ll_max64(0, -k.x); j < ll_min64(w, g->w - k.x); j++) {
             float *at = y + ((k.n * g->h + k.y + i) * g->w + k.x + j) * g->c + c;
-            store(at, z[all + i * t + j] * scale, left);
-            if (left > LL_LANES) store(at + LL_LANES, z[i * t + j] * scale, left - LL_LANES);
+            store(at, z[all + i * row + j] * scale, left);
+            if (left > LL_LANES) store(at + LL_LANES, z[i * row + j] * scale, left - LL_LANES);
         }
 }
 
@@ -295,17 +305,16 @@ static int64_t pairs(int64_t c)
     return ll_ceil_div(c, 2 * LL_LANES);
 }
 
-/* Those that are not there, of the last vector of dy's channels, are zeros. */
+/* Those of channels that are not there, of the last vector, are zeros. */
 static void take_filters(const plan *p, const float *w, float *to, ll_vec *z)
 {
     const ll_conv_shape *v = p->v;
-    bool dx = v->d == LL_CONV_DX;
-    int64_t n = pairs(v->c), items = dx ? p->lin.im : v->f;
-    picture none = {0, 0, v->c, {0}};
+    int64_t n = pairs(p->w.c), items = p->lin.im;
+    picture none = {.c = p->w.c};
 #pragma omp for nowait
     for (int64_t i = 0; i < items * n; i++)
-        take(p, i / n < v->f ? &p->w : &none, (corner){i / n, 0, 0}, v->r, v->s, dx, w,
-             i % n * 2 * LL_LANES, &p->lw, to + i / n * p->lw.item, z);
+        take(p, i / n < p->in.c ? &p->w : &none, (corner){i / n, 0, 0}, v->r, v->s,
+             v->d == LL_CONV_DX, w, i % n * 2 * LL_LANES, &p->lw, to + i / n * p->lw.item, z);
 }
 
 static void put_filters(const plan *p, const float *from, float *dw, ll_vec *z)
