@@ -8,13 +8,14 @@
  *
  * Groups have columns of their own, one group after the other. Of filters of one tap, stride 1 and
  * without padding the columns are the image: nothing is copied. Rows of outputs go a block at
- * once, whose columns are BLOCK_BYTES at most. f32, f64, or bf16 operands with an f32 result: the
- * products are ll_gemm's, with the tiles that this CPU has for them. */
+ * once, whose columns fit the threads' caches, or are as large as the filters, which every block
+ * reads anew. f32, f64, or bf16 operands with an f32 result: the products are ll_gemm's, with the
+ * tiles that this CPU has for them. */
 #include "kern/cpu/conv2d_int.h"
 
 #include "kern/cpu/gemm.h"
 
-enum { BLOCK_BYTES = 4 << 20 };
+enum { FEWEST_BYTES = 1 << 20, MOST_BYTES = 4 << 20 };
 
 typedef struct plan {
     const ll_conv_shape *v;
@@ -70,8 +71,9 @@ static plan plan_of(const ll_conv_shape *v)
     plan p = {.v = v, .same = is_image(v), .width = v->r * v->s * v->cg, .all = v->n * v->oh};
     bool dx = v->d == LL_CONV_DX;
     p.each = dx && v->bf16 ? sizeof(float) : operand_bytes(v);
-    int64_t row = v->ow * p.width * (int64_t)p.each;
-    p.rows = p.same ? p.all : ll_min64(p.all, ll_max64(1, BLOCK_BYTES / ll_max64(row, 1)));
+    int64_t row = v->ow * p.width * (int64_t)p.each, filters = v->fg * p.width * (int64_t)p.each;
+    int64_t bytes = ll_max64(v->threads * FEWEST_BYTES, ll_min64(filters, MOST_BYTES));
+    p.rows = p.same ? p.all : ll_min64(p.all, ll_max64(1, bytes / ll_max64(row, 1)));
     if (!p.same) p.columns = ll_align64((size_t)(p.rows * row));
     p.gemm = gemm_room(&p, p.rows);
     if (p.rows && p.all % p.rows) {
