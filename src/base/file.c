@@ -129,7 +129,7 @@ static ll_err map(int fd, const char *path, const uint8_t **data, size_t *size)
 
 ll_err ll_file_map(const char *path, const uint8_t **data, size_t *size)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe would be waited for */
     CHECK(fd >= 0, LL_E_IO, "%s: %s", path, strerror(errno));
     ll_err rc = map(fd, path, data, size);
     close(fd);

@@ -61,8 +61,9 @@ static const ll_arg args[] = {
     {"--tune", LL_ARG_SETTING, offsetof(opts, set), NULL,
      "measure collectives first, where no table is kept", "parallel.tune=true"},
     {"--compress", LL_ARG_SETTING, offsetof(opts, set), "CODEC",
-     "of gradients summed over axis data: none, lossless, bf16, f16, qsgd:BITS, onebit, "
-     "topk:SHARE[:BITS], "
+     "of gradients summed over axis data: none, lossless, bf16, f16, int8[:huffman], "
+     "int4[:huffman], "
+     "qsgd:BITS, onebit, topk:SHARE[:BITS], "
      "factors",
      "parallel.compress"},
     {"--init", LL_ARG_SETTING, offsetof(opts, set), "FILE",

@@ -52,12 +52,12 @@ void ll_dataset_hold(ll_dataset *d, void (*let_go)(void *what), void *what)
     d->held = h;
 }
 
-/* Of a file of any size, pages from its first to its last. */
+/* All of a file, or of a large one pages from its first to its last. */
 static uint32_t sample(uint32_t crc, const uint8_t *x, size_t n)
 {
-    enum { PAGES = 16, PAGE = 4096 };
-    if (n <= PAGES * PAGE) return ll_crc32c(crc, x, n);
-    for (size_t i = 0; i < PAGES; i++) crc = ll_crc32c(crc, x + (n - PAGE) / (PAGES - 1) * i, PAGE);
+    enum { WHOLE = 16 << 20, PAGES = 64, PAGE = 4096 };
+    if (n <= WHOLE) return ll_crc32c(crc, x, n);
+    for (size_t i = 0; i < PAGES; i++) crc = ll_crc32c(crc, x + (n - PAGE) * i / (PAGES - 1), PAGE);
     return crc;
 }
 

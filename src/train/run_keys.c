@@ -244,7 +244,8 @@ static const ll_key keys[] = {
          "where no table of this machine and number of ranks is kept, measure collectives first"),
     TEXT("parallel.compress", parallel.compress, "none",
          "of gradients, where they are summed over axis data: none, lossless, bf16, f16, int8, "
-         "int4, qsgd:BITS, onebit, topk:SHARE[:BITS], or factors: of fully connected layers, both "
+         "int4 (either: \":huffman\", in fewer bytes for slow networks), qsgd:BITS, onebit, "
+         "topk:SHARE[:BITS], or factors: of fully connected layers, both "
          "factors are "
          "gathered"),
     BOOL("parallel.canonical", parallel.canonical, "false",
@@ -307,7 +308,9 @@ static const ll_key keys[] = {
         "of a server: so many replicas' differences make a step together (0: more than half; -1: "
         "the preset's)"),
     TEXT("parallel.codec", parallel.said.codec, "",
-         "of differences: none, lossless, bf16, f16, int8, int4, qsgd:BITS, onebit, "
+         "of differences: none, lossless, bf16, f16, int8, int4 (either: \":huffman\", in fewer "
+         "bytes "
+         "for slow networks), qsgd:BITS, onebit, "
          "topk:SHARE[:BITS] "
          "(empty: "
          "the preset's, none)"),

@@ -10,9 +10,9 @@
  *              16 x 16 or 32 x 32 pixels; likewise
  *     plain    the reference: needs no room, and is slow
  *
- * f32, f64, f64 of whole numbers with an int64 result (not direct's conv2d, nor im2col), or (gather,
- * outer, im2col) bf16 operands with an f32 result. Images may go a few at once (ll_kcall.at_once),
- * which needs less room; conv2d_dw then adds up what they give, in order. */
+ * f32, f64, f64 of whole numbers with an int64 result (not direct's conv2d, nor im2col), or
+ * (gather, outer, im2col) bf16 operands with an f32 result. Images may go a few at once
+ * (ll_kcall.at_once), which needs less room; conv2d_dw then adds up what they give, in order. */
 #include "kern/cpu/conv2d_int.h"
 
 extern const ll_solver conv2d_cpu[], conv2d_dx_cpu[], conv2d_dw_cpu[];
