@@ -1,6 +1,7 @@
 /* packed.c: a product with packed weights. Blocks of x are rounded to 8 bits once; then rows of
  * weights are multiplied with them as whole numbers, four rows, or two rows and four of x, at once:
- * each weight is read once for so many. */
+ * each weight is read once for so many. With AVX-512 four of x lie side by side in one register:
+ * the same numbers, added in the same order. */
 #include "kern/attr.h"
 #include "kern/cpu/row.h"
 #include "kern/cpu/vec.h"
@@ -165,9 +166,99 @@ LL_INLINE void tile(const job *j, int64_t row, int64_t col, int R, int C, bool f
         }
 }
 
+#if defined(__AVX512VNNI__) && defined(__AVX512BW__)
+#define WIDE 1
+/* What the least of a row's blocks add, in the order of blocks_of. */
+LL_INLINE floats4 low_of(const job *j, int64_t row, int64_t col)
+{
+    floats4 low = {0};
+    int64_t b = 0;
+    for (; b + 4 <= j->blocks; b += 4)
+        low += halves4(j->least + row * j->blocks + b) * floats_of(j->sum + col * j->blocks + b, 4);
+    for (; b < j->blocks; b++)
+        low += halves_of(j->least + row * j->blocks + b, 1) *
+               floats_of(j->sum + col * j->blocks + b, 1);
+    return low;
+}
+
+/* Four columns of x from col on, a quarter of a register each; what is behind the last is 0. */
+LL_INLINE __m512i columns_of(const job *j, int64_t col, int64_t at)
+{
+    __m128i v[4];
+    EACH (c, 4)
+        v[c] = col + c < j->m
+                   ? _mm_loadu_si128((const __m128i *)(j->k + (col + c) * j->blocks * 32 + at))
+                   : _mm_setzero_si128();
+    __m256i low = _mm256_inserti128_si256(_mm256_castsi128_si256(v[0]), v[1], 1);
+    __m256i high = _mm256_inserti128_si256(_mm256_castsi128_si256(v[2]), v[3], 1);
+    return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+}
+
+LL_INLINE __m512 scales_of(const job *j, const float *of, int64_t col, int64_t b)
+{
+    float v[4];
+    EACH (c, 4) v[c] = col + c < j->m ? of[(col + c) * j->blocks + b] : 0;
+    __m128 all = _mm_loadu_ps(v);
+    const __m512i each = _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
+    return _mm512_permutexvar_ps(each, _mm512_castps128_ps512(all));
+}
+
+/* Products are of an unsigned number and one of x: 8-bit weights are moved up by 128, and so many
+ * times what x adds up to is taken away again. */
+LL_INLINE void wide_tile(const job *j, int64_t row, int64_t col, int R, bool four)
+{
+    const __m512i up = _mm512_set1_epi8((char)0x80);
+    __m512 acc[8];
+    EACH (r, R) acc[r] = _mm512_setzero_ps();
+    for (int64_t b = 0; b < j->blocks; b++) {
+        __m512i k0 = columns_of(j, col, b * 32), k1 = columns_of(j, col, b * 32 + 16);
+        __m512 d = scales_of(j, j->d, col, b);
+        __m512i zero = _mm512_setzero_si512(), more = zero;
+        if (!four) {
+            more = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(zero, up, k0), up, k1);
+            more = _mm512_sub_epi32(zero, more);
+        }
+        EACH (r, R) {
+            int64_t at = (row + r) * j->blocks + b;
+            __m512i w0, w1;
+            if (four) {
+                __m128i p = _mm_loadu_si128((const __m128i *)(j->q + at * 16));
+                __m128i nibble = _mm_set1_epi8(15);
+                w0 = _mm512_broadcast_i32x4(_mm_and_si128(p, nibble));
+                w1 = _mm512_broadcast_i32x4(_mm_and_si128(_mm_srli_epi16(p, 4), nibble));
+            } else {
+                const __m128i *q = (const __m128i *)(j->q + at * 32);
+                w0 = _mm512_xor_si512(_mm512_broadcast_i32x4(_mm_loadu_si128(q)), up);
+                w1 = _mm512_xor_si512(_mm512_broadcast_i32x4(_mm_loadu_si128(q + 1)), up);
+            }
+            __m512i sum = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(more, w0, k0), w1, k1);
+            __m512 s = _mm512_set1_ps((float)_cvtsh_ss(j->scale[at]));
+            acc[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_mul_ps(s, d), acc[r]);
+        }
+    }
+    EACH (r, R) {
+        float a[16];
+        _mm512_storeu_ps(a, acc[r]);
+        EACH (c, 4) {
+            if (col + c >= j->m) continue;
+            floats4 v = *(const floats4 *)(const void *)(a + 4 * c);
+            if (four) v += low_of(j, row + r, col + c);
+            j->y[(col + c) * j->rows + row + r] = (v[0] + v[1]) + (v[2] + v[3]);
+        }
+    }
+}
+#endif
+
 LL_INLINE void rows_of(const job *j, int64_t from, int64_t to, bool four)
 {
     int64_t col = 0;
+#ifdef WIDE
+    for (; j->m > 1 && col < j->m; col += 4) {
+        int64_t row = from;
+        for (; row + 8 <= to; row += 8) wide_tile(j, row, col, 8, four);
+        for (; row < to; row++) wide_tile(j, row, col, 1, four);
+    }
+#endif
     for (; col + 4 <= j->m; col += 4) {
         int64_t row = from;
         for (; row + 2 <= to; row += 2) tile(j, row, col, 2, 4, four);
