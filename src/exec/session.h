@@ -15,6 +15,8 @@ typedef struct ll_after {
     char *room;          /* these as they were */
     ll_err (*complete)(ll_session *s);
     double *told, *next; /* [results] of the step before the last one, and of that */
+    bool told_wide, next_wide;
+    int64_t told_step; /* which one it is */
     int64_t n_undone;
 } ll_after;
 

@@ -88,6 +88,7 @@ static void move_saved(const ll_session *s, int from, int to, what how)
 static void note(ll_session *s, bool late)
 {
     const ll_program *p = s->p;
+    if (!late) s->after->next_wide = s->now != s;
     for (int i = 0; i < p->n_result; i++) {
         int slot = p->results[i].slot, there = ll_program_result(s->now->p, p->results[i].name);
         if (p->slots[slot].type.shape.n || (late && !ll_exec_is_late(s->e, slot))) continue;
@@ -98,6 +99,8 @@ static void note(ll_session *s, bool late)
 static void tell(ll_session *s)
 {
     memcpy(s->after->told, s->after->next, sizeof(double) * (size_t)s->p->n_result);
+    s->after->told_wide = s->after->next_wide;
+    s->after->told_step = (int64_t)s->step;
 }
 
 static double noted(const ll_session *s, const char *name)

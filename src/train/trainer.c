@@ -381,12 +381,29 @@ static bool ends_row(const trainer *t, int64_t done)
            (t->buddy && done % r->train.buddy == 0);
 }
 
+/* A step has failed, but what the one before was waiting for had come. */
+static ll_err leave_held(trainer *t, ll_err rc)
+{
+    LL_KEEP_ERROR;
+    const ll_after *after = t->s->after;
+    if (!t->holds || !after || after->told_step != t->held.step) return rc;
+    if (tell_held(t) == LL_OK) (void)ll_trainer_record(t, &t->held);
+    return rc;
+}
+
 /* One step in a row of them: what is told is of the one before, until the row ends. */
 static ll_err step_on(trainer *t, int64_t step)
 {
     ll_train_step now;
+    const ll_after *after = t->s->after;
+    int64_t undone = after ? after->n_undone : 0;
     begin_useful(t);
-    TRY(take_step(t, step, &now));
+    ll_err rc = take_step(t, step, &now);
+    if (rc != LL_OK) return leave_held(t, rc);
+    if (after && after->n_undone > undone) { /* it was two steps */
+        t->good.lost[LL_LOSS_REDONE] += now.seconds / 2;
+        t->from_s += now.seconds / 2;
+    }
     if (t->holds) {
         TRY(tell_held(t));
         t->report->steps = t->held.step;

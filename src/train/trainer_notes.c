@@ -35,7 +35,9 @@ ll_err ll_trainer_record(trainer *t, const ll_train_step *s)
     ll_metrics_num(t->metrics, "grad_norm", s->grad_norm);
     ll_metrics_num(t->metrics, "lr", s->lr);
     if (t->s->skipped) ll_metrics_int(t->metrics, "skipped", 1);
-    if (t->s->more && t->s->now == t->s->more) ll_metrics_int(t->metrics, "wide", 1);
+    const ll_after *after = t->s->after;
+    bool wide = after ? after->told_wide : t->s->more && t->s->now == t->s->more;
+    if (wide) ll_metrics_int(t->metrics, "wide", 1);
     if (t->loose && ll_loose_met(t->loose, s->step))
         ll_metrics_num(t->metrics, "distance", ll_loose_counted(t->loose).distance);
     if (s->saturated >= 0) {
