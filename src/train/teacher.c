@@ -173,6 +173,8 @@ static ll_err find_pairs(const ll_run *r, const ll_graph *g, const ll_graph *the
         TRY(find_state(r, theirs, p->theirs, &p->b));
         TRY(check_pair(r, g, theirs, p));
     }
+    LL_WANT(r, "train.teacher_hidden", *n || !*r->train.teacher_hidden,
+            "'%s' names no parts: want OURS=THEIRS, such as h0=h2,h1=h5", r->train.teacher_hidden);
     return LL_OK;
 }
 

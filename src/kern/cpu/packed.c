@@ -241,7 +241,7 @@ LL_INLINE void wide_tile(const job *j, int64_t row, int64_t col, int R, bool fou
         _mm512_storeu_ps(a, acc[r]);
         EACH (c, 4) {
             if (col + c >= j->m) continue;
-            floats4 v = *(const floats4 *)(const void *)(a + 4 * c);
+            floats4 v = floats_of(a + 4 * c, 4);
             if (four) v += low_of(j, row + r, col + c);
             j->y[(col + c) * j->rows + row + r] = (v[0] + v[1]) + (v[2] + v[3]);
         }
