@@ -93,10 +93,10 @@ static ll_err plan_stages(ll_session *s, const ll_graph *g, const ll_mesh *m)
     TRY(ll_pipe_make(g, m, &how, s->arena, &s->plan));
     int n = s->plan->stages->n, ranks = m->size[ll_mesh_axis(m, LL_AXIS_PIPE)];
     CHECK(
-        n <= ranks || !s->devices.direct, LL_E_ARG,
-        "transport nccl carries pipelines of one stage a rank, and this one has %d on %d: several "
-        "were seen to hang on GPUs; use host, or a schedule of one stage a rank (1f1b, zb-h2)",
-        n, ranks);
+        n <= ranks || m->n_rank == 2 || !s->devices.direct, LL_E_ARG,
+        "transport nccl carries several stages a rank between two ranks, and mesh \"%s\" has %d: "
+        "more were seen to hang on GPUs; use host, or a schedule of one stage a rank (1f1b, zb-h2)",
+        o->mesh, m->n_rank);
     return LL_OK;
 }
 

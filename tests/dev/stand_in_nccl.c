@@ -13,6 +13,9 @@
  *     sender:    wait until taken | copy to shared memory | write posted
  *     receiver:  wait until posted | copy from there | write taken
  *
+ * A kernel copies: streams share the few queues of the GPU's copy engines, and one that waits would
+ * hold up the others there.
+ *
  * LOOPLINE_STAND_IN="stall 1 7": rank 1 never ends its 7th work; "error 1 7": its call fails;
  * "async 1 7": all are told of a failure. */
 #include <cuda.h>
@@ -71,7 +74,7 @@ struct ncclComm {
     int64_t launched, works; /* queued, and begun */
     atomic_bool aborted;
     work *all;
-    CUdeviceptr lane; /* of two ranks: what they share, as the GPU sees it; 0: not asked for yet */
+    CUdeviceptr lane; /* of two ranks: what they share, as the GPU sees it */
     uint32_t pieces;  /* queued */
 };
 
@@ -314,25 +317,51 @@ static void let_go(struct ncclComm *c)
     }
 }
 
+/* copy(to, from, bytes), a byte at a time. */
+static const char copy_text[] =
+    ".version 7.0\n.target sm_80\n.address_size 64\n"
+    ".visible .entry copy(.param .u64 to, .param .u64 from, .param .u64 n) {\n"
+    ".reg .u64 %to, %from, %n, %i, %step, %a; .reg .u32 %x, %y, %z; .reg .u16 %v; .reg .pred %p;\n"
+    "ld.param.u64 %to, [to]; ld.param.u64 %from, [from]; ld.param.u64 %n, [n];\n"
+    "cvta.to.global.u64 %to, %to; cvta.to.global.u64 %from, %from;\n"
+    "mov.u32 %x, %ctaid.x; mov.u32 %y, %ntid.x; mov.u32 %z, %tid.x;\n"
+    "mad.lo.u32 %x, %x, %y, %z; cvt.u64.u32 %i, %x;\n"
+    "mov.u32 %z, %nctaid.x; mul.lo.u32 %z, %z, %y; cvt.u64.u32 %step, %z;\n"
+    "again: setp.ge.u64 %p, %i, %n; @%p bra over;\n"
+    "add.u64 %a, %from, %i; ld.volatile.global.u8 %v, [%a];\n"
+    "add.u64 %a, %to, %i; st.volatile.global.u8 [%a], %v;\n"
+    "add.u64 %i, %i, %step; bra again;\n"
+    "over: ret;\n}\n";
+
+static CUresult launch_copy(CUstream s, CUdeviceptr to, CUdeviceptr from, size_t n)
+{
+    static CUmodule module;
+    static CUfunction copy;
+    CUresult rc = module ? CUDA_SUCCESS : cuModuleLoadData(&module, copy_text);
+    if (!rc && !copy) rc = cuModuleGetFunction(&copy, module, "copy");
+    void *args[] = {&to, &from, &n};
+    return rc ? rc : cuLaunchKernel(copy, 64, 1, 1, 256, 1, 1, 0, s, args, NULL);
+}
+
+/* All of it before anything is queued: what loads code or maps memory waits for all streams. */
 static CUresult share_lane(struct ncclComm *c)
 {
-    if (c->lane) return CUDA_SUCCESS;
     CUresult rc = cuMemHostRegister(c->s, c->mapped, CU_MEMHOSTREGISTER_DEVICEMAP);
-    return rc ? rc : cuMemHostGetDevicePointer(&c->lane, c->s, 0);
+    if (!rc) rc = cuMemHostGetDevicePointer(&c->lane, c->s, 0);
+    if (!rc) rc = launch_copy(NULL, c->lane, c->lane, 0);
+    return rc ? rc : cuCtxSynchronize();
 }
 
 static CUresult queue_piece(struct ncclComm *c, CUstream s, const op *o, size_t at, size_t n)
 {
     bool sends = o->kind == SEND;
-    char *room = piece_of(c, 0);
+    CUdeviceptr room = c->lane + (CUdeviceptr)(piece_of(c, 0) - (char *)c->s);
     CUdeviceptr posted = c->lane + offsetof(shared, lane_posted);
     CUdeviceptr taken = c->lane + offsetof(shared, lane_taken);
     uint32_t i = ++c->pieces;
     CUresult rc =
         cuStreamWaitValue32(s, sends ? taken : posted, sends ? i - 1 : i, CU_STREAM_WAIT_VALUE_GEQ);
-    if (!rc)
-        rc = sends ? cuMemcpyDtoHAsync(room, o->in + at, n, s)
-                   : cuMemcpyHtoDAsync(o->out + at, room, n, s);
+    if (!rc) rc = launch_copy(s, sends ? room : o->out + at, sends ? o->in + at : room, n);
     return rc ? rc
               : cuStreamWriteValue32(s, sends ? posted : taken, i, CU_STREAM_WRITE_VALUE_DEFAULT);
 }
@@ -341,8 +370,8 @@ static CUresult queue_piece(struct ncclComm *c, CUstream s, const op *o, size_t 
 static ncclResult_t launch_lone(struct ncclComm *c, CUstream s, const op *o)
 {
     size_t bytes = o->kind == SEND ? o->n_in : o->n_out;
-    CUresult rc = share_lane(c);
-    if (!rc && befalls(c, "stall", c->launched)) /* for what comes when all is let go */
+    CUresult rc = CUDA_SUCCESS;
+    if (befalls(c, "stall", c->launched)) /* for what comes when all is let go */
         rc = cuStreamWaitValue32(s, c->lane + offsetof(shared, lane_posted), 0x20000000,
                                  CU_STREAM_WAIT_VALUE_GEQ);
     if (befalls(c, "async", c->launched)) {
@@ -545,7 +574,7 @@ EXPORT ncclResult_t ncclCommInitRank(ncclComm_t *out, int size, ncclUniqueId id,
     }
     shm_unlink(id.internal);
     *out = c;
-    return ncclSuccess;
+    return size == 2 && share_lane(c) ? ncclUnhandledCudaError : ncclSuccess;
 }
 
 EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *out)

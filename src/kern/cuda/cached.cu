@@ -1,9 +1,13 @@
-/* cached.cu: attention to a cache of keys and values, and writing one. A block has one query: a
- * thread scores keys, then all weigh values, a channel each. Scores are in scratch. */
+/* cached.cu: attention to a cache of keys and values, and writing one.
+ *
+ * A block has one query. A warp takes keys with their values, AHEAD of them at once, a lane its
+ * channels of each, and keeps what a softmax needs of what it has seen: the largest score, the sum
+ * of weights, the values times theirs; in the end warps' are joined. Heads of more than 32 * WIDE
+ * channels: a thread scores keys, then all weigh values, a channel each; scores are in scratch. */
 #include "kern/cache8.h"
 #include "kern/cuda/gpu.cuh"
 
-enum { THREADS = 128 };
+enum { THREADS = 128, WARPS = 16, AHEAD = 4, WIDE = 8 };
 
 typedef struct sizes {
     int64_t t, n, g, d, kept, room, window;
@@ -33,6 +37,90 @@ template <class T, class S> static __device__ S dot(const T *key, const S *query
     S sum = 0;
     for (int64_t d = 0; d < n; d++) sum += query[d] * number(key[d]);
     return sum * scale_of(key, n);
+}
+
+/* A lane's channels of a row; returns what they are all times. */
+template <int N, class T, class S>
+static __device__ __forceinline__ S channels(const T *row, int64_t d, S out[N])
+{
+#pragma unroll
+    for (int c = 0; c < N; c++) {
+        int64_t i = (threadIdx.x & 31) + 32 * c;
+        out[c] = i < d ? number(row[i]) : (S)0;
+    }
+    return scale_of(row, d);
+}
+
+template <int N, class T, class C>
+static __global__ void __launch_bounds__(32 * WARPS)
+    attend_warps(sizes s, const T *q, const T *k, const T *v, const C *kc, const C *vc,
+                 const int32_t *at, T *y)
+{
+    typedef typename sum_of<T>::type S;
+    extern __shared__ double room_of_parts[];
+    S *parts = (S *)room_of_parts; /* [WARPS][d], the largest scores, the sums */
+    S *tops = parts + WARPS * s.d, *sums = tops + WARPS;
+    int warp = threadIdx.x >> 5, lane = threadIdx.x & 31;
+    int64_t row = blockIdx.x, head = row / s.g % s.n, i = row / s.g / s.n % s.t;
+    int64_t b = row / s.g / s.n / s.t, seen = at[b] < 0 ? 0 : at[b] < s.room ? at[b] : s.room;
+    int64_t end = seen + i + 1, from = s.window > 0 && end > s.window ? end - s.window : 0;
+    int64_t first = b * s.room * s.n + head, old = s.n * s.kept, young = s.n * s.d;
+    k += (b * s.t * s.n + head) * s.d, v += (b * s.t * s.n + head) * s.d;
+    kc += first * s.kept, vc += first * s.kept;
+    S query[N], made[N] = {}, top = -INFINITY, sum = 0;
+    channels<N>(q + row * s.d, s.d, query);
+    for (int64_t j = from + warp * AHEAD; j < end; j += WARPS * AHEAD) {
+        S key[AHEAD][N], value[AHEAD][N], score[AHEAD], times[AHEAD], now = top;
+#pragma unroll
+        for (int a = 0; a < AHEAD; a++) {
+            int64_t p = j + a;
+            score[a] = times[a] = 0;
+            if (p < seen) {
+                score[a] = channels<N>(kc + p * old, s.d, key[a]);
+                times[a] = channels<N>(vc + p * old, s.d, value[a]);
+            } else if (p < end) {
+                score[a] = channels<N>(k + (p - seen) * young, s.d, key[a]);
+                times[a] = channels<N>(v + (p - seen) * young, s.d, value[a]);
+            }
+        }
+#pragma unroll
+        for (int a = 0; a < AHEAD; a++) {
+            if (j + a >= end) break;
+            S dot = 0;
+#pragma unroll
+            for (int c = 0; c < N; c++) dot += query[c] * key[a][c];
+            score[a] *= (S)s.scale * warp_sum(dot);
+            now = score[a] > now ? score[a] : now;
+        }
+        S by = exp(top - now);
+        sum *= by;
+#pragma unroll
+        for (int c = 0; c < N; c++) made[c] *= by;
+#pragma unroll
+        for (int a = 0; a < AHEAD; a++) {
+            if (j + a >= end) break;
+            S weight = exp(score[a] - now);
+            sum += weight;
+#pragma unroll
+            for (int c = 0; c < N; c++) made[c] += weight * times[a] * value[a][c];
+        }
+        top = now;
+    }
+#pragma unroll
+    for (int c = 0; c < N; c++)
+        if (lane + 32 * c < s.d) parts[warp * s.d + lane + 32 * c] = made[c];
+    if (lane == 0) tops[warp] = top, sums[warp] = sum;
+    __syncthreads();
+    for (int w = 0; w < WARPS; w++) top = w ? max(top, tops[w]) : tops[w];
+    for (int64_t d = threadIdx.x; d < s.d; d += 32 * WARPS) {
+        S all = 0, o = 0;
+        for (int w = 0; w < WARPS; w++) {
+            S by = exp(tops[w] - top);
+            all += by * sums[w];
+            o += by * parts[w * s.d + d];
+        }
+        y[row * s.d + d] = from_float<T>::of(o / all);
+    }
 }
 
 /* T: new ones; C: the cache, rows of `kept`. */
@@ -73,6 +161,41 @@ static __global__ void attend(sizes s, const T *q, const T *k, const T *v, const
     }
 }
 
+static sizes sizes_of(const ll_kcall *c)
+{
+    const ll_cached_attr *a = (const ll_cached_attr *)c->attr;
+    const int64_t *x = c->in[0].shape.d;
+    return sizes{x[1],      x[2],    x[3], x[4], c->in[3].shape.d[3], c->in[3].shape.d[1],
+                 a->window, a->scale};
+}
+
+static bool warps_fit(const ll_kcall *c)
+{
+    return c->in[0].shape.d[4] <= 32 * WIDE;
+}
+
+static ll_err run_warps(const ll_kcall *c)
+{
+    sizes s = sizes_of(c);
+    int64_t rows = ll_numel(&c->in[0].shape) / ll_max64(1, s.d);
+    if (!rows || !s.d) return LL_OK;
+    return with_float(c->in[0].dtype, [&](auto v) -> ll_err {
+        typedef decltype(v) T;
+        size_t parts = (size_t)(WARPS * (s.d + 2)) * sizeof(typename sum_of<T>::type);
+        auto with = [&](auto kernel) -> ll_err {
+            return launch_shared(c, kernel, (unsigned)rows, 32 * WARPS, parts, s, c->in[0].data,
+                                 c->in[1].data, c->in[2].data, c->in[3].data, c->in[4].data,
+                                 c->in[5].data, c->out[0].data);
+        };
+        bool bytes = c->in[3].dtype == LL_U8;
+        if (s.d <= 64)
+            return bytes ? with(attend_warps<2, T, uint8_t>) : with(attend_warps<2, T, T>);
+        if (s.d <= 128)
+            return bytes ? with(attend_warps<4, T, uint8_t>) : with(attend_warps<4, T, T>);
+        return bytes ? with(attend_warps<WIDE, T, uint8_t>) : with(attend_warps<WIDE, T, T>);
+    });
+}
+
 static size_t attend_scratch(const ll_kcall *c)
 {
     const int64_t *s = c->in[0].shape.d;
@@ -81,10 +204,8 @@ static size_t attend_scratch(const ll_kcall *c)
 
 static ll_err run_attend(const ll_kcall *c)
 {
-    const ll_cached_attr *a = (const ll_cached_attr *)c->attr;
     const int64_t *x = c->in[0].shape.d, rows = x[0] * x[1] * x[2] * x[3];
-    sizes s = {x[1],      x[2],    x[3], x[4], c->in[3].shape.d[3], c->in[3].shape.d[1],
-               a->window, a->scale};
+    sizes s = sizes_of(c);
     if (!rows) return LL_OK;
     return with_float(c->in[0].dtype, [&](auto v) -> ll_err {
         typedef decltype(v) T;
@@ -144,5 +265,6 @@ static ll_err run_write(const ll_kcall *c)
     });
 }
 
-extern "C" const ll_solver cached_attend_cuda[] = {{"plain", NULL, attend_scratch, run_attend}, {}};
+extern "C" const ll_solver cached_attend_cuda[] = {
+    {"warps", warps_fit, NULL, run_warps}, {"plain", NULL, attend_scratch, run_attend}, {}};
 extern "C" const ll_solver cache_write_cuda[] = {{"plain", NULL, NULL, run_write}, {}};

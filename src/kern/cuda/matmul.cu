@@ -3,7 +3,7 @@
  * through a plain kernel of our own. The longest loop around becomes its batch.
  *
  * cuBLASLt counts columns first. A row-major C is given as its transpose: C' = B' A'. */
-#include "kern/cuda/gemm.cuh"
+#include "kern/cuda/few.cuh"
 
 #include "kern/einsum.h"
 
@@ -166,5 +166,36 @@ static ll_err run(const ll_kcall *c)
     return ll_blas_product(c, spec_of(c));
 }
 
-extern "C" const ll_solver matmul_cuda[] = {
-    {"cublaslt", blas_fits, scratch, run}, {"plain", NULL, NULL, run}, {}};
+/* One plain product of few rows. */
+static bool few_of(const ll_kcall *c, few *f)
+{
+    const ll_tensor *a = &c->in[0], *b = &c->in[1], *y = &c->out[0];
+    ll_einsum_plan p;
+    ll_einsum_fold(spec_of(c), &a->shape, &b->shape, &y->shape, &p);
+    *f = few{{a->data, p.row.extent, p.sum.extent, p.row.stride[0], p.sum.stride[0], 0},
+             {b->data, p.sum.extent, p.column.extent, p.sum.stride[1], p.column.stride[1], 0},
+             {y->data, p.row.extent, p.column.extent, p.row.stride[2], p.column.stride[2], 0},
+             a->dtype,
+             y->dtype,
+             NULL,
+             LL_ACT_NONE};
+    return p.n_around == 0 && p.n_sums == 0 && ll_few_fits(f);
+}
+
+static bool few_fit(const ll_kcall *c)
+{
+    few f;
+    return few_of(c, &f);
+}
+
+static ll_err run_few(const ll_kcall *c)
+{
+    few f;
+    CHECK(few_of(c, &f), LL_E_ARG, "a product's sizes have changed");
+    return ll_few_run(c, &f);
+}
+
+extern "C" const ll_solver matmul_cuda[] = {{"few", few_fit, NULL, run_few},
+                                            {"cublaslt", blas_fits, scratch, run},
+                                            {"plain", NULL, NULL, run},
+                                            {}};

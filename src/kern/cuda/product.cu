@@ -2,6 +2,7 @@
  * cuBLASLt's epilogues where it has them, and otherwise as a matmul and kernels after it. The
  * result is row-major, so cuBLASLt sees its transpose (see matmul.cu): columns, which a bias runs
  * along, are its rows. */
+#include "kern/cuda/few.cuh"
 #include "kern/cuda/hopper.cuh"
 
 #include "kern/einsum.h"
@@ -123,6 +124,30 @@ static ll_err run_own(const ll_kcall *c)
     return wants_sums(c) ? add_parts(c) : LL_OK;
 }
 #endif
+
+/* ---- of few rows ---- */
+
+static bool few_of(const ll_kcall *c, few *f)
+{
+    const ll_product_attr *attr = (const ll_product_attr *)c->attr;
+    matrices m = matrices_of(c);
+    *f = few{m.a, m.b, m.y, c->in[0].dtype, c->out[0].dtype, extras_of(c).bias, (int)attr->act};
+    bool plain = attr->act == LL_ACT_NONE || attr->act == LL_ACT_RELU || attr->act == LL_ACT_GELU;
+    return plain && !attr->scaled && c->n_out == 1 && ll_few_fits(f);
+}
+
+static bool few_fit(const ll_kcall *c)
+{
+    few f;
+    return few_of(c, &f);
+}
+
+static ll_err run_few(const ll_kcall *c)
+{
+    few f;
+    CHECK(few_of(c, &f), LL_E_ARG, "a product's sizes have changed");
+    return ll_few_run(c, &f);
+}
 
 /* ---- as an epilogue ---- */
 
@@ -307,6 +332,7 @@ extern "C" const ll_solver product_cuda[] = {
 #ifdef LL_HOPPER
     {"sm90", own_fits, parts_scratch, run_own},
 #endif
+    {"few", few_fit, NULL, run_few},
     {"cublaslt", epilogue_fits, blas_scratch, as_epilogue},
     {"kernels", kernels_fit, blas_scratch, as_kernels},
     {}};
