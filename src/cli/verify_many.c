@@ -83,11 +83,13 @@ typedef struct count {
     int64_t of[WRONG + 1], in_f64;
     int64_t n_row;        /* of a matrix: each with f32 sums and with exact ones */
     json_t *rows, *wrong; /* lists, for --json */
+    json_t *corners;      /* cases in which rounding made a decision */
 } count;
 
-/* What went wrong, and how to see it again. number: of those drawn; -1: none was. */
-static void tell_wrong(const one *c, const ll_verify_many *o, int64_t number, const char *why,
-                       count *n)
+/* What went wrong or was decided by rounding, and how to see it again. number: of those drawn; -1:
+ * none was. */
+static void tell(const one *c, const ll_verify_many *o, int64_t number, const char *what,
+                 const char *why, json_t *list)
 {
     ll_buf b = {.arena = c->arena};
     ll_buf_printf(&b, "loopline verify %s --random --steps %" PRId64, c->model, o->steps);
@@ -97,14 +99,29 @@ static void tell_wrong(const one *c, const ll_verify_many *o, int64_t number, co
         if (number >= 0) json_object_set_new(j, "number", json_integer(number));
         json_object_set_new(j, "why", json_string(why));
         json_object_set_new(j, "command", json_string(b.text));
-        json_array_append_new(n->wrong, j);
+        json_array_append_new(list, j);
         return;
     }
     if (number >= 0)
-        printf("WRONG, number %" PRId64 ": %s\n    %s\n", number, why, b.text);
+        printf("%s, number %" PRId64 ": %s\n    %s\n", what, number, why, b.text);
     else
-        printf("WRONG: %s\n    %s\n", why, b.text);
+        printf("%s: %s\n    %s\n", what, why, b.text);
     fflush(stdout);
+}
+
+/* Counts what came of a case, and tells of it on rank 0. */
+static void take(const ll_comm *world, const one *c, const ll_verify_many *o, int64_t number,
+                 outcome out, count *n)
+{
+    char why[256];
+    n->of[out]++;
+    n->in_f64 += c->v.worst[1][0] != 0;
+    if (ll_comm_rank(world) != 0) return;
+    if (out == WRONG) tell(c, o, number, "WRONG", c->why, n->wrong);
+    if (out != ALIKE || !c->v.corners) return;
+    snprintf(why, sizeof why, "step %" PRId64 ": %s differs by %.2e", c->v.corner_step, c->v.corner,
+             c->v.corner_rel_diff);
+    tell(c, o, number, "alike but for a decision of rounding", why, n->corners);
 }
 
 static one begin(const char *model)
@@ -231,11 +248,7 @@ static ll_err cell(ll_comm *c, const ll_verify_many *o, int m, int s, bool exact
     if (strategies[s].zero) add(&x, "parallel.zero=%d", strategies[s].zero);
     if (exact) add(&x, "parallel.exact=true");
     ll_err rc = attempt(c, o, &x, out);
-    if (rc == LL_OK) {
-        n->of[*out]++;
-        n->in_f64 += x.v.worst[1][0] != 0;
-    }
-    if (rc == LL_OK && *out == WRONG && ll_comm_rank(c) == 0) tell_wrong(&x, o, -1, x.why, n);
+    if (rc == LL_OK) take(c, &x, o, -1, *out, n);
     ll_arena_free(x.arena);
     *made = x;
     return rc;
@@ -288,7 +301,7 @@ static ll_err row(ll_comm *c, const ll_verify_many *o, int m, int s, count *n)
 
 static count begin_count(void)
 {
-    return (count){.rows = json_array(), .wrong = json_array()};
+    return (count){.rows = json_array(), .wrong = json_array(), .corners = json_array()};
 }
 
 /* Lets go of the lists. */
@@ -308,7 +321,9 @@ static ll_err print_sum(const ll_comm *c, const ll_verify_many *o, const count *
     else
         json_object_set(j, "rows", n->rows);
     json_object_set(j, "wrong", n->wrong);
+    json_object_set(j, "decided_by_rounding", n->corners);
     json_decref(n->rows);
+    json_decref(n->corners);
     json_decref(n->wrong);
     if (o->json && ll_comm_rank(c) == 0) return ll_cli_json(j);
     json_decref(j);
@@ -479,10 +494,9 @@ static ll_err drawn(ll_comm *world, const ll_verify_many *o, int64_t number, cou
     one c = draw_case(o, number, ll_comm_size(world));
     outcome out;
     ll_err rc = attempt(world, o, &c, &out);
-    if (rc == LL_OK) n->of[out]++;
-    n->in_f64 += rc == LL_OK && c.v.worst[1][0];
-    if (ll_comm_rank(world) == 0 && (rc != LL_OK || out == WRONG))
-        tell_wrong(&c, o, number, rc == LL_OK ? c.why : ll_error_text(), n);
+    if (rc == LL_OK) take(world, &c, o, number, out, n);
+    if (rc != LL_OK && ll_comm_rank(world) == 0)
+        tell(&c, o, number, "WRONG", ll_error_text(), n->wrong);
     ll_arena_free(c.arena);
     return rc;
 }

@@ -28,7 +28,12 @@
  * last place before every step: MARGIN times what that changes at most of the results, and of the
  * gradients, and the less of GROSS and MUCH times it at least, is what rounding can do, and more is
  * a mistake that f64 need not show. (A tensor's own change is no bound: one activation more that
- * crosses relu's corner, and it is ten times as large.) In the first run the ranks go on from the
+ * crosses relu's corner, and it is ten times as large.) Three such runs may all miss a corner that
+ * the ranks' rounding crosses. So before a step is told wrong there, up to TRIES more are made, the
+ * ranks held against each: where all results and gradients are within MARGIN times the noise of
+ * one, or the tolerance, ranks make what a serial run makes but for one decision of rounding. That
+ * is told; a kernel that is wrong in f32 alone is near none of them.
+ * In the first run the ranks go on from the
  * serial values after such a step: what rounding has set apart would only drift further apart.
  * And both train with exact sums, where no bit may differ: messages and memory there are those of
  * f32, of which f64 says nothing; and what f64 cannot judge either (a batch norm of two numbers,
@@ -51,7 +56,8 @@ static const double STILL[2] = {2e-2,
 static const double MUCH = 4096;       /* times what rounding does: differs as well */
 static const double GROSS = 0.25;      /* differs, and is not asked about in f64 */
 static const double WIDE = 1e-6;       /* the most that passes in f64 */
-enum { DRAWS = 3 }; /* one may be small by luck; in f64, where mistakes are far off, one will do */
+enum { DRAWS = 3 };  /* one may be small by luck; in f64, where mistakes are far off, one will do */
+enum { TRIES = 24 }; /* nudges of 1, 2 and 4 halves of a unit, in turn, that look for a corner */
 
 /* What a session of rank 0 alone is opened with. */
 static ll_session_opts alone_opts(const verifier *v)
@@ -99,7 +105,7 @@ static void *data_of(const ll_session *s, const item *x, int slot, const ll_slot
 static ll_err fetch(verifier *v, const item *x, const void **out)
 {
     void *data = v->buffer;
-    if (v->alone) data = data_of(v->alone, x, x->serial, NULL);
+    if (v->alone) data = data_of(v->again ? v->nudged : v->alone, x, x->serial, NULL);
     *out = data;
     if (v->n_rank == 1 || !ll_tensor_bytes(x->type.dtype, &x->type.shape)) return LL_OK;
     return ll_comm_broadcast(v->c, data, (int64_t)ll_tensor_bytes(x->type.dtype, &x->type.shape),
@@ -186,17 +192,17 @@ static finding compare(const item *x, const ll_slot *s, const void *serial, cons
 static ll_err compare_all(verifier *v, bool init)
 {
     memset(v->found, 0, sizeof *v->found * (size_t)(v->n_item * v->n_rank));
-    if (!init) TRY(find_sizes(v));
+    if (!init && !v->again) TRY(find_sizes(v));
     for (int i = 0; i < v->n_item; i++) {
         item *x = &v->items[i];
-        if (init && !kept(x)) continue;
+        if ((init && !kept(x)) || (v->again && kept(x))) continue;
         const void *serial;
         finding *f = &v->found[i * v->n_rank + v->rank];
         TRY(fetch(v, x, &serial));
         if (x->parallel < 0) continue; /* another stage's */
         const ll_slot *s;
         const void *parallel = data_of(v->cut, x, x->parallel, &s);
-        if (x->kind == GRADIENT && x->left_out && !v->o->session.exact)
+        if (x->kind == GRADIENT && x->left_out && !v->o->session.exact && !v->again)
             leave_out(x, serial, parallel, ll_session_result(v->cut, "grad_norm"));
         *f = compare(x, s, serial, parallel, init || v->o->session.exact);
     }
@@ -350,7 +356,7 @@ static double half_unit(const verifier *v)
 
 static ll_err nudge(verifier *v, int64_t step, int draw)
 {
-    double by = half_unit(v);
+    double by = half_unit(v) * (draw < DRAWS ? 1 : 1 << draw % 3);
     for (int i = 0; i < v->n_item; i++) {
         const item *x = &v->items[i];
         if (x->kind != PARAMETER) continue;
@@ -379,8 +385,8 @@ static void keep_start(verifier *v, int64_t step)
     }
 }
 
-/* The steps since then once more, nudged; compares with the serial ones. On rank 0. */
-static ll_err nudged_noise(verifier *v, int64_t step, int draw)
+/* The steps since then once more, nudged. On rank 0. */
+static ll_err train_nudged(verifier *v, int64_t step, int draw)
 {
     for (int i = 0; i < v->n_item; i++) {
         const item *x = &v->items[i];
@@ -394,6 +400,13 @@ static ll_err nudged_noise(verifier *v, int64_t step, int draw)
         TRY(v->o->feed(v->o->context, v->nudged, k));
         TRY(ll_session_run(v->nudged, v->o->lr));
     }
+    return LL_OK;
+}
+
+/* What that changes, of the serial run. */
+static ll_err nudged_noise(verifier *v, int64_t step, int draw)
+{
+    TRY(train_nudged(v, step, draw));
     for (int i = 0; i < v->n_item; i++) {
         item *x = &v->items[i];
         const ll_slot *s = &v->alone->p->slots[x->serial];
@@ -420,6 +433,44 @@ static ll_err find_noise(verifier *v, int64_t step)
     TRY(ll_comm_agree(v->c, v->rank == 0 ? draw_noise(v, step) : LL_OK));
     for (int i = 0; i < v->n_item && v->n_rank > 1; i++)
         TRY(ll_comm_broadcast(v->c, v->items[i].noise, 2, LL_F64, 0, NULL));
+    return LL_OK;
+}
+
+/* Do ranks make what they are held against, but for rounding of the usual size? name: this result
+ * alone. */
+static bool is_near(const verifier *v, double (*rel)[2], const char *name)
+{
+    bool near = true;
+    for (int i = 0; i < v->n_item && near; i++) {
+        double most = 0;
+        if (kept(&v->items[i]) || (name && strcmp(v->items[i].name, name))) continue;
+        for (int k = 0; k < v->n_item; k++)
+            if (v->items[k].kind == v->items[i].kind) most = fmax(most, v->items[k].noise[0]);
+        near = rel[i][0] <= fmax(v->o->tolerance, MARGIN * most);
+    }
+    return near;
+}
+
+/* A step that was found wrong: is it a decision of rounding? Then it is no difference. */
+static ll_err look_for_corner(verifier *v, int64_t step, double (*rel)[2])
+{
+    ll_verify_report *out = v->out;
+    if (!is_near(v, rel, "loss")) return LL_OK; /* has no jumps */
+    v->again = true;
+    for (int t = DRAWS; t < DRAWS + TRIES && !out->ok; t++) {
+        TRY(ll_comm_agree(v->c, v->rank == 0 ? train_nudged(v, step, t) : LL_OK));
+        TRY(compare_all(v, false));
+        measure(v, rel);
+        out->ok = is_near(v, rel, NULL);
+    }
+    v->again = false;
+    if (!out->ok) return LL_OK;
+    if (!out->corners++) {
+        out->corner_step = out->step;
+        out->corner_rel_diff = out->rel_diff;
+        memcpy(out->corner, out->name, sizeof out->corner);
+    }
+    out->name[0] = out->op[0] = '\0';
     return LL_OK;
 }
 
@@ -482,6 +533,7 @@ static ll_err train_and_compare(verifier *v)
         bool far = measure(v, rel) && lenient;
         if (far) TRY(find_noise(v, step));
         judge(v, step, rel, far);
+        if (far && !v->out->ok && !v->wide) TRY(look_for_corner(v, step, rel));
         if (far && v->out->ok && !v->wide) TRY(start_over(v, step));
     }
     return LL_OK;

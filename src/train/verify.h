@@ -29,8 +29,14 @@ typedef struct ll_verify_report {
     double rounding;         /* the most that changes of last bits change one of these */
     int64_t differing; /* with exact sums: elements that differ in a bit, on all ranks; else -1 */
     int64_t restarts;  /* steps after which ranks went on from serial values */
-    int64_t steps;     /* done */
-    int64_t tensors;   /* compared in each step */
+    /* Steps that rounding decided: ranks are far from the serial run, and make what a serial run
+     * makes whose parameters were changed in their last bits. The first of them, and its first
+     * tensor. */
+    int64_t corners, corner_step;
+    char corner[LL_VERIFY_NAME];
+    double corner_rel_diff;
+    int64_t steps;              /* done */
+    int64_t tensors;            /* compared in each step */
     int64_t elements, left_out; /* of parameters; those whose gradient is rounding alone */
     double loss[2];             /* the last one, serial and parallel */
     size_t bytes[2];            /* planned: serial, and the most that a rank has */

@@ -37,6 +37,7 @@ typedef struct verifier {
     ll_session *nudged;      /* on rank 0, once it is needed */
     int64_t since;           /* the step after which ranks were last given serial values */
     bool wide;               /* this is the run in f64 */
+    bool again;              /* ranks are held against a nudged run, in place of the serial one */
     ll_arena *arena;
     item *items;
     int n_item, rank, n_rank;
