@@ -62,7 +62,7 @@ static int64_t classes_of(const ll_run *r)
     return 2;
 }
 
-/* Every input as f32 holds it, whatever the session's types. */
+/* Every input as f32 holds it, before it is scaled and after it, whatever the session's types. */
 static ll_err set_inputs(ll_session *s, const ll_run *r)
 {
     const ll_program *p = s->p;
@@ -76,7 +76,7 @@ static ll_err set_inputs(ll_session *s, const ll_run *r)
         memcpy(data, ll_exec_data(s->e, p->inputs[i].slot, 0), x->bytes);
         for (int64_t k = 0, n = ll_numel(&x->type.shape); k < n; k++)
             ll_store(data, x->type.dtype, k,
-                     kept ? (double)(float)(factor(x, k) * ll_load(data, x->type.dtype, k))
+                     kept ? (double)(float)(factor(x, k) * (float)ll_load(data, x->type.dtype, k))
                      : ll_dtype_is_float(x->type.dtype)
                          ? (double)(float)ll_normal_at(1, stream, (uint64_t)k)
                          : (double)ll_below_at(1, stream, (uint64_t)k, (uint64_t)classes_of(r)));
