@@ -1,7 +1,7 @@
 /* packed.c: a product with packed weights. Blocks of x are rounded to 8 bits once; then rows of
- * weights are multiplied with them as whole numbers, four rows, or two rows and four of x, at once:
- * each weight is read once for so many. With AVX-512 four of x lie side by side in one register:
- * the same numbers, added in the same order. */
+ * weights are multiplied with them as whole numbers, several rows, and several of x, at once: each
+ * weight is read once for so many. With AVX-512 VNNI four blocks are one register. A result has the
+ * same bits whatever is made beside it. */
 #include "kern/attr.h"
 #include "kern/cpu/row.h"
 #include "kern/cpu/vec.h"
@@ -18,6 +18,12 @@
 ll_kernel packed_matmul_cpu;
 ll_scratch packed_matmul_cpu_scratch;
 
+#if defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512VL__)
+#define WIDE 1
+enum { GROUP = 4, MORE = 16 }; /* blocks of a register; bytes of `more` for each */
+#else
+enum { GROUP = 1, MORE = 0 };
+#endif
 enum { AHEAD = 4096 }; /* bytes: weights of a decoding step are read once, from memory */
 
 typedef int8_t bytes16 __attribute__((vector_size(16), aligned(1), may_alias));
@@ -60,33 +66,177 @@ LL_INLINE floats4 halves4(const uint16_t *p)
 #endif
 }
 
-/* The call, with x rounded: k [m,blocks,32], d [m,blocks], d times the sum of k. */
+/* The call, with x rounded: k [m,groups,GROUP,32], d and d times the sum of k [m,groups,GROUP]. */
 typedef struct job {
     int64_t m, rows, blocks, bits;
     const float *x;
     const uint8_t *q;
     const uint16_t *scale, *least;
     int8_t *k;
+    int32_t *more; /* [m,groups,16], of 8 bits and GROUP 4 */
     float *d, *sum, *y;
 } job;
 
-static void round_blocks(const void *given, int64_t from, int64_t to)
+static void round_block(const float *x, int8_t *k, float *d, float *sum)
+{
+    float top = 0, by;
+    int all = 0;
+    for (int i = 0; i < 32; i++) top = fabsf(x[i]) > top ? fabsf(x[i]) : top;
+    *d = top / 127;
+    by = *d > 0 ? 1 / *d : 0;
+    for (int i = 0; i < 32; i++) {
+        float v = rintf(x[i] * by);
+        k[i] = (int8_t)v;
+        all += (int)v;
+    }
+    *sum = *d * (float)all;
+}
+
+#if defined(WIDE)
+/* Groups of four blocks of x lie as weights of 4 bits do: the first halves of all four, then the
+ * second ones. What is behind the last block is 0. Products are of an unsigned number and one of x:
+ * 8-bit weights are moved up by 128, and so many times what x adds up to, `more`, is taken away. */
+static int64_t groups_of(const job *j)
+{
+    return (j->blocks + 3) / 4;
+}
+
+static void round_group(const job *j, int64_t col, int64_t g)
+{
+    const __m512i up = _mm512_set1_epi8((char)0x80);
+    const int64_t at = col * groups_of(j) + g;
+    int8_t *k = j->k + at * 128;
+    if (4 * g + 4 > j->blocks) memset(k, 0, 128);
+    EACH (u, 4) {
+        int64_t b = 4 * g + u;
+        int8_t whole[32];
+        j->d[4 * at + u] = j->sum[4 * at + u] = 0;
+        if (b >= j->blocks) continue;
+        round_block(j->x + (col * j->blocks + b) * 32, whole, &j->d[4 * at + u],
+                    &j->sum[4 * at + u]);
+        memcpy(k + 16 * u, whole, 16);
+        memcpy(k + 64 + 16 * u, whole + 16, 16);
+    }
+    if (j->bits == 4) return;
+    __m512i all = _mm512_dpbusd_epi32(_mm512_setzero_si512(), up, _mm512_loadu_si512(k));
+    all = _mm512_dpbusd_epi32(all, up, _mm512_loadu_si512(k + 64));
+    _mm512_storeu_si512(j->more + at * 16, _mm512_sub_epi32(_mm512_setzero_si512(), all));
+}
+
+static void round_groups(const void *given, int64_t from, int64_t to)
 {
     const job *j = (const job *)given;
-    for (int64_t b = from; b < to; b++) {
-        const float *x = j->x + b * 32;
-        float top = 0, by;
-        int all = 0;
-        for (int i = 0; i < 32; i++) top = fabsf(x[i]) > top ? fabsf(x[i]) : top;
-        j->d[b] = top / 127;
-        by = j->d[b] > 0 ? 1 / j->d[b] : 0;
-        for (int i = 0; i < 32; i++) {
-            float v = rintf(x[i] * by);
-            j->k[b * 32 + i] = (int8_t)v;
-            all += (int)v;
-        }
-        j->sum[b] = j->d[b] * (float)all;
+    for (int64_t i = from; i < to; i++) round_group(j, i / groups_of(j), i % groups_of(j));
+}
+
+/* What the least of a row's blocks add, 16 at a time. */
+LL_INLINE __m512 low_of(const job *j, int64_t row, int64_t col)
+{
+    const uint16_t *least = j->least + row * j->blocks;
+    const float *sum = j->sum + col * groups_of(j) * 4;
+    __m512 low = _mm512_setzero_ps();
+    for (int64_t b = 0; b < j->blocks; b += 16) {
+        int64_t left = j->blocks - b;
+        __mmask16 some = (__mmask16)(left >= 16 ? 0xffff : (1 << left) - 1);
+        __m512 l = _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(some, least + b));
+        low = _mm512_fmadd_ps(l, _mm512_maskz_loadu_ps(some, sum + b), low);
     }
+    return low;
+}
+
+/* Halves of n blocks, as unsigned numbers. */
+LL_INLINE void halves_at(const uint8_t *q, int n, bool four, __m512i w[2])
+{
+    const __m512i up = _mm512_set1_epi8((char)0x80), nibble = _mm512_set1_epi8(15);
+    if (four) {
+        __m512i p = n == 4 ? _mm512_loadu_si512(q)
+                           : _mm512_maskz_loadu_epi8(((__mmask64)1 << 16 * n) - 1, q);
+        w[0] = _mm512_and_si512(p, nibble);
+        w[1] = _mm512_and_si512(_mm512_srli_epi16(p, 4), nibble);
+        return;
+    }
+    __m512i a, b;
+    if (n == 4) {
+        a = _mm512_loadu_si512(q);
+        b = _mm512_loadu_si512(q + 64);
+    } else { /* 1 to 3 */
+        a = _mm512_maskz_loadu_epi8(n > 1 ? ~(__mmask64)0 : 0xffffffff, q);
+        b = _mm512_maskz_loadu_epi8(n > 2 ? 0xffffffff : 0, q + 64);
+    }
+    w[0] = _mm512_xor_si512(_mm512_shuffle_i64x2(a, b, 0x88), up);
+    w[1] = _mm512_xor_si512(_mm512_shuffle_i64x2(a, b, 0xdd), up);
+}
+
+/* Group g, of n blocks, of R rows from `row` on and C of x from `col` on. */
+LL_INLINE void group_of(const job *j, int64_t row, int64_t col, int64_t g, int n, int R, int C,
+                        bool four, __m512 acc[4][4])
+{
+    const __m512i each = _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
+    const int64_t bytes = four ? 16 : 32;
+    __m512 d[4];
+    EACH (c, C) {
+        const float *of = j->d + ((col + c) * groups_of(j) + g) * 4;
+        d[c] = _mm512_permutexvar_ps(each, _mm512_castps128_ps512(_mm_loadu_ps(of)));
+    }
+    EACH (r, R) {
+        int64_t at = (row + r) * j->blocks + 4 * g;
+        __m128i f16 = n == 4 ? _mm_loadl_epi64((const __m128i *)(j->scale + at))
+                             : _mm_maskz_loadu_epi16((__mmask8)((1 << n) - 1), j->scale + at);
+        __m512 s = _mm512_permutexvar_ps(each, _mm512_castps128_ps512(_mm_cvtph_ps(f16)));
+        __m512i w[2];
+        halves_at(j->q + at * bytes, n, four, w);
+        if (C == 1) {
+            __builtin_prefetch(j->q + at * bytes + AHEAD);
+            if (!four) __builtin_prefetch(j->q + at * bytes + AHEAD + 64);
+        }
+        EACH (c, C) {
+            int64_t of = (col + c) * groups_of(j) + g;
+            const int8_t *k = j->k + of * 128;
+            __m512i sum = four ? _mm512_setzero_si512() : _mm512_loadu_si512(j->more + of * 16);
+            sum = _mm512_dpbusd_epi32(sum, w[0], _mm512_loadu_si512(k));
+            sum = _mm512_dpbusd_epi32(sum, w[1], _mm512_loadu_si512(k + 64));
+            acc[r][c] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_mul_ps(s, d[c]), acc[r][c]);
+        }
+    }
+}
+
+LL_INLINE void tile(const job *j, int64_t row, int64_t col, int R, int C, bool four)
+{
+    __m512 acc[4][4];
+    int64_t g = 0;
+    EACH (r, R)
+        EACH (c, C) acc[r][c] = four ? low_of(j, row + r, col + c) : _mm512_setzero_ps();
+    for (; 4 * g + 4 <= j->blocks; g++) group_of(j, row, col, g, 4, R, C, four, acc);
+    if (4 * g < j->blocks) group_of(j, row, col, g, (int)(j->blocks - 4 * g), R, C, four, acc);
+    EACH (r, R)
+        EACH (c, C) j->y[(col + c) * j->rows + row + r] = _mm512_reduce_add_ps(acc[r][c]);
+}
+
+LL_INLINE void columns_of(const job *j, int64_t from, int64_t to, int64_t col, int C, bool four)
+{
+    int64_t row = from;
+    for (; row + 4 <= to; row += 4) tile(j, row, col, 4, C, four);
+    for (; row < to; row++) tile(j, row, col, 1, C, four);
+}
+
+LL_INLINE void rows_of(const job *j, int64_t from, int64_t to, bool four)
+{
+    int64_t col = 0;
+    for (; col + 4 <= j->m; col += 4) columns_of(j, from, to, col, 4, four);
+    for (; col + 2 <= j->m; col += 2) columns_of(j, from, to, col, 2, four);
+    if (col < j->m) columns_of(j, from, to, col, 1, four);
+}
+#else
+static int64_t groups_of(const job *j)
+{
+    return j->blocks;
+}
+
+static void round_groups(const void *given, int64_t from, int64_t to)
+{
+    const job *j = (const job *)given;
+    for (int64_t b = from; b < to; b++)
+        round_block(j->x + b * 32, j->k + b * 32, &j->d[b], &j->sum[b]);
 }
 
 /* Block b of a row, as 32 whole numbers. */
@@ -166,99 +316,9 @@ LL_INLINE void tile(const job *j, int64_t row, int64_t col, int R, int C, bool f
         }
 }
 
-#if defined(__AVX512VNNI__) && defined(__AVX512BW__)
-#define WIDE 1
-/* What the least of a row's blocks add, in the order of blocks_of. */
-LL_INLINE floats4 low_of(const job *j, int64_t row, int64_t col)
-{
-    floats4 low = {0};
-    int64_t b = 0;
-    for (; b + 4 <= j->blocks; b += 4)
-        low += halves4(j->least + row * j->blocks + b) * floats_of(j->sum + col * j->blocks + b, 4);
-    for (; b < j->blocks; b++)
-        low += halves_of(j->least + row * j->blocks + b, 1) *
-               floats_of(j->sum + col * j->blocks + b, 1);
-    return low;
-}
-
-/* Four columns of x from col on, a quarter of a register each; what is behind the last is 0. */
-LL_INLINE __m512i columns_of(const job *j, int64_t col, int64_t at)
-{
-    __m128i v[4];
-    EACH (c, 4)
-        v[c] = col + c < j->m
-                   ? _mm_loadu_si128((const __m128i *)(j->k + (col + c) * j->blocks * 32 + at))
-                   : _mm_setzero_si128();
-    __m256i low = _mm256_inserti128_si256(_mm256_castsi128_si256(v[0]), v[1], 1);
-    __m256i high = _mm256_inserti128_si256(_mm256_castsi128_si256(v[2]), v[3], 1);
-    return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
-}
-
-LL_INLINE __m512 scales_of(const job *j, const float *of, int64_t col, int64_t b)
-{
-    float v[4];
-    EACH (c, 4) v[c] = col + c < j->m ? of[(col + c) * j->blocks + b] : 0;
-    __m128 all = _mm_loadu_ps(v);
-    const __m512i each = _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
-    return _mm512_permutexvar_ps(each, _mm512_castps128_ps512(all));
-}
-
-/* Products are of an unsigned number and one of x: 8-bit weights are moved up by 128, and so many
- * times what x adds up to is taken away again. */
-LL_INLINE void wide_tile(const job *j, int64_t row, int64_t col, int R, bool four)
-{
-    const __m512i up = _mm512_set1_epi8((char)0x80);
-    __m512 acc[8];
-    EACH (r, R) acc[r] = _mm512_setzero_ps();
-    for (int64_t b = 0; b < j->blocks; b++) {
-        __m512i k0 = columns_of(j, col, b * 32), k1 = columns_of(j, col, b * 32 + 16);
-        __m512 d = scales_of(j, j->d, col, b);
-        __m512i zero = _mm512_setzero_si512(), more = zero;
-        if (!four) {
-            more = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(zero, up, k0), up, k1);
-            more = _mm512_sub_epi32(zero, more);
-        }
-        EACH (r, R) {
-            int64_t at = (row + r) * j->blocks + b;
-            __m512i w0, w1;
-            if (four) {
-                __m128i p = _mm_loadu_si128((const __m128i *)(j->q + at * 16));
-                __m128i nibble = _mm_set1_epi8(15);
-                w0 = _mm512_broadcast_i32x4(_mm_and_si128(p, nibble));
-                w1 = _mm512_broadcast_i32x4(_mm_and_si128(_mm_srli_epi16(p, 4), nibble));
-            } else {
-                const __m128i *q = (const __m128i *)(j->q + at * 32);
-                w0 = _mm512_xor_si512(_mm512_broadcast_i32x4(_mm_loadu_si128(q)), up);
-                w1 = _mm512_xor_si512(_mm512_broadcast_i32x4(_mm_loadu_si128(q + 1)), up);
-            }
-            __m512i sum = _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(more, w0, k0), w1, k1);
-            __m512 s = _mm512_set1_ps((float)_cvtsh_ss(j->scale[at]));
-            acc[r] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_mul_ps(s, d), acc[r]);
-        }
-    }
-    EACH (r, R) {
-        float a[16];
-        _mm512_storeu_ps(a, acc[r]);
-        EACH (c, 4) {
-            if (col + c >= j->m) continue;
-            floats4 v = floats_of(a + 4 * c, 4);
-            if (four) v += low_of(j, row + r, col + c);
-            j->y[(col + c) * j->rows + row + r] = (v[0] + v[1]) + (v[2] + v[3]);
-        }
-    }
-}
-#endif
-
 LL_INLINE void rows_of(const job *j, int64_t from, int64_t to, bool four)
 {
     int64_t col = 0;
-#ifdef WIDE
-    for (; j->m > 1 && col < j->m; col += 4) {
-        int64_t row = from;
-        for (; row + 8 <= to; row += 8) wide_tile(j, row, col, 8, four);
-        for (; row < to; row++) wide_tile(j, row, col, 1, four);
-    }
-#endif
     for (; col + 4 <= j->m; col += 4) {
         int64_t row = from;
         for (; row + 2 <= to; row += 2) tile(j, row, col, 2, 4, four);
@@ -270,6 +330,7 @@ LL_INLINE void rows_of(const job *j, int64_t from, int64_t to, bool four)
         for (; row < to; row++) tile(j, row, col, 1, 1, four);
     }
 }
+#endif
 
 /* Pieces of rows that stay in the cache while all of x goes by. */
 static void some_rows(const void *given, int64_t from, int64_t to)
@@ -298,22 +359,23 @@ static job job_of(const ll_kcall *c)
 size_t packed_matmul_cpu_scratch(const ll_kcall *c)
 {
     job j = job_of(c);
-    return (size_t)(j.m * j.blocks) * (32 + 2 * sizeof(float));
+    return (size_t)(j.m * groups_of(&j) * GROUP) * (32 + 2 * sizeof(float) + MORE);
 }
 
 ll_err packed_matmul_cpu(const ll_kcall *c)
 {
     job j = job_of(c);
-    int64_t n = j.m * j.blocks;
+    int64_t n = j.m * groups_of(&j);
     j.x = (const float *)c->in[0].data;
     j.q = (const uint8_t *)c->in[1].data;
     j.scale = (const uint16_t *)c->in[2].data;
     j.least = c->n_in > 3 ? (const uint16_t *)c->in[3].data : NULL;
-    j.d = (float *)c->scratch;
-    j.sum = j.d + n;
-    j.k = (int8_t *)(j.sum + n);
+    j.k = (int8_t *)c->scratch;
+    j.more = (int32_t *)(j.k + n * GROUP * 32);
+    j.d = (float *)((char *)j.more + n * GROUP * MORE);
+    j.sum = j.d + n * GROUP;
     j.y = (float *)c->out[0].data;
-    ll_in_parts(ll_team(c, n * 32), n, round_blocks, &j);
-    ll_in_parts(ll_team(c, n * 32 * j.rows), j.rows, some_rows, &j);
+    ll_in_parts(ll_team(c, n * GROUP * 32), n, round_groups, &j);
+    ll_in_parts(ll_team(c, n * GROUP * 32 * j.rows), j.rows, some_rows, &j);
     return LL_OK;
 }
