@@ -129,9 +129,11 @@ static ll_err take_stop(reader *r, const key *k, const json_t *v)
     CHECK((json_is_string(v) || json_is_array(v)) && n <= STOPS, LL_E_ARG,
           "stop wants a text, or a list of %d texts at most", STOPS);
     r->out->stop.v = LL_NEW_ARRAY(r->a, const char *, n + 1);
-    for (size_t i = 0; i < n; i++)
-        TRY(text(r, k->name, json_is_string(v) ? v : json_array_get(v, i),
-                 &r->out->stop.v[r->out->stop.n++]));
+    for (size_t i = 0; i < n; i++) {
+        const char **at = &r->out->stop.v[r->out->stop.n++];
+        TRY(text(r, k->name, json_is_string(v) ? v : json_array_get(v, i), at));
+        CHECK(**at, LL_E_ARG, "stop has an empty text, which stops nothing: leave it out");
+    }
     return LL_OK;
 }
 

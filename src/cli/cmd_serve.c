@@ -529,6 +529,7 @@ static ll_err open_all(server *s, ll_arena *a)
     CHECK(o->port < 65536 && o->connections <= 4096 && o->batch <= 1024, LL_E_ARG,
           "--port is at most 65535, --connections 4096, --batch 1024");
     TRY(ll_talk_begin(&o->talk, &s->t));
+    s->t.waits = true;
     TRY(ll_talk_ranks(&s->t));
     ll_err rc = open_http(s);
     TRY(s->t.comm ? ll_comm_agree(s->t.comm, rc) : rc);

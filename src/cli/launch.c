@@ -222,6 +222,23 @@ ll_err ll_cli_launch(int64_t ranks, const ll_care *care)
     return care ? care->start(ranks, care) : ll_cli_mpiexec_run(&(ll_launch){.ranks = ranks});
 }
 
+ll_err ll_cli_launch_mesh(const char *mesh, int64_t ranks, const ll_care *care)
+{
+    int64_t cores = omp_get_num_procs(), most = 4 * cores > 16 ? 4 * cores : 16;
+    int size = ll_job_size();
+    CHECK(
+        size == ranks || (size <= 1 && !getenv("OMPI_COMM_WORLD_SIZE")), LL_E_ARG,
+        "mesh %s has %lld ranks, but mpirun started %d: start %lld, or leave mpirun out, and they "
+        "are started",
+        mesh, (long long)ranks, size, (long long)ranks);
+    CHECK(
+        ranks <= most || size == ranks || getenv(LAUNCHED) || several_hosts(), LL_E_ARG,
+        "mesh %s has %lld ranks, but this machine has %lld cores: %lld ranks are started at most; "
+        "use mpirun -n %lld where that is meant",
+        mesh, (long long)ranks, (long long)cores, (long long)most, (long long)ranks);
+    return ll_cli_launch(ranks, care);
+}
+
 static void pause_s(double s)
 {
     struct timespec t = {(time_t)s, (long)(1e9 * (s - (double)(time_t)s))};

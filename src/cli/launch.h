@@ -32,6 +32,12 @@ typedef struct ll_care {
  * launching process stays, and ends when the job is over. */
 ll_err ll_cli_launch(int64_t ranks, const ll_care *care);
 ll_err ll_cli_supervise(int64_t ranks, const ll_care *care);
+/* A start that cares for nothing but SIGTERM and SIGINT: the ranks get them as SIGTERM, not their
+ * launcher, which would call that a failure. Ends with the launcher's status. */
+ll_err ll_cli_wait(int64_t ranks, const ll_care *care);
+/* ll_cli_launch of those that take a mesh and no -n. Many more ranks than cores are not started
+ * unless a launcher was asked to. */
+ll_err ll_cli_launch_mesh(const char *mesh, int64_t ranks, const ll_care *care);
 typedef struct ll_launch {
     int64_t ranks;
     const char *hosts; /* "a:2,b:2"; NULL: the launcher's own */

@@ -4,14 +4,46 @@
 
 #include "base/text.h"
 #include "cli/launch.h"
+#include "comm/job.h"
 #include "kern/notes.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+/* A run's own mesh is that of its training: only what is said here counts. */
+static ll_err find_mesh(ll_talk *t)
+{
+    static const char key[] = "parallel.mesh=";
+    const ll_talk_opts *o = t->o;
+    t->mesh = o->mesh;
+    for (int i = 0; i < o->set.n; i++) {
+        const char *said = o->set.v[i] + sizeof key - 1;
+        if (strncmp(o->set.v[i], key, sizeof key - 1) || !*said) continue;
+        CHECK(!o->mesh || !strcmp(said, o->mesh), LL_E_ARG,
+              "--mesh is %s, and -s %s: leave one out", o->mesh, o->set.v[i]);
+        t->mesh = said;
+    }
+    return LL_OK;
+}
+
+/* What weights, keys and values are made of. */
+static ll_err find_bits(const ll_talk *t, int *weights, int *cache)
+{
+    const char *w = t->o->weights, *c = t->o->cache;
+    *weights = !strcmp(w, "int8") ? 8 : !strcmp(w, "int4") ? 4 : 0;
+    *cache = strcmp(c, "int8") ? 0 : 8;
+    CHECK(*weights || !strcmp(w, "f32"), LL_E_ARG, "--weights %s: f32, int8 or int4 can be", w);
+    CHECK(*cache || !strcmp(c, "f32"), LL_E_ARG, "--cache %s: f32 or int8 can be", c);
+    bool exact = t->run->parallel.exact;
+    CHECK(!*cache || !exact, LL_E_ARG, "--exact and --cache int8 exclude each other");
+    CHECK(!*weights || !exact, LL_E_ARG, "--exact and --weights %s exclude each other", w);
+    return LL_OK;
+}
+
 ll_err ll_talk_begin(const ll_talk_opts *o, ll_talk *t)
 {
+    int bits[2];
     *t = (ll_talk){.o = o, .prints = true};
     t->how = (ll_draw_opts){.temperature = o->temperature,
                             .top_k = o->top_k,
@@ -24,6 +56,8 @@ ll_err ll_talk_begin(const ll_talk_opts *o, ll_talk *t)
           (long long)o->tokens);
     TRY(ll_cli_trained_run(o->folder, o->checkpoint, o->init, &o->set, &t->run));
     if (o->exact) TRY(ll_run_set(t->run, "parallel.exact=true"));
+    TRY(find_mesh(t));
+    TRY(find_bits(t, &bits[0], &bits[1]));
     CHECK(ll_run_takes_tokens(t->run), LL_E_ARG,
           "%s does not make text: generate takes models of tokens, such as gpt and llama",
           t->run->model.name);
@@ -44,15 +78,22 @@ ll_err ll_talk_begin(const ll_talk_opts *o, ll_talk *t)
 static ll_err load(void *user, ll_session *s)
 {
     ll_talk *t = (ll_talk *)user;
-    return ll_cli_trained_load(t->run, t->o->checkpoint, t->o->init, s, &t->step);
+    ll_err rc = ll_cli_trained_load(t->run, t->o->checkpoint, t->o->init, s, &t->step);
+    return t->comm ? ll_comm_agree(t->comm, rc) : rc; /* what none can read is told once */
 }
 
 ll_err ll_talk_ranks(ll_talk *t)
 {
     ll_mesh m;
-    if (!t->o->mesh || t->comm) return LL_OK;
-    TRY(ll_mesh_parse(t->o->mesh, &m));
-    TRY(ll_cli_launch(m.n_rank, NULL));
+    ll_care stays = {.start = ll_cli_wait};
+    if (t->comm) return LL_OK;
+    CHECK(t->mesh || ll_job_size() <= 1, LL_E_ARG,
+          "without --mesh this is one process, but %d ranks were started: use --mesh tensor=%d, or "
+          "start it without mpirun",
+          ll_job_size(), ll_job_size());
+    if (!t->mesh) return LL_OK;
+    TRY(ll_mesh_parse(t->mesh, &m));
+    TRY(ll_cli_launch_mesh(t->mesh, m.n_rank, t->waits ? &stays : NULL));
     ll_comm_opts o = ll_run_comm(t->run);
     TRY(ll_comm_open(&o, &t->comm));
     TRY(ll_comm_agree(t->comm, ll_mesh_fits(&m, ll_comm_size(t->comm))));
@@ -77,7 +118,6 @@ static ll_err tell_memory(const ll_talk *t)
 
 ll_err ll_talk_open(ll_talk *t, int64_t batch, int64_t places)
 {
-    const char *w = t->o->weights;
     ll_generator_opts o = {.batch = batch,
                            .chunk = t->chunk,
                            .guesses = t->guesses,
@@ -86,15 +126,9 @@ ll_err ll_talk_open(ll_talk *t, int64_t batch, int64_t places)
                            .places = t->o->context ? t->o->context : places,
                            .load = load,
                            .user = t};
-    o.bits = !strcmp(w, "int8") ? 8 : !strcmp(w, "int4") ? 4 : 0;
-    CHECK(o.bits || !strcmp(w, "f32"), LL_E_ARG, "--weights %s: f32, int8 or int4 can be", w);
-    o.cache_bits = strcmp(t->o->cache, "int8") ? 0 : 8;
-    CHECK(o.cache_bits || !strcmp(t->o->cache, "f32"), LL_E_ARG, "--cache %s: f32 or int8 can be",
-          t->o->cache);
-    CHECK(!o.cache_bits || !t->o->exact, LL_E_ARG, "--exact and --cache int8 exclude each other");
-    CHECK(!o.bits || !t->o->exact, LL_E_ARG, "--exact and --weights %s exclude each other", w);
+    TRY(find_bits(t, &o.bits, &o.cache_bits));
     TRY(ll_talk_ranks(t));
-    o.session = ll_cli_trained_session(t->run, t->comm, t->comm ? t->o->mesh : NULL);
+    o.session = ll_cli_trained_session(t->run, t->comm, t->comm ? t->mesh : NULL);
     TRY(ll_generator_open(t->run, &o, &t->g));
     if (t->prints) ll_kern_notes_print(stderr);
     return t->quiet ? LL_OK : tell_memory(t);

@@ -56,7 +56,8 @@ typedef struct ll_talk_opts {
 typedef struct ll_talk {
     const ll_talk_opts *o;
     ll_run *run;
-    ll_comm *comm; /* NULL: this process alone; a draft's is that of whom it guesses for */
+    const char *mesh; /* --mesh, or -s parallel.mesh; NULL: neither */
+    ll_comm *comm;    /* NULL: this process alone; a draft's is that of whom it guesses for */
     ll_generator *g;
     ll_tokenizer *t; /* NULL: tokens are bytes */
     ll_draw_opts how;
@@ -68,6 +69,7 @@ typedef struct ll_talk {
     int number;            /* of a draft 1 (ll_generator_opts) */
     int64_t calibrate;     /* windows of the data that weights are rounded by; 0: to nearest */
     bool quiet;            /* of its memory */
+    bool waits;            /* who starts the ranks stays, and has the first asked to end */
     int64_t guessed, taken;
 } ll_talk;
 #define LL_TALK __attribute__((cleanup(ll_talk_close))) ll_talk

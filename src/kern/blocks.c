@@ -65,6 +65,7 @@ static void pack4(const float *v, uint8_t *q, uint16_t *scale, uint16_t *least)
 
 void ll_pack(const float *x, int64_t n, int bits, uint8_t *q, uint16_t *scale, uint16_t *least)
 {
+#pragma omp parallel for if (n > 1 << 16)
     for (int64_t b = 0; b < n / LL_PACK; b++) {
         const float *v = x + b * LL_PACK;
         if (bits == 4) {

@@ -49,6 +49,12 @@ static ll_err add_teacher(const ll_run *r, ll_graph *g, int64_t batch, ll_val *l
     LL_OWN(ll_run) t = NULL;
     LL_OWN(ll_graph) theirs = NULL;
     TRY(ll_teacher_run(r, &t));
+    int64_t own = ll_run_size(r, "vocab", 0), other = ll_run_size(t, "vocab", 0);
+    LL_WANT(r, "train.teacher",
+            !ll_run_takes_tokens(r) || (own == other && !*r->data.tokenizer == !*t->data.tokenizer),
+            "%s reads other tokens: its vocabulary is %lld%s, ours %lld%s", r->train.teacher,
+            (long long)other, *t->data.tokenizer ? " of a tokenizer" : "", (long long)own,
+            *r->data.tokenizer ? " of a tokenizer" : "");
     TRY(ll_run_graph(t, batch, NULL, &theirs));
     return ll_teacher_add(r, theirs, g, loss);
 }
@@ -188,6 +194,19 @@ static int wanted_fields(const ll_graph *g, ll_field out[LL_MAX_FIELDS])
     return n;
 }
 
+/* A vocabulary that nobody has chosen is of a tokenizer. */
+static ll_err check_vocab(const ll_run *r, const ll_data_info *info)
+{
+    const ll_size *s = r->model.def->sizes;
+    while (s->name && strcmp(s->name, "vocab")) s++;
+    LL_WANT(r, "model.vocab",
+            !info->is_text || !s->name || s->value <= 256 || ll_run_size(r, "vocab", 0) != s->value,
+            "data %s are bytes, and model.vocab is %s's %lld: use model.vocab=256, or name a "
+            "data.tokenizer",
+            info->name, r->model.name, (long long)s->value);
+    return LL_OK;
+}
+
 static ll_err check_samples(const ll_run *r, const ll_data_info *info, const ll_graph *g)
 {
     bool tokens = ll_run_takes_tokens(r), other = tokens != (info->kind == LL_TOKENS);
@@ -196,6 +215,7 @@ static ll_err check_samples(const ll_run *r, const ll_data_info *info, const ll_
             info->name, tokens ? "images" : "tokens");
     for (int i = 1; i < g->n_value; i++)
         if (ll_is_batch(&g->values[i])) TRY(check_input(r, info, &g->values[i]));
+    TRY(check_vocab(r, info));
     int64_t classes = ll_run_size(r, "classes", info->classes);
     CHECK(info->kind != LL_IMAGES || classes >= info->classes, LL_E_SHAPE,
           "data %s has %lld classes, model.classes is %lld%s%s%s", info->name,

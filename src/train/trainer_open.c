@@ -126,7 +126,8 @@ int ll_trainer_meta(const trainer *t, ll_arena *a, ll_st_pair out[LL_TRAINER_MET
                                  r->data.flip ? "true" : "false", r->data.crop, changes(r, a))},
         {"data digest", ll_arena_printf(a, "%08x", d->digest)},
         {"seed", ll_arena_printf(a, "%" PRId64, r->train.seed)},
-        {"batch", ll_arena_printf(a, "%" PRId64, r->train.batch)}};
+        {"batch", ll_arena_printf(a, "%" PRId64, r->train.batch)},
+        {"teacher_hidden", r->train.teacher_hidden}};
     memcpy(out, all, sizeof all);
     return LL_TRAINER_META;
 }

@@ -185,7 +185,18 @@ static void compresses(void **state)
     must(*state, "train s.yaml --out h -s train.teacher=./g -s train.teacher_hidden=h0=h0 "
                  "-s model.width=16 -s train.steps=4");
     must(*state, "train h --resume -s train.steps=6");
+    refuses(*state, 1, "train h --resume -s train.steps=8 -s train.teacher_hidden=h0=h0.mlp",
+            "was made with train.teacher_hidden h0=h0");
     must(*state, "eval h");
+    refuses(*state, 1,
+            "train s.yaml --out u -s train.teacher=./g -s train.teacher_hidden=h0=h0 "
+            "-s train.teacher_weight=0 -s model.vocab=129",
+            "./g reads other tokens: its vocabulary is 128, ours 129");
+    write_text(tmpdir_path(state, "q.yaml"),
+               "model: {name: seq2seq, layers: 1, width: 16, heads: 2, hidden: 16, seq: 16, "
+               "source: 12}\ndata: {format: text, path: t.txt}\n");
+    refuses(*state, 1, "train q.yaml --out u",
+            "data text are bytes, and model.vocab is seq2seq's 37000: use model.vocab=256");
     must(*state, "train s.yaml --out i -s model.width=16 -s train.steps=1 "
                  "--init h/checkpoints/step-00000006.safetensors");
     must(*state, "train s.yaml --out v -s model.width=12 -s train.steps=1");
@@ -221,6 +232,35 @@ static void generate_from_a_long_prompt(void **state)
     assert_int_equal(json_array_size(json_object_get(j, "tokens")), 8 + 9);
     assert_memory_equal(json_string_value(json_object_get(j, "text")), "the_ring", 8);
     json_decref(j);
+}
+
+/* A mesh may be said as a setting; what no rank can do is told once, before any is started where
+ * that can be known. */
+static void generate_on_meshes(void **state)
+{
+    const char *f = trained_gpt(state);
+    outcome o = succeeds(f, "generate g -p a -n 9 -s parallel.mesh=tensor=2");
+    assert_non_null(strstr(o.err, "memory of a rank"));
+    outcome_free(&o);
+    refuses(f, 1, "generate g -p a -m tensor=2 -s parallel.mesh=tensor=3", "leave one out");
+    refuses(f, 1, "generate g -p a -m tensor=1000", "mesh tensor=1000 has 1000 ranks", "cores");
+    static const char *const once[][2] = {
+        {"generate g -p a -m tensor=2 --exact --weights int8", "exclude each other"},
+        {"generate g -p a -m tensor=2 --checkpoint nope", "nope"}};
+    for (size_t i = 0; i < sizeof once / sizeof *once; i++) {
+        o = program_run(f, NULL, once[i][0]);
+        const char *at = strstr(o.err, once[i][1]);
+        if (!o.status || !at || strstr(at + 1, "loopline generate:"))
+            fail_msg("%s: status %d: %s", once[i][0], o.status, o.err);
+        outcome_free(&o);
+    }
+    setenv("OMPI_COMM_WORLD_SIZE", "3", 1);
+    setenv("OMPI_COMM_WORLD_RANK", "0", 1);
+    refuses(f, 1, "generate g -p a", "3 ranks were started: use --mesh tensor=3");
+    refuses(f, 1, "serve g --port 0", "3 ranks were started: use --mesh tensor=3");
+    refuses(f, 1, "generate g -p a -m tensor=2", "has 2 ranks, but mpirun started 3: start 2");
+    unsetenv("OMPI_COMM_WORLD_SIZE");
+    unsetenv("OMPI_COMM_WORLD_RANK");
 }
 
 static void generate_refuses(void **state)
@@ -459,6 +499,7 @@ int main(void)
         IN_FOLDER(generate_with_a_draft),
         IN_FOLDER(generate_from_a_source),
         IN_FOLDER(generate_from_a_long_prompt),
+        IN_FOLDER(generate_on_meshes),
         IN_FOLDER(generate_refuses),
         IN_FOLDER(graphs_read_back),
         IN_FOLDER(inspects_runs_and_checkpoints),

@@ -328,6 +328,7 @@ static void refused(int port)
     body_is(port, 400, COMPLETIONS, "{\"prompt\": \"a\", \"colour\": 2}");
     body_is(port, 400, COMPLETIONS, "{\"prompt\": \"a\", \"max_tokens\": 96}");
     body_is(port, 400, COMPLETIONS, "{\"prompt\": \"a\", \"temperature\": -1}");
+    body_is(port, 400, COMPLETIONS, "{\"prompt\": \"a\", \"stop\": [\"b\", \"\"]}");
     body_is(port, 404, COMPLETIONS, "{\"prompt\": \"a\", \"model\": \"other\"}");
     body_is(port, 400, CHATS, "{\"messages\": [{\"role\": \"tool\", \"content\": \"a\"}]}");
     body_is(port, 200, COMPLETIONS, "{\"prompt\": [1, 2], \"max_tokens\": 1}");
@@ -369,7 +370,8 @@ static void by_ranks(void **state)
     among_others(port);
     conversation(port);
     kill(child, SIGTERM);
-    one = program_wait(*state, child); /* the launcher's status */
+    one = program_wait(*state, child);
+    if (one.status) fail_msg("status %d\n%s", one.status, one.err);
     assert_null(strstr(one.err, "rank 1:"));
     outcome_free(&one);
     refuses(*state, 1, "serve g --port 0 --mesh tensor=2 --host 0.0.0.0", "--token FILE");

@@ -216,6 +216,9 @@ static void mistakes_are_named(void **state)
         {"model: {name: picture}\ntrain: {teacher: x, hidden_weight: 0.9}",
          {"x.yaml:2: train.hidden_weight goes with train.teacher_hidden"}},
         {"model: {name: picture}\ntrain: {temperature: 3}", {"train.temperature goes with"}},
+        {"model: {name: picture}\ntrain: {teacher: x, teacher_hidden: a=b, teacher_weight: 0,\n"
+         " temperature: 3}",
+         {"x.yaml:3: train.temperature is of logits, which train.teacher_weight=0 does not read"}},
         {"model: {name: picture}\ndata: {path: a}", {"data.path needs data.format"}},
         {"model: {name: picture}\ndata: {format: idx}", {"data.path is empty"}},
         {"model: {name: picture}\ndata: {name: a, path: b, format: idx}", {"drop data.name"}},
