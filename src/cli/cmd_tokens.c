@@ -200,13 +200,17 @@ static const ll_arg decode_args[] = {
      "a JSON list of each token's text; bytes that are not UTF-8 become U+FFFD"},
     {0}};
 
-static ll_err show_token(const encode_opts *o, const ll_tokenizer *t, int64_t token, ll_buf *json)
+static ll_err show_token(const encode_opts *o, const ll_tokenizer *t, int64_t token, bool *leads,
+                         ll_buf *json)
 {
     size_t n;
     const char *bytes = token < INT32_MAX ? ll_tokenizer_bytes(t, (int)token, &n) : NULL;
     CHECK(bytes, LL_E_ARG, "%lld is no token: there are %d", (long long)token,
           ll_tokenizer_count(t));
     if (!o->special && ll_tokenizer_special(t, (int)token)) return LL_OK;
+    bool text = !ll_tokenizer_special(t, (int)token);
+    if (*leads && text && n && *bytes == ' ') bytes++, n--; /* that of the text's beginning */
+    *leads &= !text;
     if (json->arena) {
         ll_buf_puts(json, json->len ? ", " : "[");
         ll_buf_json(json, bytes);
@@ -225,6 +229,7 @@ static ll_err run_decode(const void *given)
     LL_OWN(ll_arena) a = ll_arena_new();
     ll_buf json = {.arena = o->json ? a : NULL};
     TRY(ll_tokenizer_open(o->tokenizer, &t));
+    bool leads = ll_tokenizer_leads(t) && !o->json;
     TRY(ll_file_read(o->out, LIMIT, &bytes, &size));
     if (dot && !strcmp(dot, ".u16")) each = 2;
     if (dot && !strcmp(dot, ".u32")) each = 4;
@@ -234,7 +239,7 @@ static ll_err run_decode(const void *given)
     for (size_t i = from; each && i < size; i += each) {
         uint32_t v = 0;
         memcpy(&v, bytes + i, each);
-        TRY(show_token(o, t, v, &json));
+        TRY(show_token(o, t, v, &leads, &json));
     }
     for (char *p = (char *)bytes, *end; !each; p = end) {
         long long v = strtoll(p, &end, 10);
@@ -244,7 +249,7 @@ static ll_err run_decode(const void *given)
                   p);
             break;
         }
-        TRY(show_token(o, t, v, &json));
+        TRY(show_token(o, t, v, &leads, &json));
     }
     if (o->json) printf("%s]\n", json.len ? json.text : "[");
     CHECK(fflush(stdout) == 0, LL_E_IO, "standard output cannot be written");

@@ -12,7 +12,7 @@ static uint8_t code(double v, double scale, double least)
  * Their steps are a part of what lies between the least and the most. */
 static bool on_grid(const float *v, double low, double high, uint16_t *scale, uint16_t *least)
 {
-    for (int steps = 1; steps <= 15 && high > low; steps++) {
+    for (int steps = 15; steps >= 1 && high > low; steps--) { /* most blocks have all 16 */
         ll_store(scale, LL_F16, 0, (high - low) / steps);
         double d = ll_load(scale, LL_F16, 0);
         for (int first = 0; first + steps <= 15; first++) {

@@ -73,11 +73,17 @@ ll_err ll_tokenizer_finish(ll_tokenizer *t, const ll_merge *merges, int n_merge)
     for (unsigned i = 0; i < room_merge; i++) t->merge[i].rank = -1;
     for (int pass = 0; pass < 2; pass++)
         for (int i = 0; i < t->n; i++)
-            if (t->tokens[i].length && !pass == !t->tokens[i].kind) add_token(t, i);
+            if (t->tokens[i].length && !pass == !t->tokens[i].kind &&
+                t->tokens[i].kind != LL_TOKEN_BYTE)
+                add_token(t, i);
     for (int i = 0; i < t->n; i++)
-        if (t->tokens[i].length && t->tokens[i].kind) t->added[t->n_added++] = i;
+        if (t->tokens[i].length && t->tokens[i].kind && t->tokens[i].kind != LL_TOKEN_BYTE)
+            t->added[t->n_added++] = i;
     qsort_r(t->added, (size_t)t->n_added, sizeof *t->added, longer, t->tokens);
-    for (int i = 0; i < 256; i++) {
+    for (int i = 0; i < 256; i++) t->byte[i] = -1;
+    for (int i = 0; i < t->n; i++)
+        if (t->tokens[i].kind == LL_TOKEN_BYTE) t->byte[(unsigned char)*t->tokens[i].bytes] = i;
+    for (int i = 0; i < 256 && !t->rank; i++) {
         char c = (char)i;
         t->byte[i] = ll_token_find(t, &c, 1); /* some vocabularies lack those that are rare */
         CHECK(t->byte[i] >= 0 || i < 32 || i > 126, LL_E_IO,
@@ -139,13 +145,25 @@ int ll_byte_text(const char *text, size_t n, char *out)
     return made;
 }
 
+size_t ll_plain_blanks(const char *text, size_t n, char *out)
+{
+    size_t made = 0;
+    for (size_t i = 0; i < n;) {
+        bool blank = n - i > 2 && !memcmp(text + i, "\xe2\x96\x81", 3);
+        out[made++] = blank ? ' ' : text[i];
+        i += blank ? 3 : 1;
+    }
+    return made;
+}
+
 /* ---- encoding ---- */
 
 typedef struct part {
     int token, next, before; /* indices of parts; -1: none */
+    int length;              /* of parts that are found by their text; 0: it is gone */
 } part;
 typedef struct pending {
-    int rank, at, a, b, to; /* a and b: what stood there */
+    int rank, at, a, b, to; /* a and b: what stood there, tokens or lengths */
 } pending;
 
 typedef struct encoder {
@@ -180,17 +198,20 @@ static bool before(const pending *a, const pending *b)
     return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;
 }
 
+static void offer(encoder *e, pending x)
+{
+    int i = e->n_heap++;
+    for (; i && before(&x, &e->heap[(i - 1) / 2]); i = (i - 1) / 2)
+        e->heap[i] = e->heap[(i - 1) / 2];
+    e->heap[i] = x;
+}
+
 static void push(encoder *e, int at)
 {
     const part *p = &e->parts[at];
     if (p->next < 0) return;
     const ll_merge *m = ll_merge_find(e->t, p->token, e->parts[p->next].token);
-    if (!m) return;
-    int i = e->n_heap++;
-    pending x = {m->rank, at, m->a, m->b, m->to};
-    for (; i && before(&x, &e->heap[(i - 1) / 2]); i = (i - 1) / 2)
-        e->heap[i] = e->heap[(i - 1) / 2];
-    e->heap[i] = x;
+    if (m) offer(e, (pending){m->rank, at, m->a, m->b, m->to});
 }
 
 static pending pop(encoder *e)
@@ -243,6 +264,71 @@ static void merge_word(encoder *e, const char *text, int n)
     }
 }
 
+/* ---- SentencePiece's: characters, and what their neighbours spell ---- */
+
+static void push_text(encoder *e, const char *text, int at)
+{
+    const part *p = &e->parts[at];
+    if (p->next < 0) return;
+    int a = p->length, b = e->parts[p->next].length, k = ll_token_find(e->t, text + at, a + b);
+    if (k >= 0) offer(e, (pending){e->t->rank[k], at, a, b, k});
+}
+
+static int char_bytes(unsigned char first)
+{
+    return first < 0xC0 ? 1 : first < 0xE0 ? 2 : first < 0xF0 ? 3 : 4;
+}
+
+static void merge_chars(encoder *e, const char *text, int n)
+{
+    int last = -1;
+    e->n_heap = 0;
+    for (int i = 0; i < n; i = e->parts[i].next) {
+        int length = char_bytes((unsigned char)text[i]), left = n - i;
+        if (length > left) length = left;
+        e->parts[i] = (part){0, i + length, last, length};
+        last = i;
+    }
+    e->parts[last].next = -1;
+    for (int i = 0; i >= 0; i = e->parts[i].next) push_text(e, text, i);
+    while (e->n_heap) {
+        pending x = pop(e);
+        part *p = &e->parts[x.at];
+        if (p->length != x.a || p->next < 0 || e->parts[p->next].length != x.b) continue;
+        int gone = p->next;
+        p->length += x.b;
+        p->next = e->parts[gone].next;
+        e->parts[gone].length = 0;
+        if (p->next >= 0) e->parts[p->next].before = x.at;
+        push_text(e, text, x.at);
+        if (p->before >= 0) push_text(e, text, p->before);
+    }
+    for (int i = 0; i >= 0; i = e->parts[i].next) {
+        int k = ll_token_find(e->t, text + i, e->parts[i].length);
+        for (int b = 0; k < 0 && b < e->parts[i].length; b++) {
+            int of = e->t->byte[(unsigned char)text[i + b]];
+            if (of < 0) e->no_token = (unsigned char)text[i + b];
+            put(e, of);
+        }
+        if (k >= 0) put(e, k);
+    }
+}
+
+/* With a blank before it, where texts begin so; U+2581 is a blank there. */
+static void whole_text(encoder *e, const char *text, size_t n)
+{
+    LL_OWN_MEMORY char *own = (char *)malloc(n + 1);
+    size_t made = 0;
+    if (!n) return;
+    if (!own || n > 1 << 28 || !make_room(e, n + 1)) {
+        e->failed = true;
+        return;
+    }
+    if (e->t->leads) own[made++] = ' ';
+    made += ll_plain_blanks(text, n, own + made);
+    merge_chars(e, own, (int)made);
+}
+
 static void word(void *user, const char *text, size_t n)
 {
     encoder *e = (encoder *)user;
@@ -271,6 +357,13 @@ static int added_at(const ll_tokenizer *t, const char *text, size_t n, bool spec
     return -1;
 }
 
+static ll_err words(encoder *e, const char *text, size_t n)
+{
+    if (!e->t->rank) return ll_pretok_text(e->t->split, text, n, word, e);
+    whole_text(e, text, n);
+    return LL_OK;
+}
+
 static ll_err encode(encoder *e, const char *text, size_t n, bool special)
 {
     const ll_tokenizer *t = e->t;
@@ -285,12 +378,12 @@ static ll_err encode(encoder *e, const char *text, size_t n, bool special)
             i++;
             continue;
         }
-        TRY(ll_pretok_text(t->split, text + from, i - from, word, e));
+        TRY(words(e, text + from, i - from));
         put(e, k);
         i += (size_t)t->tokens[k].length;
         from = i;
     }
-    TRY(ll_pretok_text(t->split, text + from, n - from, word, e));
+    TRY(words(e, text + from, n - from));
     CHECK(!e->no_token, LL_E_ARG, "the text is no UTF-8, and %s has no token for its byte %d",
           t->path, e->no_token);
     CHECK(!e->failed, LL_E_MEM, "no memory for the tokens of %zu bytes", n);

@@ -5,7 +5,8 @@
 #include "token/tokenizer.h"
 
 enum { LL_CUTS = 8 };
-enum { LL_TOKEN_TEXT, LL_TOKEN_SPECIAL, LL_TOKEN_ALWAYS }; /* ALWAYS: looked for in any text */
+/* ALWAYS: looked for in any text; BYTE: of vocabularies with ranks, not found by its text. */
+enum { LL_TOKEN_TEXT, LL_TOKEN_SPECIAL, LL_TOKEN_ALWAYS, LL_TOKEN_BYTE };
 
 typedef struct ll_token {
     const char *bytes;
@@ -26,6 +27,10 @@ struct ll_tokenizer {
     unsigned mask, merge_mask;
     int *added, n_added; /* kinds that are not text, the longest first */
     bool whole;          /* a word that is a token is not merged */
+    /* Of SentencePiece's vocabularies: what neighbours become is the token that they spell, that of
+     * the least rank first; blanks are part of tokens, and texts are not cut. NULL: of merges. */
+    const int *rank;
+    bool leads; /* of those: a text begins with a blank more */
     int bos, eos;
     const char *chat;
     ll_pretok *split;
@@ -46,3 +51,5 @@ ll_err ll_tokenizer_finish(ll_tokenizer *t, const ll_merge *merges, int n_merge)
 int ll_byte_text(const char *text, size_t n, char *out);
 /* A byte's character there, UTF-8, with a zero byte behind it. */
 void ll_byte_char(int byte, char out[4]);
+/* Text with blanks in place of U+2581, by which SentencePiece spells them; how many bytes. */
+size_t ll_plain_blanks(const char *text, size_t n, char *out);

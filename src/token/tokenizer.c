@@ -1,4 +1,5 @@
 /* tokenizer.c: tokenizers of others' files. */
+#define _GNU_SOURCE /* qsort_r */
 #include "token/tokenizer.h"
 
 #include "base/file.h"
@@ -8,6 +9,7 @@
 
 #include <jansson.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -322,6 +324,82 @@ static ll_err gguf_merges(ll_tokenizer *t, const ll_gguf_pair *p, json_t *ids, m
     return LL_OK;
 }
 
+/* ---- GGUF: SentencePiece's vocabularies ---- */
+
+enum { UNKNOWN = 2, CONTROL, OF_USER, UNUSED, BYTE }; /* token_type; 1: of text */
+
+/* Token k, of which neighbours are made in the order of scores. */
+static ll_err set_piece(ll_tokenizer *t, int k, const char *text, size_t n, int type)
+{
+    char *bytes = (char *)ll_arena_alloc(t->arena, n + 1);
+    unsigned byte;
+    int kind = type == OF_USER                      ? LL_TOKEN_ALWAYS
+               : type == CONTROL || type == UNKNOWN ? LL_TOKEN_SPECIAL
+                                                    : LL_TOKEN_TEXT;
+    size_t length = ll_plain_blanks(text, n, bytes);
+    if (type == BYTE) {
+        CHECK(n == 6 && sscanf(text, "<0x%2x>", &byte) == 1, LL_E_IO,
+              "%s: token %d, %.20s, is no byte such as <0x0A>", t->path, k, text);
+        bytes[0] = (char)byte;
+        length = 1;
+        kind = LL_TOKEN_BYTE;
+    }
+    bytes[length] = '\0';
+    t->tokens[k] = (ll_token){bytes, (int)length, kind};
+    return LL_OK;
+}
+
+static int by_score(const void *a, const void *b, void *scores)
+{
+    const double *s = (const double *)scores;
+    double x = s[*(const int *)a], y = s[*(const int *)b];
+    return (x < y) - (x > y);
+}
+
+/* The best score has rank 0; equal ones have one rank. */
+static void set_ranks(ll_tokenizer *t, double *scores)
+{
+    int *order = LL_NEW_ARRAY(t->arena, int, t->n + 1);
+    int *rank = LL_NEW_ARRAY(t->arena, int, t->n + 1);
+    for (int i = 0; i < t->n; i++) order[i] = i;
+    qsort_r(order, (size_t)t->n, sizeof *order, by_score, scores);
+    for (int i = 1; i < t->n; i++)
+        rank[order[i]] = rank[order[i - 1]] + (scores[order[i]] < scores[order[i - 1]]);
+    t->rank = rank;
+}
+
+static bool is_off(const ll_gguf *g, const char *key)
+{
+    double v;
+    return ll_gguf_number(ll_gguf_find(g, key), &v) && !v;
+}
+
+static ll_err read_pieces(ll_tokenizer *t, const ll_gguf *g)
+{
+    const ll_gguf_pair *p = ll_gguf_find(g, "tokenizer.ggml.tokens");
+    const ll_gguf_pair *types = ll_gguf_find(g, "tokenizer.ggml.token_type");
+    const ll_gguf_pair *of = ll_gguf_find(g, "tokenizer.ggml.scores");
+    int *length;
+    const char **text = ll_gguf_texts(p, t->arena, &length);
+    double *kind = ll_gguf_numbers(types, t->arena), *scores = ll_gguf_numbers(of, t->arena);
+    CHECK(text && p->n < MOST && kind && scores && types->n == p->n && of->n == p->n, LL_E_IO,
+          "%s: tokenizer.ggml.tokens, scores and token_type are no lists of one length", t->path);
+    t->n = (int)p->n;
+    t->tokens = LL_NEW_ARRAY(t->arena, ll_token, t->n + 1);
+    for (int i = 0; i < t->n; i++) {
+        CHECK(isfinite(scores[i]), LL_E_IO, "%s: token %d has no score", t->path, i);
+        int type = kind[i] >= 0 && kind[i] <= BYTE ? (int)kind[i] : 1;
+        TRY(set_piece(t, i, text[i], (size_t)length[i], type));
+    }
+    set_ranks(t, scores);
+    t->leads = !is_off(g, "tokenizer.ggml.add_space_prefix");
+    TRY(token_at(t, g, "tokenizer.ggml.eos_token_id", &t->eos));
+    if (!is_off(g, "tokenizer.ggml.add_bos_token"))
+        TRY(token_at(t, g, "tokenizer.ggml.bos_token_id", &t->bos));
+    t->chat = ll_gguf_text(ll_gguf_find(g, "tokenizer.chat_template"), t->arena);
+    return ll_tokenizer_finish(t, NULL, 0);
+}
+
 static ll_err read_gguf(ll_tokenizer *t, const ll_gguf *g, json_t *ids)
 {
     const ll_gguf_pair *p = ll_gguf_find(g, "tokenizer.ggml.tokens");
@@ -329,9 +407,11 @@ static ll_err read_gguf(ll_tokenizer *t, const ll_gguf *g, json_t *ids)
     const char *model = ll_gguf_text(ll_gguf_find(g, "tokenizer.ggml.model"), t->arena);
     const char *pre = ll_gguf_text(ll_gguf_find(g, "tokenizer.ggml.pre"), t->arena);
     int *length;
+    if (model && !strcmp(model, "llama")) return read_pieces(t, g);
     CHECK(model && !strcmp(model, "gpt2"), LL_E_IO,
-          "%s: its tokenizer is %.40s; byte-level BPE (gpt2) is known here", t->path,
-          model ? model : "none");
+          "%s: its tokenizer is %.40s; byte-level BPE (gpt2) and SentencePiece's (llama) are known "
+          "here",
+          t->path, model ? model : "none");
     const char **text = ll_gguf_texts(p, t->arena, &length);
     double *kind = ll_gguf_numbers(types, t->arena);
     CHECK(text && p->n < MOST && (!kind || types->n == p->n), LL_E_IO,
@@ -479,6 +559,11 @@ int ll_tokenizer_bos(const ll_tokenizer *t)
 int ll_tokenizer_eos(const ll_tokenizer *t)
 {
     return t->eos;
+}
+
+bool ll_tokenizer_leads(const ll_tokenizer *t)
+{
+    return t->leads;
 }
 
 int ll_tokenizer_find(const ll_tokenizer *t, const char *token)

@@ -1,4 +1,5 @@
-/* tokenizer.h: text as tokens, by byte-level BPE: GPT-2's, and those of Llama 3, SmolLM and Qwen.
+/* tokenizer.h: text as tokens, by byte-level BPE: GPT-2's, and those of Llama 3, SmolLM and Qwen;
+ * of GGUF files also by SentencePiece's scores, as Llama 2's.
  *
  * Text is cut into words by regular expressions (split.h); the bytes of a word are tokens, and
  * neighbours are merged, those first that the list of merges has first. Tokens have numbers;
@@ -20,6 +21,8 @@ LL_OWNED(ll_tokenizer, ll_tokenizer_close);
 int ll_tokenizer_count(const ll_tokenizer *t); /* of tokens: the largest number and one */
 int ll_tokenizer_bos(const ll_tokenizer *t);   /* what texts begin with; -1: nothing */
 int ll_tokenizer_eos(const ll_tokenizer *t);   /* what ends a text; -1: nothing */
+/* A text's tokens begin with a blank that the text has not. */
+bool ll_tokenizer_leads(const ll_tokenizer *t);
 int ll_tokenizer_find(const ll_tokenizer *t, const char *token); /* -1: none */
 const char *ll_tokenizer_template(const ll_tokenizer *t);        /* of chats; NULL: none */
 

@@ -268,6 +268,79 @@ static void learnt(void **state)
 
 /* ---- llama.cpp's ---- */
 
+/* SentencePiece's: the best score first, of equal ones the left; bytes of what is no token. */
+static void pieces(void **)
+{
+    static const char *const text[] = {"<unk>",
+                                       "<s>",
+                                       "</s>",
+                                       "<0x0A>",
+                                       "<0xC3>",
+                                       "<0xA9>",
+                                       "\xe2\x96\x81",
+                                       "a",
+                                       "b",
+                                       "c",
+                                       "ab",
+                                       "bc",
+                                       "\xe2\x96\x81"
+                                       "a",
+                                       "abc",
+                                       "aa"};
+    static const float score[] = {0, 0, 0, 0, 0, 0, -20, -21, -22, -23, -3, -2, -4, -5, -3};
+    static const int kind[] = {2, 3, 3, 6, 6, 6, 1, 1, 1, 1, 1, 1, 1, 1, 1};
+    enum { N = sizeof kind / sizeof *kind };
+    static const struct {
+        const char *text;
+        int want[8], n;
+    } all[] = {{"abc", {12, 11}, 2}, /* bc, -2, then _a, -4, before a bc, -5 */
+               {"ab", {6, 10}, 2},   /* ab, -3, before _a, -4 */
+               {"a", {12}, 1},        {"aaa", {6, 14, 7}, 3}, /* the left one */
+               {"c\n", {6, 9, 3}, 3}, {"\xc3\xa9", {6, 4, 5}, 3},
+               {"a a", {12, 12}, 2},  {"</s>a", {2, 12}, 2},
+               {"", {0}, 0}};
+    LL_OWN(ll_arena) a = ll_arena_new();
+    ll_buf b = {.arena = a};
+    ll_tokenizer *t;
+    gguf_begin(&b, 0, 6);
+    gguf_pair_text(&b, "tokenizer.ggml.model", "llama");
+    gguf_pair_texts(&b, "tokenizer.ggml.tokens", text, N);
+    gguf_text(&b, "tokenizer.ggml.scores");
+    gguf_int(&b, 9, 4), gguf_int(&b, 6, 4), gguf_int(&b, N, 8);
+    for (int i = 0; i < N; i++) ll_buf_add(&b, &score[i], 4);
+    gguf_text(&b, "tokenizer.ggml.token_type");
+    gguf_int(&b, 9, 4), gguf_int(&b, 5, 4), gguf_int(&b, N, 8);
+    for (int i = 0; i < N; i++) gguf_int(&b, (uint64_t)kind[i], 4);
+    gguf_pair_int(&b, "tokenizer.ggml.bos_token_id", 1);
+    gguf_pair_int(&b, "tokenizer.ggml.eos_token_id", 2);
+    no_error(ll_tokenizer_parse((const uint8_t *)b.text, b.len, "made", &t));
+    assert_int_equal(ll_tokenizer_bos(t), 1);
+    assert_int_equal(ll_tokenizer_eos(t), 2);
+    assert_true(ll_tokenizer_leads(t));
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        int32_t *v;
+        int64_t n;
+        no_error(ll_tokenizer_encode(t, all[i].text, strlen(all[i].text), true, &v, &n));
+        assert_int_equal(n, all[i].n);
+        for (int k = 0; k < n; k++) assert_int_equal(v[k], all[i].want[k]);
+        free(v);
+    }
+    int32_t *v;
+    int64_t n;
+    assert_int_equal(ll_tokenizer_encode(t, "d", 1, true, &v, &n), LL_E_ARG); /* no byte */
+    assert_int_equal(ll_tokenizer_save_json(t, "none"), LL_E_ARG);
+    ll_tokenizer_close(t);
+    for (size_t i = 0; i < b.len; i++) { /* any other file gets an error, or is read */
+        char was = b.text[i];
+        b.text[i] = (char)(was ^ (1 + (int)(random_at((int)i) % 255)));
+        if (ll_tokenizer_parse((const uint8_t *)b.text, b.len, "made", &t) == LL_OK &&
+            ll_tokenizer_encode(t, "abc \xc3\xa9 aab", 10, true, &v, &n) == LL_OK)
+            free(v);
+        ll_tokenizer_close(t);
+        b.text[i] = was;
+    }
+}
+
 static int one_vocabulary(const char *path)
 {
     char name[2048];
@@ -310,7 +383,8 @@ static void vocabularies(void **)
 {
     const char *folder = getenv("LOOPLINE_VOCABS");
     if (!folder) skip();
-    static const char *const names[] = {"gpt-2", "llama-bpe", "qwen2", "starcoder", "command-r"};
+    static const char *const names[] = {"gpt-2",     "llama-bpe", "qwen2", "starcoder",
+                                        "command-r", "llama-spm", "phi-3"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char path[1024];
         snprintf(path, sizeof path, "%s/ggml-vocab-%s.gguf", folder, names[i]);
@@ -323,8 +397,11 @@ static void vocabularies(void **)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(blocks), cmocka_unit_test(file), cmocka_unit_test(words),
+        cmocka_unit_test(blocks),
+        cmocka_unit_test(file),
+        cmocka_unit_test(words),
         cmocka_unit_test_setup_teardown(learnt, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test(pieces),
         cmocka_unit_test(vocabularies)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
