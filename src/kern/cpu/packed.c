@@ -79,16 +79,29 @@ typedef struct job {
 
 static void round_block(const float *x, int8_t *k, float *d, float *sum)
 {
-    float top = 0, by;
     int all = 0;
+#ifdef WIDE
+    __m512 v[2] = {_mm512_loadu_ps(x), _mm512_loadu_ps(x + 16)};
+    float top = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(v[0]), _mm512_abs_ps(v[1]))), by;
+#else
+    float top = 0, by;
     for (int i = 0; i < 32; i++) top = fabsf(x[i]) > top ? fabsf(x[i]) : top;
+#endif
     *d = top / 127;
     by = *d > 0 ? 1 / *d : 0;
-    for (int i = 0; i < 32; i++) {
-        float v = rintf(x[i] * by);
-        k[i] = (int8_t)v;
-        all += (int)v;
+#ifdef WIDE
+    EACH (h, 2) {
+        __m512i w = _mm512_cvtps_epi32(_mm512_mul_ps(v[h], _mm512_set1_ps(by)));
+        _mm_storeu_si128((__m128i *)(k + 16 * h), _mm512_cvtepi32_epi8(w));
+        all += _mm512_reduce_add_epi32(w);
     }
+#else
+    for (int i = 0; i < 32; i++) {
+        float w = rintf(x[i] * by);
+        k[i] = (int8_t)w;
+        all += (int)w;
+    }
+#endif
     *sum = *d * (float)all;
 }
 
