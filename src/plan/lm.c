@@ -87,8 +87,8 @@ static void attention(work *w)
     }
     /* Products of heads whose size is no multiple of 8 do not run on tensor units. */
     bool odd = fmod(d, 8) != 0 && strcmp(p, "f32");
-    double score =
-        odd ? 2 * cells * d / (1e12 * c->vector) : ll_cost_product(c, p, heads, rows, m->seq, d);
+    double score = odd ? 2 * cells * d / (1e12 * c->vector * c->gemm_f32)
+                       : ll_cost_product(c, p, heads, rows, m->seq, d);
     double value = odd ? score : ll_cost_product(c, p, heads, rows, d, m->seq);
     double mask = h->system->dropout;
     w->t.f += score + value;
@@ -128,8 +128,10 @@ ll_layer_time ll_lm_layer(const ll_cluster *c, const ll_lm *m, const ll_how *h)
     double t = h->tensor, kv = fmax(m->kv_heads / t, 1) / (m->heads / t);
     product(&w, m->width * (1 + 2 * kv) / t, m->width);
     product(&w, m->width, m->width / t);
+    double before = w.t.f;
     product(&w, m->ffn / t, m->width);
     if (m->gated) product(&w, m->ffn / t, m->width);
+    double inner = w.t.f - before;
     product(&w, m->width, m->ffn / t);
     double products = w.t.f;
     attention(&w);
@@ -143,5 +145,6 @@ ll_layer_time ll_lm_layer(const ll_cluster *c, const ll_lm *m, const ll_how *h)
     w.t.i += sums;
     if (h->remake == LL_REMAKE_FULL) w.t.i += forward;
     if (h->remake == LL_REMAKE_SELECTIVE && !h->system->attention) w.t.i += attended;
+    if (h->remake == LL_REMAKE_FFN) w.t.i += inner;
     return w.t;
 }

@@ -13,7 +13,14 @@ typedef struct ll_lm {
     double counted; /* parameters, with all that is small; 0: as follows from the above */
 } ll_lm;
 
-typedef enum ll_remake { LL_REMAKE_NONE, LL_REMAKE_SELECTIVE, LL_REMAKE_FULL } ll_remake;
+/* What the backward pass makes again: nothing, attention's scores, norms and the feed-forward part up
+ * to its last product, all of a layer. */
+typedef enum ll_remake {
+    LL_REMAKE_NONE,
+    LL_REMAKE_SELECTIVE,
+    LL_REMAKE_FFN,
+    LL_REMAKE_FULL
+} ll_remake;
 
 /* What a training system does the same for every model: facts of its options, not of its speed. */
 typedef struct ll_system {
@@ -31,6 +38,8 @@ typedef struct ll_system {
     bool eager;          /* norms, activations, softmax and residuals are not fused */
     bool overlap_pipe;   /* stages send and receive beside their work */
     bool blocking;       /* the host waits for every kernel */
+    bool full_first;     /* stages have layers rounded up, the last what is left */
+    double sums;         /* times as long as rings that gradients' sums take; 0: 1 */
     bool slots;          /* embedding and head count as layers where stages are balanced */
 } ll_system;
 

@@ -21,13 +21,16 @@ typedef struct step {
     ll_outcome *out;
 } step;
 
-/* Layers of each stage, the first ones have those left over; with slots the embedding and the head
- * take a layer's place. */
+/* Layers of each stage: the first ones have those left over, or with full_first the last what is
+ * left; with slots the embedding and the head take a layer's place. */
 static void deal(step *s)
 {
     double slots = s->m->layers + (s->h->system->slots && s->n_stage > 1 ? 2 : 0);
+    double full = ceil(slots / s->n_stage);
     for (int i = 0; i < s->n_stage; i++) {
-        s->layers[i] = floor(slots / s->n_stage) + (i < fmod(slots, s->n_stage));
+        s->layers[i] = s->h->system->full_first
+                           ? fmin(full, fmax(0, slots - i * full))
+                           : floor(slots / s->n_stage) + (i < fmod(slots, s->n_stage));
         if (slots > s->m->layers && (i == 0 || i == s->n_stage - 1)) s->layers[i] -= 1;
         if (s->layers[i] < 0) s->layers[i] = 0;
     }
@@ -157,6 +160,7 @@ static void sum_gradients(step *s, double params)
     }
     sums = h->zero ? ll_cost_gather(s->c, s->data, grads) : ll_cost_allreduce(s->c, s->data, grads);
     if (h->zero) after = ll_cost_gather(s->c, s->data, params * h->system->param_bytes);
+    if (h->system->sums > 0) sums *= h->system->sums, after *= h->system->sums;
     s->out->moved += grads * (h->zero ? 1 : 2) + (h->zero ? params * h->system->param_bytes : 0);
     if (h->system->overlap_data) {
         sums = ll_cost_beside(&s->c->chip, back, sums) - back;
@@ -176,7 +180,9 @@ static double kept(const step *s, ll_remake remake)
     double scores = remake == LL_REMAKE_NONE && !h->system->attention
                         ? (4 + mask) * s->m->heads * s->m->seq / s->m->width / h->tensor
                         : 0;
-    double outside = (8 + 2 * mask) / cut, inside = (8 + 16 * ffn) / h->tensor;
+    double heads = 4 + 4 * s->m->kv_heads / s->m->heads;
+    double outside = (8 + 2 * mask) / cut, inside = (heads + 16 * ffn) / h->tensor;
+    if (remake == LL_REMAKE_FFN) outside = (4 + 2 * mask) / cut, inside = heads / h->tensor;
     if (!strcmp(h->precision, "fp8")) inside *= 0.75;
     return sbh * (outside + inside + scores);
 }
@@ -199,7 +205,7 @@ static void find_memory(step *s, const double *peak)
                       .gradients = params * (y->grad_bytes + y->kept_bytes) / per[1],
                       .optimizer = params * y->state_bytes / per[2],
                       .activations = (h->pipe > 1 ? peak[r] : layers) * kept(s, h->remake)};
-        if (h->remake == LL_REMAKE_FULL) b.activations += kept(s, LL_REMAKE_NONE);
+        if (h->remake >= LL_REMAKE_FFN) b.activations += kept(s, LL_REMAKE_NONE);
         if (h->zero >= 3)
             b.buffers +=
                 s->layer_params * (2 * y->param_bytes + y->grad_bytes) / (y->gathers > 2 ? 4 : 1);

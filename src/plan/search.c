@@ -41,7 +41,7 @@ const char *ll_how_schedule(const ll_how *h)
 
 const char *ll_remake_name(ll_remake r)
 {
-    static const char *const names[] = {"none", "selective", "full"};
+    static const char *const names[] = {"none", "selective", "ffn", "full"};
     return names[r];
 }
 
@@ -74,7 +74,7 @@ static ll_err try_memory(walk *w, ll_how h)
         if (zero >= 2 && h.pipe > 1) continue;
         for (int r = 0; r <= LL_REMAKE_FULL; r++) {
             if (s->remake >= 0 && s->remake != r) continue;
-            if (r == LL_REMAKE_SELECTIVE && h.system->attention) continue;
+            if (r == LL_REMAKE_FFN || (r == LL_REMAKE_SELECTIVE && h.system->attention)) continue;
             h.zero = zero, h.remake = (ll_remake)r;
             TRY(try_one(w, &h));
             if (w->out->best[w->out->n - 1].fits) break;

@@ -185,6 +185,67 @@ static void bad_cells(void **state)
 
 /* 175 billion parameters on 64 chips: the best plan fits, no plan that fits is quicker, what is
  * asked for is kept, and more memory never makes it slower. */
+static void what_is_made_again(void **state)
+{
+    (void)state;
+    LL_OWN(ll_arena) a = ll_arena_new();
+    LL_OWN(ll_cluster) c = NULL;
+    assert_int_equal(ll_cluster_load("dgx-a100", &c), LL_OK);
+    ll_lm m = {48, 4096, 16384, 32, 8, 2048, 51200, .tied = true};
+    ll_outcome o[LL_REMAKE_FULL + 1];
+    for (ll_remake r = LL_REMAKE_NONE; r <= LL_REMAKE_FULL; r++) {
+        ll_how h = {.data = 8,
+                    .tensor = 1,
+                    .pipe = 1,
+                    .context = 1,
+                    .virtual_stages = 1,
+                    .zero = 3,
+                    .micro_batch = 4,
+                    .n_micro = 1,
+                    .remake = r,
+                    .precision = "bf16",
+                    .system = &ll_system_loopline};
+        assert_int_equal(ll_lm_step(c, &m, &h, a, false, &o[r]), LL_OK);
+    }
+    for (int r = LL_REMAKE_FFN; r <= LL_REMAKE_FULL; r++) {
+        assert_true(o[r].step_s > o[r - 1].step_s);
+        assert_true(o[r].bytes.activations < o[r - 1].bytes.activations);
+    }
+}
+
+/* Heads that a row leaves out, stages of what is left over, days on which a machine was slower. */
+static void facts_of_sources(void **state)
+{
+    static const char rows[] =
+        "id,source,model,layers,hidden,heads,seq,vocab,gpu,gpus,tp,pp,dp,micro_batch,global_batch,"
+        "recompute,precision,sharding,notes,iter_time_s\n"
+        "1,BigScience,GPT,78,13824,96,2048,250880,A100,384,4,12,8,2,2048,full,fp16,zero1,"
+        "after PCIe/NUMA fix,1\n"
+        "2,BigScience,GPT,78,13824,,2048,250880,A100,384,4,12,8,2,2048,full,fp16,zero1,"
+        "after PCIe/NUMA fix,1\n"
+        "3,BigScience,GPT,78,13824,96,2048,250880,A100,384,4,12,8,2,2048,full,fp16,zero1,,1\n"
+        "4,BigScience,GPT,84,13824,96,2048,250880,A100,384,4,12,8,2,2048,full,fp16,zero1,"
+        "after PCIe/NUMA fix,1\n"
+        "5,x,Llama MaxText,80,8192,64,4096,32000,H100,64,1,1,64,2,128,none,bf16,zero3,,1\n"
+        "6,x,Llama MaxText,80,8192,64,4096,32000,H100,64,1,1,64,2,128,,bf16,zero3,,1\n"
+        "7,x,Llama MaxText,80,8192,64,4096,32000,H100,64,1,1,64,2,128,full,bf16,zero3,,1\n";
+    (void)state;
+    LL_OWN(ll_arena) a = ll_arena_new();
+    ll_published *r;
+    int n;
+    assert_int_equal(ll_published_read(rows, strlen(rows), "t.csv", NULL, 0, NULL, a, &r, &n),
+                     LL_OK);
+    for (int i = 0; i < n; i++)
+        if (r[i].why) fail_msg("row %d: %s", i, r[i].why);
+    assert_true(r[0].predicted == r[1].predicted);
+    assert_true(fabs(r[2].predicted / r[0].predicted - 1.05) < 1e-9);
+    /* 7 layers and a last one: as 7 in each stage, but for the head, which is in the last. */
+    assert_true(r[0].predicted < r[3].predicted && r[0].predicted > 0.8 * r[3].predicted);
+    /* What a row does not say that it made again is the least that fits. */
+    assert_true(r[4].flagged && !r[5].flagged && !r[6].flagged);
+    assert_true(r[4].predicted < r[5].predicted && r[5].predicted <= r[6].predicted);
+}
+
 static void searches(void **state)
 {
     (void)state;
@@ -236,6 +297,8 @@ int main(void)
         cmocka_unit_test(costs),
         cmocka_unit_test(published_rows),
         cmocka_unit_test(bad_cells),
+        cmocka_unit_test(what_is_made_again),
+        cmocka_unit_test(facts_of_sources),
         cmocka_unit_test(searches),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
