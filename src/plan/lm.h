@@ -13,8 +13,8 @@ typedef struct ll_lm {
     double counted; /* parameters, with all that is small; 0: as follows from the above */
 } ll_lm;
 
-/* What the backward pass makes again: nothing, attention's scores, norms and the feed-forward part up
- * to its last product, all of a layer. */
+/* What the backward pass makes again: nothing, attention's scores, norms and the feed-forward part
+ * up to its last product, all of a layer. */
 typedef enum ll_remake {
     LL_REMAKE_NONE,
     LL_REMAKE_SELECTIVE,

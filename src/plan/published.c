@@ -339,7 +339,7 @@ static double measured_step(const table *t, int64_t row, const ll_lm *m)
     return s;
 }
 
-/* A step; a row that does not say what is made again made the least that fits, of those that ran. */
+/* A step; a row that does not say what is made again made the least that fits. */
 static ll_err try_step(const table *t, int64_t row, const ll_cluster *c, const ll_lm *m, ll_how *h,
                        ll_outcome *o, bool *fits)
 {
