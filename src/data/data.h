@@ -179,6 +179,7 @@ size_t ll_loader_bytes(const ll_dataset *d, int64_t samples);
 void ll_loader_ask(ll_loader *l, int64_t k, int64_t shift);
 /* The next batch; it stays valid until the next call. A failure of the thread shows here. */
 ll_err ll_loader_next(ll_loader *l, ll_data_batch *out);
+int ll_loader_threads(const ll_loader *l); /* that make samples, or read their files */
 void ll_loader_close(ll_loader *l);
 LL_OWNED(ll_loader, ll_loader_close);
 

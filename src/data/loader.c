@@ -270,6 +270,11 @@ static void forget(const ll_loader *l)
             ll_fetcher_forget(l->d->fetcher, &needs[i]);
 }
 
+int ll_loader_threads(const ll_loader *l)
+{
+    return l->fetching > l->running ? l->fetching : l->running;
+}
+
 void ll_loader_close(ll_loader *l)
 {
     if (!l) return;

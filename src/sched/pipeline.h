@@ -93,6 +93,7 @@ typedef struct ll_pipeline_costs {
     const ll_edge *edges;    /* NULL: each stage sends to the next */
     int n_edge;              /* of edges */
     const double *send;      /* [edges] seconds, between ranks, either way; NULL: none */
+    bool in_turn;            /* messages of an edge, one way, follow one another */
     bool goes_on;            /* a rank begins the next step when it is done, not when all are */
 } ll_pipeline_costs;
 

@@ -13,6 +13,7 @@ typedef struct sim {
     double **start, **end;
     int *next;    /* [n_rank] action */
     int *made[2]; /* as done: the step that it was made in */
+    double *free; /* [2][edge] when its last message has come, forward and back; NULL: no matter */
 } sim;
 
 static double *done(const sim *s, ll_action_kind kind, int stage, int micro)
@@ -48,13 +49,18 @@ static double ready(const sim *s, ll_action a, int step)
 {
     double t = 0;
     ll_near_stages n = ll_hoods_of(&s->hoods, a.kind, a.stage, true);
+    for (int i = 0; s->free && i < n.n; i++) /* all are known, or no message is counted */
+        if (*done(s, a.kind, n.stage[i], a.micro) < 0) return -1;
     for (int i = 0; i < n.n; i++) {
         double end = *done(s, a.kind, n.stage[i], a.micro);
         if (end < 0) return -1;
         int made = s->steps ? *made_in(s, a.kind, n.stage[i], a.micro) : step;
         if (made < step && (end = step_end(s, s->p->rank_of[n.stage[i]], made)) < 0) return -1;
-        if (s->costs->send && s->p->rank_of[n.stage[i]] != s->p->rank_of[a.stage])
-            end += s->costs->send[n.edge[i]];
+        if (s->costs->send && s->p->rank_of[n.stage[i]] != s->p->rank_of[a.stage]) {
+            double *free = s->free ? &s->free[2 * n.edge[i] + (a.kind != LL_ACT_F)] : NULL;
+            end = (free ? fmax(end, *free) : end) + s->costs->send[n.edge[i]];
+            if (free) *free = end;
+        }
         t = fmax(t, end);
     }
     return t;
@@ -153,6 +159,7 @@ ll_err ll_pipeline_simulate(ll_arena *arena, const ll_pipeline *one, const ll_pi
     TRY(check_costs(p, costs));
     TRY(ll_hoods_make(arena, p->n_stage, costs->edges, costs->n_edge, &s.hoods));
     int64_t cells = (int64_t)p->n_stage * p->n_micro;
+    if (costs->in_turn) s.free = LL_NEW_ARRAY(arena, double, 2 * (p->n_stage + costs->n_edge));
     for (int pass = 0; pass < 2; pass++) {
         s.done[pass] = LL_NEW_ARRAY(arena, double, cells);
         for (int64_t i = 0; i < cells; i++) s.done[pass][i] = -1;

@@ -1,10 +1,13 @@
-/* foresee.c: kernels timed one by one, and the step that they add up to. */
+/* foresee.c: kernels timed, links measured, and the step that they add up to. */
 #include "train/foresee.h"
 
 #include "base/file.h"
 #include "base/now.h"
 #include "base/stats.h"
+#include "base/num.h"
 #include "train/ranks.h"
+#include "train/setup.h"
+#include "tune/tune.h"
 
 #include <fcntl.h>
 #include <jansson.h>
@@ -12,8 +15,9 @@
 #include <stdio.h>
 #include <unistd.h>
 
-enum { TIMES = 5, KINDS = 512 };
-static const double patience_s = 1.5, enough_s = 0.02; /* for all kernels; for one */
+enum { TIMES = 5, KINDS = 512, LEAST = 3, PASSES = 32 };
+/* For all kernels; for one; a pass that is repeated for so long. */
+static const double patience_s = 1.5, enough_s = 0.02, passes_s = 1.2;
 
 typedef struct kernel { /* calls that take as long as each other */
     int first;          /* instruction */
@@ -27,6 +31,11 @@ typedef struct foresight {
     double began;
     double timed_s, timed_bytes, timed_flops; /* of what was timed: rates for what was not */
     double copy_rate;                         /* bytes a second */
+    char *room; /* where results go that would change parameters or state */
+    size_t room_bytes;
+    const double *each; /* [instr] seconds, in the program's order; NULL: by kind */
+    ll_link_model links;
+    bool far; /* ranks are on several nodes: messages are under way while kernels run */
 } foresight;
 
 static bool same_types(const ll_program *p, const int *a, const int *b, int n)
@@ -56,15 +65,56 @@ static bool is_harmless(const ll_program *p, const ll_instr *x)
     return true;
 }
 
+enum { MOST_OUT = 8 };
+
+static size_t result_bytes(const ll_program *p, const ll_instr *x)
+{
+    size_t sum = 0;
+    for (int i = 0; i < x->n_out; i++) sum += ll_align64(p->slots[x->out[i]].bytes);
+    return sum;
+}
+
+static bool can_run(const foresight *f, const ll_instr *x)
+{
+    const ll_program *p = f->s->p;
+    return is_harmless(p, x) || (x->n_out <= MOST_OUT && result_bytes(p, x) <= f->room_bytes);
+}
+
+/* Runs an instruction's kernel; what it would change is left as it is. */
+static ll_err run_dry(const foresight *f, int i)
+{
+    const ll_bound *b = &f->s->e->instrs[i];
+    ll_kcall call = b->call;
+    ll_tensor out[MOST_OUT];
+    char *at = f->room;
+    for (int k = 0; k < call.n_out && !is_harmless(f->s->p, b->instr); k++) {
+        out[k] = call.out[k];
+        out[k].data = at;
+        at += ll_align64(f->s->p->slots[b->instr->out[k]].bytes);
+        if (k + 1 == call.n_out) call.out = out;
+    }
+    return b->instr->kernel.run(&call);
+}
+
+/* Numbers that arithmetic is as quick with as it will be: no leftovers that happen to be denormal,
+ * no index that is out of range. */
+static void fill(const foresight *f, const ll_tensor *t, int slot)
+{
+    const ll_slot *s = &f->s->p->slots[slot];
+    if (s->region == LL_WORK || (s->input && f->s->p->slots[s->input].kind == LL_BATCH))
+        memset(t->data, ll_dtype_is_float(s->type.dtype) ? 0x3c : 0, s->bytes);
+}
+
 static ll_err time_kernel(foresight *f, int i, double *seconds)
 {
     const ll_bound *b = &f->s->e->instrs[i];
     double times[TIMES], all = 0;
     int n = 0;
-    TRY(b->instr->kernel.run(&b->call)); /* pages, caches, tables */
+    for (int k = 0; k < b->call.n_in; k++) fill(f, &b->call.in[k], b->instr->in[k]);
+    TRY(run_dry(f, i)); /* pages, caches, tables */
     while (n < TIMES && (n < 2 || all < enough_s)) {
         double start = ll_now();
-        TRY(b->instr->kernel.run(&b->call));
+        TRY(run_dry(f, i));
         times[n] = ll_now() - start;
         all += times[n++];
     }
@@ -89,12 +139,16 @@ static ll_err cost(foresight *f, int i, double *seconds)
     const ll_instr *x = &p->instrs[i];
     *seconds = 0;
     if (!x->kernel.run) return LL_OK;
+    if (f->each && can_run(f, x)) {
+        *seconds = f->each[i];
+        return LL_OK;
+    }
     for (int k = 0; k < f->n; k++)
         if (alike(p, &p->instrs[f->kernels[k].first], x)) {
             *seconds = f->kernels[k].seconds;
             return LL_OK;
         }
-    bool may = f->n < KINDS && is_harmless(p, x) && ll_now() - f->began < patience_s;
+    bool may = f->n < KINDS && can_run(f, x) && ll_now() - f->began < patience_s;
     if (may)
         TRY(time_kernel(f, i, seconds));
     else
@@ -103,15 +157,30 @@ static ll_err cost(foresight *f, int i, double *seconds)
     return LL_OK;
 }
 
-/* A collective among ranks of one machine, which copy to and from each other. */
-static double talk(const foresight *f, const ll_instr *x)
+/* By the steps of the algorithm that will be taken, over the links as they were measured. */
+static double talk(const foresight *f, int i)
 {
-    const ll_mesh *m = &f->s->place->mesh;
+    const ll_instr *x = &f->s->p->instrs[i];
+    const ll_transfer *t = f->s->e->instrs[i].transfer;
+    const ll_link_model *m = &f->links;
     double bytes = 0;
-    if (!x->collective) return 0;
+    if (!x->collective || x->collective == LL_RECV) return 0;
     for (int o = 0; o < x->n_in; o++)
-        bytes += ll_collective_sent(m, x->collective, x->attrs[o], &f->s->p->slots[x->in[o]].type);
-    return 10e-6 + 2 * bytes / f->copy_rate;
+        bytes += ll_collective_sent(&f->s->place->mesh, x->collective, x->attrs[o],
+                                    &f->s->p->slots[x->in[o]].type);
+    double packed = t->packing ? 2 * bytes * m->kappa : 0;
+    ll_coll_spec spec = t->call.spec;
+    const ll_algo *algo;
+    size_t elem = ll_dtype_bytes(t->call.dtype);
+    spec.size = ll_comm_size(t->c);
+    spec.node = ll_comm_nodes(t->c);
+    if (!t->call.sched && !t->codec && !t->subsets &&
+        ll_choose(ll_comm_table(t->c), &spec, elem, ll_comm_has_window(t->c),
+                  ll_comm_options(t->c)->canonical, &algo, &spec.segment) == LL_OK) {
+        double s = ll_tune_predict(m, &spec, algo, elem, ll_comm_window_bytes(t->c));
+        if (s > 0) return s + packed;
+    }
+    return m->alpha[f->far] + bytes * m->beta[f->far] + packed;
 }
 
 /* In memory that every step makes anew, or where that is small in a little of its own. */
@@ -132,6 +201,80 @@ static void measure_copies(foresight *f)
         best = fmin(best, ll_now() - start);
     }
     f->copy_rate = 2 * (double)half / fmax(best, 1e-9); /* read and written */
+}
+
+/* A pass over the kernels, in order; each[i]: what instruction i took. */
+static ll_err time_pass(const foresight *f, double *each, double *seconds)
+{
+    const ll_program *p = f->s->p;
+    double start = ll_now(), from = start;
+    for (int i = 0; i < p->n_instr; i++) {
+        const ll_bound *b = &f->s->e->instrs[i];
+        for (int k = 0; b->instr->collective && k < b->call.n_out; k++)
+            fill(f, &b->call.out[k], b->instr->out[k]); /* as if it came from others */
+        if (b->instr->collective) from = ll_now();
+        if (!b->instr->kernel.run || !can_run(f, b->instr)) continue;
+        TRY(run_dry(f, i));
+        double now = ll_now();
+        each[i] = now - from;
+        from = now;
+    }
+    *seconds = ll_now() - start;
+    return LL_OK;
+}
+
+static int by_first(const void *a, const void *b)
+{
+    double x = **(double *const *)a, y = **(double *const *)b;
+    return (x > y) - (x < y);
+}
+
+/* Small nets' kernels are as quick as the caches that those before them leave: whole passes, of
+ * which the middle half counts. Of a long pass what was timed of each kind is left. */
+static ll_err time_passes(foresight *f, ll_arena *arena)
+{
+    const ll_program *p = f->s->p;
+    int n = p->n_instr, passes = 0;
+    double *rows[PASSES], *sum = LL_NEW_ARRAY(arena, double, n), all = 0, start = ll_now(), s;
+    for (int i = 0; i < n; i++) {
+        TRY(cost(f, i, &s));
+        all += s;
+        const ll_bound *b = &f->s->e->instrs[i];
+        for (int k = 0; k < b->call.n_in; k++)
+            if (p->slots[b->instr->in[k]].input) fill(f, &b->call.in[k], b->instr->in[k]);
+    }
+    if (all > passes_s / 4) return LL_OK;
+    TRY(time_pass(f, sum, &s)); /* pages, tables */
+    while (passes < PASSES && (passes < LEAST || ll_now() - start < passes_s)) {
+        rows[passes] = LL_NEW_ARRAY(arena, double, n + 1);
+        TRY(time_pass(f, rows[passes] + 1, &rows[passes][0]));
+        passes++;
+    }
+    qsort(rows, (size_t)passes, sizeof *rows, by_first);
+    int from = passes / 4, to = passes - passes / 4;
+    memset(sum, 0, sizeof *sum * (size_t)n);
+    for (int k = from; k < to; k++)
+        for (int i = 0; i < n; i++) sum[i] += rows[k][i + 1] / (to - from);
+    for (int i = 0; i < n; i++) {
+        f->timed_s += sum[i];
+        f->timed_flops += sum[i] > 0 ? f->s->p->instrs[i].flops : 0;
+    }
+    f->each = sum;
+    return LL_OK;
+}
+
+/* For the results of the largest update, if that is not very large. */
+static void find_room(foresight *f, ll_arena *arena)
+{
+    enum { MOST = 32 << 20 };
+    const ll_program *p = f->s->p;
+    for (int i = 0; i < p->n_instr; i++) {
+        size_t bytes = result_bytes(p, &p->instrs[i]);
+        if (p->instrs[i].kernel.run && !is_harmless(p, &p->instrs[i]) && bytes <= MOST &&
+            bytes > f->room_bytes)
+            f->room_bytes = bytes;
+    }
+    f->room = (char *)ll_arena_alloc(arena, f->room_bytes + 64);
 }
 
 /* Instructions from .. to-1, so many times; what would change parameters or state is left out. */
@@ -187,17 +330,30 @@ static ll_err foresee_device(ll_exec *e, double *seconds)
     return LL_OK;
 }
 
-/* Instructions one after another. */
+/* Instructions one after another; communication between nodes on a clock of its own. */
 static ll_err foresee_plain(foresight *f, double *seconds)
 {
     const ll_program *p = f->s->p;
-    *seconds = 0;
+    LL_OWN(ll_arena) arena = ll_arena_new();
+    double *cost_s = LL_NEW_ARRAY(arena, double, p->n_instr + 1), now = 0, talked = 0;
+    double *ends = LL_NEW_ARRAY(arena, double, p->n_instr + 1);
     for (int i = 0; i < p->n_instr; i++) {
-        double s;
-        TRY(cost(f, i, &s));
-        if (f->s->place) s += talk(f, &p->instrs[i]);
-        *seconds += s * ll_program_times(p, i);
+        TRY(cost(f, i, &cost_s[i]));
+        if (f->s->place) cost_s[i] += talk(f, i);
     }
+    for (int s = LL_MICRO; s <= LL_UPDATE; s++)
+        for (int k = 0; k < (s == LL_MICRO ? ll_program_rounds(p) : 1); k++)
+            for (int i = s ? p->end[s - 1] : 0; i < p->end[s]; i++) {
+                const ll_instr *x = &p->instrs[i];
+                if (s == LL_MICRO && x->last && k + 1 < ll_program_rounds(p)) continue;
+                if (x->wait)
+                    now = fmax(now, ends[x->pair]);
+                else if (x->collective && f->far)
+                    ends[i] = talked = fmax(now, talked) + cost_s[i];
+                else
+                    now += cost_s[i];
+            }
+    *seconds = fmax(now, talked);
     return LL_OK;
 }
 
@@ -215,7 +371,7 @@ static ll_err foresee_pipe(foresight *f, ll_comm *c, double *seconds)
         double s = 0;
         const ll_instr *x = &p->instrs[i];
         rc = cost(f, i, &s);
-        s += talk(f, x);
+        if (!f->far || x->collective != LL_SEND) s += talk(f, i);
         if (x->action > 0 && x->action <= p->pipe->n_action) {
             const ll_action *a = &p->pipe->actions[x->action - 1];
             int kind = a->kind == LL_ACT_F ? 0 : a->kind == LL_ACT_W ? 2 : 1;
@@ -224,12 +380,16 @@ static ll_err foresee_pipe(foresight *f, ll_comm *c, double *seconds)
             after += s;
     }
     TRY(ll_ranks_agree(c, rc));
+    for (int k = 0; f->far && k < plan->costs.n_edge; k++) /* of a rank, its part of the batch */
+        send[k] =
+            f->links.alpha[1] + plan->costs.send[k] / LL_FLOPS_PER_BYTE / copies * f->links.beta[1];
     for (int k = 0; k < 3; k++)
         for (int i = 0; i < n; i++) TRY(ll_ranks_sum(c, &t[k][i]));
     TRY(ll_ranks_max(c, &after));
     ll_pipeline_costs costs = plan->costs;
     ll_pipeline_times times;
     costs.f = t[0], costs.i = t[1], costs.w = t[2], costs.send = send;
+    costs.in_turn = true;
     TRY(ll_pipeline_simulate(arena, plan->pipeline, &costs, &times));
     *seconds = times.makespan + after;
     return LL_OK;
@@ -241,9 +401,50 @@ ll_err ll_foresee_step(const ll_session *s, ll_comm *c, double *seconds)
     *seconds = NAN;
     if (s->wide || s->opts.exact || (s->machine->device && s->place)) return LL_OK;
     if (s->machine->device) return foresee_device(s->e, seconds);
+    LL_OWN(ll_arena) arena = ll_arena_new();
     measure_copies(&f);
+    find_room(&f, arena);
+    if (c) TRY(ll_tune_links(c, &f.links));
+    f.far = c && ll_ranks_nodes(c) > 1;
+    if (c) TRY(ll_comm_barrier(c)); /* kernels of all ranks run at once */
+    TRY(ll_ranks_agree(c, time_passes(&f, arena)));
     if (s->plan && s->plan->pipeline) return foresee_pipe(&f, c, seconds);
     TRY(ll_ranks_agree(c, foresee_plain(&f, seconds)));
+    return ll_ranks_max(c, seconds);
+}
+
+/* Samples are made beside the step by a thread, which costs nothing only where a core is free. */
+ll_err ll_foresee_data(const ll_run *r, const ll_dataset *d, const ll_loader *l,
+                       const ll_session *s, ll_comm *c, double *seconds)
+{
+    enum { READS = 3 };
+    LL_OWN(ll_arena) arena = ll_arena_new();
+    const ll_data_info *info = ll_dataset_info(d);
+    const ll_sampling how = ll_run_sampling(r);
+    int64_t first, count, micro = ll_run_micro_batches(r);
+    void *out[LL_MAX_FIELDS] = {0};
+    double times[READS], bytes = 0, start = ll_now();
+    int n = 0;
+    if (isnan(*seconds)) return LL_OK;
+    ll_session_rows(s, &first, &count);
+    if (!count) first = 0, count = r->train.batch / micro;
+    for (int i = 0; i < info->n_field; i++) {
+        out[i] = ll_arena_alloc(arena, (size_t)count * info->field_bytes[i]);
+        bytes += (double)(count * micro) * (double)info->field_bytes[i];
+    }
+    ll_err rc = LL_OK;
+    for (; rc == LL_OK && n < READS && (n < 1 || ll_now() - start < patience_s / 3); n++) {
+        double from = ll_now();
+        for (int64_t k = 0; rc == LL_OK && k < (n ? micro : 1); k++)
+            rc = ll_dataset_read(d, &how, first, count, out);
+        times[n] = (ll_now() - from) * (n ? 1 : (double)micro); /* the first is from the disk */
+    }
+    TRY(ll_ranks_agree(c, rc));
+    double made = (n > 1 ? fmin(times[1], times[n - 1]) : times[0]) / ll_loader_threads(l);
+    long cores = sysconf(_SC_NPROCESSORS_ONLN), ranks = c ? ll_comm_size(c) / ll_ranks_nodes(c) : 1;
+    bool busy = !s->machine->device && ranks * s->p->threads >= cores;
+    *seconds = busy ? *seconds + made : fmax(*seconds, made);
+    if (!s->machine->device) *seconds += 2 * bytes / 1e10; /* into the session */
     return ll_ranks_max(c, seconds);
 }
 

@@ -548,8 +548,10 @@ static ll_err run(trainer *t)
     t->report->val = (ll_score){NAN, NAN, 0};
     t->report->bubble = NAN;
     t->report->predicted_s = NAN;
-    if (!ll_trainer_is_restart(t)) /* the first has told it, and nobody waits for it again */
+    if (!ll_trainer_is_restart(t)) { /* the first has told it, and nobody waits for it again */
         TRY(ll_foresee_step(t->s, t->comm, &t->report->predicted_s));
+        TRY(ll_foresee_data(&t->own, t->data, t->loader, t->s, t->comm, &t->report->predicted_s));
+    }
     tell_start(t);
     ll_trainer_count_start(t);
     TRY(ll_trainer_catch_up(t, &(ll_stop){ask, t}));

@@ -63,12 +63,16 @@ static ll_err fit_links(ll_tuning *t, char *room)
         double small, large;
         size_t bytes = MIDDLE;
         TRY(time_exchange(t->c, pair, SMALL, 40, room, &small));
-        TRY(time_exchange(t->c, pair, MIDDLE, 6, room, &large));
+        TRY(time_exchange(t->c, pair, MIDDLE, t->budget_s < 1 ? 2 : 6, room, &large));
+        t->model.alpha[between] = small;
         if (large < 5e-3) { /* not a slow link: a longer look costs little */
             bytes = LARGE;
             TRY(time_exchange(t->c, pair, LARGE, 4, room, &large));
+        } else if (large < 0.3) { /* a shaped link lets some through at once: these are in both */
+            small = large;
+            bytes = 3 * (size_t)MIDDLE;
+            TRY(time_exchange(t->c, pair, 4 * (size_t)MIDDLE, 3, room, &large));
         }
-        t->model.alpha[between] = small;
         t->model.beta[between] = large > small ? (large - small) / (double)bytes : 0;
     }
     for (int i = 0; i < 2; i++) /* a kind of link that does not occur is as the other */
@@ -182,5 +186,13 @@ ll_err ll_tune_fit(ll_tuning *t)
     TRY(fit_work(t, room));
     if (t->model.share > 1) TRY(fit_crowded_links(t));
     if (ll_comm_has_window(t->c)) TRY(solve(t, "window1", &t->model.sigma));
+    return LL_OK;
+}
+
+ll_err ll_tune_links(ll_comm *c, ll_link_model *out)
+{
+    ll_tuning t = {.c = c, .budget_s = 0.3};
+    TRY(ll_tune_fit(&t));
+    *out = t.model;
     return LL_OK;
 }

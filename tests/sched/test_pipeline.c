@@ -324,6 +324,22 @@ static void times(void **state)
     ll_arena_free(a);
 }
 
+/* A slow link between two stages: what goes through it one way follows one another. */
+static void messages_in_turn(void **state)
+{
+    (void)state;
+    ll_arena *a = ll_arena_new();
+    static const double f[] = {1, 1}, i[] = {1, 1}, w[] = {0, 0}, send[] = {10};
+    ll_pipeline_costs c = {.f = f, .i = i, .w = w, .send = send};
+    const ll_pipeline *p = make(a, "gpipe", 2, 1, 4);
+    /* F of rank 0 end at 1 to 4; all are there 10 later; 4 of F and B each; 10 back; B. */
+    assert_true(is(simulate(a, p, &c).makespan, 11 + 8 + 10 + 1));
+    c.in_turn = true;
+    /* They come at 11, 21, 31 and 41; backward from 42 on, at 53 + 30, then B. */
+    assert_true(is(simulate(a, p, &c).makespan, 41 + 1 + 1 + 40 + 1));
+    ll_arena_free(a);
+}
+
 typedef struct set {
     int p, v, m;
     double f[16], i[16], w[16], bytes[16], send[16], limit[8];
@@ -625,12 +641,13 @@ static void pictures(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(all_pass),        cmocka_unit_test(what_can_be_asked),
-        cmocka_unit_test(wrong_ones),      cmocka_unit_test(crossing_sends),
-        cmocka_unit_test(edges_and_order), cmocka_unit_test(formulas),
-        cmocka_unit_test(going_on),        cmocka_unit_test(times),
-        cmocka_unit_test(automatic),       cmocka_unit_test(automatic_edges),
-        cmocka_unit_test(swapped),         cmocka_unit_test(round_trips),
-        cmocka_unit_test(texts),           cmocka_unit_test(pictures)};
+        cmocka_unit_test(all_pass),         cmocka_unit_test(what_can_be_asked),
+        cmocka_unit_test(wrong_ones),       cmocka_unit_test(crossing_sends),
+        cmocka_unit_test(edges_and_order),  cmocka_unit_test(formulas),
+        cmocka_unit_test(going_on),         cmocka_unit_test(times),
+        cmocka_unit_test(automatic),        cmocka_unit_test(automatic_edges),
+        cmocka_unit_test(swapped),          cmocka_unit_test(round_trips),
+        cmocka_unit_test(messages_in_turn), cmocka_unit_test(texts),
+        cmocka_unit_test(pictures)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
