@@ -2,8 +2,8 @@
  *
  * Kernels of the program run a few times on the session's own memory: in order where a pass is
  * short, else one of each op, attributes and shapes; those that would change parameters or state
- * are not run, but reckoned by their bytes. On a device they run in order, for a second or two. What
- * a step takes follows from the program: its instructions one after another, collectives by the
+ * write beside these, or are reckoned by their bytes. On a device all run in order, for a second.
+ * What a step takes follows from the program: its instructions in order, collectives by the
  * steps of their algorithms over the links as measured (tune.h), between nodes beside kernels, a
  * pipeline's actions by its schedule (sched/pipeline.h). Ranks time their kernels at the same time,
  * as they will work. */
