@@ -97,9 +97,6 @@ static inline const ll_solver *ll_solver_for(const ll_solver *list, const ll_kca
     return NULL;
 }
 
-/* Below this many elementary operations a kernel stays on one thread. */
-enum { LL_PARALLEL_WORK = 20000 };
-
 #ifdef __cplusplus
 }
 #endif

@@ -4,6 +4,9 @@
 #include "base/rng.h"
 #include "base/text.h"
 #include "kern/blocks.h"
+#include "kern/cpu/team.h"
+
+enum { DRAWN = 32 }; /* elementary operations of a number */
 
 /* Elements 4 block .. 4 block + 3. */
 static void draw(const ll_init *init, uint64_t seed, uint64_t stream, uint64_t block, double v[4])
@@ -42,7 +45,7 @@ static void fill_piece(const ll_init *init, uint64_t seed, uint64_t stream, cons
     const ll_shape *s = &small, *w = &large;
     if (blocks) small.d[s->n - 1] = large.d[s->n - 1] = LL_PACK;
     int64_t row = s->n ? s->d[s->n - 1] : 1, rows = row ? ll_numel(s) / row : 0;
-#pragma omp parallel for num_threads(threads) if (rows * row > LL_PARALLEL_WORK)
+#pragma omp parallel for num_threads(ll_team_for(threads, rows *row *DRAWN))
     for (int64_t r = 0; r < rows; r++) {
         int64_t rest = r, first = s->n ? piece->at[s->n - 1] : 0;
         int64_t stride = s->n ? w->d[s->n - 1] : 1;
@@ -82,7 +85,7 @@ void ll_init_fill(const ll_init *init, const char *name, uint64_t seed, const ll
         fill_piece(init, seed, stream, type, piece ? piece : &whole, blocks, threads, data);
         return;
     }
-#pragma omp parallel for num_threads(threads) if (n > LL_PARALLEL_WORK)
+#pragma omp parallel for num_threads(ll_team_for(threads, n *DRAWN))
     for (int64_t b = 0; b < (n + 3) / 4; b++) {
         double v[4];
         draw(init, seed, stream, (uint64_t)b, v);

@@ -299,6 +299,6 @@ void ll_chain_run(const ll_fused_attr *f, const ll_tensor *in, const ll_tensor *
     plan_steps(&p);
     p.tile = choose_tile(&p);
     plan_places(&p);
-    if (p.n * (p.cost + 1) < LL_PARALLEL_WORK) threads = 1;
+    threads = ll_team_for(threads, p.n * (p.cost + 1));
     ll_in_parts(threads, ll_ceil_div(p.n, p.tile), run_tiles, &p);
 }

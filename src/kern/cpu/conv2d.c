@@ -14,6 +14,7 @@
  * (gather, outer, im2col) bf16 operands with an f32 result. Images may go a few at once
  * (ll_kcall.at_once), which needs less room; conv2d_dw then adds up what they give, in order. */
 #include "kern/cpu/conv2d_int.h"
+#include "kern/cpu/team.h"
 
 extern const ll_solver conv2d_cpu[], conv2d_dx_cpu[], conv2d_dw_cpu[];
 ll_kernel conv2d_ref, conv2d_dx_ref, conv2d_dw_ref;
@@ -36,7 +37,7 @@ static ll_conv_shape shape_of(ll_conv_direction d, const ll_kcall *c)
     v.groups = v.a.groups;
     v.cg = v.c / v.groups, v.fg = v.f / v.groups;
     double work = (double)(v.n * v.oh * v.ow) * (double)(v.f * v.r * v.s * v.cg);
-    v.threads = work < LL_PARALLEL_WORK || c->threads < 1 ? 1 : c->threads;
+    v.threads = ll_team_for_products(c->threads, work);
     return v;
 }
 

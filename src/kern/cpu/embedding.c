@@ -72,11 +72,11 @@ ll_err LL_REAL(ll_embedding_grad)(const ll_kcall *c)
     TRY(check_index(a, (const int32_t *)c->in[1].data, n, v));
     enum { LINE = 64 / sizeof(ll_real) };
     int64_t lines = (width + LINE - 1) / LINE; /* threads share columns by whole cache lines */
-    int64_t team = ll_team(c, (n + v) * width);
-    if (team > lines) team = lines;
-#pragma omp parallel for num_threads((int)team) schedule(static)
+    int team = ll_team(c, (n + v) * width);
+#pragma omp parallel for num_threads(team) schedule(static)
     for (int64_t t = 0; t < team; t++) {
         int64_t from = t * lines / team * LINE, to = (t + 1) * lines / team * LINE;
+        if (from >= to) continue;
         add_rows(c, from, to < width ? to : width);
     }
     return LL_OK;

@@ -4,8 +4,9 @@
  * that and k is long (the gradient of a small weight), a range of k: the parts are then added in
  * order of k, so that the result does not depend on who was first. */
 #include "kern/cpu/gemm_int.h"
+#include "kern/cpu/team.h"
 
-enum { THREAD_WORK = 1 << 16 }; /* multiply-adds worth waking a thread for */
+enum { THREAD_WORK = 1 << 14 }; /* multiply-adds of a part, at least */
 
 typedef struct grid {
     int m, n, k; /* into how many parts each is cut */
@@ -29,7 +30,7 @@ static grid choose_grid(const ll_gemm_call *g)
 {
     grid best = {1, 1, 1};
     double work = (double)g->m * (double)g->n * (double)g->k, cost = part_cost(g, best);
-    int threads = g->threads;
+    int threads = ll_team_for_products(g->threads, work);
     if (threads > work / THREAD_WORK) threads = (int)(work / THREAD_WORK);
     for (int m = 1; m <= threads; m++) {
         grid d[2] = {{m, threads / m, 1}, {1, 1, m}};
@@ -126,7 +127,7 @@ void ll_gemm(const ll_gemm_call *g)
         return;
     }
     share room = share_of(g, d);
-#pragma omp parallel for num_threads(parts) schedule(static, 1)
+#pragma omp parallel for num_threads(g->threads) schedule(static, 1)
     for (int x = 0; x < parts; x++) {
         if (d.k > 1)
             run_k_part(g, d, x, room);

@@ -6,6 +6,7 @@
  * elements are laid out beside each other, so that the loop over the block is vector code whatever
  * the strides are. */
 #include "base/num.h"
+#include "kern/cpu/team.h"
 #include "kern/grid.h"
 
 #include <math.h>
@@ -154,7 +155,7 @@ static ll_err run(const ll_kcall *c, bool up)
 {
     job j = plan(c, up);
     int64_t items = j.rows * j.n_part, n = j.rows * j.row;
-    int threads = n < LL_PARALLEL_WORK ? 1 : items < c->threads ? (int)items : c->threads;
+    int threads = ll_team_for(c->threads, n);
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
     for (int64_t i = 0; i < items; i++) {
         int64_t from = i % j.n_part * j.part;

@@ -6,6 +6,7 @@
 #include "base/num.h"
 #include "kern/attr.h"
 #include "kern/cpu/gemm.h"
+#include "kern/cpu/team.h"
 #include "kern/einsum.h"
 
 ll_kernel matmul_cpu;
@@ -27,9 +28,9 @@ static void plan_scratch(plan *p, int threads)
     p->tile = p->sums > 1 && g->bf16_out;
     if (p->tile) g->bf16_out = false;
     bool even = p->products >= 4 * threads || p->products % threads == 0;
-    bool small = work < LL_PARALLEL_WORK;
+    bool small = ll_team_for_products(threads, work) == 1;
     p->share_loops = p->products > 1 && (even || small || threads == 1);
-    g->threads = p->share_loops || work < LL_PARALLEL_WORK ? 1 : threads;
+    g->threads = p->share_loops || small ? 1 : threads;
     p->one = p->share_loops ? ll_gemm_serial_scratch(g) : ll_gemm_scratch(g);
     if (p->tile) p->one += ll_align64((size_t)(g->m * g->n) * sizeof(float));
 }
@@ -111,7 +112,7 @@ ll_err matmul_cpu(const ll_kcall *c)
         return LL_OK;
     }
     double work = (double)p.products * (double)p.g.m * (double)p.g.n * (double)(p.g.k + 1);
-    int threads = work * (double)p.sums < LL_PARALLEL_WORK || c->threads < 1 ? 1 : c->threads;
+    int threads = ll_team_for_products(c->threads, work * (double)p.sums);
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int t = 0; t < threads; t++) {
         char *scratch = (char *)c->scratch + p.one * (size_t)t;

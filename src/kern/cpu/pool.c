@@ -8,6 +8,7 @@
  * each is written by one thread, and summed in one order. */
 #include "base/num.h"
 #include "kern/attr.h"
+#include "kern/cpu/team.h"
 #include "kern/kern.h"
 
 ll_kernel max_pool_cpu, max_pool_grad_cpu, max_pool_pick_cpu, avg_pool_cpu, avg_pool_grad_cpu;
@@ -58,7 +59,7 @@ static pool pool_of(const ll_kcall *k, const ll_tensor *image, const ll_tensor *
 static int threads(const ll_kcall *k, const pool *v)
 {
     int64_t work = v->n * v->c * ll_max64(v->h * v->w, v->oh * v->ow * v->a.size[0] * v->a.size[1]);
-    return work < LL_PARALLEL_WORK ? 1 : k->threads;
+    return ll_team_for(k->threads, work);
 }
 
 /* The image row (k = 0) or column (k = 1) where window o starts. */

@@ -6,6 +6,7 @@
  * 2. Level 0 becomes one that no other can lift above 0: sums below that are no term's.
  * 3. Most results have a large term among the first few: a row ends once all of its have. */
 #include "kern/attr.h"
+#include "kern/cpu/team.h"
 #include "kern/einsum.h"
 
 #include <math.h>
@@ -44,8 +45,7 @@ static plan make_plan(const ll_kcall *c)
     p.room = (p.room + 63) / 64 * 64;
     double work = (double)p.products * (double)p.panels * (double)p.l.row.extent * (double)p.depth;
     int64_t tasks = p.products * p.panels;
-    p.threads = work < LL_PARALLEL_WORK / 8 || c->threads < 1 ? 1 : c->threads;
-    if (tasks < p.threads) p.threads = tasks ? (int)tasks : 1;
+    p.threads = tasks > 1 ? ll_team_of(c->threads, work) : 1;
     return p;
 }
 

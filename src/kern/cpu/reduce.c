@@ -18,6 +18,7 @@
 #include "base/spec.h"
 #include "kern/attr.h"
 #include "kern/cpu/real.h"
+#include "kern/cpu/team.h"
 #include "kern/kern.h"
 
 #include <math.h>
@@ -335,7 +336,7 @@ ll_err LL_REAL(ll_reduce)(const ll_kcall *c, how how)
     if (needs_row_sums(&p)) p.row_sums = c->scratch;
     if (!p.rows && p.n_block > 1) p.run_sums = c->scratch;
     int64_t items = p.O * p.n_block * p.n_chunk;
-    int threads = n < LL_PARALLEL_WORK ? 1 : items < c->threads ? (int)items : c->threads;
+    int threads = items > 1 ? ll_team_for(c->threads, n) : 1;
     if (threads <= 1) {
         do_items(&p, items, 0, 1);
         if (p.row_sums) join_rows(&p, 0, results);

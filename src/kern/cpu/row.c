@@ -14,7 +14,7 @@ void ll_in_parts(int threads, int64_t n, ll_part *part, const void *job)
         part(job, 0, n);
         return;
     }
-#pragma omp parallel for num_threads(parts) schedule(static)
+#pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t t = 0; t < parts; t++) part(job, n * t / parts, n * (t + 1) / parts);
 }
 

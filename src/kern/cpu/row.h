@@ -2,17 +2,18 @@
  * f32 over short stretches and in double over those, so their error does not grow with the length.
  */
 #pragma once
+#include "kern/cpu/team.h"
 #include "kern/kern.h"
 
-/* How many threads to use for so many elementary operations. */
+/* How many threads to use for so many elementary operations: 1 or all. */
 static inline int ll_team(const ll_kcall *c, int64_t work)
 {
-    return work < LL_PARALLEL_WORK || c->threads < 1 ? 1 : c->threads;
+    return ll_team_for(c->threads, work);
 }
 
 /* Makes items [from, to) of a job. */
 typedef void ll_part(const void *job, int64_t from, int64_t to);
-/* Makes n items in even parts, on so many threads, or fewer where there are fewer items. */
+/* Makes n items in even parts, one for each thread, or fewer where there are fewer items. */
 void ll_in_parts(int threads, int64_t n, ll_part *part, const void *job);
 
 float ll_row_top(const float *x, int64_t n); /* the largest; NaNs are passed over */
