@@ -45,29 +45,29 @@ LL_AMX static inline void ll_amx_end(void)
     _tile_release();
 }
 
-/* Turns over 16 x 16 words. */
-LL_AMX_INLINE void ll_amx_turn(char *tile)
+/* 16 bytes of each of four places. The port that shuffles is what packing waits for: loads spare
+ * it. */
+LL_AMX_INLINE __m512i ll_amx_lanes(const char *x, int64_t step)
 {
-    enum { SIDE = LL_AMX_SIDE };
-    __m512i r[SIDE], s[SIDE];
-    for (int i = 0; i < SIDE; i++) r[i] = _mm512_load_si512(tile + 64 * i);
-    for (int i = 0; i < SIDE; i += 2) {
-        s[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
-        s[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+    __m512i v = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)x));
+    v = _mm512_mask_broadcast_i32x4(v, 0x00f0, _mm_loadu_si128((const __m128i *)(x + step)));
+    v = _mm512_mask_broadcast_i32x4(v, 0x0f00, _mm_loadu_si128((const __m128i *)(x + 2 * step)));
+    return _mm512_mask_broadcast_i32x4(v, 0xf000, _mm_loadu_si128((const __m128i *)(x + 3 * step)));
+}
+
+/* 16 x 16 words turned over, from rows of that stride in bytes. */
+LL_AMX_INLINE void ll_amx_turn(const char *from, int64_t stride, char *to)
+{
+    for (int w = 0; w < LL_AMX_SIDE; w += 4, from += 16, to += 4 * 64) {
+        __m512i a = ll_amx_lanes(from, 4 * stride);
+        __m512i b = ll_amx_lanes(from + stride, 4 * stride);
+        __m512i c = ll_amx_lanes(from + 2 * stride, 4 * stride);
+        __m512i d = ll_amx_lanes(from + 3 * stride, 4 * stride);
+        __m512i ab = _mm512_unpacklo_epi32(a, b), cd = _mm512_unpacklo_epi32(c, d);
+        _mm512_store_si512(to, _mm512_unpacklo_epi64(ab, cd));
+        _mm512_store_si512(to + 64, _mm512_unpackhi_epi64(ab, cd));
+        ab = _mm512_unpackhi_epi32(a, b), cd = _mm512_unpackhi_epi32(c, d);
+        _mm512_store_si512(to + 128, _mm512_unpacklo_epi64(ab, cd));
+        _mm512_store_si512(to + 192, _mm512_unpackhi_epi64(ab, cd));
     }
-    for (int i = 0; i < SIDE; i += 4)
-        for (int j = 0; j < 2; j++) {
-            r[i + 2 * j] = _mm512_unpacklo_epi64(s[i + j], s[i + j + 2]);
-            r[i + 2 * j + 1] = _mm512_unpackhi_epi64(s[i + j], s[i + j + 2]);
-        }
-    for (int i = 0; i < SIDE; i += 8)
-        for (int j = 0; j < 4; j++) {
-            s[i + j] = _mm512_shuffle_i32x4(r[i + j], r[i + j + 4], 0x88);
-            s[i + j + 4] = _mm512_shuffle_i32x4(r[i + j], r[i + j + 4], 0xdd);
-        }
-    for (int j = 0; j < 8; j++) {
-        r[j] = _mm512_shuffle_i32x4(s[j], s[j + 8], 0x88);
-        r[j + 8] = _mm512_shuffle_i32x4(s[j], s[j + 8], 0xdd);
-    }
-    for (int i = 0; i < SIDE; i++) _mm512_store_si512(tile + 64 * i, r[i]);
 }

@@ -97,6 +97,13 @@ static bool scattered_a(const ll_gemm_call *g, const ll_gemm_kind *kind, int64_t
     return true;
 }
 
+/* Whether tiles that want packed operands can have A as it is. */
+static bool rows_in_place(const ll_gemm_call *g, const ll_gemm_kind *kind)
+{
+    return kind->rows_in_place && g->a_cs == 1 && g->m % kind->rows_in_place == 0 &&
+           g->k % kind->k_step == 0 && !collides(g, g->a_rs);
+}
+
 static bool scattered_b(const ll_gemm_call *g, const ll_gemm_kind *kind, int64_t kc)
 {
     int64_t width = kind->nv * kind->lanes, span = kc * g->b_rs;
@@ -121,7 +128,7 @@ static form choose(const ll_gemm_call *g)
     f.kc = ll_round_up(ll_ceil_div(g->k, passes), kind->k_step);
     f.mc = ll_min64(a_chunk(g, kind) / (f.kc + 1), M_MAX) / kind->mr * kind->mr;
     f.mc = ll_round_up(ll_ceil_div(g->m, ll_ceil_div(g->m, f.mc)), kind->mr);
-    f.pack_a = g->bf16 || kind->packs || scattered_a(g, kind, f.kc);
+    f.pack_a = kind->packs ? !rows_in_place(g, kind) : g->bf16 || scattered_a(g, kind, f.kc);
     f.pack_b = g->bf16 || kind->packs || scattered_b(g, kind, f.kc);
     f.group = ll_max64(ll_min64(sized(g, B_CHUNK) / (width * (f.kc + 1)), panels), 1);
     f.nc = f.copy_c ? N_COPY / width * width : g->n;
@@ -242,7 +249,8 @@ static void run_tile(const block *k, panel *q, int64_t x)
         q->t.a = k->a + (size_t)(x * k->kp) * kind->bytes;
         q->t.a_rs = 1, q->t.a_cs = mr;
     } else {
-        q->t.a = (const char *)g->a + (size_t)((k->i + x) * g->a_rs + k->p * g->a_cs) * bytes;
+        q->t.a = (const char *)g->a +
+                 (size_t)((k->i + x) * g->a_rs + k->p * g->a_cs) * ll_gemm_in_bytes(g);
         q->t.a_rs = g->a_rs, q->t.a_cs = g->a_cs;
     }
     q->t.c = q->ragged ? edge : c;

@@ -1,8 +1,9 @@
 /* gemm_amx.c: bf16 products on x86-64's matrix instructions (AMX), where the CPU has them.
  *
- * A step is 32 of k: word w of a row has k = w and w + 16. Tiles 0 to 3 sum 32 x 32 of C in f32; 4
- * and 5 are A's, 6 and 7 B's. Of a packed tile of up to 32 rows each step has one or two blocks of
- * 16 rows, zero beyond the last row and the last k. */
+ * A step is 32 of k: word w of a row has k = 2 w and 2 w + 1, as rows of bf16 lie in memory: so A
+ * can be read in place. Tiles 0 to 3 sum 32 x 32 of C in f32; 4 and 5 are A's, 6 and 7 B's. Of a
+ * packed tile of up to 32 rows each step has one or two blocks of 16 rows, zero beyond the last row
+ * and the last k. */
 #if defined(__x86_64__) && defined(__linux__)
 #include "kern/cpu/amx.h"
 
@@ -19,28 +20,35 @@ LL_AMX_INLINE void store_rows(const float *from, int m, int n, const ll_gemm_til
         }
 }
 
+/* C is fetched row by row while k runs: it is needed at the end, and too much to be asked for at
+ * once. */
 LL_AMX static void tile(int mr, int nv, const ll_gemm_tile *t)
 {
     _Alignas(64) float room[MR * MR];
     const bool two = mr > SIDE, wide = nv > 1, whole = mr % SIDE == 0, goes_on = whole && t->add;
+    const bool in_place = whole && t->a_cs == 1;
     const char *a = (const char *)t->a, *b = (const char *)t->b;
-    float *c = whole ? (float *)t->c : room;
+    const int64_t a_row = in_place ? 2 * t->a_rs : 64, a_step = in_place ? 64 : 1024 * (1 + two);
+    const char *a2 = a + SIDE * a_row;
+    float *c = whole ? (float *)t->c : room, *fetch = c;
     int64_t rs = whole ? t->c_rs : MR, stride = 4 * rs;
+    int at_once = whole ? (int)ll_ceil_div(STEP * mr, ll_max64(t->k, 1)) : 0, fetched = 0;
     if (goes_on) {
         _tile_loadd(0, c, stride);
         if (wide) _tile_loadd(1, c + SIDE, stride);
         if (two) _tile_loadd(2, c + SIDE * rs, stride);
         if (two && wide) _tile_loadd(3, c + SIDE * rs + SIDE, stride);
+        at_once = 0;
     } else {
         _tile_zero(0);
         _tile_zero(1);
         _tile_zero(2);
         _tile_zero(3);
     }
-    for (int64_t p = 0; p < t->k; p += STEP) {
-        _tile_loadd(4, a, 64);
+    for (int64_t p = 0; p < t->k; p += STEP, a += a_step, a2 += a_step) {
+        _tile_loadd(4, a, a_row);
         _tile_loadd(6, b, 64);
-        a += LL_AMX_TILE, b += LL_AMX_TILE;
+        b += LL_AMX_TILE;
         _tile_dpbf16ps(0, 4, 6);
         if (wide) {
             _tile_loadd(7, b, 64);
@@ -48,10 +56,13 @@ LL_AMX static void tile(int mr, int nv, const ll_gemm_tile *t)
             _tile_dpbf16ps(1, 4, 7);
         }
         if (two) {
-            _tile_loadd(5, a, 64);
-            a += LL_AMX_TILE;
+            _tile_loadd(5, a2, a_row);
             _tile_dpbf16ps(2, 5, 6);
             if (wide) _tile_dpbf16ps(3, 5, 7);
+        }
+        for (int i = 0; i < at_once && fetched < mr; i++, fetched++, fetch += rs) {
+            __builtin_prefetch(fetch, 1);
+            __builtin_prefetch(fetch + nv * SIDE - 1, 1);
         }
     }
     _tile_stored(0, c, stride);
@@ -62,53 +73,105 @@ LL_AMX static void tile(int mr, int nv, const ll_gemm_tile *t)
 }
 
 /* ---- packing ---- */
-LL_AMX_INLINE __m512i load16(const uint16_t *x)
+/* 16 rows by 32 of k, which lie together: words as they are. */
+LL_AMX_INLINE void copy_block(const uint16_t *x, int64_t si, char *to)
 {
-    return _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)x));
+    for (int i = 0; i < SIDE; i++, x += si) _mm512_store_si512(to + 64 * i, _mm512_loadu_si512(x));
 }
 
-/* 16 rows by 32 of k, k in words of a row (by_rows: of A), or rows in those of a k. One of the
- * strides is 1. */
-LL_AMX_INLINE void pack_step(const uint16_t *x, int64_t si, int64_t sp, bool by_rows, char *to)
+/* 32 columns, which lie together, by 32 of k: words are made of the numbers of two k. ahead: where
+ * the next k begin, to be fetched. */
+LL_AMX_INLINE void join_blocks(const uint16_t *x, int64_t sp, int64_t ahead, char *to)
 {
-    int64_t next = sp == 1 ? si : sp, other = sp == 1 ? SIDE : SIDE * sp;
-    for (int i = 0; i < SIDE; i++, x += next)
-        _mm512_store_si512(to + 64 * i,
-                           _mm512_or_si512(load16(x), _mm512_slli_epi32(load16(x + other), 16)));
-    if ((sp == 1) != by_rows) ll_amx_turn(to);
+    const __m512i low = _mm512_set_epi64(11, 10, 3, 2, 9, 8, 1, 0);
+    const __m512i high = _mm512_set_epi64(15, 14, 7, 6, 13, 12, 5, 4);
+    for (int w = 0; w < SIDE; w++, x += 2 * sp) {
+        __m512i even = _mm512_loadu_si512(x), odd = _mm512_loadu_si512(x + sp);
+        __m512i l = _mm512_unpacklo_epi16(even, odd), h = _mm512_unpackhi_epi16(even, odd);
+        __builtin_prefetch(x + ahead);
+        __builtin_prefetch(x + ahead + sp);
+        _mm512_store_si512(to + 64 * w, _mm512_permutex2var_epi64(l, low, h));
+        _mm512_store_si512(to + LL_AMX_TILE + 64 * w, _mm512_permutex2var_epi64(l, high, h));
+    }
 }
 
-/* n rows (or columns) by kc of k. */
-LL_AMX static void pack(const uint16_t *from, int64_t si, int64_t sp, int64_t n, int64_t kc,
-                        bool by_rows, char *to)
+/* 32 rows, which lie together, by 32 of k: 32 x 32 numbers turned over, by way of a copy whose lines
+ * do not push each other out. */
+LL_AMX_INLINE void turn_blocks(const uint16_t *x, int64_t sp, int64_t ahead, char *to)
 {
-    uint16_t edge[SIDE * STEP];
-    for (int64_t first = 0; first < n; first += MR)
-        for (int64_t p = 0; p < kc; p += STEP)
-            for (int64_t i = first; i < ll_min64(n, first + MR); i += SIDE, to += LL_AMX_TILE) {
-                const uint16_t *x = from + i * si + p * sp;
-                int64_t rows = ll_min64(n - i, SIDE), ks = ll_min64(kc - p, STEP);
-                if (rows == SIDE && ks == STEP && (si == 1 || sp == 1)) {
-                    pack_step(x, si, sp, by_rows, to);
-                    continue;
-                }
-                memset(edge, 0, sizeof edge);
-                for (int64_t r = 0; r < rows; r++)
-                    for (int64_t k = 0; k < ks; k++) edge[r * STEP + k] = x[r * si + k * sp];
-                pack_step(edge, STEP, 1, by_rows, to);
+    _Alignas(64) char near[STEP * 64];
+    for (int k = 0; k < STEP; k++, x += sp) {
+        _mm512_store_si512(near + 64 * k, _mm512_loadu_si512(x));
+        __builtin_prefetch(x + ahead);
+    }
+    for (int i = 0; i < MR; i += 8, to += 8 * 64) {
+        __m512i r[8], s[8];
+        for (int j = 0; j < 8; j++) r[j] = ll_amx_lanes(near + 2 * i + 64 * j, 8 * 64);
+        for (int j = 0; j < 8; j += 2) {
+            s[j] = _mm512_unpacklo_epi16(r[j], r[j + 1]);
+            s[j + 1] = _mm512_unpackhi_epi16(r[j], r[j + 1]);
+        }
+        for (int j = 0; j < 8; j += 4)
+            for (int h = 0; h < 2; h++) {
+                r[j + 2 * h] = _mm512_unpacklo_epi32(s[j + h], s[j + h + 2]);
+                r[j + 2 * h + 1] = _mm512_unpackhi_epi32(s[j + h], s[j + h + 2]);
             }
+        for (int j = 0; j < 4; j++) {
+            _mm512_store_si512(to + 128 * j, _mm512_unpacklo_epi64(r[j], r[j + 4]));
+            _mm512_store_si512(to + 128 * j + 64, _mm512_unpackhi_epi64(r[j], r[j + 4]));
+        }
+    }
 }
 
-static void pack_a(const ll_gemm_call *g, int64_t i, int64_t m, int64_t p, int64_t kc, void *to)
+/* Of up to 32 rows by up to 32 of k, the blocks of 16 that have rows; zeros beyond. */
+LL_AMX static void pack_edge(const uint16_t *x, int64_t si, int64_t sp, int64_t rows, int64_t ks,
+                             bool of_b, char *to)
+{
+    uint16_t edge[MR * STEP] = {0};
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t k = 0; k < ks; k++) edge[r * STEP + k] = x[r * si + k * sp];
+    for (int64_t r = 0; r < rows; r += SIDE, to += LL_AMX_TILE)
+        if (of_b)
+            ll_amx_turn((const char *)(edge + r * STEP), 64, to);
+        else
+            copy_block(edge + r * STEP, STEP, to);
+}
+
+/* n rows of A (or columns of B) by kc of k. Words of A's run along a row, of B's along a k. */
+LL_AMX_INLINE void pack(const uint16_t *from, int64_t si, int64_t sp, int64_t n, int64_t kc,
+                        const bool of_b, char *to)
+{
+    for (int64_t first = 0; first < n; first += MR) {
+        int64_t rows = ll_min64(n - first, MR), step = ll_round_up(rows, SIDE) * STEP * 2;
+        for (int64_t p = 0; p < kc; p += STEP, to += step) {
+            const uint16_t *x = from + first * si + p * sp;
+            int64_t ahead = p + STEP < kc ? STEP * sp : MR - p * sp;
+            if (p + STEP <= kc && sp == 1 && rows % SIDE == 0)
+                for (int64_t r = 0; r < rows; r += SIDE)
+                    if (of_b)
+                        ll_amx_turn((const char *)(x + r * si), 2 * si, to + r * 64);
+                    else
+                        copy_block(x + r * si, si, to + r * 64);
+            else if (p + STEP <= kc && si == 1 && rows == MR)
+                (of_b ? join_blocks : turn_blocks)(x, sp, ahead, to);
+            else
+                pack_edge(x, si, sp, rows, ll_min64(kc - p, STEP), of_b, to);
+        }
+    }
+}
+
+LL_AMX static void pack_a(const ll_gemm_call *g, int64_t i, int64_t m, int64_t p, int64_t kc,
+                          void *to)
 {
     const uint16_t *a = (const uint16_t *)g->a + i * g->a_rs + p * g->a_cs;
-    pack(a, g->a_rs, g->a_cs, m, kc, true, (char *)to);
+    pack(a, g->a_rs, g->a_cs, m, kc, false, (char *)to);
 }
 
-static void pack_b(const ll_gemm_call *g, int64_t j, int64_t n, int64_t p, int64_t kc, void *to)
+LL_AMX static void pack_b(const ll_gemm_call *g, int64_t j, int64_t n, int64_t p, int64_t kc,
+                          void *to)
 {
     const uint16_t *b = (const uint16_t *)g->b + p * g->b_rs + j * g->b_cs;
-    pack(b, g->b_cs, g->b_rs, n, kc, false, (char *)to);
+    pack(b, g->b_cs, g->b_rs, n, kc, true, (char *)to);
 }
 
 static const ll_gemm_kind kind = {
@@ -124,6 +187,7 @@ static const ll_gemm_kind kind = {
     .pack_a = pack_a,
     .pack_b = pack_b,
     .packs = true,
+    .rows_in_place = SIDE,
     .begin = ll_amx_begin,
     .end = ll_amx_end,
 };

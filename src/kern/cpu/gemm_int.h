@@ -69,7 +69,10 @@ typedef struct ll_gemm_kind {
      * as high as there are rows, the last panel as many whole vectors wide as it needs. */
     void (*pack_a)(const ll_gemm_call *g, int64_t i, int64_t m, int64_t p, int64_t kc, void *to);
     void (*pack_b)(const ll_gemm_call *g, int64_t j, int64_t n, int64_t p, int64_t kc, void *to);
-    bool packs;                        /* tiles read packed operands alone */
+    bool packs; /* tiles read packed operands alone, but for the next */
+    /* A of so many rows, or a multiple, whose k lie together and need no rounding up: tiles read it
+     * where it lies (a_cs = 1); 0: none. */
+    int rows_in_place;
     void (*begin)(void), (*end)(void); /* around a product; NULL: nothing to do */
 } ll_gemm_kind;
 

@@ -132,16 +132,19 @@ INLINE void digits(const double *x, int64_t step, __m512i out[DIGITS])
  * strides is 1. */
 INLINE void pack_step(const double *x, int64_t si, int64_t sp, bool by_rows, char *to)
 {
+    _Alignas(64) char room[STEP_BYTES];
+    const bool turn = (sp == 1) != by_rows;
+    char *place = turn ? room : to;
     for (int i = 0; i < SIDE; i++) {
         __m512i d[DIGITS];
         if (sp == 1)
             digits(x + i * si, SIDE, d);
         else
             digits(x + i * sp, SIDE * sp, d);
-        for (int p = 0; p < DIGITS; p++) _mm512_store_si512(to + p * TILE + 64 * i, d[p]);
+        for (int p = 0; p < DIGITS; p++) _mm512_store_si512(place + p * TILE + 64 * i, d[p]);
     }
-    if ((sp == 1) != by_rows)
-        for (int p = 0; p < DIGITS; p++) ll_amx_turn(to + p * TILE);
+    if (turn)
+        for (int p = 0; p < DIGITS; p++) ll_amx_turn(place + p * TILE, 64, to + p * TILE);
 }
 
 /* n rows (or columns) by kc of k, as tiles; zeros beyond. */
