@@ -14,6 +14,7 @@
  * (gather, outer, im2col) bf16 operands with an f32 result. Images may go a few at once
  * (ll_kcall.at_once), which needs less room; conv2d_dw then adds up what they give, in order. */
 #include "kern/cpu/conv2d_int.h"
+#include "kern/cpu/gemm_int.h"
 #include "kern/cpu/team.h"
 
 extern const ll_solver conv2d_cpu[], conv2d_dx_cpu[], conv2d_dw_cpu[];
@@ -44,6 +45,23 @@ static ll_conv_shape shape_of(ll_conv_direction d, const ll_kcall *c)
 static bool few_channels(const ll_conv_shape *v)
 {
     return v->groups == 1 && v->a.stride[1] == 1 && v->c * v->s <= 8 && !v->bf16;
+}
+
+/* Where lanes would hold channels of the image, most of them none; at stride 1. */
+static bool few_results(const ll_conv_shape *v)
+{
+    return v->groups == 1 && v->a.stride[0] == 1 && v->a.stride[1] == 1 && 2 * v->c <= LL_LANES &&
+           !v->bf16 && !v->terms;
+}
+
+/* Where columns and a product are the quickest: of bf16 the one way to the CPU's own bf16 tiles, if
+ * they have enough to multiply; dx of few channels at a stride, where lanes would hold channels. */
+static bool columns_pay(const ll_conv_shape *v)
+{
+    bool tiles = v->bf16 && ll_gemm_bf16();
+    bool stride = v->a.stride[0] > 1 || v->a.stride[1] > 1;
+    if (tiles && v->r * v->s * v->cg >= 64 && v->fg >= 32) return true;
+    return v->d == LL_CONV_DX && stride && 4 * v->cg <= LL_LANES && v->fg >= 32 && !v->f64;
 }
 
 /* An algorithm for one of the three: [f64]. */
@@ -187,7 +205,8 @@ static void work_by(const way *w, const ll_kcall *c, double *done, double *padde
 #define ANY(name, direction, algorithm)                                                            \
     SOLVER(name, direction, 0, all_flops, algorithm##_room, algorithm##_room, algorithm,           \
            algorithm)                                                                              \
-    FITS(name, direction, !v.terms)
+    FITS(name, direction, !v.terms && !columns_pay(&v))                                            \
+    FITS(name##_first, direction, !v.terms && columns_pay(&v))
 #define FITS(name, direction, test)                                                                \
     static bool name##_fits(const ll_kcall *c)                                                     \
     {                                                                                              \
@@ -204,12 +223,14 @@ static void work_by(const way *w, const ll_kcall *c, double *done, double *padde
 BOTH(direct, LL_CONV, ll_conv_direct)
 BOTH(gather, LL_CONV, ll_conv_gather)
 BOTH(dx_gather, LL_CONV_DX, ll_conv_gather)
+BOTH(dx_direct, LL_CONV_DX, ll_conv_direct)
 BOTH(dw_direct, LL_CONV_DW, ll_conv_direct_dw)
 ANY(im2col, LL_CONV, ll_conv_im2col)
 ANY(dx_im2col, LL_CONV_DX, ll_conv_im2col)
 ANY(dw_im2col, LL_CONV_DW, ll_conv_im2col)
 BOTH(dw_outer, LL_CONV_DW, ll_conv_outer)
 FITS(direct, LL_CONV, few_channels(&v) && !v.terms)
+FITS(dx_direct, LL_CONV_DX, few_results(&v))
 FITS(dw_direct, LL_CONV_DW, few_channels(&v))
 ALL(winograd4, 4, ll_conv_winograd)
 ALL(winograd2, 2, ll_conv_winograd)
@@ -221,16 +242,26 @@ ALL(fft32, 32, ll_conv_fft)
         name, .scratch = f##_room, .run = f, .work = f##_work, .cuts = true, __VA_ARGS__           \
     }
 #define ASKED(p, name) ROW(#name, p##name, .fits = p##name##_fits, .asked = true)
+/* Listed first where it is the quickest, and last elsewhere. */
+#define FIRST(p) ROW("im2col", p##im2col, .fits = p##im2col_first_fits)
 #define OTHERS(p, ref)                                                                             \
     ROW("im2col", p##im2col, .fits = p##im2col_fits), ASKED(p, winograd4), ASKED(p, winograd2),    \
         ASKED(p, fft16), ASKED(p, fft32),                                                          \
     {                                                                                              \
         "plain", .run = ref, .asked = true                                                         \
     }
-const ll_solver conv2d_cpu[] = {
-    ROW("direct", direct, .fits = direct_fits), ROW("gather", gather), OTHERS(, conv2d_ref), {0}};
-const ll_solver conv2d_dx_cpu[] = {ROW("gather", dx_gather), OTHERS(dx_, conv2d_dx_ref), {0}};
-const ll_solver conv2d_dw_cpu[] = {ROW("direct", dw_direct, .fits = dw_direct_fits),
+const ll_solver conv2d_cpu[] = {FIRST(),
+                                ROW("direct", direct, .fits = direct_fits),
+                                ROW("gather", gather),
+                                OTHERS(, conv2d_ref),
+                                {0}};
+const ll_solver conv2d_dx_cpu[] = {FIRST(dx_),
+                                   ROW("direct", dx_direct, .fits = dx_direct_fits),
+                                   ROW("gather", dx_gather),
+                                   OTHERS(dx_, conv2d_dx_ref),
+                                   {0}};
+const ll_solver conv2d_dw_cpu[] = {FIRST(dw_),
+                                   ROW("direct", dw_direct, .fits = dw_direct_fits),
                                    ROW("outer", dw_outer),
                                    OTHERS(dw_, conv2d_dw_ref),
                                    {0}};

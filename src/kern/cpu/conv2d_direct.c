@@ -1,11 +1,14 @@
 /* conv2d_direct.c: conv2d and conv2d_dw of images of very few channels, such as the first layer of
- * LeNet-5 (1 channel, 6 filters of 5 x 5), where matrix kernels have too little to multiply.
+ * LeNet-5 (1 channel, 6 filters of 5 x 5), where matrix kernels have too little to multiply; and
+ * conv2d_dx, whose result has few (LeNet-5's second layer: 6).
  *
  * Vectors lie along a row of the image. An image is copied as planes, one for each channel, rows
  * padded with zeros at both sides; rows above and below the image are left out of the sums.
  *
  *     conv2d     a tile of up to 8 filters x 4 vectors of outputs is summed over all taps: each
  *                tap is the same row read from another column. Stored pixel by pixel.
+ *     conv2d_dx  of stride 1 is conv2d of dy by the filters turned round: dy's filters are its
+ *                channels, and the image's channels its filters.
  *     conv2d_dw  3 filters x 5 taps of one filter row are held as vectors of partial sums while
  *                all outputs of the image pass by, dy copied as planes too; lanes are added up at
  *                the very end.
@@ -221,7 +224,26 @@ static void run_row(const ll_conv_shape *v, const sizes *z, const ll_real *plane
     }
 }
 
-/* Filters [f][r][s][c] as tiles [r][c][s][MAX_MF], and each tap's place. */
+/* conv2d_dx as conv2d. */
+static ll_conv_shape turned(const ll_conv_shape *v)
+{
+    ll_conv_shape t = *v;
+    t.h = v->oh, t.w = v->ow, t.c = t.cg = v->f;
+    t.oh = v->h, t.ow = v->w, t.f = t.fg = v->c;
+    t.a.pad[0] = (v->r - 1) * v->a.dilation[0] - v->a.pad[0];
+    t.a.pad[2] = (v->s - 1) * v->a.dilation[1] - v->a.pad[2];
+    return t;
+}
+
+/* Place of tap r, s of channel c in filter f: [f][r][s][c], of conv2d_dx [c][r][s][f] from its end.
+ */
+static int64_t tap_at(const ll_conv_shape *v, int64_t f, int64_t r, int64_t s, int64_t c)
+{
+    if (v->d == LL_CONV_DX) return ((c * v->r + v->r - 1 - r) * v->s + v->s - 1 - s) * v->f + f;
+    return ((f * v->r + r) * v->s + s) * v->c + c;
+}
+
+/* Filters as tiles [r][c][s][MAX_MF], and each tap's place. */
 static void list_taps(const ll_conv_shape *v, const sizes *z, const ll_real *filter, ll_real *to,
                       int64_t *place)
 {
@@ -236,19 +258,21 @@ static void list_taps(const ll_conv_shape *v, const sizes *z, const ll_real *fil
             for (int64_t i = 0; i < MAX_MF; i++) {
                 int64_t r = k / (n_c * n_s), c = k / n_s % n_c, s = k % n_s;
                 bool real = k < z->taps && i < mf && f + i < v->f;
-                *to++ = real ? filter[(((f + i) * v->r + r) * v->s + s) * v->c + c] : 0;
+                *to++ = real ? filter[tap_at(v, f + i, r, s, c)] : 0;
             }
     }
 }
 
 size_t LL_REAL(ll_conv_direct_room)(const ll_conv_shape *v)
 {
-    sizes z = sizes_of(v);
+    const ll_conv_shape t = v->d == LL_CONV_DX ? turned(v) : *v;
+    sizes z = sizes_of(&t);
     return z.filter_bytes + z.place_bytes + (size_t)v->threads * z.x_bytes;
 }
 
-void LL_REAL(ll_conv_direct)(const ll_conv_shape *v, const ll_kcall *c)
+void LL_REAL(ll_conv_direct)(const ll_conv_shape *given, const ll_kcall *c)
 {
+    const ll_conv_shape t = given->d == LL_CONV_DX ? turned(given) : *given, *v = &t;
     sizes z = sizes_of(v);
     const ll_real *x = (const ll_real *)c->in[0].data;
     ll_real *w = (ll_real *)c->scratch, *y = (ll_real *)c->out[0].data;
