@@ -36,13 +36,17 @@ static bool takes_bf16(const ll_op *op)
     return op == &ll_op_matmul || op->work == LL_WORK_CONVOLUTION;
 }
 
+/* Attention works on bf16 too, and gives it: products read its results as they are, others a
+ * widened copy. */
 static ll_err narrow_node(ll_rewrite *rw, const ll_node *n, ll_val *narrow)
 {
     ll_val in[LL_MAX_IN], out[LL_MAX_OUT];
     ll_rewrite_at(rw, n);
     for (int i = 0; i < n->n_in; i++) {
         ll_val *cast = &narrow[n->in[i].id];
-        if (!cast->id) *cast = ll_cast(rw->to, rw->map[n->in[i].id], LL_BF16);
+        in[i] = rw->map[n->in[i].id];
+        if (n->op->wide_in >> i & 1) continue;
+        if (!cast->id) *cast = ll_cast(rw->to, in[i], LL_BF16);
         in[i] = *cast;
     }
     TRY(ll_graph_check(rw->to));
@@ -54,8 +58,12 @@ static ll_err narrow_node(ll_rewrite *rw, const ll_node *n, ll_val *narrow)
         attr = &m;
     }
     TRY(ll_emit_all(rw->to, n->op, attr, in, n->n_in, out));
-    for (int o = 0; o < n->n_out; o++) ll_rewrite_map(rw, n->out[o], out[o]);
-    return LL_OK;
+    for (int o = 0; o < n->n_out; o++) {
+        bool wide = ll_graph_dtype(rw->to, out[o]) != LL_BF16;
+        if (!wide) narrow[n->out[o].id] = out[o];
+        ll_rewrite_map(rw, n->out[o], wide ? out[o] : ll_cast(rw->to, out[o], LL_F32));
+    }
+    return ll_graph_check(rw->to);
 }
 
 ll_err ll_lower_precision(const ll_graph *g, ll_graph **out)
@@ -68,7 +76,8 @@ ll_err ll_lower_precision(const ll_graph *g, ll_graph **out)
     for (int i = 0; i < g->n_node && rc == LL_OK; i++) {
         const ll_node *n = &g->nodes[i];
         bool f32 = n->n_in > 0 && ll_graph_dtype(g, n->in[0]) == LL_F32;
-        rc = takes_bf16(n->op) && f32 ? narrow_node(&rw, n, narrow) : ll_rewrite_copy(&rw, n);
+        bool narrows = takes_bf16(n->op) || (n->op->work == LL_WORK_ATTENTION && !n->op->no_grad);
+        rc = narrows && f32 ? narrow_node(&rw, n, narrow) : ll_rewrite_copy(&rw, n);
     }
     return ll_rewrite_end(&rw, rc, out);
 }

@@ -141,6 +141,10 @@ ll_err attend_cpu(const ll_kcall *c)
 {
     ll_att p = att_of(c);
     int64_t heads = p.b * p.h;
+    if (c->in[0].dtype == LL_BF16) {
+        ll_att_bf16(c, &p);
+        return LL_OK;
+    }
     int team = ll_team(c, heads * p.t * p.s * p.d);
 #pragma omp parallel for num_threads(team) schedule(dynamic)
     for (int64_t n = 0; n < heads; n++) {
@@ -156,6 +160,7 @@ ll_err attend_cpu(const ll_kcall *c)
 size_t attend_cpu_scratch(const ll_kcall *c)
 {
     ll_att p = att_of(c);
+    if (c->in[0].dtype == LL_BF16) return ll_att_bf16_room(c, &p, false);
     return room_floats(&p) * sizeof(float) * (size_t)(c->threads < 1 ? 1 : c->threads);
 }
 

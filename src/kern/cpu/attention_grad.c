@@ -162,6 +162,13 @@ static void one_group(const ll_att *p, const room *r, const grads *all, int64_t 
 
 static ll_err run(const ll_kcall *c, const ll_att *p, const grads *f)
 {
+    if (c->in[0].dtype == LL_BF16) {
+        size_t part = (size_t)(p->h * p->d) * 2; /* of a packed result's rows */
+        ll_att_bf16_grads g = {f->g, f->o, f->lse, f->delta, f->dq, f->dk, f->dv};
+        if (c->n_out == 1) g.dk = (char *)g.dq + part, g.dv = (char *)g.dq + 2 * part;
+        ll_att_bf16_grad(c, p, &g);
+        return LL_OK;
+    }
     int team = ll_team(c, p->b * p->h * p->t * p->s * p->d);
 #pragma omp parallel for num_threads(team) schedule(dynamic)
     for (int64_t n = 0; n < p->b * p->n; n++) {
@@ -176,6 +183,7 @@ static ll_err run(const ll_kcall *c, const ll_att *p, const grads *f)
 static size_t scratch(const ll_kcall *c, const ll_att *p)
 {
     room r;
+    if (c->in[0].dtype == LL_BF16) return ll_att_bf16_room(c, p, true);
     return lay_out(p, NULL, &r) * sizeof(float) * (size_t)(c->threads < 1 ? 1 : c->threads);
 }
 
