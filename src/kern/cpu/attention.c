@@ -51,7 +51,7 @@ static size_t room_floats(const ll_att *p)
     return (size_t)(lay_out(p, from, &r) - from + 15) / 16 * 16;
 }
 
-/* Masks, maxima and exponentials of one panel of 16 queries; shrink: by how much earlier sums
+/* Masks, maxima and exponentials of one panel of queries; shrink: by how much earlier sums
  * shrink. Rows of s that a neighbouring panel's products read past this one's last key are zeros.
  */
 static void softmax_panel(float *s, int64_t keys, int64_t seen, float *m, float *l, float *shrink)

@@ -1,15 +1,21 @@
 /* attention.h: what attention's two fast kernels share.
  *
  * One head of one sample is one piece of work. Its rows of q, k, v are packed side by side, each
- * padded to a multiple of 16 (width). Time is cut into blocks of queries and blocks of keys; the
+ * padded to a multiple of LL_ATT_N (width). Time is cut into blocks of queries and blocks of keys; the
  * scores of one pair of blocks are kept transposed, s[key][query], so that everything softmax does
  * runs across queries, and both products that read scores find them in the order they need.
- * Queries come in panels of 16 (vector lanes), keys in groups of 6. */
+ * Queries come in panels of LL_ATT_N (whole vectors), keys in groups of 6. */
 #pragma once
 #include "kern/heads.h"
 
-/* Keys and queries of a tile (24 vectors of sums where a vector is 128 bits); of a block. */
-enum { LL_ATT_M = 6, LL_ATT_N = 16, LL_ATT_BLOCK = 96 };
+/* Keys and queries of a tile (24 vectors of sums where a vector is 128 bits, 12 where it is 512);
+ * of a block. */
+#if defined(__AVX512F__)
+enum { LL_ATT_N = 32 };
+#else
+enum { LL_ATT_N = 16 };
+#endif
+enum { LL_ATT_M = 6, LL_ATT_BLOCK = 96 };
 
 /* One head of one batch. */
 typedef struct ll_att_head {
@@ -18,7 +24,7 @@ typedef struct ll_att_head {
 
 /* Head n of all b h of them. */
 ll_att_head ll_att_head_of(const ll_att *p, int64_t n);
-/* d to the next multiple of 16: the room that a row takes */
+/* d to the next multiple of LL_ATT_N: the room that a row takes */
 static inline int64_t ll_att_width(int64_t d)
 {
     return (d + LL_ATT_N - 1) / LL_ATT_N * LL_ATT_N;
@@ -32,7 +38,7 @@ void ll_att_transpose(int64_t d, const float *from, int64_t stride, int64_t n, f
  * diagonal. a [keys, width], bt [d, queries]; ahead: first query less first key. */
 void ll_att_scores(int64_t d, const float *a, const float *bt, int64_t keys, int64_t queries,
                    int64_t ahead, float *s);
-/* How many of a block's keys the panel of 16 queries from q on sees. */
+/* How many of a block's keys the panel of queries from q on sees. */
 int64_t ll_att_seen(int64_t keys, int64_t q, int64_t ahead);
 /* One panel's scores get the mask's numbers, of query q and the block's first key on; those above
  * the diagonal become minus infinity; s: its column of s. */

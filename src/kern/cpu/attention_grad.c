@@ -68,7 +68,7 @@ static size_t lay_out(const ll_att *p, float *at, room *r)
     return n;
 }
 
-/* s becomes p, and ds (as it comes: v do^T) becomes ds, for one panel of 16 queries. Rows past its
+/* s becomes p, and ds (as it comes: v do^T) becomes ds, for one panel of queries. Rows past its
  * last key that groups of keys and neighbouring panels read are zeros. */
 static void slopes(float *s, float *ds, int64_t seen, const float *lse, const float *delta)
 {
