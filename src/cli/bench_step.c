@@ -82,6 +82,7 @@ static ll_err print_json(const ll_run *r, const ll_bench_report *b)
     json_object_set_new(j, "steps", json_integer(b->n_steps));
     json_object_set_new(j, "step_ms", ll_cli_number(1e3 * b->step_s));
     json_object_set_new(j, "best_ms", ll_cli_number(1e3 * b->best_s));
+    if (b->cpu_s > 0) json_object_set_new(j, "cpu_ms", ll_cli_number(1e3 * b->cpu_s));
     json_object_set_new(j, "quartiles_ms", json_pack("[f,f]", 1e3 * b->q1_s, 1e3 * b->q3_s));
     if (*b->device) json_object_set_new(j, "cool_ms", ll_cli_number(1e3 * b->cool_s));
     json_object_set_new(j, "samples_per_s", ll_cli_number(samples));
@@ -145,6 +146,7 @@ static void print_text(const ll_run *r, const ll_bench_report *b, bool profile)
            1e3 * b->q3_s, ll_text_count(samples, s));
     if (b->seq) printf("   %s tokens/s", ll_text_count(samples * (double)b->seq, k));
     printf("\n");
+    if (b->cpu_s > 0) printf("of the thread's own time at least %.3f ms\n", 1e3 * b->cpu_s);
     print_speed(r, b);
     if (b->aside)
         printf("laid aside %s, in %s\n", ll_text_bytes((double)b->aside, n),

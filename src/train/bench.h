@@ -14,6 +14,7 @@ typedef struct ll_bench_report {
     int64_t parameters, batch, seq; /* seq 0 for images */
     int threads, n_steps;
     double step_s, best_s, q1_s, q3_s; /* median, least, quartiles */
+    double cpu_s;  /* the least time that a step took of one thread, where there is one; else 0 */
     double cool_s; /* on a device: the median of as long before, when it was cooler */
     double flops; /* of products (matmul, convolution, attention) in a step, as kernels make them */
     double loop_flops, padded; /* as ops' loops count them; and of these in convolutions' padding */
