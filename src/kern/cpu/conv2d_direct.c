@@ -94,8 +94,24 @@ typedef struct taps {
 
 LL_INLINE void sum_taps(const int mf, const int nv, const taps *t, ll_sums *sums)
 {
+    int64_t k = 0;
     ll_micro_clear(mf, nv, sums);
-    ll_micro_listed(mf, nv, sums, t->w, MAX_MF, t->planes + t->at, t->place, t->count);
+#if !defined(__aarch64__)
+    if (mf * nv <= 8) { /* so few sums wait for themselves: odd taps have others */
+        const ll_real *x = t->planes + t->at;
+        ll_sums odd[MAX_MF];
+        ll_micro_clear(mf, nv, odd);
+        for (; k + 2 <= t->count; k += 2) {
+            ll_micro_column(mf, nv, sums, t->w + k * MAX_MF, x + t->place[k]);
+            ll_micro_column(mf, nv, odd, t->w + (k + 1) * MAX_MF, x + t->place[k + 1]);
+        }
+        EACH (i, mf) {
+            EACH (j, nv) sums[i][j] += odd[i][j];
+        }
+    }
+#endif
+    ll_micro_listed(mf, nv, sums, t->w + k * MAX_MF, MAX_MF, t->planes + t->at, t->place + k,
+                    t->count - k);
 }
 
 #ifdef FOUR_LANES
@@ -132,6 +148,18 @@ LL_INLINE void put_four(const int mf, const ll_vec a[MAX_MF], int64_t pitch, ll_
 }
 #endif
 
+#if defined(__AVX512F__) && !defined(LL_REAL_F64)
+#define PAIRS
+/* Two filters' numbers of 16 pixels, in turns. */
+LL_INLINE void put_pair(ll_vec a, ll_vec b, ll_real *to)
+{
+    ll_vec_to(
+        to, __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23));
+    ll_vec_to(to + LL_LANES, __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13,
+                                                     29, 14, 30, 15, 31));
+}
+#endif
+
 /* Stores mf x nv vectors as pixels of `pitch` filters; n_f filters and n pixels of them exist. */
 LL_INLINE void put(const int mf, const int nv, ll_sums *sums, int64_t n_f, int64_t n, int64_t pitch,
                    ll_real *y)
@@ -144,6 +172,17 @@ LL_INLINE void put(const int mf, const int nv, ll_sums *sums, int64_t n_f, int64
             LL_UNROLL for (int i = 0; i < mf; i++) a[i] = sums[i][j];
             put_four(mf, a, pitch, y + j * LL_LANES * pitch);
         }
+        return;
+    }
+#endif
+#ifdef PAIRS
+    if (n_f == mf) { /* two numbers at a time: single stores took as long as the sums */
+        ll_real pairs[MAX_MF / 2][2 * MAX_NV * LL_LANES];
+        LL_UNROLL for (int i = 0; i < mf; i += 2) LL_UNROLL for (int j = 0; j < nv; j++)
+            put_pair(sums[i][j], sums[i + 1][j], &pairs[i / 2][2 * j * LL_LANES]);
+        for (int64_t j = 0; j < ll_min64(n, nv * LL_LANES); j++)
+            LL_UNROLL for (int i = 0; i < mf; i += 2)
+                memcpy(y + j * pitch + i, &pairs[i / 2][2 * j], 2 * sizeof(ll_real));
         return;
     }
 #endif
