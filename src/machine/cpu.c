@@ -10,7 +10,7 @@ static ll_err open(ll_exec *e)
 
 const ll_machine ll_machine_cpu = {
     .target = &ll_target_cpu,
-    .notes = {[LL_PRECISION_bf16] = "products of bf16 numbers, summed in f32"},
+    .notes = {[LL_PRECISION_bf16] = "products and attention of bf16 numbers, summed in f32"},
     .links = (const ll_link *const[]){&ll_link_host, NULL},
     .open = open,
     LL_HOST_MEMORY,

@@ -3,7 +3,7 @@
 
 const ll_machine ll_machine_ref = {
     .target = &ll_target_ref,
-    .notes = {[LL_PRECISION_bf16] = "products of bf16 numbers, summed in f32"},
+    .notes = {[LL_PRECISION_bf16] = "products and attention of bf16 numbers, summed in f32"},
     .links = (const ll_link *const[]){&ll_link_host, NULL},
     LL_HOST_MEMORY,
 };

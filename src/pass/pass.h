@@ -39,7 +39,7 @@ ll_err ll_simplify(const ll_graph *g, ll_graph **out);
 /* Simplified, and expanded until every op stays. LL_E_ARG: one that does not cannot be expanded: it
  * has no such form ("C"). */
 ll_err ll_expand(const ll_graph *g, bool (*stays)(const ll_op *), const char *what, ll_graph **out);
-/* Matrix products and convolutions read bf16 and accumulate in f32; all else stays as it is. */
+/* Products, convolutions and attention read bf16 and sum in f32; all else stays as it is. */
 ll_err ll_lower_precision(const ll_graph *g, ll_graph **out);
 /* All that depends on the batch is bf16, but for what is summed over it or handed out. */
 ll_err ll_narrow(const ll_graph *g, ll_graph **out);

@@ -1,10 +1,10 @@
 /* precision.c: element types of whole graphs: bf16 for speed, f64 for gradient checks.
  *
- * Two ways to bf16. Machines whose other kernels are f32 (cpu) narrow the operands of products
- * alone. On GPUs all activations and their gradients are bf16, so that half the bytes move; f32
- * stays what is added up over a batch or kept: parameters, their gradients, statistics, losses.
- * Which results may be f32 of bf16 operands is said by the op (wide_out) or by its attributes
- * (products). No other op is known here. */
+ * Two ways to bf16. Machines whose other kernels are f32 (cpu) narrow the operands of products and
+ * attention alone. On GPUs all activations and their gradients are bf16, so that half the bytes
+ * move; f32 stays what is added up over a batch or kept: parameters, their gradients, statistics,
+ * losses. Which results may be f32 of bf16 operands is said by the op (wide_out) or by its
+ * attributes (products). No other op is known here. */
 #include "kern/attr.h"
 #include "pass/pass.h"
 
