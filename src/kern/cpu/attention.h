@@ -1,7 +1,7 @@
 /* attention.h: what attention's two fast kernels share.
  *
  * One head of one sample is one piece of work. Its rows of q, k, v are packed side by side, each
- * padded to a multiple of LL_ATT_N (width). Time is cut into blocks of queries and blocks of keys; the
+ * padded to a multiple of LL_ATT_N (width). Time is cut into blocks of queries and of keys; the
  * scores of one pair of blocks are kept transposed, s[key][query], so that everything softmax does
  * runs across queries, and both products that read scores find them in the order they need.
  * Queries come in panels of LL_ATT_N (whole vectors), keys in groups of 6. */

@@ -1,9 +1,9 @@
 /* attention_bf16.c: attention of bf16 operands, forward and gradient, as products of blocks.
  *
  * A block of queries at a time, against all keys that it sees: the scores of one head's block are
- * rows of f32, so long as they are, and what softmax makes of them rows of bf16 again, so that every
- * product is one of gemm.h: on the CPU's own bf16 tiles where it has them. Products are then a small
- * part of the work, exponentials the most. Sums are f32, as are lse, delta and the mask.
+ * rows of f32, and what softmax makes of them rows of bf16 again, so that every product is one of
+ * gemm.h: on the CPU's own bf16 tiles where it has them. Products are then a small part of the
+ * work, exponentials the most. Sums are f32, as are lse, delta and the mask.
  *   forward   s = q k^T,  p = exp(scale s + mask - top),  o = p v / sum of p
  *   gradient  p = exp(scale s + mask - lse),  ds = p (do v^T - delta),
  *             dv += p^T do,  dk += ds^T q,  dq = ds k

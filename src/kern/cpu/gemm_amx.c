@@ -95,8 +95,8 @@ LL_AMX_INLINE void join_blocks(const uint16_t *x, int64_t sp, int64_t ahead, cha
     }
 }
 
-/* 32 rows, which lie together, by 32 of k: 32 x 32 numbers turned over, by way of a copy whose lines
- * do not push each other out. */
+/* 32 rows, which lie together, by 32 of k: 32 x 32 numbers turned over, by way of a copy whose
+ * lines do not push each other out. */
 LL_AMX_INLINE void turn_blocks(const uint16_t *x, int64_t sp, int64_t ahead, char *to)
 {
     _Alignas(64) char near[STEP * 64];
