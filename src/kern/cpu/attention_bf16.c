@@ -72,22 +72,30 @@ static sizes lay_out(const ll_att *p, bool grad, char *at, room *r)
     z.block = ll_round_up(ll_min64(p->t, SCORES / z.width), FEWEST_QUERIES);
     z.block = ll_max64(FEWEST_QUERIES, ll_min64(z.block, MOST_QUERIES));
     size_t scores = (size_t)(z.block * z.width), keys = grad ? (size_t)p->s : 0;
-    struct {
-        void **place;
-        size_t bytes;
-    } parts[] = {{(void **)&r->s, 4 * scores},
-                 {(void **)&r->ds, grad ? 4 * scores : 0},
-                 {(void **)&r->p, 2 * scores},
-                 {(void **)&r->dp, grad ? 2 * scores : 0},
-                 {(void **)&r->o, 4 * (size_t)(z.block * ll_max64(p->d, p->e))},
-                 {(void **)&r->dk, 4 * keys * (size_t)p->d},
-                 {(void **)&r->dv, 4 * keys * (size_t)p->e},
-                 {(void **)&r->inverse, 4 * (size_t)z.block},
-                 {&r->gemm, gemm_room(p, z.block, z.width)}};
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        if (at) *parts[i].place = at + z.all;
-        z.all += ll_align64(parts[i].bytes);
+    const size_t bytes[] = {4 * scores,
+                            grad ? 4 * scores : 0,
+                            2 * scores,
+                            grad ? 2 * scores : 0,
+                            4 * (size_t)(z.block * ll_max64(p->d, p->e)),
+                            4 * keys * (size_t)p->d,
+                            4 * keys * (size_t)p->e,
+                            4 * (size_t)z.block,
+                            gemm_room(p, z.block, z.width)};
+    enum { PARTS = sizeof bytes / sizeof *bytes };
+    void *part[PARTS] = {0};
+    for (int i = 0; i < PARTS; i++) {
+        if (at) part[i] = at + z.all;
+        z.all += ll_align64(bytes[i]);
     }
+    *r = (room){.s = (float *)part[0],
+                .ds = (float *)part[1],
+                .p = (half *)part[2],
+                .dp = (half *)part[3],
+                .o = (float *)part[4],
+                .dk = (float *)part[5],
+                .dv = (float *)part[6],
+                .inverse = (float *)part[7],
+                .gemm = part[8]};
     return z;
 }
 
