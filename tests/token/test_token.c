@@ -283,8 +283,8 @@ static void pieces(void **)
                                        "c",
                                        "ab",
                                        "bc",
-                                       "\xe2\x96\x81"
-                                       "a",
+                                       ("\xe2\x96\x81"
+                                        "a"),
                                        "abc",
                                        "aa"};
     static const float score[] = {0, 0, 0, 0, 0, 0, -20, -21, -22, -23, -3, -2, -4, -5, -3};

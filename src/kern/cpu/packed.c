@@ -26,46 +26,6 @@ enum { GROUP = 1, MORE = 0 };
 #endif
 enum { AHEAD = 4096 }; /* bytes: weights of a decoding step are read once, from memory */
 
-typedef int8_t bytes16 __attribute__((vector_size(16), aligned(1), may_alias));
-typedef int32_t ints4 __attribute__((vector_size(16)));
-typedef float floats4 __attribute__((vector_size(16)));
-
-/* sum, and the products of 16 pairs added to it, in any of its four places */
-LL_INLINE ints4 dot16(ints4 sum, bytes16 a, bytes16 b)
-{
-#if defined(__ARM_FEATURE_DOTPROD)
-    return (ints4)vdotq_s32((int32x4_t)sum, (int8x16_t)a, (int8x16_t)b);
-#elif defined(__SSSE3__) /* unsigned by signed is what there is: |a| times b with a's sign */
-    __m128i size = _mm_abs_epi8((__m128i)a), other = _mm_sign_epi8((__m128i)b, (__m128i)a);
-#if defined(__AVX512VNNI__) && defined(__AVX512VL__)
-    return (ints4)_mm_dpbusd_epi32((__m128i)sum, size, other);
-#else /* sums of two are below 2^15: b has no -128 */
-    __m128i pairs = _mm_maddubs_epi16(size, other);
-    return sum + (ints4)_mm_madd_epi16(pairs, _mm_set1_epi16(1));
-#endif
-#else
-    typedef int16_t shorts16 __attribute__((vector_size(32)));
-    typedef int32_t ints16 __attribute__((vector_size(64)));
-    shorts16 p = __builtin_convertvector(a, shorts16) * __builtin_convertvector(b, shorts16);
-    ints16 w = __builtin_convertvector(p, ints16);
-    for (int i = 0; i < 4; i++) sum[i] += w[i] + w[4 + i] + w[8 + i] + w[12 + i];
-    return sum;
-#endif
-}
-
-/* Four f16. */
-LL_INLINE floats4 halves4(const uint16_t *p)
-{
-#if defined(__ARM_FEATURE_DOTPROD)
-    return (floats4)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));
-#elif defined(__F16C__)
-    return (floats4)_mm_cvtph_ps(_mm_loadl_epi64((const __m128i *)p));
-#else
-    return (floats4){(float)ll_load(p, LL_F16, 0), (float)ll_load(p, LL_F16, 1),
-                     (float)ll_load(p, LL_F16, 2), (float)ll_load(p, LL_F16, 3)};
-#endif
-}
-
 /* The call, with x rounded: k [m,groups,GROUP,32], d and d times the sum of k [m,groups,GROUP]. */
 typedef struct job {
     int64_t m, rows, blocks, bits;
@@ -240,6 +200,46 @@ LL_INLINE void rows_of(const job *j, int64_t from, int64_t to, bool four)
     if (col < j->m) columns_of(j, from, to, col, 1, four);
 }
 #else
+typedef int8_t bytes16 __attribute__((vector_size(16), aligned(1), may_alias));
+typedef int32_t ints4 __attribute__((vector_size(16)));
+typedef float floats4 __attribute__((vector_size(16)));
+
+/* sum, and the products of 16 pairs added to it, in any of its four places */
+LL_INLINE ints4 dot16(ints4 sum, bytes16 a, bytes16 b)
+{
+#if defined(__ARM_FEATURE_DOTPROD)
+    return (ints4)vdotq_s32((int32x4_t)sum, (int8x16_t)a, (int8x16_t)b);
+#elif defined(__SSSE3__) /* unsigned by signed is what there is: |a| times b with a's sign */
+    __m128i size = _mm_abs_epi8((__m128i)a), other = _mm_sign_epi8((__m128i)b, (__m128i)a);
+#if defined(__AVX512VNNI__) && defined(__AVX512VL__)
+    return (ints4)_mm_dpbusd_epi32((__m128i)sum, size, other);
+#else /* sums of two are below 2^15: b has no -128 */
+    __m128i pairs = _mm_maddubs_epi16(size, other);
+    return sum + (ints4)_mm_madd_epi16(pairs, _mm_set1_epi16(1));
+#endif
+#else
+    typedef int16_t shorts16 __attribute__((vector_size(32)));
+    typedef int32_t ints16 __attribute__((vector_size(64)));
+    shorts16 p = __builtin_convertvector(a, shorts16) * __builtin_convertvector(b, shorts16);
+    ints16 w = __builtin_convertvector(p, ints16);
+    for (int i = 0; i < 4; i++) sum[i] += w[i] + w[4 + i] + w[8 + i] + w[12 + i];
+    return sum;
+#endif
+}
+
+/* Four f16. */
+LL_INLINE floats4 halves4(const uint16_t *p)
+{
+#if defined(__ARM_FEATURE_DOTPROD)
+    return (floats4)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));
+#elif defined(__F16C__)
+    return (floats4)_mm_cvtph_ps(_mm_loadl_epi64((const __m128i *)p));
+#else
+    return (floats4){(float)ll_load(p, LL_F16, 0), (float)ll_load(p, LL_F16, 1),
+                     (float)ll_load(p, LL_F16, 2), (float)ll_load(p, LL_F16, 3)};
+#endif
+}
+
 static int64_t groups_of(const job *j)
 {
     return j->blocks;
