@@ -171,13 +171,16 @@ static void draw_scaling(ll_buf *b, const ll_search *s, double tokens)
              "chips", "tokens/s", v, k, true);
         if (weak || tokens <= 0) continue;
         k = 0;
+        double most = 0;
+        for (int i = 0; i < n; i++) most = fmax(most, at[i].price);
+        double unit = most >= 1e6 ? 1e6 : 1;
         for (int i = 0; i < n; i++) {
             snprintf(names[i], sizeof names[i], "%g chips", at[i].ranks);
-            v[k++] = (point){at[i].hours / 24, at[i].price / 1e6, NULL, 1};
-            v[k++] = (point){at[i].hours / 24, at[i].price / 1e6, names[i], 3};
+            v[k++] = (point){at[i].hours / 24, at[i].price / unit, NULL, 1};
+            v[k++] = (point){at[i].hours / 24, at[i].price / unit, names[i], 3};
         }
-        plot(b, "Time against cost", "the best plan of each number of chips", "days", "millions", v,
-             k, true);
+        plot(b, "Time against cost", "the best plan of each number of chips", "days",
+             unit > 1 ? "millions" : "money", v, k, true);
     }
 }
 

@@ -114,6 +114,7 @@ static json_t *plan_json(const ll_search *s, const ll_candidate *c, double token
     json_object_set_new(j, "virtual_stages", json_integer(c->how.virtual_stages));
     json_object_set_new(j, "zero", json_integer(c->how.zero));
     json_object_set_new(j, "recompute", json_string(ll_remake_name(c->how.remake)));
+    json_object_set_new(j, "offload", json_boolean(c->how.offload));
     json_object_set_new(j, "step_s", json_real(o->step_s));
     json_object_set_new(j, "low_s", json_real(o->step_s / spread));
     json_object_set_new(j, "high_s", json_real(o->step_s * spread));
@@ -191,7 +192,9 @@ static void print_plan(const ll_search *s, const ll_candidate *c)
             ll_text_count(tokens_per_s(s, c), count), percent(s, c->out.model_flops, c->out.step_s),
             percent(s, c->out.hardware_flops, c->out.step_s));
     fprintf(stderr, "%9s%s\n", ll_text_bytes(ll_bytes_sum(&c->out.bytes), bytes),
-            c->fits ? "" : "  does not fit");
+            !c->fits         ? "  does not fit"
+            : c->how.offload ? "  state in host memory"
+                             : "");
 }
 
 static void print_parts(const ll_outcome *o)

@@ -51,6 +51,7 @@ typedef struct ll_how {
     int n_micro;
     bool sequence; /* what lies between tensor-parallel products is cut too */
     ll_remake remake;
+    bool offload;          /* the optimizer's state lies in the host's memory */
     const char *precision; /* of products */
     const char *schedule;  /* of pipelines; NULL: 1f1b, or interleaved of virtual stages */
     const ll_system *system;

@@ -203,7 +203,7 @@ static void find_memory(step *s, const double *peak)
         double params = layers * s->layer_params + ends;
         ll_bytes b = {.weights = params * y->param_bytes / per[0],
                       .gradients = params * (y->grad_bytes + y->kept_bytes) / per[1],
-                      .optimizer = params * y->state_bytes / per[2],
+                      .optimizer = h->offload ? 0 : params * y->state_bytes / per[2],
                       .activations = (h->pipe > 1 ? peak[r] : layers) * kept(s, h->remake)};
         if (h->remake >= LL_REMAKE_FFN) b.activations += kept(s, LL_REMAKE_NONE);
         if (h->zero >= 3)
@@ -216,11 +216,14 @@ static void find_memory(step *s, const double *peak)
     }
 }
 
-static void find_update(step *s, double params)
+static void find_update(step *s, double params, double seconds)
 {
-    double mine = s->h->zero ? params / s->data.n : params;
+    double mine = s->h->zero ? params / s->data.n : params, state = s->h->system->state_bytes;
     /* Norm, moments and parameters, read and written. */
-    s->out->update_s = ll_cost_stream(&s->c->chip, mine * (20 + s->h->system->state_bytes));
+    s->out->update_s = ll_cost_stream(&s->c->chip, mine * (20 + state));
+    if (!s->h->offload) return;
+    double there_and_back = 2 * mine * state / (1e9 * s->c->node.host);
+    s->out->update_s += ll_cost_beside(&s->c->chip, seconds, there_and_back) - seconds;
 }
 
 ll_err ll_lm_step(const ll_cluster *c, const ll_lm *m, const ll_how *h, ll_arena *arena,
@@ -255,7 +258,7 @@ ll_err ll_lm_step(const ll_cluster *c, const ll_lm *m, const ll_how *h, ll_arena
     }
     double inside = h->zero >= 3 ? out->data_s : 0;
     sum_gradients(&s, params);
-    find_update(&s, params);
+    find_update(&s, params, seconds);
     find_memory(&s, peak);
     double nodes = ceil(h->data * h->tensor * h->pipe * h->context / c->node.chips);
     out->step_s = seconds + out->data_s - inside + out->update_s;

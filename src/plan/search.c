@@ -63,8 +63,8 @@ static ll_err try_one(walk *w, const ll_how *h)
     return LL_OK;
 }
 
-/* ZeRO and recomputation of a mesh and micro-batch. What is not recomputed is tried first: where it
- * fits, recomputing cannot be quicker. */
+/* ZeRO, offload and recomputation of a mesh and micro-batch. What is not recomputed, nor laid in
+ * the host's memory, is tried first: where it fits, nothing else can be quicker. */
 static ll_err try_memory(walk *w, ll_how h)
 {
     const ll_search *s = w->s;
@@ -72,12 +72,14 @@ static ll_err try_memory(walk *w, ll_how h)
         if (s->zero >= 0 && s->zero != zero) continue;
         if (zero && h.data * h.context <= 1 && s->zero < 0) continue;
         if (zero >= 2 && h.pipe > 1) continue;
-        for (int r = 0; r <= LL_REMAKE_FULL; r++) {
+        bool fits = false;
+        for (int k = 0; !fits && k <= 2 * LL_REMAKE_FULL + 1; k++) {
+            int r = k % (LL_REMAKE_FULL + 1);
             if (s->remake >= 0 && s->remake != r) continue;
             if (r == LL_REMAKE_FFN || (r == LL_REMAKE_SELECTIVE && h.system->attention)) continue;
-            h.zero = zero, h.remake = (ll_remake)r;
+            h.zero = zero, h.remake = (ll_remake)r, h.offload = k > LL_REMAKE_FULL;
             TRY(try_one(w, &h));
-            if (w->out->best[w->out->n - 1].fits) break;
+            fits = w->out->best[w->out->n - 1].fits;
         }
     }
     return LL_OK;

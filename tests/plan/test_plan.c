@@ -213,6 +213,32 @@ static void what_is_made_again(void **state)
     }
 }
 
+/* What fits no chip otherwise has the optimizer's state in the host's memory. */
+static void offload(void **state)
+{
+    (void)state;
+    LL_OWN(ll_arena) a = ll_arena_new();
+    LL_OWN(ll_cluster) c = NULL;
+    ll_found f;
+    ll_lm m = {32, 4096, 16384, 32, 32, 1024, 51200, .tied = true};
+    assert_int_equal(ll_cluster_load("dgx-a100", &c), LL_OK);
+    ll_search s = {.cluster = c,
+                   .model = &m,
+                   .system = &ll_system_loopline,
+                   .precision = "bf16",
+                   .ranks = 1,
+                   .batch = 8,
+                   .zero = -1,
+                   .remake = -1};
+    assert_int_equal(ll_plan_search(&s, a, &f), LL_OK);
+    assert_true(f.best[0].fits && f.best[0].how.offload && f.best[0].out.bytes.optimizer == 0);
+    ll_how h = f.best[0].how;
+    ll_outcome o;
+    h.offload = false;
+    assert_int_equal(ll_lm_step(c, &m, &h, a, false, &o), LL_OK);
+    assert_true(o.step_s < f.best[0].out.step_s && ll_bytes_sum(&o.bytes) > 80e9);
+}
+
 /* Heads that a row leaves out, stages of what is left over, days on which a machine was slower. */
 static void facts_of_sources(void **state)
 {
@@ -298,6 +324,7 @@ int main(void)
         cmocka_unit_test(published_rows),
         cmocka_unit_test(bad_cells),
         cmocka_unit_test(what_is_made_again),
+        cmocka_unit_test(offload),
         cmocka_unit_test(facts_of_sources),
         cmocka_unit_test(searches),
     };
