@@ -292,29 +292,6 @@ static ll_err pass(ll_exec *e, int from, int to, int times, double *seconds)
     return LL_OK;
 }
 
-/* The machine's own run of a micro-batch, where it changes nothing that lasts: what it launches at
- * once, and replays as one, is quicker than kernels one by one. */
-static bool runs_dry(const ll_exec *e)
-{
-    bool dry = e->machine->run != NULL;
-    for (int i = 0; i < e->p->end[LL_MICRO]; i++) {
-        const ll_instr *x = &e->p->instrs[i];
-        dry &= !x->collective && !ll_program_copies(e->p, x) &&
-               (!x->kernel.run || is_harmless(e->p, x));
-    }
-    return dry;
-}
-
-static ll_err run_micro(ll_exec *e, int times, double *seconds)
-{
-    if (!runs_dry(e)) return pass(e, 0, e->p->end[LL_MICRO], times, seconds);
-    double start = ll_now();
-    for (int t = 0; t < times; t++) TRY(e->machine->run(e, LL_MICRO, 0, 0));
-    TRY(e->machine->sync(e));
-    *seconds = (ll_now() - start) / times;
-    return LL_OK;
-}
-
 /* Bytes a second of the kernel that moves most of them, which no cache holds if there is any. */
 static ll_err device_rate(ll_exec *e, double *rate)
 {
@@ -343,8 +320,8 @@ static ll_err foresee_device(ll_exec *e, double *seconds)
     int end = p->end[LL_MICRO], n = p->n_instr;
     TRY(pass(e, 0, n, 1, &micro)); /* tables, plans */
     TRY(pass(e, end, n, TIMES, &rest));
-    TRY(run_micro(e, TIMES, &micro)); /* the second one is taken down */
-    TRY(run_micro(e, (int)fmin(200, ceil(patience_s / fmax(micro, 1e-6))), &micro));
+    TRY(pass(e, 0, end, 1, &micro));
+    TRY(pass(e, 0, end, (int)fmin(200, ceil(patience_s / fmax(micro, 1e-6))), &micro));
     TRY(device_rate(e, &rate));
     for (int i = 0; i < p->n_instr; i++)
         if (p->instrs[i].kernel.run && !is_harmless(p, &p->instrs[i]))
