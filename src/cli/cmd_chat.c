@@ -22,7 +22,7 @@ static const ll_arg args[] = {
 
 static ll_err put(ll_talk *t, const ll_tokens *v)
 {
-    return ll_generator_put(t->g, 0, v->v, v->n);
+    return ll_talk_put(t, 0, v->v, v->n);
 }
 
 static ll_err turn(ll_talk *t, const ll_family *f, const char *line)

@@ -102,7 +102,7 @@ static ll_err put_prompts(ll_talk *t, char *const *prompts, int64_t n, int64_t *
                 "character");
             if (count + 1 > most) most = count + 1;
             if (pass && bos >= 0) TRY(ll_generator_put(t->g, i, &first, 1));
-            if (pass) TRY(ll_generator_put(t->g, i, v, count));
+            if (pass) TRY(ll_talk_put(t, i, v, count));
             if (pass) *tokens += count;
         }
     }

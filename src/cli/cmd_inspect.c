@@ -534,10 +534,11 @@ static ll_err run(const void *given)
     LL_OWN(ll_graph) g = NULL;
     TRY(ll_cli_run_one(o->what, &o->set, true, &r));
     opts mine = *o;
-    if (!o->mesh && *r->parallel.mesh) {
-        mine.mesh = r->parallel.mesh;
-        if (!mine.zero) mine.zero = r->parallel.zero;
-    }
+    ll_mesh m = {0};
+    if (!o->mesh && *r->parallel.mesh) mine.mesh = r->parallel.mesh;
+    if (mine.mesh) TRY(ll_mesh_parse(mine.mesh, &m));
+    bool cuts = !o->mesh || ll_mesh_axis(&m, LL_AXIS_DATA) >= 0; /* another mesh may have no data */
+    if (mine.mesh && !mine.zero && cuts) mine.zero = r->parallel.zero;
     TRY(check_mesh(&mine, r));
     TRY(ll_run_graph(r, r->train.batch / ll_run_micro_batches(r), o->eval ? NULL : &r->train.optim,
                      &g));

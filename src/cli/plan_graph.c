@@ -250,7 +250,11 @@ void ll_plan_remedy(const ll_run *r, int64_t ranks, double room)
             fprintf(stderr, ": %s a rank\n", ll_text_bytes((double)p->bytes, need));
             return;
         }
-    fprintf(stderr, "no micro-batch and no mesh of up to %d such ranks would make it fit\n", RANKS);
+    fprintf(
+        stderr,
+        "no smaller micro-batch would make it fit, nor would --mesh data=N --zero 3 of up to %d "
+        "such ranks; other meshes were not tried (loopline inspect RUN --mesh ... tells)\n",
+        RANKS);
 }
 
 ll_err ll_plan_graph(const ll_plan_opts *o, const ll_run *r, const ll_cluster *c)
@@ -264,6 +268,12 @@ ll_err ll_plan_graph(const ll_plan_opts *o, const ll_run *r, const ll_cluster *c
           "--report, --trace and --tokens are of transformers on a cluster");
     TRY(ll_run_graph(r, r->train.batch / s.micro, &r->train.optim, &g));
     s.g = g;
+    ll_mesh m = {0};
+    if (o->mesh) TRY(ll_mesh_parse(o->mesh, &m));
+    CHECK(!o->mesh || ll_mesh_axis(&m, LL_AXIS_PIPE) < 0, LL_E_ARG,
+          "--mesh %s: axis pipe is predicted of transformers on a cluster; of this one train tells "
+          "its own prediction",
+          o->mesh);
     if (o->mesh)
         try_mesh(&s, o->mesh, (int)r->parallel.zero);
     else

@@ -74,6 +74,34 @@ static ll_err ask_mesh(const char *text, ll_search *s)
     return LL_OK;
 }
 
+/* Settings that were given fix what is searched; those that no prediction reads are refused. */
+static ll_err ask_settings(const ll_words *set, const ll_run *r, ll_search *s)
+{
+    static const char *const unread[] = {"train.lora",        "train.base",       "train.memory",
+                                         "parallel.compress", "train.offload",    "parallel.stages",
+                                         "parallel.layouts",  "train.micro_batch"};
+    for (int i = 0; i < set->n; i++) {
+        const char *w = set->v[i], *eq = strchr(w, '=');
+        size_t n = eq ? (size_t)(eq - w) : strlen(w);
+        for (size_t k = 0; k < sizeof unread / sizeof *unread; k++)
+            CHECK(strlen(unread[k]) != n || strncmp(w, unread[k], n), LL_E_ARG,
+                  "%s: plans of transformers on a cluster do not take it; leave it out", unread[k]);
+        if (!strncmp(w, "parallel.zero=", n + 1)) s->zero = (int)r->parallel.zero;
+        if (!strncmp(w, "parallel.virtual_stages=", n + 1))
+            s->virtual_stages = (double)r->parallel.virtual_stages;
+        if (!strncmp(w, "parallel.schedule=", n + 1)) s->schedule = r->parallel.schedule;
+        if (strncmp(w, "parallel.recompute=", n + 1)) continue;
+        for (int k = 0; k <= LL_REMAKE_FULL && s->remake < 0; k++)
+            if (!strcmp(eq + 1, ll_remake_name((ll_remake)k))) s->remake = k;
+        CHECK(s->remake >= 0, LL_E_ARG, "parallel.recompute=%s: plans know none and full", eq + 1);
+    }
+    const char *optimizer = r->train.optim.name;
+    CHECK(!strncmp(optimizer, "adam", 4) || !strcmp(optimizer, "lamb"), LL_E_ARG,
+          "train.optimizer=%s: plans of transformers on a cluster are of adamw's two moments",
+          optimizer);
+    return LL_OK;
+}
+
 static double tokens_per_s(const ll_search *s, const ll_candidate *c)
 {
     return s->batch * s->model->seq / c->out.step_s;
@@ -191,10 +219,8 @@ static void print_plan(const ll_search *s, const ll_candidate *c)
             c->out.step_s, c->out.step_s / spread, c->out.step_s * spread,
             ll_text_count(tokens_per_s(s, c), count), percent(s, c->out.model_flops, c->out.step_s),
             percent(s, c->out.hardware_flops, c->out.step_s));
-    fprintf(stderr, "%9s%s\n", ll_text_bytes(ll_bytes_sum(&c->out.bytes), bytes),
-            !c->fits         ? "  does not fit"
-            : c->how.offload ? "  state in host memory"
-                             : "");
+    fprintf(stderr, "%9s%s%s\n", ll_text_bytes(ll_bytes_sum(&c->out.bytes), bytes),
+            c->how.offload ? "  state in host memory" : "", c->fits ? "" : "  does not fit");
 }
 
 static void print_parts(const ll_outcome *o)
@@ -280,6 +306,7 @@ static ll_err plan(const ll_plan_opts *o, const ll_run *r, const ll_cluster *c, 
     CHECK(ll_chip_peak(&c->chip, s.precision) > 0, LL_E_ARG, "chip %s has no products of %s",
           c->chip.name, s.precision);
     TRY(ask_mesh(o->mesh, &s));
+    TRY(ask_settings(&o->set, r, &s));
     TRY(ll_plan_search(&s, arena, &f));
     TRY(advise(&s, &f, &a));
     int top = o->top < f.n ? (int)o->top : f.n;

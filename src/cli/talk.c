@@ -54,6 +54,9 @@ ll_err ll_talk_begin(const ll_talk_opts *o, ll_talk *t)
     TRY(ll_draw_check(&t->how));
     CHECK(o->tokens <= 1000000000, LL_E_ARG, "--tokens is %lld, want at most 1e9",
           (long long)o->tokens);
+    for (int i = 0; i < o->stop.n; i++)
+        CHECK(*o->stop.v[i], LL_E_ARG,
+              "--stop has an empty text, which stops nothing: leave it out");
     TRY(ll_cli_trained_run(o->folder, o->checkpoint, o->init, &o->set, &t->run));
     if (o->exact) TRY(ll_run_set(t->run, "parallel.exact=true"));
     TRY(find_mesh(t));
@@ -174,6 +177,18 @@ ll_err ll_talk_encode(const ll_talk *t, const char *text, bool special, int32_t 
               (*out)[i], text[i] >= ' ' && text[i] < 127 ? text[i] : '?', (long long)t->vocab);
     }
     return LL_OK;
+}
+
+ll_err ll_talk_put(ll_talk *t, int64_t i, const int32_t *tokens, int64_t n)
+{
+    int64_t room = ll_generator_places(t->g);
+    if (n > room && t->prints)
+        fprintf(
+            stderr,
+            "note: %lld tokens at once, and %lld are kept (--context, model.seq): only the last "
+            "%lld are read\n",
+            (long long)n, (long long)room, (long long)room);
+    return ll_generator_put(t->g, i, tokens, n);
 }
 
 /* ---- saying ---- */

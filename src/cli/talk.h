@@ -34,7 +34,9 @@ typedef struct ll_talk_opts {
          "ends before this text; may be given several times"},                                     \
         {"--seed", LL_OPT(ll_talk_opts, seed), "N", "of the draws", "1"},                          \
         {"--context", LL_OPT(ll_talk_opts, context), "N",                                          \
-         "tokens whose keys and values are kept (0: as many as wanted, up to model.seq)", "0"},    \
+         "tokens whose keys and values are kept (0: as many as wanted, up to model.seq; of chat "  \
+         "and serve up to 2048)",                                                                  \
+         "0"},                                                                                     \
         {"--weights", LL_OPT(ll_talk_opts, weights), "TYPE",                                       \
          "of products: f32, int8 or int4, in blocks of 32", "f32"},                                \
         {"--cache", LL_OPT(ll_talk_opts, cache), "TYPE",                                           \
@@ -46,7 +48,7 @@ typedef struct ll_talk_opts {
         {"--init", LL_OPT(ll_talk_opts, init), "FILE",                                             \
          "weights of another system's, in place of a checkpoint (as for train)"},                  \
         {"--mesh|-m", LL_OPT(ll_talk_opts, mesh), "MESH",                                          \
-         "on several ranks, such as tensor=2 (started as for train)"},                             \
+         "on several ranks, such as tensor=2, which are started here"},                            \
         {"--set|-s", LL_OPT(ll_talk_opts, set), "KEY=VALUE", "override a setting of the run"},     \
         __VA_ARGS__                                                                                \
     {                                                                                              \
@@ -84,6 +86,8 @@ ll_err ll_talk_follow(ll_talk *t);
 ll_err ll_talk_leave(ll_talk *t, ll_err rc); /* a failure of any rank comes out once */
 /* A prompt's tokens; the caller frees them. */
 ll_err ll_talk_encode(const ll_talk *t, const char *text, bool special, int32_t **out, int64_t *n);
+/* Tokens of sequence i; tells where there are more than are kept. */
+ll_err ll_talk_put(ll_talk *t, int64_t i, const int32_t *tokens, int64_t n);
 
 /* What a sequence says until it is done. */
 typedef struct ll_saying {

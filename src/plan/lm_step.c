@@ -216,14 +216,14 @@ static void find_memory(step *s, const double *peak)
     }
 }
 
-static void find_update(step *s, double params, double seconds)
+static void find_update(step *s, double params)
 {
     double mine = s->h->zero ? params / s->data.n : params, state = s->h->system->state_bytes;
     /* Norm, moments and parameters, read and written. */
     s->out->update_s = ll_cost_stream(&s->c->chip, mine * (20 + state));
     if (!s->h->offload) return;
-    double there_and_back = 2 * mine * state / (1e9 * s->c->node.host);
-    s->out->update_s += ll_cost_beside(&s->c->chip, seconds, there_and_back) - seconds;
+    s->out->update_s +=
+        2 * mine * state / (1e9 * s->c->node.host); /* there is no room to come early */
 }
 
 ll_err ll_lm_step(const ll_cluster *c, const ll_lm *m, const ll_how *h, ll_arena *arena,
@@ -258,7 +258,7 @@ ll_err ll_lm_step(const ll_cluster *c, const ll_lm *m, const ll_how *h, ll_arena
     }
     double inside = h->zero >= 3 ? out->data_s : 0;
     sum_gradients(&s, params);
-    find_update(&s, params, seconds);
+    find_update(&s, params);
     find_memory(&s, peak);
     double nodes = ceil(h->data * h->tensor * h->pipe * h->context / c->node.chips);
     out->step_s = seconds + out->data_s - inside + out->update_s;

@@ -248,6 +248,11 @@ static size_t kept_bytes(const ll_session *s, bool cache)
     return sum;
 }
 
+int64_t ll_generator_places(const ll_generator *g)
+{
+    return g->places;
+}
+
 size_t ll_generator_cache_bytes(const ll_generator *g)
 {
     return kept_bytes(g->s[0], true);

@@ -47,6 +47,9 @@ static void command_line(void **state)
     refuses(f, 1, "plan --large --report x.html", "--report", "of a RUN");
     refuses(f, 1, "plan --large --check x", "exclude each other");
     refuses(f, 1, "plan --check x --cluster this", "--cluster is of a RUN");
+    refuses(f, 1, "plan s.yaml --cluster h200 --ranks 2 -s train.optimizer=sgd", "sgd", "adamw");
+    refuses(f, 1, "plan s.yaml --cluster h200 --ranks 2 -s train.memory=1GiB", "train.memory");
+    refuses(f, 1, "plan p.yaml --cluster h200 --ranks 2 --mesh pipe=2", "axis pipe");
     refuses(f, 1, "generate x --draft-tokens 2", "--draft-tokens is of --draft");
     refuses(f, 1, "verify mlp --seed 7", "--seed is of --fuzz", "train.seed=7");
     refuses(f, 1, "import . --out x --names n.txt", "--names");
