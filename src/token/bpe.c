@@ -175,7 +175,7 @@ typedef struct encoder {
     size_t room_word;
     int n_heap;
     bool failed;
-    int no_token; /* a byte that has none; 0: all have */
+    int no_token; /* a byte that has none; -1: all have */
 } encoder;
 
 static void put(encoder *e, int token)
@@ -384,8 +384,8 @@ static ll_err encode(encoder *e, const char *text, size_t n, bool special)
         from = i;
     }
     TRY(words(e, text + from, n - from));
-    CHECK(!e->no_token, LL_E_ARG, "the text is no UTF-8, and %s has no token for its byte %d",
-          t->path, e->no_token);
+    CHECK(e->no_token < 0, LL_E_ARG, "%s has no token for the text's byte %d", t->path,
+          e->no_token);
     CHECK(!e->failed, LL_E_MEM, "no memory for the tokens of %zu bytes", n);
     return LL_OK;
 }
@@ -393,7 +393,7 @@ static ll_err encode(encoder *e, const char *text, size_t n, bool special)
 ll_err ll_tokenizer_encode(const ll_tokenizer *t, const char *text, size_t n, bool special,
                            int32_t **out, int64_t *count)
 {
-    encoder e = {.t = t};
+    encoder e = {.t = t, .no_token = -1};
     ll_err rc = encode(&e, text, n, special);
     free(e.parts);
     free(e.heap);

@@ -9,6 +9,7 @@
 
 #include <jansson.h>
 #include <math.h>
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -338,7 +339,9 @@ static ll_err set_piece(ll_tokenizer *t, int k, const char *text, size_t n, int 
                                                     : LL_TOKEN_TEXT;
     size_t length = ll_plain_blanks(text, n, bytes);
     if (type == BYTE) {
-        CHECK(n == 6 && sscanf(text, "<0x%2x>", &byte) == 1, LL_E_IO,
+        bool digits =
+            n == 6 && isxdigit((unsigned char)text[3]) && isxdigit((unsigned char)text[4]);
+        CHECK(digits && text[5] == '>' && sscanf(text, "<0x%2x", &byte) == 1, LL_E_IO,
               "%s: token %d, %.20s, is no byte such as <0x0A>", t->path, k, text);
         bytes[0] = (char)byte;
         length = 1;

@@ -55,7 +55,8 @@ static const double STILL[2] = {2e-2,
                                 1e-9}; /* some units of the last place over the usual tolerance */
 static const double MUCH = 4096;       /* times what rounding does: differs as well */
 static const double GROSS = 0.25;      /* differs, and is not asked about in f64 */
-static const double WIDE = 1e-6;       /* the most that passes in f64 */
+static const double CLOSE = 1e-3; /* nearness to a nudged run that shows something: not bf16's */
+static const double WIDE = 1e-6;  /* the most that passes in f64 */
 enum { DRAWS = 3 };  /* one may be small by luck; in f64, where mistakes are far off, one will do */
 enum { TRIES = 24 }; /* nudges of 1, 2 and 4 halves of a unit, in turn, that look for a corner */
 
@@ -446,7 +447,8 @@ static bool is_near(const verifier *v, double (*rel)[2], const char *name)
         if (kept(&v->items[i]) || (name && strcmp(v->items[i].name, name))) continue;
         for (int k = 0; k < v->n_item; k++)
             if (v->items[k].kind == v->items[i].kind) most = fmax(most, v->items[k].noise[0]);
-        near = rel[i][0] <= fmax(v->o->tolerance, MARGIN * most);
+        most = fmin(fmax(v->o->tolerance, MARGIN * most), CLOSE);
+        near = rel[i][0] <= most && rel[i][1] <= most;
     }
     return near;
 }

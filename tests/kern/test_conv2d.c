@@ -127,10 +127,10 @@ static void check(const problem *p, const char *algorithm)
                 c.at_once = 0;
                 run_cpu(d, &c, threads);
                 compare(p, d, &got, &want, threads, s);
-                if (!s->cuts || threads != 2) continue;
-                c.at_once = 2; /* pieces, the last maybe smaller */
-                run_cpu(d, &c, threads);
-                compare(p, d, &got, &want, threads, s);
+                for (c.at_once = 2; s->cuts && c.at_once <= threads; c.at_once++) {
+                    run_cpu(d, &c, threads); /* pieces, the last maybe smaller */
+                    compare(p, d, &got, &want, threads, s);
+                }
             }
         c.solver = NULL, c.at_once = 0;
         if (d == 0 && algorithm)
@@ -230,6 +230,34 @@ static void test_blocks(void **state)
         p[i].type = LL_F64;
         check(&p[i], NULL);
         p[i].type = LL_I64;
+        check(&p[i], NULL);
+    }
+}
+
+/* All images are work for a team, and a piece of them for one thread. */
+static void test_pieces(void **state)
+{
+    (void)state;
+    problem p[] = {{.a = {.stride = {3, 1}, .pad = {2, 2, 2, 2}, .dilation = {1, 2}, .groups = 1},
+                    .n = 11,
+                    .h = 12,
+                    .w = 19,
+                    .c = 48,
+                    .f = 2,
+                    .r = 1,
+                    .s = 2},
+                   {.a = {.stride = {2, 3}, .pad = {2, 3, 0, 0}, .dilation = {2, 1}, .groups = 1},
+                    .n = 5,
+                    .h = 14,
+                    .w = 16,
+                    .c = 5,
+                    .f = 17,
+                    .r = 1,
+                    .s = 3}};
+    for (size_t i = 0; i < sizeof p / sizeof *p; i++) {
+        p[i].type = LL_F32;
+        check(&p[i], NULL);
+        p[i].type = LL_BF16;
         check(&p[i], NULL);
     }
 }
@@ -386,9 +414,9 @@ static void test_work(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_random), cmocka_unit_test(test_models),
-                                       cmocka_unit_test(test_blocks), cmocka_unit_test(test_errors),
-                                       cmocka_unit_test(test_parts),  cmocka_unit_test(test_work),
-                                       cmocka_unit_test(test_repeat)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_random), cmocka_unit_test(test_models), cmocka_unit_test(test_blocks),
+        cmocka_unit_test(test_pieces), cmocka_unit_test(test_errors), cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_work),   cmocka_unit_test(test_repeat)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -328,6 +328,7 @@ static void pieces(void **)
     int32_t *v;
     int64_t n;
     assert_int_equal(ll_tokenizer_encode(t, "d", 1, true, &v, &n), LL_E_ARG); /* no byte */
+    assert_int_equal(ll_tokenizer_encode(t, "a\0b", 3, true, &v, &n), LL_E_ARG);
     assert_int_equal(ll_tokenizer_save_json(t, "none"), LL_E_ARG);
     ll_tokenizer_close(t);
     for (size_t i = 0; i < b.len; i++) { /* any other file gets an error, or is read */

@@ -150,7 +150,7 @@ static ll_err run_by(const way *w, const ll_kcall *c)
         if (dw && i) out.data = spare;
         ll_kcall piece = *c;
         piece.in = in, piece.out = &out;
-        v = shape_by(w, &piece, n);
+        v = shape_by(w, c, n); /* on as many threads as the room is for */
         w->run[v.f64](&v, &piece);
         if (dw && i) add_to(&c->out[0], &out);
     }
