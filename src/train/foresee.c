@@ -157,7 +157,8 @@ static ll_err cost(foresight *f, int i, double *seconds)
     return LL_OK;
 }
 
-/* By the steps of the algorithm that will be taken, over the links as they were measured. */
+/* Between hosts by the steps of the algorithm that will be taken, over the links as they were
+ * measured, which takes too long for what it would tell within one. */
 static double talk(const foresight *f, int i)
 {
     const ll_instr *x = &f->s->p->instrs[i];
@@ -168,6 +169,7 @@ static double talk(const foresight *f, int i)
     for (int o = 0; o < x->n_in; o++)
         bytes += ll_collective_sent(&f->s->place->mesh, x->collective, x->attrs[o],
                                     &f->s->p->slots[x->in[o]].type);
+    if (!f->far) return 10e-6 + 2 * bytes / f->copy_rate; /* they copy to and from each other */
     double packed = t->packing ? 2 * bytes * m->kappa : 0;
     ll_coll_spec spec = t->call.spec;
     const ll_algo *algo;
@@ -404,8 +406,8 @@ ll_err ll_foresee_step(const ll_session *s, ll_comm *c, double *seconds)
     LL_OWN(ll_arena) arena = ll_arena_new();
     measure_copies(&f);
     find_room(&f, arena);
-    if (c) TRY(ll_tune_links(c, &f.links));
     f.far = c && ll_ranks_nodes(c) > 1;
+    if (f.far) TRY(ll_tune_links(c, &f.links));
     if (c) TRY(ll_comm_barrier(c)); /* kernels of all ranks run at once */
     TRY(ll_ranks_agree(c, time_passes(&f, arena)));
     if (s->plan && s->plan->pipeline) return foresee_pipe(&f, c, seconds);
