@@ -89,11 +89,17 @@ static ll_err ask_settings(const ll_words *set, const ll_run *r, ll_search *s)
         if (!strncmp(w, "parallel.zero=", n + 1)) s->zero = (int)r->parallel.zero;
         if (!strncmp(w, "parallel.virtual_stages=", n + 1))
             s->virtual_stages = (double)r->parallel.virtual_stages;
-        if (!strncmp(w, "parallel.schedule=", n + 1)) s->schedule = r->parallel.schedule;
+        if (!strncmp(w, "parallel.schedule=", n + 1)) {
+            s->schedule = r->parallel.schedule;
+            CHECK(strstr(" 1f1b interleaved zb-h1 zb-h2 ", s->schedule), LL_E_ARG,
+                  "parallel.schedule=%s: plans know 1f1b, interleaved, zb-h1 and zb-h2",
+                  s->schedule);
+        }
         if (strncmp(w, "parallel.recompute=", n + 1)) continue;
-        for (int k = 0; k <= LL_REMAKE_FULL && s->remake < 0; k++)
-            if (!strcmp(eq + 1, ll_remake_name((ll_remake)k))) s->remake = k;
-        CHECK(s->remake >= 0, LL_E_ARG, "parallel.recompute=%s: plans know none and full", eq + 1);
+        bool none = !strcmp(eq + 1, "none");
+        CHECK(none || !strcmp(eq + 1, "full"), LL_E_ARG,
+              "parallel.recompute=%s: plans know none and full", eq + 1);
+        s->remake = none ? LL_REMAKE_NONE : LL_REMAKE_FULL;
     }
     const char *optimizer = r->train.optim.name;
     CHECK(!strncmp(optimizer, "adam", 4) || !strcmp(optimizer, "lamb"), LL_E_ARG,

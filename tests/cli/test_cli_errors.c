@@ -50,6 +50,8 @@ static void command_line(void **state)
     refuses(f, 1, "plan s.yaml --cluster h200 --ranks 2 -s train.optimizer=sgd", "sgd", "adamw");
     refuses(f, 1, "plan s.yaml --cluster h200 --ranks 2 -s train.memory=1GiB", "train.memory");
     refuses(f, 1, "plan p.yaml --cluster h200 --ranks 2 --mesh pipe=2", "axis pipe");
+    refuses(f, 1, "plan s.yaml --cluster h200 --ranks 2 -s parallel.recompute=selective", "full");
+    refuses(f, 1, "plan s.yaml --cluster h200 --ranks 2 -s parallel.schedule=gpipe", "zb-h2");
     refuses(f, 1, "generate x --draft-tokens 2", "--draft-tokens is of --draft");
     refuses(f, 1, "verify mlp --seed 7", "--seed is of --fuzz", "train.seed=7");
     refuses(f, 1, "import . --out x --names n.txt", "--names");
