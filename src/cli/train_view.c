@@ -1,0 +1,397 @@
+/* train_view.c: what loopline train shows of a run: how it begins, its steps, how it ended. */
+#include "cli/train_view.h"
+
+#include "cli/common.h"
+
+#include "base/process.h"
+#include "base/text.h"
+#include "kern/notes.h"
+#include "machine/bind.h"
+#include "machine/machine.h"
+#include "train/bench.h"
+#include "tune/tune.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+/* Large enough to come near the peak, small enough to be measured before each run. */
+enum { SMALL_GEMM = 384 };
+
+/* By what collectives are chosen. */
+static void tell_tuner(const ll_comm *c)
+{
+    const ll_table *t = ll_comm_table(c);
+    const char *file = t ? t->file : NULL;
+    if (!t)
+        fprintf(stderr, "collectives: by rules; --tune measures them on this machine first\n");
+    else if (t->was_read)
+        fprintf(stderr, "collectives: by the table %s\n", file);
+    else
+        fprintf(stderr, "collectives: measured in %.1f s, %s%s\n", t->seconds,
+                file ? "kept in "
+                     : "not kept: the machine is too busy, or there is no cache folder",
+                file ? file : "");
+}
+
+/* Which device is whose, and how they talk. */
+static void tell_devices(const ll_devices *s, const char *kind)
+{
+    enum { MOST = 16 };
+    for (int r = 0; r < s->n && r < MOST; r++)
+        fprintf(stderr, "rank %d: %s (%s %d)\n", r, s->of[r].name, kind, (int)s->of[r].index);
+    if (s->n > MOST) fprintf(stderr, "and %d ranks more\n", s->n - MOST);
+    if (s->n > 1) fprintf(stderr, "collectives between %ss: %s\n", kind, s->why);
+}
+
+static void find_peak(ll_view *v, const ll_train_start *s)
+{
+    ll_device_facts f = {0};
+    ll_precision precision;
+    v->device = s->devices;
+    if (!v->device) {
+        bool bf16 = !strcmp(s->run->train.precision, "bf16");
+        if (ll_gemm_peak(s->threads, SMALL_GEMM, bf16, &v->peak) != LL_OK) v->peak = 0;
+    } else if (ll_precision_parse(s->run->train.precision, &precision) == LL_OK &&
+               s->machine->ask(s->devices->mine, precision, &f) == LL_OK)
+        v->peak = 1e-9 * f.peak;
+    v->peak *= s->ranks;
+}
+
+static void tell_memory(const ll_train_start *s)
+{
+    const ll_train_memory *m = &s->memory;
+    char a[7][LL_NUMBER_TEXT];
+    fprintf(stderr,
+            "memory planned%s: %s: tensors%s %s (%.0f bytes), copies %s, batches read ahead "
+            "%s, data %s, "
+            "program, libraries and graphs %s%s\n",
+            s->ranks > 1 ? " a rank" : "", ll_text_bytes(m->planned, a[0]),
+            s->ranks > 1 ? " and communication" : "", ll_text_bytes(m->tensors, a[1]), m->tensors,
+            ll_text_bytes(m->copies, a[5]), ll_text_bytes(m->batches, a[2]),
+            ll_text_bytes(m->data, a[3]), ll_text_bytes(m->rest, a[4]),
+            m->planned > 1.01 * (m->tensors + m->copies + m->batches + m->data + m->rest)
+                ? "; compiling takes more than these together"
+                : "");
+    if (m->aside > 0)
+        fprintf(stderr, "and %s laid aside, in %s\n", ll_text_bytes(m->aside, a[6]),
+                s->machine->target->aside.what);
+    if (m->wide > 0)
+        fprintf(stderr, "and %s more where a step has to be made with all bits (exact)\n",
+                ll_text_bytes(m->wide, a[6]));
+}
+
+static void tell_recomputed(const ll_train_start *s)
+{
+    char line[256];
+    fprintf(stderr, "%s\n",
+            ll_recompute_text(s->run->parallel.recompute, s->recomputed, line, sizeof line));
+}
+
+static void tell_pipeline(const ll_pipeline *p)
+{
+    fprintf(stderr, "pipeline: %s, %d stages, %d micro-batch%s", p->name, p->n_stage, p->n_micro,
+            p->n_micro == 1 ? "" : "es");
+    double idle = ll_pipeline_formula(p->name, p->n_rank, p->n_stage, p->n_micro, NULL);
+    if (!isnan(idle)) fprintf(stderr, ", %.0f %% idle if stages are equal", 100 * idle);
+    fprintf(stderr, "%s\n",
+            p->n_micro < 2 * p->n_rank && idle != 0 ? "; a smaller train.micro_batch makes it less"
+                                                    : "");
+}
+
+/* "data=2", "4 replicas", "2 replicas of tensor=2, local every 8 steps". */
+static const char *where(const ll_train_start *s, char out[256])
+{
+    const ll_run_parallel *p = &s->run->parallel;
+    if (!ll_run_loose(s->run)) return s->mesh;
+    int n = snprintf(out, 256, "%lld replicas%s%s, %s", (long long)p->replicas,
+                     *s->mesh ? " of " : "", s->mesh, p->between.name);
+    if (p->between.every)
+        n += snprintf(out + n, 256 - (size_t)n, ": %ss every %lld step%s", p->between.what,
+                      (long long)p->between.every, p->between.every > 1 ? "s" : "");
+    if (p->between.fragments > 1)
+        n += snprintf(out + n, 256 - (size_t)n, " in %lld parts", (long long)p->between.fragments);
+    if (p->between.delay)
+        n += snprintf(out + n, 256 - (size_t)n, ", beside %lld step%s", (long long)p->between.delay,
+                      p->between.delay > 1 ? "s" : "");
+    if (strcmp(p->between.codec, "none"))
+        snprintf(out + n, 256 - (size_t)n, ", %s", p->between.codec);
+    return out;
+}
+
+/* Exchanges that are all behind the last step. */
+static void tell_apart(const ll_train_start *s)
+{
+    const ll_consistency *c = &s->run->parallel.between;
+    int64_t every = c->fragments ? c->every / c->fragments : 0;
+    if (!ll_run_loose(s->run) || !every || c->warm_up + every <= s->steps) return;
+    fprintf(stderr,
+            "replicas never meet: the first exchange would be after step %lld "
+            "(parallel.warm_up, parallel.every), and the run has %lld\n",
+            (long long)(c->warm_up + every), (long long)s->steps);
+}
+
+/* Settings for several ranks, on one: a job that has lost the others goes on, so no refusal. */
+static void tell_idle(const ll_train_start *s)
+{
+    ll_mesh m;
+    bool alone = ll_mesh_parse(s->mesh, &m) == LL_OK && ll_mesh_axis(&m, LL_AXIS_DATA) < 0;
+    if (s->run->parallel.zero && alone)
+        fprintf(stderr, "parallel.zero %lld cuts nothing: axis data has one rank\n",
+                (long long)s->run->parallel.zero);
+    if (s->run->train.compare && s->ranks == 1)
+        fprintf(stderr, "train.compare compares nothing: there is one rank\n");
+}
+
+static void on_start(void *context, const ll_train_start *s)
+{
+    ll_view *v = (ll_view *)context;
+    char place[256];
+    ll_progress_free(v->p); /* of the phase before */
+    char n[LL_NUMBER_TEXT], f[LL_NUMBER_TEXT];
+    v->first = true;
+    v->bytes = (size_t)s->memory.planned;
+    static const char *const units[] = {
+        [LL_IMAGES] = "img", [LL_TOKENS] = "tok", [LL_RECORDS] = "samples"};
+    v->tokens = s->data->kind == LL_TOKENS;
+    v->unit = units[s->data->kind];
+    find_peak(v, s);
+    fprintf(stderr, "%s: %s parameters, %s on %s, %sFLOP a step, ", s->run->name,
+            ll_text_count((double)s->parameters, n), s->run->model.name, s->data->name,
+            ll_text_count(s->flops, f));
+    if (s->ranks > 1) fprintf(stderr, "%d ranks (%s), each ", s->ranks, where(s, place));
+    fprintf(stderr, "%d thread%s%s\n", s->threads, s->threads == 1 ? "" : "s",
+            ll_bind_owns_cores() ? " on cores of its own" : "");
+    tell_memory(s);
+    if (s->pipeline) tell_pipeline(s->pipeline);
+    if (s->note) fprintf(stderr, "%s: %s\n", s->run->train.precision, s->note);
+    if (s->recomputed) tell_recomputed(s);
+    if (s->devices) tell_devices(s->devices, s->machine->device);
+    ll_kern_notes_print(stderr);
+    if (ll_run_codec(s->run))
+        fprintf(stderr, "gradients: compressed by %s where they are summed over axis data\n",
+                ll_run_codec(s->run));
+    else if (strcmp(s->run->parallel.compress, "none"))
+        fprintf(stderr, "gradients: of fully connected layers, made from factors of all ranks\n");
+    tell_apart(s);
+    tell_idle(s);
+    if (s->run->parallel.canonical) fprintf(stderr, "sums over ranks in canonical order\n");
+    if (s->steps < s->run->train.steps)
+        fprintf(stderr, "%lld steps: train.epochs %lld ends before train.steps %lld\n",
+                (long long)s->steps, (long long)s->run->train.epochs,
+                (long long)s->run->train.steps);
+    if (s->first_step)
+        fprintf(stderr, "resumed after step %lld of %lld\n", (long long)s->first_step,
+                (long long)s->steps);
+    if (s->ranks > 1 && !(s->devices && s->devices->direct)) tell_tuner(v->c);
+    if (s->resumed) fprintf(stderr, "%s\n", s->resumed);
+    if (s->weights) fprintf(stderr, "%s\n", s->weights);
+    if (s->kept) fprintf(stderr, "%s\n", s->kept);
+    fprintf(stderr, "run folder: %s\n", s->run->out);
+    if (s->doomed)
+        fprintf(stderr, "in %s/checkpoints/replaced until this one saves: an earlier run's %s\n",
+                s->run->out, s->doomed);
+    v->p = ll_progress_new(&(ll_progress_opts){
+        .first = s->first_step + 1, .total = s->steps, .unit = v->unit, .plain = v->plain});
+}
+
+static void on_step(void *context, const ll_train_step *s)
+{
+    ll_view *v = (ll_view *)context;
+    if (v->peak && s->gflops > v->peak && !v->device)
+        v->peak = s->gflops; /* the product was timed in a bad moment */
+    if (v->device && v->first)
+        ll_progress_note(v->p, "first step done %.2f s after the program's start",
+                         ll_process_age());
+    v->first = false;
+    ll_step_stats st = {s->step,
+                        s->loss,
+                        s->grad_norm,
+                        s->lr,
+                        s->seconds,
+                        v->tokens ? s->tokens_per_s : s->samples_per_s,
+                        v->peak ? s->gflops / v->peak : 0,
+                        v->bytes,
+                        s->apart};
+    ll_progress_step(v->p, &st);
+}
+
+static void on_score(void *context, int64_t step, const ll_score *s)
+{
+    ll_view *v = (ll_view *)context;
+    char more[LL_MAX_METRICS * (LL_METRIC_NAME + 16)] = "";
+    size_t at = 0;
+    if (!isnan(s->accuracy))
+        at = (size_t)snprintf(more, sizeof more, ", accuracy %.2f %%", 100 * s->accuracy);
+    for (int i = 0; i < s->n_metric; i++)
+        at +=
+            (size_t)snprintf(more + at, sizeof more - at, ", %s %.4g", s->names[i], s->metrics[i]);
+    ll_progress_note(v->p, "step %lld: validation loss %.4f%s on %lld samples", (long long)step,
+                     s->loss, more, (long long)s->samples);
+}
+
+static void on_timeline(void *context, const ll_timeline *t)
+{
+    ll_view *v = (ll_view *)context;
+    ll_progress_note(v->p, "%.*s", (int)strlen(t->text) - 1, t->text);
+}
+
+static void on_note(void *context, const char *text)
+{
+    ll_view *v = (ll_view *)context;
+    ll_progress_note(v->p, "%s", text);
+}
+
+ll_train_events ll_view_watch(ll_view *v)
+{
+    return (ll_train_events){v, on_start, on_step, on_score, on_timeline, on_note};
+}
+
+/* Of all starts of the job, and of the last one where there were several. */
+static void show_steps(const ll_train_report *t, const ll_start *job)
+{
+    char d[LL_NUMBER_TEXT], e[LL_NUMBER_TEXT];
+    ll_noted from = {.step = t->first};
+    ll_start one = job ? *job : (ll_start){.number = 0};
+    one.number = 0;
+    if (job && job->number) ll_recovery_find(&one, LL_BEGAN, &from);
+    double wall = job && job->number ? t->goodput.wall : t->seconds;
+    fprintf(stderr, "%lld steps in %s", (long long)(t->steps - from.step),
+            ll_text_duration(wall, d));
+    if (job && job->number)
+        fprintf(stderr, ", %lld of them, in %s, after restart %d", (long long)(t->steps - t->first),
+                ll_text_duration(t->seconds, e), job->number);
+    fprintf(stderr, "; training loss %.4f", t->train_loss);
+}
+
+/* Of changes that replicas left at their server: 0 had come since for 12 %, 1 for 30 % ... */
+static void show_stale(const ll_train_report *t)
+{
+    double all = 0, sum = 0;
+    int most = 0;
+    for (int i = 0; i < LL_STALENESS; i++) {
+        all += t->stale[i], sum += i * t->stale[i];
+        if (t->stale[i] > 0) most = i;
+    }
+    if (all == 0) return;
+    fprintf(stderr, "\nstaleness: %.1f changes by others in the mean, %d%s at most;", sum / all,
+            most, most == LL_STALENESS - 1 ? " or more" : "");
+    for (int i = 0; i < LL_STALENESS; i++)
+        if (t->stale[i] >= 0.01 * all)
+            fprintf(stderr, " %d%s: %.0f %%", i, i == LL_STALENESS - 1 ? " or more" : "",
+                    100 * t->stale[i] / all);
+}
+
+void ll_view_end(const ll_run *r, const ll_train_report *t, const ll_start *job)
+{
+    char d[LL_NUMBER_TEXT], e[LL_NUMBER_TEXT];
+    if (t->signal && job) /* by who started it, who knows why, and may start it again */
+        fprintf(
+            stderr,
+            "asked to stop: checkpoint saved after step %lld; if it does not go on by itself:\n",
+            (long long)t->steps);
+    else if (t->signal)
+        fprintf(stderr, "stopped by signal %d after step %lld, checkpoint saved; go on with:\n",
+                t->signal, (long long)t->steps);
+    if (t->signal) fprintf(stderr, "  %s train %s --resume", ll_cli_program(), r->out);
+    if (t->signal && t->ranks > 1) fprintf(stderr, " -n %d", t->ranks);
+    if (t->signal) fputc('\n', stderr);
+    if (t->out_of_patience)
+        fprintf(stderr, "no better %s in the last %lld validations: stopped\n", r->train.best,
+                (long long)r->train.patience);
+    if (t->steps > t->first)
+        show_steps(t, job);
+    else
+        fprintf(stderr, "no step was %s after step %lld", t->signal ? "done" : "left to do",
+                (long long)t->steps);
+    if (!isnan(t->val.loss)) fprintf(stderr, ", validation loss %.4f", t->val.loss);
+    if (!isnan(t->val.accuracy)) fprintf(stderr, ", accuracy %.2f %%", 100 * t->val.accuracy);
+    if (isfinite(t->predicted_s) && t->steps > t->first)
+        fprintf(stderr, "\nstep: predicted %s, median %s: the prediction is %.1f %% %s",
+                ll_text_time(t->predicted_s, d), ll_text_time(t->step_s, e),
+                100 * fabs(t->predicted_s / t->step_s - 1),
+                t->predicted_s < t->step_s ? "less" : "more");
+    fprintf(stderr, "\nmemory%s: %s planned, %s used%s",
+            t->ranks > 1 ? " of the rank with most" : "", ll_text_bytes(t->memory.planned, d),
+            ll_text_bytes(t->memory.used, e),
+            t->memory.of_all ? " there by all processes, with libraries" : "");
+    LL_OWN(ll_arena) a = ll_arena_new();
+    fprintf(stderr, "\n%s", ll_goodput_text(&t->goodput, a));
+    if (t->skipped)
+        fprintf(stderr, "\n%lld steps skipped for the norm of their gradients (train.spike)",
+                (long long)t->skipped);
+    if (t->wide)
+        fprintf(stderr,
+                "\n%lld step%s made again with all bits of %s numbers, for which exact sums had "
+                "too few",
+                (long long)t->wide, t->wide == 1 ? "" : "s", t->wide == 1 ? "its" : "their");
+    if (t->undone)
+        fprintf(stderr,
+                "\n%lld step%s made again, for what %s presumed did not hold "
+                "(parallel.post_validation)",
+                (long long)t->undone, t->undone == 1 ? "" : "s", t->undone == 1 ? "it" : "they");
+    if (t->unsaved)
+        fprintf(stderr, "\n%lld checkpoint%s could not be written on the way",
+                (long long)t->unsaved, t->unsaved == 1 ? "" : "s");
+    if (t->dense_bytes)
+        fprintf(stderr, "\ngradients: rank 0 sent %s in the last step, f32 takes %s",
+                ll_text_bytes((double)t->gradient_bytes, d),
+                ll_text_bytes((double)t->dense_bytes, e));
+    if (t->replica_bytes && r->parallel.replicas > 1)
+        fprintf(stderr, "\nreplicas: rank 0 sent %s to others, %s a step",
+                ll_text_bytes((double)t->replica_bytes, d),
+                ll_text_bytes((double)t->replica_bytes / (double)(t->steps - t->first), e));
+    show_stale(t);
+    fprintf(stderr, "\n%s: checkpoints/ metrics.jsonl curve.svg run.yaml\n", r->out);
+}
+
+ll_err ll_view_json(const ll_run *r, const ll_train_report *t, const ll_start *job)
+{
+    json_t *j = json_object();
+    json_object_set_new(j, "model", json_string(r->model.name));
+    json_object_set_new(j, "parameters", json_integer(t->parameters));
+    json_object_set_new(j, "ranks", json_integer(t->ranks));
+    json_object_set_new(j, "mesh", json_string(t->mesh));
+    json_object_set_new(j, "steps", json_integer(t->steps));
+    json_object_set_new(j, "restarts", json_integer(job ? job->number : 0));
+    json_object_set_new(j, "train_loss", ll_cli_number(t->train_loss));
+    json_object_set_new(j, "val_loss", ll_cli_number(t->val.loss));
+    json_object_set_new(j, "val_accuracy", ll_cli_number(t->val.accuracy));
+    json_object_set_new(j, "step_ms", ll_cli_number(1e3 * t->step_s));
+    json_object_set_new(j, "first_step_s", ll_cli_number(t->first_step_s));
+    json_object_set_new(j, "samples_per_s", ll_cli_number(t->samples_per_s));
+    json_object_set_new(j, "tokens_per_s", ll_cli_number(t->tokens_per_s));
+    json_object_set_new(j, "peak_bytes_planned", json_integer((json_int_t)t->memory.planned));
+    json_object_set_new(j, "peak_bytes_used", json_integer((json_int_t)t->memory.used));
+    json_object_set_new(j, "tensor_bytes_planned", json_integer((json_int_t)t->memory.tensors));
+    json_object_set_new(j, "tensor_bytes_used", json_integer((json_int_t)t->memory.tensors_used));
+    json_object_set_new(j, "aside_bytes", json_integer((json_int_t)t->memory.aside));
+    json_object_set_new(j, "compress", json_string(r->parallel.compress));
+    json_object_set_new(j, "gradient_bytes", json_integer(t->gradient_bytes));
+    json_object_set_new(j, "gradient_bytes_f32", json_integer(t->dense_bytes));
+    json_object_set_new(j, "replicas", json_integer(r->parallel.replicas));
+    json_object_set_new(j, "replica_bytes", json_integer(t->replica_bytes));
+    if (ll_run_loose(r) && ll_consistency_served(&r->parallel.between)) {
+        json_t *stale = json_array();
+        for (int i = 0; i < LL_STALENESS; i++) json_array_append_new(stale, json_real(t->stale[i]));
+        json_object_set_new(j, "staleness", stale);
+    }
+    json_object_set_new(j, "bubble", ll_cli_number(t->bubble));
+    json_object_set_new(j, "predicted_step_ms", ll_cli_number(1e3 * t->predicted_s));
+    json_t *lost = json_object();
+    for (int i = 0; i < LL_N_LOSS; i++)
+        json_object_set_new(lost, ll_loss_name(i), ll_cli_number(t->goodput.lost[i]));
+    json_object_set_new(j, "goodput", ll_cli_number(t->goodput.useful / t->goodput.wall));
+    json_object_set_new(j, "wall_s", ll_cli_number(t->goodput.wall));
+    json_object_set_new(j, "useful_s", ll_cli_number(t->goodput.useful));
+    json_object_set_new(j, "lost_s", lost);
+    json_object_set_new(j, "skipped", json_integer(t->skipped));
+    json_object_set_new(j, "wide", json_integer(t->wide));
+    json_object_set_new(j, "rolled_back", json_integer(t->rolled_back));
+    json_object_set_new(j, "unsaved", json_integer(t->unsaved));
+    json_object_set_new(j, "save_waits_s", ll_cli_number(t->save_waits));
+    json_object_set_new(j, "seconds", ll_cli_number(t->seconds));
+    json_object_set_new(j, "signal", t->signal ? json_integer(t->signal) : json_null());
+    json_object_set_new(j, "out", json_string(r->out));
+    return ll_cli_json(j);
+}
