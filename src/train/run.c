@@ -502,7 +502,7 @@ ll_run ll_run_replica(const ll_run *r, int replica)
     return own;
 }
 
-/* Of a schedule in a file this is known when it has been read (session.c, trainer.c). */
+/* Of a schedule in a file this is known when it has been read (session.c, trainer_loop.c). */
 static ll_err check_overlap(const ll_run *r)
 {
     LL_WANT(r, "parallel.post_validation", !r->parallel.post_validation || r->train.spike <= 0,

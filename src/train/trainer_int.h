@@ -13,6 +13,8 @@
 #include "train/trace.h"
 #include "train/trainer.h"
 
+#include <signal.h>
+
 enum { RECENT = 1 << 16 }; /* steps whose time and loss are remembered */
 
 typedef struct trainer {
@@ -95,6 +97,10 @@ void ll_trainer_count_start(trainer *t);
 const char *ll_trainer_norm(const trainer *t, char out[17]);
 /* Tensors of a file become the session's; the step stays what it is. */
 ll_err ll_trainer_take(trainer *t, const ll_st_file *f);
+/* ---- steps (trainer_loop.c); collective ---- */
+extern volatile sig_atomic_t ll_trainer_caught; /* the signal that this rank has got, or 0 */
+ll_err ll_trainer_loop(trainer *t);
+ll_err ll_trainer_ask(void *trainer, bool *stop); /* has any rank got one? As an ll_stop. */
 /* ---- keeping the state (trainer_save.c); collective ---- */
 /* What came of a checkpoint that was under way: a run goes on without one that cannot be made. */
 void ll_trainer_tell(const trainer *t, const char *text); /* to whoever watches */
