@@ -2,6 +2,8 @@
 #pragma once
 #include "train/run.h"
 
+#include <float.h>
+
 typedef enum ll_key_kind {
     LL_KEY_INT,     /* int64_t */
     LL_KEY_NUMBER,  /* double */
@@ -20,6 +22,9 @@ typedef struct ll_key {
     double min, max;     /* INT, NUMBER, NUMBERS */
     const char *choices; /* CHOICE: words and spaces; "" is a choice where it is the default */
 } ll_key;
+extern const ll_key ll_run_keys[];
+#define LL_ABOVE_0 DBL_MIN /* as a minimum: more than 0 */
+#define LL_MANY 1e15       /* as a maximum: no limit (whole numbers are exact up to here) */
 
 /* The sections of patterns, by name; ends with NULL. */
 typedef struct ll_pattern_section {
@@ -41,8 +46,6 @@ typedef struct ll_run_notes {
     ll_size_note sizes[LL_MAX_SIZES * 2];
     int n_size;
 } ll_run_notes;
-
-const ll_key *ll_run_keys(void);
 
 /* An empty run with every default. */
 ll_run *ll_run_new(const char *file);

@@ -12,7 +12,7 @@ static bool is_section(void *context, const char *word, ll_near *near)
         if (!strcmp(word, s->name)) return true;
         ll_near_try(near, s->name);
     }
-    for (const ll_key *k = ll_run_keys(); k->name; k++) {
+    for (const ll_key *k = ll_run_keys; k->name; k++) {
         const char *dot = strchr(k->name, '.');
         const char *name =
             ll_arena_printf(run->arena, "%.*s", (int)(dot ? dot - k->name : 0), k->name);

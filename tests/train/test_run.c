@@ -304,7 +304,7 @@ static void optimizers_read_what_they_say(void **state)
 {
     (void)state;
     static const char *const keys[] = {"momentum", "beta1", "beta2", "eps", "trust"};
-    const ll_key *k = ll_run_keys();
+    const ll_key *k = ll_run_keys;
     while (strcmp(k->name, "train.optimizer")) k++;
     char *all = strdup(k->choices), *rest = NULL;
     int read = 0;
@@ -390,7 +390,7 @@ static void prints_and_reads_back(void **state)
         assert_string_equal(first->data.path, second->data.path);
         assert_memory_equal(&first->train.seed, &second->train.seed, sizeof(int64_t));
         assert_true(first->train.schedule.lr == second->train.schedule.lr);
-        for (const ll_key *k = ll_run_keys(); k->name; k++) { /* every key stands in the text */
+        for (const ll_key *k = ll_run_keys; k->name; k++) { /* every key stands in the text */
             const char *dot = strrchr(k->name, '.');
             char line[64];
             snprintf(line, sizeof line, "%s%s: ", dot ? "\n  " : "\n", dot ? dot + 1 : k->name);
@@ -502,7 +502,7 @@ static void help_has_every_key(void **state)
     (void)state;
     ll_arena *arena = ll_arena_new();
     char *help = ll_run_help(arena);
-    for (const ll_key *k = ll_run_keys(); k->name; k++) {
+    for (const ll_key *k = ll_run_keys; k->name; k++) {
         assert_non_null(strstr(help, k->name));
         assert_non_null(strstr(help, k->help));
     }
