@@ -10,8 +10,7 @@
  *
  *     dW = G' [(A dY A') . (B' X B)] G   with products summed over tiles
  *
- * The matrices below are all there is to a form: one text makes every transform of them, vectors
- * along channels. Points are 0, p, -p, ..: a row is the one before it with odd columns negated.
+ * The forms are in conv2d_winograd_form.c.
  *
  * Tiles are laid in the whole image (ll_conv_attr.at), so that a part of an image has the tiles
  * that the whole has. Of a tile that a cut divides each side makes its own rows, with zeros for
@@ -23,7 +22,7 @@
  *                 channels), whose transform stays in the second cache
  *
  * Rounding: what is summed is larger than the result; tests/kern/test_conv2d.c says how much. */
-#include "kern/cpu/conv2d_int.h"
+#include "kern/cpu/conv2d_winograd.h"
 
 #include <omp.h>
 
@@ -37,155 +36,10 @@ enum {
     LINE = 16,             /* numbers of a cache line */
     KC = 256,              /* a panel of so many rows fits the first cache */
     KEEP = 4,              /* channels of filters that are brought in order at once */
-    MOST = 6,              /* a, at most */
     BLOCK_BYTES = 1 << 20, /* of a thread's transformed tiles */
     FEWEST = 32,
     MANY = 256, /* tiles of a block */
 };
-
-/* ---- forms ---- */
-
-/* From an image, or the spots of a tile, to the other: n vectors of channels. Rows and columns of
- * both are so far apart. */
-typedef void change(const float *from, int64_t from_row, int64_t from_col, float *to,
-                    int64_t to_row, int64_t to_col, int64_t n);
-
-typedef struct form {
-    int m, r;
-    change *x, *w, *y, *dy, *dw; /* B', G, A'; of the gradient A, G' */
-} form;
-
-/* Element (i, j) of T, or of its transpose. */
-LL_INLINE float entry(const float *t, const int rows, const int cols, const bool turned, int i,
-                      int j)
-{
-    return turned ? t[j * rows + i] : t[i * cols + j];
-}
-
-/* Unrolled, zeros and ones cost nothing. */
-LL_INLINE void add(ll_vec *sum, bool *any, float e, ll_vec x)
-{
-    if (e == 0) return;
-    if (*any)
-        *sum += x * e;
-    else
-        *sum = x * e;
-    *any = true;
-}
-
-/* The sum over columns first, first + step, .. of row i. */
-LL_INLINE ll_vec sum_of(const float *t, const int rows, const int cols, const bool turned,
-                        const int i, const int first, const int step, const ll_vec *in)
-{
-    ll_vec sum = {0};
-    bool any = false;
-    LL_UNROLL for (int j = first; j < cols; j += step)
-        add(&sum, &any, entry(t, rows, cols, turned, i, j), in[j]);
-    return sum;
-}
-
-/* out = T in. Rows 2i - 1 and 2i (by_rows), or columns, are a pair, but for the first and last. */
-LL_INLINE void apply(const float *t, const int rows, const int cols, const bool turned,
-                     const bool by_rows, const ll_vec *in, ll_vec *out)
-{
-    if (by_rows) {
-        out[0] = sum_of(t, rows, cols, turned, 0, 0, 1, in);
-        LL_UNROLL for (int i = 1; i + 1 < rows; i += 2)
-        {
-            ll_vec even = sum_of(t, rows, cols, turned, i, 0, 2, in);
-            ll_vec odd = sum_of(t, rows, cols, turned, i, 1, 2, in);
-            out[i] = even + odd;
-            out[i + 1] = even - odd;
-        }
-        out[rows - 1] = sum_of(t, rows, cols, turned, rows - 1, 0, 1, in);
-        return;
-    }
-    ll_vec both[MOST]; /* of a pair, the sum where it is read by even rows, the difference by odd */
-    both[0] = in[0];
-    both[cols - 1] = in[cols - 1];
-    LL_UNROLL for (int j = 1; j + 1 < cols; j += 2)
-    {
-        both[j] = in[j] + in[j + 1];
-        both[j + 1] = in[j] - in[j + 1];
-    }
-    EACH (i, rows) {
-        ll_vec sum = {0};
-        bool any = false;
-        EACH (j, cols) {
-            bool ends = j == 0 || j == cols - 1;
-            if (!ends && (j % 2 == 1) != (i % 2 == 0)) continue;
-            float e = entry(t, rows, cols, turned, i, j);
-            if (!ends && j % 2 == 0) e = -e; /* its own column is the second of the pair */
-            add(&sum, &any, e, both[j]);
-        }
-        out[i] = sum;
-    }
-}
-
-/* T X T' of n vectors; X [cols][cols]. */
-LL_INLINE void change_by(const float *t, const int rows, const int cols, const bool turned,
-                         const bool by_rows, const float *from, int64_t from_row, int64_t from_col,
-                         float *to, int64_t to_row, int64_t to_col, int64_t n)
-{
-    for (; n > 0; n--, from += LL_LANES, to += LL_LANES) {
-        ll_vec half[MOST][MOST], in[MOST], out[MOST];
-        EACH (j, cols) {
-            EACH (i, cols) in[i] = ll_vec_at(from + i * from_row + j * from_col);
-            apply(t, rows, cols, turned, by_rows, in, out);
-            EACH (i, rows) half[i][j] = out[i];
-        }
-        EACH (i, rows) {
-            apply(t, rows, cols, turned, by_rows, half[i], out);
-            EACH (j, rows) ll_vec_to(to + i * to_row + j * to_col, out[j]);
-        }
-    }
-}
-
-#define CHANGE(name, t, rows, cols, turned, by_rows)                                               \
-    static __attribute__((noinline)) void name(const float *from, int64_t fr, int64_t fc,          \
-                                               float *to, int64_t tr, int64_t tc, int64_t n)       \
-    {                                                                                              \
-        change_by(t, rows, cols, turned, by_rows, from, fr, fc, to, tr, tc, n);                    \
-    }
-#define FORM(name, m, r, b, g, a)                                                                  \
-    CHANGE(name##_x, b, m + r - 1, m + r - 1, false, true)                                         \
-    CHANGE(name##_w, g, m + r - 1, r, false, true)                                                 \
-    CHANGE(name##_y, a, m, m + r - 1, false, false)                                                \
-    CHANGE(name##_dy, a, m + r - 1, m, true, true)                                                 \
-    CHANGE(name##_dw, g, r, m + r - 1, true, false)                                                \
-    static const form name = {m, r, name##_x, name##_w, name##_y, name##_dy, name##_dw};
-
-static const float b4[] = {1, 0, -1, 0, /* points 0 1 -1 and infinity */
-                           0, 1, 1,  0, 0, -1, 1, 0, 0, 1, 0, -1};
-static const float b6[] = {4, 0,  -5, 0, 1, 0, /* points 0 1 -1 2 -2 and infinity */
-                           0, -4, -4, 1, 1, 0,  0,  4, -4, -1, 1, 0, 0,  -2, -1,
-                           2, 1,  0,  0, 2, -1, -2, 1, 0,  0,  4, 0, -5, 0,  1};
-#define SIXTH (1.f / 6)
-#define PART (1.f / 24)
-static const float g23[] = {1, 0, 0, .5f, .5f, .5f, .5f, -.5f, .5f, 0, 0, 1};
-static const float a23[] = {1, 1, 1, 0, 0, 1, -1, -1};
-static const float g43[] = {.25f,   0,         0,        -SIXTH, -SIXTH,   -SIXTH,
-                            -SIXTH, SIXTH,     -SIXTH,   PART,   2 * PART, 4 * PART,
-                            PART,   -2 * PART, 4 * PART, 0,      0,        1};
-static const float a43[] = {1, 1, 1, 1, 1, 0, 0, 1, -1, 2, -2, 0,
-                            0, 1, 1, 4, 4, 0, 0, 1, -1, 8, -8, 1};
-static const float g25[] = {.25f,      0,         0,      0,         0,        -SIXTH,
-                            -SIXTH,    -SIXTH,    -SIXTH, -SIXTH,    -SIXTH,   SIXTH,
-                            -SIXTH,    SIXTH,     -SIXTH, PART,      2 * PART, 4 * PART,
-                            8 * PART,  16 * PART, PART,   -2 * PART, 4 * PART, -8 * PART,
-                            16 * PART, 0,         0,      0,         0,        1};
-static const float a25[] = {1, 1, 1, 1, 1, 0, 0, 1, -1, 2, -2, 1};
-FORM(f23, 2, 3, b4, g23, a23)
-FORM(f43, 4, 3, b6, g43, a43)
-FORM(f25, 2, 5, b6, g25, a25)
-
-static const form *form_for(const ll_conv_shape *v, int m)
-{
-    static const form *const all[] = {&f23, &f43, &f25};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (all[i]->m == m && all[i]->r == v->r && all[i]->r == v->s) return all[i];
-    return NULL;
-}
 
 /* ---- sizes ---- */
 
@@ -196,7 +50,7 @@ typedef struct picture {
 
 typedef struct plan {
     const ll_conv_shape *v;
-    const form *f;
+    const ll_winograd *f;
     int64_t a, spots;
     picture in, out;      /* what is read through tiles of a x a, of m x m (dw: x and dy) */
     int64_t down, across; /* tiles of an image */
@@ -237,7 +91,7 @@ static void set_pictures(const ll_conv_shape *v, plan *p)
 
 static plan plan_of(const ll_conv_shape *v)
 {
-    plan p = {.v = v, .f = form_for(v, v->m)};
+    plan p = {.v = v, .f = ll_winograd_for(v, v->m)};
     p.a = p.f->m + p.f->r - 1;
     p.spots = p.a * p.a;
     set_pictures(v, &p);
@@ -306,9 +160,9 @@ static bool within(const picture *g, corner k, int64_t side)
 }
 
 /* Tiles [from, to) of the picture, transformed, the first at `first`. */
-static void take_tiles(const plan *p, const picture *g, change *f, int64_t side, const void *image,
-                       int64_t from, int64_t to, int64_t first, float *out, int64_t row,
-                       int64_t spot)
+static void take_tiles(const plan *p, const picture *g, ll_winograd_change *f, int64_t side,
+                       const void *image, int64_t from, int64_t to, int64_t first, float *out,
+                       int64_t row, int64_t spot)
 {
     float *x = (float *)image;
     for (int64_t t = from; t < to; t++) {
@@ -321,7 +175,7 @@ static void take_tiles(const plan *p, const picture *g, change *f, int64_t side,
               spot, c / LL_LANES);
         }
         for (; c < g->c; c += LL_LANES) {
-            float patch[MOST * MOST * LL_LANES] = {0};
+            float patch[LL_WINOGRAD_MOST * LL_WINOGRAD_MOST * LL_LANES] = {0};
             copy_patch(g, k, side, c, ll_min64(LL_LANES, g->c - c), x, patch, LL_LANES, false);
             f(patch, side * LL_LANES, LL_LANES, at + c, p->a * spot, spot, 1);
         }
@@ -442,7 +296,7 @@ static void put_tiles(const plan *p, const float *sums, int64_t from, int64_t to
                     width / LL_LANES);
             continue;
         }
-        float patch[MOST * MOST * NR];
+        float patch[LL_WINOGRAD_MOST * LL_WINOGRAD_MOST * NR];
         p->f->y(sums, p->a * p->sum_spot, p->sum_spot, patch, m * NR, NR, width / LL_LANES);
         copy_patch(g, k, m, panel * NR, cols, y, patch, NR, true);
     }
@@ -527,7 +381,7 @@ static void put_panel(const plan *p, const float *sums, int64_t q, float *dw)
     int64_t cols = columns_of(v->c, q), r = p->f->r;
     int width = width_of(cols);
     for (int64_t f = 0; f < v->f; f++, sums += NR, dw += r * r * v->c) {
-        float patch[MOST * MOST * NR];
+        float patch[LL_WINOGRAD_MOST * LL_WINOGRAD_MOST * NR];
         p->f->dw(sums, p->a * p->sum_spot, p->sum_spot, patch, r * NR, NR, width / LL_LANES);
         for (int64_t t = 0; t < r * r; t++)
             memcpy(dw + t * v->c + q * NR, patch + t * NR, sizeof(float) * (size_t)cols);
@@ -590,7 +444,7 @@ static void dw_few(const plan *p, const ll_kcall *c, int me, int team, char *all
 
 bool ll_conv_winograd_fits(const ll_conv_shape *v, int m)
 {
-    return form_for(v, m) && !v->bf16 && !v->f64 && v->groups == 1 && v->a.stride[0] == 1 &&
+    return ll_winograd_for(v, m) && !v->bf16 && !v->f64 && v->groups == 1 && v->a.stride[0] == 1 &&
            v->a.stride[1] == 1 && v->a.dilation[0] == 1 && v->a.dilation[1] == 1;
 }
 
