@@ -18,11 +18,14 @@
 #include "comm/job.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <omp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -163,6 +166,29 @@ ll_err ll_cli_mpiexec_run(const ll_launch *how)
          "%s, which starts the ranks of -n, cannot be run: %s; install openmpi-bin or mpich, the "
          "one that loopline was built with, or set LOOPLINE_MPIEXEC to its mpiexec",
          mpiexec, strerror(why));
+}
+
+pid_t ll_cli_spawn(const ll_launch *how, const sigset_t *signals, int out)
+{
+    fflush(NULL);
+    pid_t parent = getpid(), child = fork();
+    if (child) return child;
+    sigprocmask(SIG_SETMASK, signals, NULL);
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() != parent) _exit(1);
+    setpgid(0, 0);
+    int nothing = open("/dev/null", how->probe ? O_RDWR : O_RDONLY); /* a terminal would stop it */
+    for (int fd = 0; nothing > 0 && fd < (how->probe ? 3 : 1); fd++) dup2(nothing, fd);
+    if (nothing > 2) close(nothing);
+    if (!how->probe) dup2(out, 1);
+    ll_err rc = ll_cli_mpiexec_run(how);
+    fprintf(stderr, "%s: %s\n", ll_cli_name(), ll_error_text());
+    _exit(rc == LL_OK ? 0 : 1);
+}
+
+int ll_cli_code(int status)
+{
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
 /* The launcher is told to be quiet, so a rank that crashes says so itself. (One that is killed

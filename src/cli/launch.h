@@ -10,6 +10,8 @@
 #pragma once
 #include "base/err.h"
 
+#include <signal.h>
+
 const char *ll_cli_program(void); /* "loopline", or the file of a program with its own models */
 void ll_cli_call_it(const char *path); /* that file */
 /* The program's own words, kept for ll_cli_launch; ll_main calls it. */
@@ -49,6 +51,10 @@ typedef struct ll_launch {
 ll_err ll_cli_self(char path[LL_SELF]);
 /* Becomes mpiexec; returns only with a failure. */
 ll_err ll_cli_mpiexec_run(const ll_launch *how);
+/* Starts one, away from the terminal's signals, that ends when this process does; signals: that it
+ * blocks; out: a file, its standard output. */
+pid_t ll_cli_spawn(const ll_launch *how, const sigset_t *signals, int out);
+int ll_cli_code(int status); /* of waitpid: an exit status, or 128 and the signal */
 /* Starts the program anew with these words (after "loopline"), on so many ranks of so many threads,
  * waits for it, and returns what it wrote on its standard output; the caller frees. Its standard
  * error is this one's. Fails where it does. */

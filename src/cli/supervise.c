@@ -25,6 +25,7 @@
 #include "base/now.h"
 #include "base/text.h"
 #include "cli/args.h"
+#include "cli/hosts.h"
 #include "cli/procs.h"
 #include "comm/job.h"
 #include "train/buddy.h"
@@ -33,15 +34,12 @@
 #include "train/recovery.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/random.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -52,24 +50,14 @@ static const double halted_s = 0.5; /* a rank is stopped: others of it are to ha
 static const double stuck_s = 1.0;  /* mpiexec is given, after a loss, before it is ended */
 static const double grace_s = 10.0; /* and where it does not tell of one, beside 2 timeouts */
 static const double probe_s = 10.0; /* between looks for hosts that have come back */
-static const double answer_s = 3.0; /* a host is given to answer, where none has */
-static const double more_s = 0.5;   /* and beside as long as those took that have */
-
-typedef struct host {
-    char *name;
-    int slots;
-    bool dead;
-} host;
 
 typedef struct job {
     const ll_care *care;
     ll_mesh mesh; /* asked for */
     ll_start start;
     int64_t ranks;
-    host *hosts;
-    int n_host;
-    struct timespec hosts_of; /* when the file was written that they are of */
-    char *host_words;         /* of this start; NULL: no file of hosts was given */
+    ll_hosts hosts;
+    char *host_words; /* of this start; NULL: no file of hosts was given */
     sigset_t wanted, old;
     bool stopped, resizing; /* the ranks are to stop: by the user; to have others */
     bool asked, insisted;   /* they know; the user does not want to wait for them */
@@ -99,119 +87,15 @@ static void ask_ranks(job *j, pid_t mpiexec)
     j->asked = ll_procs_signal(&j->here, SIGUSR1) || (elsewhere && kill(mpiexec, SIGUSR1) == 0);
 }
 
-/* ---- processes ---- */
-
-/* Starts a launcher, away from the terminal's signals, that ends when this process does. */
-static pid_t spawn(const job *j, const ll_launch *how)
-{
-    fflush(NULL);
-    pid_t parent = getpid(), child = fork();
-    if (child) return child;
-    sigprocmask(SIG_SETMASK, &j->old, NULL);
-    prctl(PR_SET_PDEATHSIG, SIGTERM);
-    if (getppid() != parent) _exit(1);
-    setpgid(0, 0);
-    int nothing = open("/dev/null", how->probe ? O_RDWR : O_RDONLY); /* a terminal would stop it */
-    for (int fd = 0; nothing > 0 && fd < (how->probe ? 3 : 1); fd++) dup2(nothing, fd);
-    if (nothing > 2) close(nothing);
-    if (!how->probe) dup2(j->said, 1);
-    ll_err rc = ll_cli_mpiexec_run(how);
-    fprintf(stderr, "%s: %s\n", ll_cli_name(), ll_error_text());
-    _exit(rc == LL_OK ? 0 : 1);
-}
-
-static int code_of(int status)
-{
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-}
-
 /* ---- hosts ---- */
-
-static struct timespec written(const char *path)
-{
-    struct stat st = {0};
-    return stat(path, &st) == 0 ? st.st_mtim : (struct timespec){0};
-}
-
-/* Lines "NAME slots=2", "NAME:2" or "NAME"; # begins a remark. Known ones keep what is known of
- * them. */
-static ll_err read_hosts(job *j)
-{
-    LL_OWN_MEMORY uint8_t *bytes = NULL;
-    size_t size;
-    int n = 0, room = 0;
-    host *list = NULL;
-    j->hosts_of = written(j->care->hosts);
-    TRY(ll_file_read(j->care->hosts, 1 << 24, &bytes, &size));
-    char *rest = NULL;
-    for (char *line = strtok_r((char *)bytes, "\n", &rest); line;
-         line = strtok_r(NULL, "\n", &rest)) {
-        char name[256];
-        int slots = 1;
-        line[strcspn(line, "#")] = '\0';
-        if (sscanf(line, " %255[^: \t]", name) != 1) continue;
-        const char *count = strstr(line, "slots=") ? strstr(line, "slots=") + 6 : strchr(line, ':');
-        if (count) slots = atoi(count + (*count == ':'));
-        CHECK(slots >= 0, LL_E_ARG, "%s: '%s' has %d slots", j->care->hosts, name, slots);
-        list = (host *)ll_arena_grow(j->arena, list, sizeof *list, n, &room);
-        list[n] = (host){ll_arena_strdup(j->arena, name), slots, false};
-        for (int i = 0; i < j->n_host; i++)
-            if (!strcmp(j->hosts[i].name, name)) list[n].dead = j->hosts[i].dead;
-        n++;
-    }
-    int64_t slots = 0;
-    for (int i = 0; i < n; i++) slots += list[i].slots;
-    CHECK(slots > 0, LL_E_ARG,
-          "%s: no line of it names a host with slots, as \"NAME slots=2\" does", j->care->hosts);
-    j->hosts = list;
-    j->n_host = n;
-    return LL_OK;
-}
-
-/* Does each host answer? By the launcher's own way to it; those that are known to live are asked
- * only where all are. */
-static void probe(job *j, bool all)
-{
-    pid_t *asked = LL_NEW_ARRAY(j->arena, pid_t, j->n_host + 1);
-    double began = ll_now(), until = began + answer_s;
-    int open = 0;
-    for (int i = 0; i < j->n_host; i++) {
-        if (!all && !j->hosts[i].dead) continue;
-        const char *where = ll_arena_printf(j->arena, "%s:1", j->hosts[i].name);
-        asked[i] = spawn(j, &(ll_launch){.ranks = 1, .hosts = where, .probe = true});
-        open += asked[i] > 0;
-        j->hosts[i].dead = true;
-    }
-    for (; open && ll_now() < until; nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL))
-        for (int i = 0, status; i < j->n_host; i++) {
-            if (asked[i] <= 0 || waitpid(asked[i], &status, WNOHANG) != asked[i]) continue;
-            j->hosts[i].dead = code_of(status) != 0;
-            asked[i] = 0;
-            open--;
-            double last = ll_now() + (ll_now() - began) + more_s;
-            if (!j->hosts[i].dead && last < began + answer_s) until = last;
-        }
-    for (int i = 0; i < j->n_host; i++) {
-        if (asked[i] <= 0) continue;
-        ll_procs_end(asked[i]);
-        waitpid(asked[i], NULL, 0);
-    }
-}
-
-static int64_t living(const job *j)
-{
-    int64_t n = 0;
-    for (int i = 0; i < j->n_host; i++) n += j->hosts[i].dead ? 0 : j->hosts[i].slots;
-    return n;
-}
 
 /* Where none answers, a while later one may. */
 static ll_err find_hosts(job *j)
 {
     enum { TRIES = 20 };
-    for (int i = 0; i == 0 || (i < TRIES && !living(j)); i++) {
-        TRY(read_hosts(j));
-        if (i || !j->probed) probe(j, true);
+    for (int i = 0; i == 0 || (i < TRIES && !ll_hosts_slots(&j->hosts)); i++) {
+        TRY(ll_hosts_read(&j->hosts));
+        if (i || !j->probed) ll_hosts_probe(&j->hosts, &j->old, true);
     }
     j->probed = false;
     return LL_OK;
@@ -220,19 +104,18 @@ static ll_err find_hosts(job *j)
 /* After a loss, and while mpiexec ends: is a host gone, so that it will wait in vain? */
 static bool host_is_gone(job *j)
 {
-    int64_t before = living(j);
+    int64_t before = ll_hosts_slots(&j->hosts);
     if (!j->care->hosts || j->probed) return false;
-    probe(j, true);
+    ll_hosts_probe(&j->hosts, &j->old, true);
     j->probed = true;
-    return living(j) < before;
+    return ll_hosts_slots(&j->hosts) < before;
 }
 
 /* On which hosts, how many ranks, and on which mesh. */
 static ll_err plan(job *j, int64_t *ranks, char mesh[LL_MESH_TEXT], char **words)
 {
     ll_mesh near;
-    ll_buf b = {.arena = j->arena};
-    int64_t there = living(j), most = j->mesh.n_rank;
+    int64_t there = ll_hosts_slots(&j->hosts), most = j->mesh.n_rank;
     *ranks = most;
     *words = NULL;
     strcpy(mesh, j->care->mesh);
@@ -240,14 +123,7 @@ static ll_err plan(job *j, int64_t *ranks, char mesh[LL_MESH_TEXT], char **words
     CHECK(there > 0, LL_E_COMM, "%s: no host of it answers", j->care->hosts);
     ll_mesh_nearest(&j->mesh, there < most ? (int)there : (int)most, &near);
     *ranks = near.n_rank;
-    int64_t left = near.n_rank;
-    for (int i = 0; i < j->n_host && left; i++) {
-        int64_t n = j->hosts[i].slots < left ? j->hosts[i].slots : left;
-        if (j->hosts[i].dead || !n) continue;
-        ll_buf_printf(&b, "%s%s:%lld", b.len ? "," : "", j->hosts[i].name, (long long)n);
-        left -= n;
-    }
-    *words = b.text;
+    *words = ll_hosts_words(&j->hosts, near.n_rank);
     if (*j->care->mesh && near.n_rank < most) ll_mesh_text(&near, mesh);
     return LL_OK;
 }
@@ -257,10 +133,8 @@ static bool want_others(job *j)
 {
     int64_t ranks;
     char mesh[LL_MESH_TEXT], *words;
-    if (read_hosts(j) != LL_OK) return false; /* somebody writes it just now */
-    bool missing = false;
-    for (int i = 0; i < j->n_host; i++) missing |= j->hosts[i].dead;
-    if (missing) probe(j, false);
+    if (ll_hosts_read(&j->hosts) != LL_OK) return false; /* somebody writes it just now */
+    if (ll_hosts_missing(&j->hosts)) ll_hosts_probe(&j->hosts, &j->old, false);
     return plan(j, &ranks, mesh, &words) == LL_OK && ranks != j->ranks;
 }
 
@@ -371,8 +245,7 @@ static int await(job *j, pid_t child)
         if ((j->stopped || j->resizing) && !j->asked) ask_ranks(j, child);
         end_stuck(j, child);
         if (!j->care->hosts || j->stopped || j->resizing || j->lost) continue;
-        struct timespec now = written(j->care->hosts);
-        bool same = !memcmp(&now, &j->hosts_of, sizeof now);
+        bool same = !ll_hosts_changed(&j->hosts);
         if (same && (j->ranks == j->mesh.n_rank || ll_now() < probed + probe_s)) continue;
         j->resizing = want_others(j);
         if (j->resizing) ask_ranks(j, child);
@@ -381,7 +254,7 @@ static int await(job *j, pid_t child)
     if (WIFSIGNALED(status) && !j->why && !j->lost && !j->insisted)
         j->why = ll_arena_printf(j->arena, "mpiexec (process %ld) was ended by signal %d",
                                  (long)child, WTERMSIG(status));
-    return code_of(status);
+    return ll_cli_code(status);
 }
 
 /* The signal that ended a rank; 0: none did. MPICH's mpiexec has it for its status as it is. */
@@ -569,12 +442,11 @@ static ll_err run_once(job *j, int *code)
     TRY(plan(j, &j->ranks, j->start.mesh, &j->host_words));
     const ll_launch how = {
         .ranks = j->ranks, .hosts = j->host_words, .job = ll_start_print(&j->start, j->arena)};
-    bool missing = false;
-    for (int i = 0; i < j->n_host; i++) missing |= j->hosts[i].dead;
     if (j->ranks < j->mesh.n_rank)
         fprintf(stderr, "%s: %lld rank%s of %d, on %s, until %s\n", ll_cli_name(),
                 (long long)j->ranks, j->ranks == 1 ? "" : "s", j->mesh.n_rank, j->host_words,
-                missing ? "more hosts answer" : "the file of hosts has more slots");
+                ll_hosts_missing(&j->hosts) ? "more hosts answer"
+                                            : "the file of hosts has more slots");
     j->began = j->lost = j->resizing = j->asked = false;
     j->why = NULL;
     j->seen = j->here.n = 0;
@@ -582,7 +454,7 @@ static ll_err run_once(job *j, int *code)
     j->halted = 0;
     CHECK(ftruncate(j->said, 0) == 0 && lseek(j->said, 0, SEEK_SET) == 0, LL_E_SYS, "%s",
           strerror(errno));
-    pid_t child = spawn(j, &how);
+    pid_t child = ll_cli_spawn(&how, &j->old, j->said);
     CHECK(child > 0, LL_E_SYS, "no process for mpiexec: %s", strerror(errno));
     *code = await(j, child);
     return LL_OK;
@@ -614,6 +486,7 @@ ll_err ll_cli_supervise(int64_t ranks, const ll_care *care)
     uint64_t id;
     struct sigaction now;
     job j = {.care = care, .arena = ll_arena_new()};
+    j.hosts = (ll_hosts){.file = care->hosts, .arena = j.arena};
     const char *mesh = ll_arena_printf(j.arena, "data=%lld", (long long)ranks);
     TRY(ll_mesh_parse(*care->mesh ? care->mesh : mesh, &j.mesh));
     CHECK(getrandom(&id, sizeof id, 0) == sizeof id, LL_E_SYS, "no random number: %s",
