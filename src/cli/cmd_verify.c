@@ -162,7 +162,7 @@ static void print_text(const ll_run *r, const ll_verify_report *v, const char *m
                v->unjudged_in_f64 ? "which is too noisy there as well, " : "",
                (long long)v->differing);
     if (v->unjudged && v->differing < 0 && v->ok)
-        printf("with exact sums attention has no choice of parallel.sequence: f64 judges alone\n");
+        printf("with exact sums attention has no heads to turn to: f64 judges alone\n");
     if (v->left_out)
         printf("left out, their gradient being zero but for rounding: %lld of %lld elements\n",
                (long long)v->left_out, (long long)v->elements);

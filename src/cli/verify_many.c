@@ -462,7 +462,7 @@ static void draw_training(dice *d, one *c, drawn_mesh m)
     if (draw(d, 2)) add(c, "train.clip=0.5");
     if (draw(d, 2)) add(c, "train.weight_decay=0.1");
     add(c, "parallel.overlap=%s", overlap[draw(d, 3)]);
-    if (m.sequence && !exact) add(c, "parallel.sequence=%s", sequence[draw(d, 3)]);
+    if (m.sequence) add(c, "parallel.sequence=%s", sequence[exact ? 2 * draw(d, 2) : draw(d, 3)]);
     int64_t zero = m.data ? draw(d, 4) : 0;
     if (zero) add(c, "parallel.zero=%" PRId64, zero);
     if (exact) add(c, "parallel.exact=true");

@@ -62,7 +62,8 @@ struct ll_placement {
                       * that are stored cut for memory's sake are gathered for the model's nodes */
     int8_t (*loop)[LL_MAX_AXES]; /* [n_node] the loop that each axis cuts; -1: none */
     ll_axes *through; /* [n_node] axes over which partial operands give partial results */
-    ll_axes *factors; /* [n_node] axes over which the factors of a gradient are gathered */
+    ll_axes *factors; /* [n_node] axes over which the factors of a gradient are gathered; NULL in
+                       * exact mode: none */
     bool *micro;      /* [n_node] runs for each micro-batch */
     const struct ll_pin **pins; /* [n_value] what is asked of it (pass/layouts.h), or NULL; NULL in
                                  * exact mode */

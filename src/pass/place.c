@@ -237,6 +237,18 @@ static bool passes(const placer *c, const ll_node *n, int a)
     return true;
 }
 
+/* With exact sums attention is products, in which positions of queries and of keys are both free
+ * loops; sequence: rows has those of the first operand, the queries, stay cut. -1: bytes decide. */
+static int row_loop(const placer *c, int node, const ll_loops *l, int a)
+{
+    const ll_node *n = &c->g->nodes[node];
+    if (!c->o->exact || c->o->sequence != LL_TURN_ROWS || n->n_in < 2 ||
+        ll_mesh_kind(c->m, a) != LL_AXIS_SEQUENCE || undecided(c, n->in[0]))
+        return -1;
+    int d = cut_dim(operand(c, n, 0), a), loop = d >= 0 ? l->in[0][d] : -1;
+    return loop >= 0 && ll_place_cuttable(c, node, l, loop) ? loop : -1;
+}
+
 /* The loop that moves the fewest bytes, one that must be whole only where there is no other; -1:
  * none may be cut. *asked: the cut begins here, as the mesh asks for. */
 static int cheapest_loop(const placer *c, int node, const ll_loops *l, int a, double *best,
@@ -245,13 +257,14 @@ static int cheapest_loop(const placer *c, int node, const ll_loops *l, int a, do
     const ll_node *n = &c->g->nodes[node];
     double share = 1 - 1.0 / c->m->size[a];
     bool begin = ll_place_may_begin(c, n, l, a);
-    int chosen = -1;
+    int chosen = -1, row = row_loop(c, node, l, a);
     for (int loop = 0; loop < l->n; loop++) {
         double cost = 0;
         bool follow = follows(c, n, l, a, loop) && !ll_place_weights_first(c, n, l, a, loop, begin);
         if (!follow && !ll_place_asked(c, n, l, a, loop) &&
             !ll_place_begins(c, n, l, a, loop, &cost))
             continue;
+        if (row >= 0 && loop != row) continue;
         if (!ll_place_cuttable(c, node, l, loop) || ll_place_forbidden(c, n, l, a, loop)) continue;
         cost += bring_all(c, n, l, a, loop) + ll_place_unpinned(c, n, l, a, loop);
         if (l->combine[loop] == LL_SUM || l->combine[loop] == LL_MAX)
@@ -531,6 +544,7 @@ static ll_err place(ll_placement *p, const ll_graph *g, const ll_place_opts *o)
               p->mesh.size[a], g->name);
     if (!o->exact) return LL_OK;
     p->pins = NULL; /* of another graph from now on */
+    p->factors = NULL;
     return ll_exact_place(p, o->wide);
 }
 
@@ -542,8 +556,9 @@ ll_err ll_place(const ll_graph *g, const ll_place_opts *opts, ll_placement **out
     bool turns = opts->sequence != LL_TURN_AUTO && opts->mesh->n_rank > 1;
     CHECK(!turns || ll_mesh_axis(opts->mesh, LL_AXIS_SEQUENCE) >= 0, LL_E_SHARD,
           "parallel.sequence is of axis sequence, which the mesh does not have");
-    CHECK(!turns || !opts->exact, LL_E_SHARD,
-          "exact sums take attention apart: leave parallel.sequence at auto");
+    CHECK(!opts->exact || opts->sequence != LL_TURN_HEADS || !turns, LL_E_SHARD,
+          "exact sums take attention apart, which then has no heads to turn to: use "
+          "parallel.sequence=rows, or auto");
     TRY(ll_graph_check(g));
     ll_arena *a = ll_arena_new();
     ll_placement *p = LL_NEW(a, ll_placement);

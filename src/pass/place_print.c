@@ -97,7 +97,7 @@ static void put_cuts(ll_buf *b, const ll_placement *p, int node, const ll_loops 
         ll_buf_printf(b, "%spartial over %s", any ? ", " : "",
                       ll_axes_text(&p->mesh, p->through[node], axes));
     if (!any && !p->through[node]) ll_buf_puts(b, "on every rank");
-    if (p->factors[node])
+    if (p->factors && p->factors[node])
         ll_buf_printf(b, ", from factors gathered over %s",
                       ll_axes_text(&p->mesh, p->factors[node], axes));
 }

@@ -175,8 +175,8 @@ static double conflict(const placer *c, ll_val v, int dim, int axis, int depth)
 }
 
 /* The dimension of the result that is best cut by axis, from 1: with the least conflict, of even
- * parts; of equals the outermost, whose parts are one piece of memory. What weight w walks is taken
- * only where it meets its like. */
+ * parts; of equals the outermost, whose parts are one piece of memory. What weight w (-1: there is
+ * none) walks is taken only where it meets its like. */
 static int8_t positions_of(const placer *c, const ll_node *n, const ll_loops *l, int axis, int w)
 {
     const ll_layout *at = &c->p->seen[n->out[0].id];
@@ -190,12 +190,20 @@ static int8_t positions_of(const placer *c, const ll_node *n, const ll_loops *l,
         if (loop < 0 || l->window[loop] || at->split[d] >> axis || left < p) continue;
         double cost = conflict(c, n->out[0], d, axis, 0), uneven = unevenness(left, p);
         if (cost > least || (cost == least && uneven >= even)) continue;
-        if (cost > 0 && ll_dim_of(l->in[w], loop) >= 0) continue;
+        if (cost > 0 && w >= 0 && ll_dim_of(l->in[w], loop) >= 0) continue;
         best = d;
         least = cost;
         even = uneven;
     }
     return (int8_t)(best + 1);
+}
+
+/* With exact sums the gradients of keys and values are products that owe a sum over positions,
+ * which no linear op passes on: readers have them cut, as the gradient of queries is. */
+static bool is_of_keys(const placer *c, const ll_node *n, const ll_loops *l, int a, int loop)
+{
+    return c->o->exact && ll_mesh_kind(c->m, a) == LL_AXIS_SEQUENCE && loop >= 0 &&
+           l->combine[loop] == LL_SUM && n->n_in == 2 && !c->aim[n->out[0].id].id;
 }
 
 void ll_place_positions(placer *c, int node, const ll_loops *l)
@@ -204,6 +212,7 @@ void ll_place_positions(placer *c, int node, const ll_loops *l)
     for (int a = 0; a < c->m->n && n->n_out == 1; a++) {
         int loop = c->p->loop[node][a];
         int8_t *to = &c->positions[n->out[0].id][a];
+        if (is_of_keys(c, n, l, a, loop)) *to = positions_of(c, n, l, a, -1);
         if (ll_mesh_kind(c->m, a) != LL_AXIS_TENSOR) continue;
         if (c->p->through[node] & bit(a) && n->op->elementwise) *to = c->positions[n->in[0].id][a];
         for (int i = 0; i < n->n_in; i++)

@@ -607,10 +607,9 @@ ll_err ll_verify_graph(ll_graph *g, const ll_verify_opts *o, ll_verify_report *o
     TRY(run(g, o, false, out));
     const ll_verify_report asked = *out;
     if (out->ok && out->unjudged) TRY(run_wide(g, o, out));
-    /* Exact sums have no choice of it: what f64 could judge is judged. */
+    /* Attention of exact sums has no heads to turn to: what f64 could judge is judged. */
     const char *turn = o->session.sequence;
-    bool chosen = turn && *turn && strcmp(turn, "auto");
-    bool judged = chosen && !out->unjudged_in_f64;
+    bool judged = turn && !strcmp(turn, "heads") && !out->unjudged_in_f64;
     if (out->ok && out->unjudged && !judged) TRY(run_exact(g, o, out));
     memcpy(out->loss, asked.loss, sizeof out->loss); /* those of what was asked for */
     memcpy(out->bytes, asked.bytes, sizeof out->bytes);

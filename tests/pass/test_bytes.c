@@ -16,6 +16,8 @@ typedef struct counted {
 
 static ll_overlap overlap = LL_OVERLAP_NONE;
 static ll_factors factors = LL_FACTORS_NONE;
+static ll_turn sequence = LL_TURN_AUTO;
+static bool exact;
 
 static counted count(const ll_graph *g, const char *mesh, int zero, int64_t elements)
 {
@@ -24,7 +26,12 @@ static counted count(const ll_graph *g, const char *mesh, int zero, int64_t elem
     counted c = {0};
     double all_flops = 0, most = 0;
     no_error(ll_mesh_parse(mesh, &m));
-    ll_place_opts how = {.mesh = &m, .zero = zero, .factors = factors, .overlap = overlap};
+    ll_place_opts how = {.mesh = &m,
+                         .zero = zero,
+                         .factors = factors,
+                         .overlap = overlap,
+                         .sequence = sequence,
+                         .exact = exact};
     no_error(ll_place(g, &how, &p));
     for (int r = 0; r < m.n_rank; r++) {
         ll_graph *all, *part;
@@ -212,6 +219,47 @@ static void test_ring(void **state)
     }
 }
 
+/* With exact sums, by rows: keys and values are gathered, their gradients scattered. */
+static void test_exact_rows(void **state)
+{
+    (void)state;
+    exact = true;
+    sequence = LL_TURN_ROWS;
+    for (int p = 2; p <= 4; p++) {
+        char mesh[32];
+        ll_graph *g = gpt_of(2, 2);
+        snprintf(mesh, sizeof mesh, "sequence=%d", p);
+        counted c = count(g, mesh, 0, (int64_t)2 * SEQ * WIDTH);
+        assert_int_equal(c.gathers, 2 * LAYERS);
+        assert_int_equal(c.sums, 2 * LAYERS);
+        ll_graph_free(g);
+    }
+    exact = false;
+    sequence = LL_TURN_AUTO;
+}
+
+/* Of few queries and many keys the queries are gathered, being fewer bytes, but not by rows. */
+static void test_exact_cross(void **state)
+{
+    (void)state;
+    enum { QUERIES = 6, KEYS = 24, HEADS = 2, HEAD = 4 };
+    ll_graph *g = ll_graph_new("cross");
+    ll_val q = ll_batch(g, "q", LL_F32, LL_SHAPE(3, QUERIES, HEADS * HEAD));
+    ll_val k = ll_batch(g, "k", LL_F32, LL_SHAPE(3, KEYS, HEADS * HEAD));
+    q = ll_reshape(g, q, LL_SHAPE(3, QUERIES, HEADS, HEAD));
+    k = ll_reshape(g, k, LL_SHAPE(3, KEYS, HEADS, HEAD));
+    ll_graph_result(g, "o", ll_attend(g, q, k, ll_exp(g, k), NULL));
+    exact = true;
+    for (int rows = 0; rows < 2; rows++) {
+        sequence = rows ? LL_TURN_ROWS : LL_TURN_AUTO;
+        counted keys = count(g, "sequence=2", 0, (int64_t)3 * KEYS * HEADS * HEAD);
+        assert_int_equal(keys.gathers, 2 * rows);
+    }
+    exact = false;
+    sequence = LL_TURN_AUTO;
+    ll_graph_free(g);
+}
+
 /* Spatial: a 3x3 window reads a row of each neighbour: of the image in the forward pass, which the
  * filter's gradient reads again, and of the result's gradient for the image's. The same whether or
  * not the interior is made apart. */
@@ -261,10 +309,11 @@ static void test_panels(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_factors), cmocka_unit_test(test_factors_chosen),
-        cmocka_unit_test(test_data),    cmocka_unit_test(test_zero3),
-        cmocka_unit_test(test_tensor),  cmocka_unit_test(test_sequence),
-        cmocka_unit_test(test_ring),    cmocka_unit_test(test_halo),
+        cmocka_unit_test(test_factors),    cmocka_unit_test(test_factors_chosen),
+        cmocka_unit_test(test_data),       cmocka_unit_test(test_zero3),
+        cmocka_unit_test(test_tensor),     cmocka_unit_test(test_sequence),
+        cmocka_unit_test(test_exact_rows), cmocka_unit_test(test_exact_cross),
+        cmocka_unit_test(test_ring),       cmocka_unit_test(test_halo),
         cmocka_unit_test(test_panels)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -29,6 +29,22 @@ static const char gpt[] = EXACT "model: {name: gpt, layers: 2, width: 24, heads:
                                 " vocab: 53, dropout: 100}\n"
                                 "train: {batch: 7, optimizer: adamw, clip: 0.5}\n";
 
+/* Queries stay cut, keys and values are gathered: few heads, groups of queries, no causal mask, and
+ * fewer queries than keys. */
+#define ROWS "parallel: {exact: true, sequence: rows}\n"
+static const char few[] =
+    ROWS "model: {name: gpt, layers: 2, width: 24, heads: 2, seq: 23, vocab: 53}\n"
+         "train: {batch: 2, optimizer: adamw}\n";
+static const char llama[] = ROWS "model: {name: llama, layers: 2, width: 24, heads: 6, kv_heads: 2,"
+                                 " head: 4, hidden: 40, seq: 13, vocab: 53}\n"
+                                 "train: {batch: 3, optimizer: adamw}\n";
+static const char bert[] =
+    ROWS "model: {name: bert, layers: 1, width: 24, heads: 2, hidden: 40, seq: 13,"
+         " vocab: 53, mask: 3}\ntrain: {batch: 3, optimizer: adamw}\n";
+static const char seq2seq[] =
+    ROWS "model: {name: seq2seq, layers: 1, width: 24, heads: 6, hidden: 40, seq: 7,"
+         " source: 19, vocab: 53}\ntrain: {batch: 3, optimizer: adamw}\n";
+
 typedef struct pair {
     int ranks;
     const char *model, *mesh;
@@ -43,13 +59,24 @@ static const pair pairs[] = {
     {2, lenet, "channel=2", 0, 3},
     {2, gpt, "tensor=2", 0, 3},
     {2, gpt, "sequence=2", 0, 3},
+    {2, few, "sequence=2", 0, 2},
+    {2, llama, "sequence=2", 0, 2},
+    {2, bert, "sequence=2", 0, 2},
+    {2, seq2seq, "sequence=2", 0, 2},
     {3, gpt, "data=3", 1, 3},
+    {3, few, "sequence=3", 0, 2},
+    {3, llama, "sequence=3", 0, 2},
+    {3, bert, "sequence=3", 0, 2},
     {3, gpt, "tensor=3", 0, 3},
     {3, lenet, "width=3", 0, 3},
     {3, lenet, "filter=3", 0, 3},
     {3, mlp, "data=3", 3, 3},
     {3, mlp, "depth=3", 0, 3},
     {4, lenet, "height=2,width=2", 0, 2},
+    {4, few, "sequence=4", 0, 2},
+    {4, llama, "data=2,sequence=2", 3, 2},
+    {4, bert, "sequence=4", 0, 2},
+    {4, seq2seq, "sequence=4", 0, 2},
     {4, lenet, "channel=2,filter=2", 0, 2},
     {4, mlp, "rows=2,cols=2", 0, 3},
     {4, gpt, "tensor=2,sequence=2", 0, 2},
