@@ -1,6 +1,6 @@
 /* bench_recompute: what making activations again, or laying them aside, costs and saves.
  *
- *     build/bench_recompute [LAYERS] [WIDTH] [BATCH] [THREADS] [FOLDER]
+ *     build/bench_recompute [LAYERS] [WIDTH] [BATCH] [THREADS] [FOLDER] [PRECISION]
  *
  * Steps of a gpt under each policy alternate in one process, so that a busy machine is busy for
  * all. The budget is halfway between what is kept without recomputation and what full keeps.
@@ -62,7 +62,8 @@ int main(int argc, char **argv)
 {
     int64_t layers = argc > 1 ? atoll(argv[1]) : 12, width = argc > 2 ? atoll(argv[2]) : 256;
     int64_t batch = argc > 3 ? atoll(argv[3]) : 4;
-    ll_session_opts o = {.threads = argc > 4 ? atoi(argv[4]) : 0};
+    ll_session_opts o = {.threads = argc > 4 ? atoi(argv[4]) : 0,
+                         .precision = argc > 6 ? argv[6] : NULL};
     ll_graph *g = gpt(layers, width, batch), *lean;
     ll_recomputed f;
     char budget[32];
