@@ -69,6 +69,19 @@ static void print_account(const ll_account *a)
     fprintf(stderr, "\n\n");
 }
 
+/* What was measured, and what is predicted. */
+static void print_pair(double measured, double predicted, int digits)
+{
+    if (isnan(measured))
+        fprintf(stderr, "         -");
+    else
+        fprintf(stderr, " %9.*f", digits, measured);
+    if (isnan(predicted))
+        fprintf(stderr, "         -");
+    else
+        fprintf(stderr, " %9.*f", digits, predicted);
+}
+
 static void print_row(const ll_published *r)
 {
     fprintf(stderr, "  %5s  %-22.22s", r->id, r->model);
@@ -82,8 +95,8 @@ static void print_row(const ll_published *r)
     else
         fprintf(stderr, " %9.3f %9.3f  %+6.1f %%  %9.3f to %-9.3f", r->measured, r->predicted,
                 100 * error_of(r), r->low, r->high);
-    if (!isnan(r->percent)) fprintf(stderr, " %5.1f %5.1f %%", r->measured_percent, r->percent);
-    if (!isnan(r->memory)) fprintf(stderr, " %5.0f %5.0f GB", r->memory, r->predicted_memory);
+    print_pair(r->measured_percent, r->percent, 1);
+    print_pair(r->memory, r->predicted_memory, 0);
     if (r->out_of_memory) fprintf(stderr, " out of memory: %s", r->flagged ? "flagged" : "MISSED");
     fprintf(stderr, "%s", r->held_out ? "" : "  fitted");
     fprintf(stderr, r->why ? "  %s\n" : "\n", r->why);
@@ -97,9 +110,10 @@ static void print_text(const ll_published *rows, int n)
         for (int k = 0; k < i; k++) first &= strcmp(rows[k].source, rows[i].source) != 0;
         if (!first) continue;
         fprintf(stderr,
-                "%s\n    row  model                  measured predicted     error  80 %% "
-                "(s a step; %% of peak)\n",
-                rows[i].source);
+                "%s\n%32s %-29s  %-23s  %-19s %s\n"
+                "    row  model                  measured predicted     error  80 %% of such rows"
+                "        measured predicted  measured predicted\n",
+                rows[i].source, "", "s a step", "", "% of peak", "GB of the fullest rank");
         for (int k = i; k < n; k++)
             if (!strcmp(rows[k].source, rows[i].source)) print_row(&rows[k]);
         ll_account a = ll_published_account(rows, n, rows[i].source);

@@ -31,6 +31,9 @@ static const struct {
     {"FlashAttention", {"flash", 1, false, true, 1, 2, 2, 12, 0, 4, 0, false, true}},
     {"H100", {"Megatron-Core", 2, true, true, 1, 4, 2, 12, 0, 4, 0, false, true}},
     {"B200", {"Megatron-Core", 2, true, true, 1, 4, 2, 12, 0, 4, 0, false, true}},
+    /* Its README tells of this one of its models that gradients are summed beside the backward
+     * pass. */
+    {"GPT-2 8B", {"Megatron-LM 2020", 0, false, true, 4, 2, 2, 12, 1, 14, 0, true, false}},
     {"May-2020", {"Megatron-LM 2020", 0, false, false, 4, 2, 2, 12, 1, 14, 0, true, false}},
     {"BigScience",
      {"Megatron-DeepSpeed", 0, false, false, 4, 2, 2, 12, 1, 14, 0, false, true, true, true, 4}},
@@ -46,7 +49,7 @@ static const double kept_blocks = 0.2, communicators_gb = 3;
 static const struct {
     const char *source, *since;
     double longer;
-} states[] = {{"BigScience", "after PCIe/NUMA fix", 1.05}};
+} states[] = {{"BigScience", "after PCIe/NUMA fix", 1.057}};
 
 typedef struct table {
     ll_csv csv;
