@@ -264,7 +264,7 @@ static ll_err time_point(bench *b, ll_comm_bench_point *p, double seconds)
     for (int i = 0; i < p->n_row; i++) {
         ll_comm_bench_row *r = &p->rows[i];
         ll_stats_sort(&all[i * n], r->n_run);
-        r->median_s = all[i * n + r->n_run / 2];
+        r->median_s = ll_quantile(&all[i * n], r->n_run, 0.5);
         r->min_s = all[i * n];
     }
     return LL_OK;

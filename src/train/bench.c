@@ -184,7 +184,7 @@ static ll_err time_steps(ll_session *s, double lr, const ll_bench_opts *o, ll_be
     if (device) { /* it slows down as it warms, within seconds: what it does for long is what counts
                    */
         TRY(run_for(s, lr, o->seconds, times, &n, &out->cpu_s));
-        out->cool_s = times[n / 2];
+        out->cool_s = ll_quantile(times, n, 0.5);
     }
     if (o->profile && !device) ll_exec_profile(s->e, true);
     TRY(run_for(s, lr, o->seconds, times, &n, &out->cpu_s));
@@ -194,10 +194,10 @@ static ll_err time_steps(ll_session *s, double lr, const ll_bench_opts *o, ll_be
         TRY(profile_device(s, lr, out));
     else
         gather(s, n, out);
-    out->step_s = times[n / 2];
+    out->step_s = ll_quantile(times, n, 0.5);
     out->best_s = times[0];
-    out->q1_s = times[n / 4];
-    out->q3_s = times[3 * n / 4];
+    out->q1_s = ll_quantile(times, n, 0.25);
+    out->q3_s = ll_quantile(times, n, 0.75);
     out->n_steps = n;
     return LL_OK;
 }

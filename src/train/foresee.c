@@ -119,7 +119,7 @@ static ll_err time_kernel(foresight *f, int i, double *seconds)
         all += times[n++];
     }
     ll_stats_sort(times, n);
-    *seconds = times[n / 2];
+    *seconds = ll_quantile(times, n, 0.5);
     f->timed_s += *seconds;
     f->timed_bytes += b->instr->bytes;
     f->timed_flops += b->instr->flops;

@@ -80,7 +80,7 @@ static ll_err sum_up(trainer *t)
     for (int64_t i = all - tail; i < all; i++)
         r->train_loss += t->losses[i % RECENT] / (double)tail;
     ll_stats_sort(t->times, n);
-    r->step_s = n ? t->times[n / 2] : NAN;
+    r->step_s = ll_quantile(t->times, n, 0.5);
     r->samples_per_s = (double)t->r->train.batch / r->step_s;
     r->tokens_per_s = info->kind == LL_TOKENS ? r->samples_per_s * (double)info->seq : 0;
     TRY(ll_trainer_measure_memory(t));
