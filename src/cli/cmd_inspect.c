@@ -174,7 +174,7 @@ static void print_traffic(const opts *o, const cut *c)
 {
     char mesh[LL_MESH_TEXT], a[LL_NUMBER_TEXT], b[LL_NUMBER_TEXT];
     const ll_mesh *m = &c->place->mesh;
-    printf("mesh %s: %d ranks, planned memory of one %s", ll_mesh_text(m, mesh), m->n_rank,
+    printf("mesh %s: %d ranks, tensors of one %s", ll_mesh_text(m, mesh), m->n_rank,
            ll_text_bytes((double)c->least, a));
     if (c->most > c->least) printf(" to %s", ll_text_bytes((double)c->most, b));
     printf("\nrank %lld sends %s a step:\n", (long long)o->rank, ll_text_bytes(sent_in_all(c), a));
@@ -243,8 +243,8 @@ static ll_err show_summary(const opts *o, const ll_run *r, const ll_graph *g, co
     if (c->lean)
         printf("%s\n", ll_recompute_text(r->parallel.recompute, &c->recomputed, line, sizeof line));
     if (c->place) print_traffic(o, c);
-    const char *text = ll_program_print(p, p->arena), *memory = strstr(text, "\nmemory ");
-    printf("%s", memory ? memory + 1 : text);
+    const char *text = ll_program_print(p, p->arena), *tensors = strstr(text, "\ntensors ");
+    printf("%s", tensors ? tensors + 1 : text);
     ll_kern_notes_print(stdout);
     printf("\n--graph and --program show the whole%s%s.\n",
            c->place ? ", --layouts how it is cut" : "",

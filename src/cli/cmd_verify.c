@@ -166,8 +166,8 @@ static void print_text(const ll_run *r, const ll_verify_report *v, const char *m
     if (v->left_out)
         printf("left out, their gradient being zero but for rounding: %lld of %lld elements\n",
                (long long)v->left_out, (long long)v->elements);
-    printf("memory planned: %s serial, %s a rank\n", ll_text_bytes((double)v->bytes[0], a),
-           ll_text_bytes((double)v->bytes[1], b));
+    printf("tensors planned (no buffers of communication): %s serial, %s a rank\n",
+           ll_text_bytes((double)v->bytes[0], a), ll_text_bytes((double)v->bytes[1], b));
     printf(v->ok ? "the ranks train what one process trains\n"
                  : "DIFFERENT: the ranks do not train what one process trains\n");
 }

@@ -292,7 +292,7 @@ ll_err ll_plan_graph(const ll_plan_opts *o, const ll_run *r, const ll_cluster *c
     }
     fprintf(stderr, "%s, batch %lld, on %lld x %s (%s)\n  %-24s ZeRO %10s %11s %9s %9s %10s\n",
             r->model.name, (long long)r->train.batch, (long long)o->ranks, c->chip.name, c->name,
-            "mesh", "step", "samples/s", "% of peak", "% exposed", "memory");
+            "mesh", "step", "samples/s", "% of peak", "% exposed", "tensors");
     for (int i = 0; i < top; i++) print_option(&s, &s.v[i]);
     const option *b = &s.v[0];
     fprintf(stderr, "The best is bound by %s.\n",

@@ -63,13 +63,16 @@ static void tell_memory(const ll_train_start *s)
     const ll_train_memory *m = &s->memory;
     char a[7][LL_NUMBER_TEXT];
     fprintf(stderr,
-            "memory planned%s: %s: tensors%s %s (%.0f bytes), copies %s, batches read ahead "
+            "memory planned of %s: %s: tensors%s %s (%.0f bytes), copies %s, batches read ahead "
             "%s, data %s, "
             "program, libraries and graphs %s%s\n",
-            s->ranks > 1 ? " a rank" : "", ll_text_bytes(m->planned, a[0]),
-            s->ranks > 1 ? " and communication" : "", ll_text_bytes(m->tensors, a[1]), m->tensors,
-            ll_text_bytes(m->copies, a[5]), ll_text_bytes(m->batches, a[2]),
-            ll_text_bytes(m->data, a[3]), ll_text_bytes(m->rest, a[4]),
+            s->machine->ask ? "the device"
+            : s->ranks > 1  ? "each process"
+                            : "the process",
+            ll_text_bytes(m->planned, a[0]), s->ranks > 1 ? " and communication" : "",
+            ll_text_bytes(m->tensors, a[1]), m->tensors, ll_text_bytes(m->copies, a[5]),
+            ll_text_bytes(m->batches, a[2]), ll_text_bytes(m->data, a[3]),
+            ll_text_bytes(m->rest, a[4]),
             m->planned > 1.01 * (m->tensors + m->copies + m->batches + m->data + m->rest)
                 ? "; compiling takes more than these together"
                 : "");

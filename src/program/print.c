@@ -108,7 +108,7 @@ static const char *made_by(const ll_program *p, int slot)
 static void put_memory(ll_buf *b, const ll_program *p)
 {
     char t[4][LL_NUMBER_TEXT];
-    ll_buf_printf(b, "memory %s: persistent %s, work %s (no plan needs less than %s), ",
+    ll_buf_printf(b, "tensors %s: persistent %s, work %s (no plan needs less than %s), ",
                   ll_text_bytes((double)p->bytes, t[0]),
                   ll_text_bytes((double)p->persistent_bytes, t[1]),
                   ll_text_bytes((double)p->work_bytes, t[2]),

@@ -329,7 +329,7 @@ static void inspects_runs_and_checkpoints(void **state)
     json_decref(j);
     json_decref(t);
     char *text = text_of(f, "inspect p --program");
-    assert_non_null(strstr(text, "\nmemory "));
+    assert_non_null(strstr(text, "\ntensors "));
     assert_non_null(strstr(text, "\nfusions, and how often:\n  chain "));
     free(text);
 }

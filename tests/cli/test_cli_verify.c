@@ -150,7 +150,7 @@ static void inspects(void **state)
     } cases[] = {
         {"inspect p.yaml --mesh data=2 --graph", {"all_reduce(", "grad:fc1.weight", "[4,8,8,1]"}},
         {"inspect p.yaml --mesh data=2 --rank 1 --graph", {"all_reduce(", "[5,8,8,1]", ""}},
-        {"inspect p.yaml --mesh tensor=2 --program", {"memory ", "all_reduce", ""}},
+        {"inspect p.yaml --mesh tensor=2 --program", {"tensors ", "all_reduce", ""}},
         {"inspect p.yaml --mesh data=2,tensor=2 --layouts", {"a: data", "(summed)", "over tensor"}},
         {"inspect p.yaml --mesh data=2 --dot", {"digraph \"mlp\" {", "fillcolor", "->"}},
         {"inspect p.yaml --dot", {"digraph \"mlp\" {", "fc1.matmul", "result loss"}},
