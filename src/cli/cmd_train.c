@@ -238,9 +238,14 @@ static void note_halted(const char *text)
 static void remedy(const ll_run *r, int ranks)
 {
     LL_KEEP_ERROR;
-    double room = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
+    double room = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE) / ranks;
     double limit = r->train.memory_bytes;
-    ll_plan_remedy(r, ranks, limit > 0 && limit < room / ranks ? limit : room / ranks);
+    const ll_machine *m;
+    ll_device_facts f = {0};
+    if (ll_machine_find(r->train.machine, &m) == LL_OK && m->ask &&
+        m->ask(0, LL_PRECISION_f32, &f) == LL_OK)
+        room = (double)f.bytes;
+    ll_plan_remedy(r, ranks, limit > 0 && limit < room ? limit : room);
 }
 
 static ll_err train(const opts *o, const ll_start *start, ll_comm *c, ll_run *r)

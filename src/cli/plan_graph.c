@@ -1,12 +1,11 @@
-/* plan_graph.c: loopline plan of models that are no transformers on a cluster: the last rank's
- * program of each mesh, whose parts are the largest, is compiled as training would, and replayed
- * (plan/replay.h). */
+/* plan_graph.c: loopline plan of models that are no transformers on a cluster: ways to train them,
+ * compiled and replayed (cli/plan_try.h), as tables and as lines of run files. */
 #include "base/text.h"
 #include "cli/common.h"
 #include "cli/plan.h"
+#include "cli/plan_try.h"
 #include "comm/job.h"
 #include "plan/published.h"
-#include "plan/replay.h"
 #include "plan/search.h"
 #include "train/setup.h"
 
@@ -15,84 +14,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct option {
-    char mesh[LL_MESH_TEXT];
-    int zero;
-    ll_replayed out;
-    ll_memory_kinds kinds;
-    size_t bytes;
-    bool fits;
-} option;
-
-typedef struct options {
-    const ll_run *run;
-    const ll_cluster *cluster;
-    const ll_graph *g;
-    int64_t micro;
-    int threads; /* of a rank; 0: one */
-    ll_arena *arena;
-    option *v;
-    int n, room;
-    char trouble[512]; /* why the last mesh that did not do did not */
-} options;
-
-static ll_err compile(const options *s, const ll_mesh *m, int zero, ll_program **out)
+static json_t *layouts_json(const ll_layout_rule *rules)
 {
-    LL_OWN(ll_graph) part = NULL;
-    ll_placement *place = NULL;
-    ll_lower_opts l = {
-        .target = ll_target_find("cpu"), .threads = s->threads, .n_micro = (int)s->micro};
-    TRY(ll_run_place(s->run, s->g, m, zero, &place));
-    ll_err rc = ll_partition(place, m->n_rank - 1, &part);
-    ll_placement_free(place);
-    TRY(rc);
-    l.precision = strcmp(s->run->train.precision, "f32") ? LL_PRECISION_bf16 : LL_PRECISION_f32;
-    return ll_lower(part, &l, out);
+    json_t *j = json_object();
+    for (; rules && rules->pattern; rules++)
+        json_object_set_new(j, rules->pattern, json_string(rules->layout));
+    return j;
 }
 
-/* A mesh that cannot be cut so is left out. */
-static void try_mesh(options *s, const char *text, int zero)
-{
-    LL_OWN(ll_program) p = NULL;
-    ll_mesh m;
-    if (ll_mesh_parse(text, &m) != LL_OK || compile(s, &m, zero, &p) != LL_OK) {
-        snprintf(s->trouble, sizeof s->trouble, "%s", ll_error_message());
-        return;
-    }
-    option o = {.zero = zero, .bytes = p->bytes, .kinds = ll_program_kinds(p)};
-    o.out = ll_replay(s->cluster, p, m.n_rank > 1 ? &m : NULL, s->run->train.precision);
-    o.fits = (double)p->bytes + 1e9 * s->cluster->chip.reserved <= 1e9 * s->cluster->chip.memory;
-    snprintf(o.mesh, sizeof o.mesh, "%s", text);
-    LL_PUSH(s->arena, s->v, s->n, s->room, o);
-}
-
-/* zero: -1: any. */
-static void try_all(options *s, int64_t ranks, int zero)
-{
-    static const char *const axes[] = {"height", "width", "tensor"};
-    char mesh[LL_MESH_TEXT];
-    snprintf(mesh, sizeof mesh, "data=%lld", (long long)ranks);
-    try_mesh(s, mesh, zero < 0 ? 0 : zero);
-    if (ranks > 1 && zero < 0) try_mesh(s, mesh, 1);
-    for (size_t a = 0; a < sizeof axes / sizeof *axes; a++)
-        for (int64_t n = 2; n <= 8 && ranks % n == 0; n *= 2) {
-            if (ranks == n)
-                snprintf(mesh, sizeof mesh, "%s=%lld", axes[a], (long long)n);
-            else
-                snprintf(mesh, sizeof mesh, "data=%lld,%s=%lld", (long long)(ranks / n), axes[a],
-                         (long long)n);
-            try_mesh(s, mesh, zero < 0 || ranks == n ? 0 : zero);
-        }
-}
-
-static int quickest(const void *a, const void *b)
-{
-    const option *x = (const option *)a, *y = (const option *)b;
-    if (x->fits != y->fits) return y->fits - x->fits;
-    return (x->out.step_s > y->out.step_s) - (x->out.step_s < y->out.step_s);
-}
-
-static json_t *option_json(const options *s, const option *o, double ranks)
+static json_t *option_json(const ll_tries *s, const ll_tried *o, double ranks)
 {
     const ll_run *r = s->run;
     double spread = 1 + ll_plan_spread("images"), samples = (double)r->train.batch / o->out.step_s;
@@ -101,11 +31,12 @@ static json_t *option_json(const options *s, const option *o, double ranks)
     const ll_size *z = r->model.sizes;
     while (tokens && z->name && strcmp(z->name, "seq")) z++;
     json_t *j = json_object();
-    json_object_set_new(j, "mesh", json_string(o->mesh));
+    json_object_set_new(j, "mesh", json_string(o->way.mesh));
+    json_object_set_new(j, "layout", layouts_json(o->way.layouts));
     json_object_set_new(j, "schedule", json_string("none"));
-    json_object_set_new(j, "micro_batch", json_integer(r->train.batch / s->micro));
+    json_object_set_new(j, "micro_batch", json_integer(r->train.batch / o->way.micro));
     json_object_set_new(j, "virtual_stages", json_integer(1));
-    json_object_set_new(j, "zero", json_integer(o->zero));
+    json_object_set_new(j, "zero", json_integer(o->way.zero));
     json_object_set_new(j, "recompute", json_string(r->parallel.recompute));
     json_object_set_new(j, "step_s", json_real(o->out.step_s));
     json_object_set_new(j, "low_s", json_real(o->out.step_s / spread));
@@ -130,15 +61,30 @@ static json_t *option_json(const options *s, const option *o, double ranks)
     return j;
 }
 
-static void print_option(const options *s, const option *o)
+static void print_option(const ll_tries *s, const ll_tried *o)
 {
     char bytes[LL_NUMBER_TEXT], time[LL_NUMBER_TEXT], rate[LL_NUMBER_TEXT];
     double peak = ll_chip_peak(&s->cluster->chip, s->run->train.precision);
-    fprintf(stderr, "  %-24s %4d %10s %11s %9.1f %9.1f %10s%s\n", o->mesh, o->zero,
+    fprintf(stderr, "  %-24s %4d %10s %11s %9.1f %9.1f %10s", o->way.mesh, o->way.zero,
             ll_text_time(o->out.step_s, time),
             ll_text_count((double)s->run->train.batch / o->out.step_s, rate),
             100 * o->out.flops / o->out.step_s / peak, 100 * o->out.exposed_s / o->out.step_s,
-            ll_text_bytes((double)o->bytes, bytes), o->fits ? "" : "  does not fit");
+            ll_text_bytes((double)o->bytes, bytes));
+    for (const ll_layout_rule *l = o->way.layouts; l && l->pattern; l++)
+        fprintf(stderr, "%s %s %s", l == o->way.layouts ? " " : ",", l->pattern, l->layout);
+    fprintf(stderr, "%s\n", o->fits ? "" : "  does not fit");
+}
+
+/* What a run file that trains so has, and nothing else on standard output. */
+static void print_lines(const ll_tried *o)
+{
+    printf("parallel: {mesh: \"%s\"", o->way.mesh);
+    if (o->way.zero) printf(", zero: %d", o->way.zero);
+    if (o->way.recompute && strcmp(o->way.recompute, "none"))
+        printf(", recompute: %s", o->way.recompute);
+    printf("}\n");
+    for (const ll_layout_rule *l = o->way.layouts; l && l->pattern; l++)
+        printf("%s  \"%s\": %s\n", l == o->way.layouts ? "layout:\n" : "", l->pattern, l->layout);
 }
 
 /* Convolutions of 32-bit numbers that run on tensor units want channels last, and frameworks that
@@ -188,18 +134,18 @@ static ll_err images_step(void *context, const char *model, const ll_cluster *c,
 }
 const ll_images ll_plan_images = {NULL, images_step};
 
-static void tell_choice(const options *s, const option *plain, int64_t ranks)
+static void tell_choice(const ll_tries *s, const ll_tried *plain, int64_t ranks)
 {
     char time[LL_NUMBER_TEXT];
     fprintf(stderr, "--parallel auto: ");
     if (ranks == 1)
         fprintf(stderr, "one rank, -n gives more; ");
     else
-        fprintf(stderr, "mesh %s of %d that were tried for %lld ranks; ", s->v[0].mesh, s->n,
+        fprintf(stderr, "mesh %s of %d that were tried for %lld ranks; ", s->v[0].way.mesh, s->n,
                 (long long)ranks);
     fprintf(stderr, "predicted step %s", ll_text_time(s->v[0].out.step_s, time));
-    if (!strchr(plain->mesh, ',') && strcmp(s->v[0].mesh, plain->mesh))
-        fprintf(stderr, ", of %s %s", plain->mesh, ll_text_time(plain->out.step_s, time));
+    if (!strchr(plain->way.mesh, ',') && strcmp(s->v[0].way.mesh, plain->way.mesh))
+        fprintf(stderr, ", of %s %s", plain->way.mesh, ll_text_time(plain->out.step_s, time));
     fprintf(stderr, "\n");
 }
 
@@ -208,65 +154,86 @@ ll_err ll_plan_choose(ll_run *r, int64_t ranks)
     LL_OWN(ll_arena) arena = ll_arena_new();
     LL_OWN(ll_graph) g = NULL;
     LL_OWN(ll_cluster) c = NULL;
-    options s = {.run = r, .arena = arena, .micro = ll_run_micro_batches(r)};
+    ll_tries s = {.run = r, .arena = arena};
     CHECK(!*r->parallel.mesh, LL_E_ARG, "--parallel auto chooses the mesh, and one is given: %s",
           r->parallel.mesh);
     TRY(ll_plan_cluster("this", &c));
     s.cluster = c;
-    TRY(ll_run_graph(r, r->train.batch / s.micro, &r->train.optim, &g));
+    TRY(ll_run_graph(r, r->train.batch / ll_run_micro_batches(r), &r->train.optim, &g));
     s.g = g;
-    try_all(&s, ranks, (int)r->parallel.zero);
+    ll_tries_meshes(&s, ranks, (int)r->parallel.zero);
     CHECK(s.n, LL_E_ARG, "no mesh of %lld ranks: %s", (long long)ranks, s.trouble);
-    const option plain = s.v[0]; /* data=RANKS, where that can be */
-    qsort(s.v, (size_t)s.n, sizeof *s.v, quickest);
+    const ll_tried plain = s.v[0]; /* data=RANKS, where that can be */
+    ll_tries_sort(&s);
+    if (!s.v[0].fits) {
+        char need[LL_NUMBER_TEXT], room[LL_NUMBER_TEXT];
+        if (ll_job_rank() <= 0) ll_plan_remedy(r, ranks, 1e9 * c->chip.memory);
+        FAIL(LL_E_MEM,
+             "--parallel auto: no mesh of %lld ranks fits: %s takes %s a rank, and there are %s",
+             (long long)ranks, s.v[0].way.mesh, ll_text_bytes((double)s.v[0].bytes, need),
+             ll_text_bytes(1e9 * c->chip.memory, room));
+    }
     if (ll_job_rank() <= 0) tell_choice(&s, &plain, ranks);
-    if (ranks > 1) r->parallel.mesh = ll_arena_strdup(r->arena, s.v[0].mesh);
+    if (ranks > 1) r->parallel.mesh = ll_arena_strdup(r->arena, s.v[0].way.mesh);
     return LL_OK;
 }
 
-/* Smaller micro-batches, then more ranks that share parameters. */
-void ll_plan_remedy(const ll_run *r, int64_t ranks, double room)
+static void warn_of_cores(const ll_plan_opts *o, const ll_cluster *c)
 {
-    enum { RANKS = 64 };
-    char need[LL_NUMBER_TEXT], mesh[32];
-    for (int64_t n = ranks; n <= RANKS; n *= 2)
-        for (int64_t micro = ll_run_micro_batches(r); r->train.batch % micro == 0; micro *= 2) {
-            LL_OWN(ll_graph) g = NULL;
-            LL_OWN(ll_program) p = NULL;
-            options s = {.run = r, .micro = micro, .threads = ll_cli_threads(r, n)};
-            ll_mesh m;
-            bool tried = n == ranks && micro == ll_run_micro_batches(r);
-            if (r->train.batch / micro % n) break;
-            if (tried && (n == 1 || r->parallel.zero == 3)) continue;
-            snprintf(mesh, sizeof mesh, "data=%lld", (long long)n);
-            if (ll_run_graph(r, r->train.batch / micro, &r->train.optim, &g) != LL_OK) return;
-            s.g = g;
-            if (ll_mesh_parse(mesh, &m) != LL_OK || compile(&s, &m, n > 1 ? 3 : 0, &p) != LL_OK)
-                continue;
-            if ((double)p->bytes > room) continue;
-            fprintf(stderr, "it would fit with train.micro_batch=%lld",
-                    (long long)(r->train.batch / micro));
-            if (n > 1) fprintf(stderr, " on %lld ranks, --mesh %s --zero 3", (long long)n, mesh);
-            fprintf(stderr, ": %s a rank\n", ll_text_bytes((double)p->bytes, need));
-            return;
-        }
-    fprintf(
-        stderr,
-        "no smaller micro-batch would make it fit, nor would --mesh data=N --zero 3 of up to %d "
-        "such ranks; other meshes were not tried (loopline inspect RUN --mesh ... tells)\n",
-        RANKS);
+    if (strcmp(c->name, "this") || (double)o->ranks <= c->node.chips) return;
+    fprintf(stderr,
+            "warning: %lld ranks on %g %s: predicted is what %.0f such machines would take, joined "
+            "by a network of %g Gbit/s; on this one ranks would share\n",
+            (long long)o->ranks, c->node.chips, c->chip.name, ceil(o->ranks / c->node.chips),
+            c->network.gbps);
+}
+
+static ll_err print_json(const ll_plan_opts *o, const ll_tries *s, int top)
+{
+    json_t *j = json_object(), *plans = json_array();
+    json_object_set_new(j, "cluster", json_string(s->cluster->name));
+    json_object_set_new(j, "ranks", json_integer(o->ranks));
+    for (int i = 0; i < top; i++)
+        json_array_append_new(plans, option_json(s, &s->v[i], (double)o->ranks));
+    json_object_set_new(j, "plans", plans);
+    json_object_set_new(j, "left_out", json_integer(s->left_out));
+    json_object_set_new(j, "why_left_out", s->left_out ? json_string(s->trouble) : json_null());
+    return ll_cli_json(j);
+}
+
+static void print_text(const ll_plan_opts *o, const ll_tries *s, int top)
+{
+    const ll_run *r = s->run;
+    const ll_cluster *c = s->cluster;
+    const ll_tried *b = &s->v[0];
+    fprintf(stderr, "%s, batch %lld, on %lld x %s (%s)\n  %-24s ZeRO %10s %11s %9s %9s %10s  %s\n",
+            r->model.name, (long long)r->train.batch, (long long)o->ranks, c->chip.name, c->name,
+            "mesh", "step", "samples/s", "% of peak", "% exposed", "tensors", "layouts");
+    for (int i = 0; i < top; i++) print_option(s, &s->v[i]);
+    fprintf(stderr, "The best is bound by %s.\n",
+            b->out.exposed_s > b->out.compute_s ? "communication"
+                                                : "the chips' arithmetic and memory");
+    if (s->left_out)
+        fprintf(stderr, "%d ways to cut it cannot be; the last of them: %s\n", s->left_out,
+                s->trouble);
+    if (r->layouts.n && !o->mesh)
+        fprintf(stderr, "The run has layouts of its own: no others were tried.\n");
+    if (!b->fits) fprintf(stderr, "Nothing fits %g GB: use more ranks.\n", c->chip.memory);
+    if (!b->fits || o->ranks == 1) return;
+    fprintf(stderr, "In the run file:\n");
+    print_lines(b);
 }
 
 ll_err ll_plan_graph(const ll_plan_opts *o, const ll_run *r, const ll_cluster *c)
 {
     LL_OWN(ll_arena) arena = ll_arena_new();
     LL_OWN(ll_graph) g = NULL;
-    options s = {.run = r, .cluster = c, .arena = arena, .micro = ll_run_micro_batches(r)};
+    ll_tries s = {.run = r, .cluster = c, .arena = arena};
     CHECK(ll_chip_peak(&c->chip, r->train.precision) > 0, LL_E_ARG, "chip %s has no products of %s",
           c->chip.name, r->train.precision);
     CHECK(!o->report && !o->trace && !o->tokens, LL_E_ARG,
           "--report, --trace and --tokens are of transformers on a cluster");
-    TRY(ll_run_graph(r, r->train.batch / s.micro, &r->train.optim, &g));
+    TRY(ll_run_graph(r, r->train.batch / ll_run_micro_batches(r), &r->train.optim, &g));
     s.g = g;
     ll_mesh m = {0};
     if (o->mesh) TRY(ll_mesh_parse(o->mesh, &m));
@@ -274,30 +241,15 @@ ll_err ll_plan_graph(const ll_plan_opts *o, const ll_run *r, const ll_cluster *c
           "--mesh %s: axis pipe is predicted of transformers on a cluster; of this one train tells "
           "its own prediction",
           o->mesh);
+    warn_of_cores(o, c);
     if (o->mesh)
-        try_mesh(&s, o->mesh, (int)r->parallel.zero);
+        ll_tries_mesh(&s, o->mesh, (int)r->parallel.zero);
     else
-        try_all(&s, o->ranks, -1);
+        ll_tries_all(&s, o->ranks, -1);
     CHECK(s.n, LL_E_ARG, "no mesh of %lld ranks: %s", (long long)o->ranks, s.trouble);
-    qsort(s.v, (size_t)s.n, sizeof *s.v, quickest);
+    ll_tries_sort(&s);
     int top = o->top < s.n ? (int)o->top : s.n;
-    if (o->json) {
-        json_t *j = json_object(), *plans = json_array();
-        json_object_set_new(j, "cluster", json_string(c->name));
-        json_object_set_new(j, "ranks", json_integer(o->ranks));
-        for (int i = 0; i < top; i++)
-            json_array_append_new(plans, option_json(&s, &s.v[i], (double)o->ranks));
-        json_object_set_new(j, "plans", plans);
-        return ll_cli_json(j);
-    }
-    fprintf(stderr, "%s, batch %lld, on %lld x %s (%s)\n  %-24s ZeRO %10s %11s %9s %9s %10s\n",
-            r->model.name, (long long)r->train.batch, (long long)o->ranks, c->chip.name, c->name,
-            "mesh", "step", "samples/s", "% of peak", "% exposed", "tensors");
-    for (int i = 0; i < top; i++) print_option(&s, &s.v[i]);
-    const option *b = &s.v[0];
-    fprintf(stderr, "The best is bound by %s.\n",
-            b->out.exposed_s > b->out.compute_s ? "communication"
-                                                : "the chips' arithmetic and memory");
-    if (!b->fits) fprintf(stderr, "Nothing fits %g GB: use more ranks.\n", c->chip.memory);
+    if (o->json) return print_json(o, &s, top);
+    print_text(o, &s, top);
     return LL_OK;
 }

@@ -83,6 +83,47 @@ static void hints_are_true(void **state)
     must(*state, "%s --set train.micro_batch=%lld", line, micro);
 }
 
+/* Less and less memory: what is said to fit is made again, laid aside, then cut over more ranks.
+ * Each is given back, and trains. */
+static void other_hints(void **state)
+{
+    static const char run[] =
+        "model: {name: gpt, layers: 2, width: 32, heads: 4, seq: 32, vocab: 128}\n"
+        "data: {name: synthetic, samples: 64}\ntrain: {batch: 8, steps: 1, threads: 1}\n";
+    write_text(tmpdir_path(state, "g.yaml"), run);
+    json_t *j = prints_json(*state, "inspect g.yaml --json --set train.micro_batch=1");
+    double limit = json_num(j, "peak_bytes");
+    json_decref(j);
+    bool aside = false;
+    for (int i = 0; i < 20; i++) {
+        char line[256], mesh[64] = "", more[128] = "";
+        long long micro = 0, ranks = 1;
+        int zero = 0;
+        limit *= 0.9;
+        snprintf(line, sizeof line, "train g.yaml --out %c --set train.memory=%.0fB", 'a' + i,
+                 limit);
+        outcome o = program_run(*state, NULL, line);
+        const char *hint = strstr(o.err, "it would fit with train.micro_batch=");
+        if (o.status != 1 || !hint) fail_msg("%s", o.err);
+        sscanf(hint, "it would fit with train.micro_batch=%lld", &micro);
+        const char *on = strstr(hint, " ranks, --mesh "), *cut = strstr(hint, "--zero ");
+        bool again = strstr(hint, "parallel.recompute=full");
+        if (on) assert_int_equal(sscanf(on, " ranks, --mesh %63[^: ]", mesh), 1);
+        if (on) sscanf(strstr(hint, " on "), " on %lld", &ranks);
+        if (cut) sscanf(cut, "--zero %d", &zero);
+        if (on)
+            snprintf(more, sizeof more, "-n %lld --mesh %s --zero %d", ranks, mesh, zero);
+        else if (strstr(hint, "train.offload=FOLDER"))
+            aside = true, snprintf(more, sizeof more, "--set train.offload=.");
+        outcome_free(&o);
+        must(*state, "%s --set train.micro_batch=%lld --set parallel.recompute=%s %s", line, micro,
+             again ? "full" : "none", more);
+        if (on) break;
+        assert_true(i < 19);
+    }
+    assert_true(aside);
+}
+
 /* What no rank can do one of them says. */
 static void said_once(void **state)
 {
@@ -112,6 +153,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_run_has_a_row),
         cmocka_unit_test_setup_teardown(hints_are_true, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test_setup_teardown(other_hints, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(said_once, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(planned_is_used, tmpdir_setup, tmpdir_teardown),
     };

@@ -165,6 +165,50 @@ static void inspects(void **state)
     }
 }
 
+/* A cluster whose links are slow: fully connected layers are then better cut than copied. */
+static const char images[] = "model: {name: lenet5, image: 32}\n"
+                             "data: {name: synthetic, samples: 64}\n"
+                             "train: {batch: 8, steps: 2, threads: 1}\n";
+
+/* What plan prints is a run file's: it trains, on as many ranks, what one process trains. */
+static void plans_are_runs(void **state)
+{
+    char text[1024];
+    write_text(tmpdir_path(state, "slow.yaml"), "like: dgx-a100\nnode: {link: 1}\n");
+    write_text(tmpdir_path(state, "r.yaml"), images);
+    outcome o = succeeds(*state, "plan r.yaml --cluster slow.yaml --ranks 2");
+    assert_non_null(strstr(o.out, "\nlayout:\n  \"fc1.weight\": [data, -]\n"));
+    snprintf(text, sizeof text, "%s%s", images, o.out);
+    outcome_free(&o);
+    write_text(tmpdir_path(state, "best.yaml"), text);
+    json_t *j = prints_json(*state, "verify best.yaml --steps 2 --json");
+    assert_true(json_is_true(json_object_get(j, "ok")));
+    assert_string_equal(text_of(j, "mesh"), "data=2");
+    json_decref(j);
+    o = succeeds(*state, "train best.yaml -n 2 --out o");
+    outcome_free(&o);
+    json_t *plans = prints_json(*state, "plan r.yaml --cluster slow.yaml --ranks 2 --json");
+    int mixed = 0;
+    for (size_t i = 0; i < json_array_size(json_object_get(plans, "plans")); i++) {
+        const json_t *p = json_array_get(json_object_get(plans, "plans"), i);
+        const char *pattern;
+        json_t *layout;
+        size_t n = (size_t)snprintf(text, sizeof text, "%sparallel: {mesh: \"%s\", zero: %d}\n",
+                                    images, text_of(p, "mesh"), (int)json_num(p, "zero"));
+        mixed += json_object_size(json_object_get(p, "layout")) > 0;
+        if (json_object_size(json_object_get(p, "layout")))
+            n += (size_t)snprintf(text + n, sizeof text - n, "layout:\n");
+        json_object_foreach(json_object_get(p, "layout"), pattern, layout) n += (size_t)snprintf(
+            text + n, sizeof text - n, "  %s: %s\n", pattern, json_string_value(layout));
+        write_text(tmpdir_path(state, "one.yaml"), text);
+        j = prints_json(*state, "verify one.yaml --steps 1 --json");
+        if (!json_is_true(json_object_get(j, "ok"))) fail_msg("%s", text);
+        json_decref(j);
+    }
+    assert_true(mixed >= 1);
+    json_decref(plans);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -174,6 +218,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(refused, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(recomputes, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(many, tmpdir_setup, tmpdir_teardown),
-        cmocka_unit_test_setup_teardown(inspects, tmpdir_setup, tmpdir_teardown)};
+        cmocka_unit_test_setup_teardown(inspects, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test_setup_teardown(plans_are_runs, tmpdir_setup, tmpdir_teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,117 @@
+/* plan_remedy.c: of a run that does not fit, the first way that would: what costs least is tried
+ * first. Smaller micro-batches, activations made again, values laid aside, other meshes and ZeRO of
+ * as many ranks; then of more ranks. */
+#include "base/now.h"
+#include "base/text.h"
+#include "cli/common.h"
+#include "cli/plan.h"
+#include "cli/plan_try.h"
+#include "train/setup.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { RANKS = 64 };
+static const double patience_s = 10;
+
+typedef struct need {
+    const ll_run *run;
+    int64_t ranks; /* that it was refused on */
+    double room, began;
+    int tried;
+} need;
+
+static bool fits(need *d, const ll_recipe *w, int64_t ranks, size_t *bytes)
+{
+    LL_OWN(ll_program) p = NULL;
+    d->tried++;
+    if (ll_recipe_compile(d->run, NULL, w, ll_cli_threads(d->run, ranks), &p) != LL_OK)
+        return false;
+    *bytes = p->bytes;
+    return (double)p->bytes <= d->room;
+}
+
+static void tell(const need *d, const ll_recipe *w, int64_t ranks, size_t bytes)
+{
+    const ll_run_parallel *was = &d->run->parallel;
+    char text[LL_NUMBER_TEXT];
+    fprintf(stderr, "it would fit with train.micro_batch=%lld",
+            (long long)(d->run->train.batch / w->micro));
+    if (w->recompute && strcmp(w->recompute, was->recompute))
+        fprintf(stderr, ", parallel.recompute=%s", w->recompute);
+    if (w->aside) fprintf(stderr, ", train.memory=%zuB, train.offload=FOLDER", w->aside);
+    if (ranks != d->ranks || strcmp(w->mesh, was->mesh) || w->zero != was->zero) {
+        if (ranks > 1) fprintf(stderr, " on %lld ranks, --mesh %s", (long long)ranks, w->mesh);
+        if (w->zero) fprintf(stderr, " --zero %d", w->zero);
+    }
+    fprintf(stderr, ": %s a rank\n", ll_text_bytes((double)bytes, text));
+}
+
+/* With the largest micro-batch that fits, if the smallest does. */
+static bool try_micro(need *d, ll_recipe w, int64_t ranks)
+{
+    int64_t batch = d->run->train.batch, first = ll_run_micro_batches(d->run), most = first;
+    size_t bytes;
+    if (ll_now() - d->began > patience_s) return false;
+    while (batch % (2 * most) == 0 && batch / (2 * most) >= ranks) most *= 2;
+    w.micro = most;
+    if (!fits(d, &w, ranks, &bytes)) return false;
+    for (w.micro = first; w.micro < most; w.micro *= 2)
+        if (fits(d, &w, ranks, &bytes)) break;
+    if (w.micro == most) (void)fits(d, &w, ranks, &bytes);
+    tell(d, &w, ranks, bytes);
+    return true;
+}
+
+/* A mesh: as it is, with activations made again, and on the ranks that there are laid aside. */
+static bool try_mesh(need *d, const char *mesh, int zero, int64_t ranks)
+{
+    ll_recipe w = {.zero = zero, .recompute = d->run->parallel.recompute};
+    snprintf(w.mesh, sizeof w.mesh, "%s", mesh);
+    if (try_micro(d, w, ranks)) return true;
+    w.recompute = "full";
+    return try_micro(d, w, ranks);
+}
+
+static bool try_aside(need *d)
+{
+    ll_recipe w = {.zero = (int)d->run->parallel.zero, .recompute = "full"};
+    if (*d->run->train.offload || strcmp(d->run->train.machine, "cpu")) return false;
+    snprintf(w.mesh, sizeof w.mesh, "%s", d->run->parallel.mesh);
+    w.aside = (size_t)d->room;
+    return try_micro(d, w, d->ranks);
+}
+
+static bool try_ranks(need *d, int64_t n)
+{
+    static const char *const axes[] = {"tensor", "pipe", "height"};
+    char mesh[LL_MESH_TEXT];
+    snprintf(mesh, sizeof mesh, "data=%lld", (long long)n);
+    for (int zero = 1; zero <= 3; zero += 2)
+        if (try_mesh(d, mesh, zero, n)) return true;
+    for (size_t a = 0; a < sizeof axes / sizeof *axes; a++)
+        for (int64_t k = 2; k <= 8 && k <= n; k *= 2) {
+            if (n % k) continue;
+            if (k == n)
+                snprintf(mesh, sizeof mesh, "%s=%lld", axes[a], (long long)k);
+            else
+                snprintf(mesh, sizeof mesh, "data=%lld,%s=%lld", (long long)(n / k), axes[a],
+                         (long long)k);
+            if (try_mesh(d, mesh, 0, n)) return true;
+        }
+    return false;
+}
+
+void ll_plan_remedy(const ll_run *r, int64_t ranks, double room)
+{
+    need d = {.run = r, .ranks = ranks, .room = room, .began = ll_now()};
+    char text[LL_NUMBER_TEXT];
+    if (try_mesh(&d, r->parallel.mesh, (int)r->parallel.zero, ranks) || try_aside(&d)) return;
+    int64_t n = ranks;
+    for (; n <= RANKS && ll_now() - d.began <= patience_s; n *= 2)
+        if (n > 1 && try_ranks(&d, n)) return;
+    fprintf(stderr,
+            "none of %d ways to train it that were tried, on up to %lld ranks, fits %s a rank "
+            "(loopline inspect RUN --mesh ... tells of others)\n",
+            d.tried, (long long)(n / 2), ll_text_bytes(room, text));
+}

@@ -1,0 +1,317 @@
+/* plan_try.c: the ways that a run can be cut, tried one after another.
+ *
+ * A mesh cuts all layers alike. What is quickest for convolutions (samples, or rows of images where
+ * these are large) is not for fully connected layers, whose weights are many times what they read.
+ * So a mesh is the start of a greedy walk over what its layers might do differently:
+ *
+ *     conv3.conv2d: [height, -, -, -]     from here on ranks have samples, not rows of images
+ *     fc1.weight: [data, -]               weights are cut over the ranks that cut samples before
+ *
+ * Each that makes the step shorter stays. They are lines of section layout in run files
+ * (pass/layouts.c). */
+#include "cli/plan_try.h"
+
+#include "exec/pipe.h"
+#include "pass/recompute.h"
+#include "pass/stages.h"
+#include "train/setup.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_PINS = 16, MOST_TURNS = 6, MOST_WEIGHTS = 8 };
+static const double worth = 0.995; /* of the step without it that a layout must come to */
+
+/* ---- one way ---- */
+
+typedef struct parts {
+    ll_graph *own, *lean, *apart;
+    ll_placement *place;
+} parts;
+
+static void free_parts(parts *p)
+{
+    ll_placement_free(p->place);
+    ll_graph_free(p->apart);
+    ll_graph_free(p->lean);
+    ll_graph_free(p->own);
+}
+
+static ll_err lower_rank(const ll_run *r, const ll_recipe *w, const parts *p, const ll_mesh *m,
+                         const ll_pipe_plan *plan, int rank, int threads, ll_program **out)
+{
+    LL_OWN(ll_graph) part = NULL;
+    ll_lower_opts l = {.target = ll_target_find("cpu"),
+                       .threads = threads,
+                       .n_micro = (int)w->micro,
+                       .memory = w->aside};
+    TRY(plan ? ll_pipe_partition(plan, p->place, rank, &part)
+             : ll_partition(p->place, rank, &part));
+    if (plan)
+        l.pipe = ll_pipe_of(
+            plan, m, rank, plan->pipeline && plan->pipeline->overlaps ? LL_ANY_STEP : LL_WHOLE_STEP,
+            p->place->arena);
+    l.precision = strcmp(r->train.precision, "f32") ? LL_PRECISION_bf16 : LL_PRECISION_f32;
+    return ll_lower(part, &l, out);
+}
+
+static ll_err plan_pipe(const ll_run *r, const ll_graph *g, const ll_mesh *m, int64_t micro,
+                        ll_arena *arena, const ll_pipe_plan **out)
+{
+    const ll_run_parallel *p = &r->parallel;
+    ll_pipe_opts how = {.virtual_stages = (int)p->virtual_stages, .n_micro = (int)micro};
+    if (ll_mesh_axis(m, LL_AXIS_PIPE) < 0) return LL_OK;
+    if (*p->schedule) how.schedule = p->schedule_text;
+    if (*p->stages) how.stages = p->stages;
+    return ll_pipe_make(g, m, &how, arena, out);
+}
+
+/* Of a pipeline every rank's is made, for any may have most. */
+static ll_err lower_fullest(const ll_run *r, const ll_recipe *w, const parts *p, const ll_mesh *m,
+                            const ll_pipe_plan *plan, int threads, ll_program **out)
+{
+    int stride = 1, a = ll_mesh_axis(m, LL_AXIS_PIPE);
+    if (!plan) return lower_rank(r, w, p, m, NULL, m->n_rank - 1, threads, out);
+    for (int i = m->n - 1; i > a; i--) stride *= m->size[i];
+    for (int k = 0; k < m->size[a]; k++) {
+        LL_OWN(ll_program) one = NULL;
+        TRY(lower_rank(r, w, p, m, plan, (k + 1) * stride - 1, threads, &one));
+        if (*out && (*out)->bytes >= one->bytes) continue;
+        ll_program *less = *out;
+        *out = one;
+        one = less;
+    }
+    return LL_OK;
+}
+
+static ll_err compile(const ll_run *r, const ll_graph *g, const ll_recipe *w, int threads, parts *p,
+                      ll_arena *arena, ll_program **out)
+{
+    ll_mesh m;
+    ll_recompute_how how;
+    ll_recomputed facts;
+    const ll_pipe_plan *plan = NULL;
+    ll_run own = *r;
+    if (w->layouts) own.layouts.v = (ll_layout_rule *)w->layouts;
+    TRY(ll_mesh_parse(w->mesh, &m));
+    if (!g) TRY(ll_run_graph(r, r->train.batch / w->micro, &r->train.optim, &p->own));
+    if (!g) g = p->own;
+    TRY(ll_recompute_parse(w->recompute, &how));
+    if (how.policy != LL_RECOMPUTE_NONE) {
+        TRY(plan_pipe(r, g, &m, w->micro, arena, &plan));
+        if (plan) how.stage_of = plan->stages->of_at, how.n_at = plan->stages->n_at;
+        TRY(ll_recompute(g, &how, &facts, &p->lean));
+        g = p->lean;
+    }
+    bool piped = ll_mesh_axis(&m, LL_AXIS_PIPE) >= 0;
+    if ((piped || r->parallel.exact) && w->micro > 1) {
+        TRY(ll_means_apart(g, &p->apart));
+        g = p->apart;
+    }
+    TRY(ll_run_place(&own, g, &m, w->zero, &p->place));
+    if (!plan) TRY(plan_pipe(r, g, &m, w->micro, arena, &plan));
+    return lower_fullest(r, w, p, &m, plan, threads, out);
+}
+
+ll_err ll_recipe_compile(const ll_run *r, const ll_graph *g, const ll_recipe *w, int threads,
+                         ll_program **out)
+{
+    LL_OWN(ll_arena) arena = ll_arena_new();
+    parts p = {0};
+    *out = NULL;
+    ll_err rc = compile(r, g, w, threads, &p, arena, out);
+    free_parts(&p);
+    if (rc == LL_OK) return LL_OK;
+    ll_program_free(*out);
+    *out = NULL;
+    return rc;
+}
+
+/* false: it cannot be cut so. */
+static bool try_way(ll_tries *s, const ll_recipe *w, ll_tried *o)
+{
+    LL_OWN(ll_program) p = NULL;
+    ll_mesh m;
+    if (ll_mesh_parse(w->mesh, &m) != LL_OK || ll_recipe_compile(s->run, s->g, w, 1, &p) != LL_OK) {
+        snprintf(s->trouble, sizeof s->trouble, "%s: %s", w->mesh, ll_error_message());
+        s->left_out++;
+        return false;
+    }
+    *o = (ll_tried){.way = *w, .bytes = p->bytes, .kinds = ll_program_kinds(p)};
+    o->out = ll_replay(s->cluster, p, m.n_rank > 1 ? &m : NULL, s->run->train.precision);
+    o->fits = (double)p->bytes + 1e9 * s->cluster->chip.reserved <= 1e9 * s->cluster->chip.memory;
+    return true;
+}
+
+/* ---- different axes for different layers ---- */
+
+typedef struct pins {
+    const char *of[MOST_PINS];
+    int n;
+} pins;
+
+static bool named_once(const ll_graph *g, const char *name)
+{
+    int n = 0;
+    for (int i = 0; i < g->n_node; i++) n += !strcmp(g->nodes[i].name, name);
+    return n == 1;
+}
+
+/* Convolutions whose images are smaller than those before. */
+static pins find_turns(const ll_graph *g)
+{
+    pins p = {0};
+    int64_t last = 0;
+    for (int i = 0; i < g->n_node && p.n < MOST_TURNS; i++) {
+        const ll_node *n = &g->nodes[i];
+        const ll_shape *s = &ll_value_of(g, n->out[0])->type.shape;
+        if (n->op->work != LL_WORK_CONVOLUTION || n->of.phase != LL_FORWARD || s->n != 4) continue;
+        if (last && s->d[1] * s->d[2] < last && named_once(g, n->name)) p.of[p.n++] = n->name;
+        last = s->d[1] * s->d[2];
+    }
+    return p;
+}
+
+static bool is_read_by_product(const ll_graph *g, int value)
+{
+    for (int i = 0; i < g->n_node; i++)
+        for (int k = 0; k < g->nodes[i].n_in; k++)
+            if (g->nodes[i].in[k].id == value && g->nodes[i].op->work == LL_WORK_PRODUCT)
+                return true;
+    return false;
+}
+
+/* Weights of fully connected layers, largest first. */
+static pins find_weights(const ll_graph *g)
+{
+    pins p = {0};
+    int64_t sizes[MOST_WEIGHTS];
+    for (int v = 1; v < g->n_value; v++) {
+        const ll_value *x = &g->values[v];
+        int64_t size = ll_numel(&x->type.shape);
+        if (x->node >= 0 || x->kind != LL_PARAM || x->type.shape.n != 2) continue;
+        if (!is_read_by_product(g, v)) continue;
+        int at = p.n < MOST_WEIGHTS ? p.n++ : MOST_WEIGHTS - 1;
+        if (at == MOST_WEIGHTS - 1 && p.of[at] && sizes[at] >= size) continue;
+        for (; at > 0 && sizes[at - 1] < size; at--)
+            p.of[at] = p.of[at - 1], sizes[at] = sizes[at - 1];
+        p.of[at] = x->name, sizes[at] = size;
+    }
+    return p;
+}
+
+/* "data*height": every axis of the mesh. */
+static const char *all_axes(const ll_mesh *m, char out[LL_LAYOUT_TEXT])
+{
+    ll_axes all = 0;
+    for (int a = 0; a < m->n; a++) all |= (ll_axes)(1u << a);
+    return ll_axes_text(m, all, out);
+}
+
+static bool is_better(const ll_tried *a, const ll_tried *b)
+{
+    if (a->fits != b->fits) return a->fits;
+    if (!a->fits && (double)a->bytes < worth * (double)b->bytes) return true;
+    return a->fits && a->out.step_s < worth * b->out.step_s;
+}
+
+/* With one layout more; what has too many has no more. */
+static bool try_pin(ll_tries *s, const ll_tried *from, const char *pattern, const char *layout,
+                    ll_tried *out)
+{
+    int n = 0;
+    while (from->way.layouts && from->way.layouts[n].pattern) n++;
+    ll_layout_rule *rules = LL_NEW_ARRAY(s->arena, ll_layout_rule, n + 2);
+    if (n) memcpy(rules, from->way.layouts, sizeof *rules * (size_t)n);
+    rules[n] = (ll_layout_rule){.pattern = pattern, .layout = layout, .origin = "plan"};
+    rules[n + 1] = (ll_layout_rule){0};
+    ll_recipe w = from->way;
+    w.layouts = rules;
+    return try_way(s, &w, out);
+}
+
+/* The best of some pins, one layout for each; from stays where none is better. */
+static void try_each(ll_tries *s, const pins *p, const char *layout, ll_tried *from)
+{
+    ll_tried best = *from, o;
+    for (int i = 0; i < p->n; i++)
+        if (try_pin(s, from, p->of[i], layout, &o) && is_better(&o, &best)) best = o;
+    *from = best;
+}
+
+static void try_layers(ll_tries *s, const pins *turns, const pins *weights, const ll_tried *mesh)
+{
+    char axes[LL_LAYOUT_TEXT];
+    ll_mesh m;
+    ll_tried now = *mesh, o;
+    if (ll_mesh_parse(mesh->way.mesh, &m) != LL_OK) return;
+    all_axes(&m, axes);
+    bool space = ll_mesh_axis(&m, LL_AXIS_HEIGHT) >= 0 || ll_mesh_axis(&m, LL_AXIS_WIDTH) >= 0;
+    if (space) try_each(s, turns, ll_arena_printf(s->arena, "[%s, -, -, -]", axes), &now);
+    const char *const ways[] = {ll_arena_printf(s->arena, "[%s, -]", axes),
+                                ll_arena_printf(s->arena, "[-, %s]", axes)};
+    for (int i = 0; i < weights->n; i++) {
+        ll_tried best = now;
+        for (int k = 0; k < 2; k++)
+            if (try_pin(s, &now, weights->of[i], ways[k], &o) && is_better(&o, &best)) best = o;
+        now = best;
+    }
+    if (now.way.layouts) LL_PUSH(s->arena, s->v, s->n, s->room, now);
+}
+
+/* ---- all of them ---- */
+
+void ll_tries_mesh(ll_tries *s, const char *mesh, int zero)
+{
+    ll_recipe w = {.zero = zero,
+                   .micro = ll_run_micro_batches(s->run),
+                   .recompute = s->run->parallel.recompute};
+    ll_tried o;
+    snprintf(w.mesh, sizeof w.mesh, "%s", mesh);
+    if (try_way(s, &w, &o)) LL_PUSH(s->arena, s->v, s->n, s->room, o);
+}
+
+void ll_tries_meshes(ll_tries *s, int64_t ranks, int zero)
+{
+    static const char *const axes[] = {"height", "width", "tensor"};
+    char mesh[LL_MESH_TEXT];
+    snprintf(mesh, sizeof mesh, "data=%lld", (long long)ranks);
+    ll_tries_mesh(s, mesh, zero < 0 ? 0 : zero);
+    if (ranks > 1 && zero < 0) ll_tries_mesh(s, mesh, 1);
+    for (size_t a = 0; a < sizeof axes / sizeof *axes; a++)
+        for (int64_t n = 2; n <= 8 && ranks % n == 0; n *= 2) {
+            if (ranks == n)
+                snprintf(mesh, sizeof mesh, "%s=%lld", axes[a], (long long)n);
+            else
+                snprintf(mesh, sizeof mesh, "data=%lld,%s=%lld", (long long)(ranks / n), axes[a],
+                         (long long)n);
+            ll_tries_mesh(s, mesh, zero < 0 || ranks == n ? 0 : zero);
+        }
+}
+
+void ll_tries_all(ll_tries *s, int64_t ranks, int zero)
+{
+    ll_tries_meshes(s, ranks, zero);
+    if (ranks < 2 || s->run->layouts.n) return;
+    pins turns = find_turns(s->g), weights = find_weights(s->g);
+    /* Axis tensor cuts every layer's weights by itself; width does as height does. */
+    for (int i = 0, n = s->n; i < n; i++) {
+        ll_tried mesh_alone = s->v[i];
+        const char *m = mesh_alone.way.mesh;
+        if (mesh_alone.way.zero || strstr(m, "tensor") || strstr(m, "width")) continue;
+        try_layers(s, &turns, &weights, &mesh_alone);
+    }
+}
+
+static int quickest(const void *a, const void *b)
+{
+    const ll_tried *x = (const ll_tried *)a, *y = (const ll_tried *)b;
+    if (x->fits != y->fits) return y->fits - x->fits;
+    return (x->out.step_s > y->out.step_s) - (x->out.step_s < y->out.step_s);
+}
+
+void ll_tries_sort(ll_tries *s)
+{
+    if (s->n) qsort(s->v, (size_t)s->n, sizeof *s->v, quickest);
+}
