@@ -118,7 +118,9 @@ static const char *where(const ll_train_start *s, char out[256])
         n += snprintf(out + n, 256 - (size_t)n, ", beside %lld step%s", (long long)p->between.delay,
                       p->between.delay > 1 ? "s" : "");
     if (strcmp(p->between.codec, "none"))
-        snprintf(out + n, 256 - (size_t)n, ", %s", p->between.codec);
+        n += snprintf(out + n, 256 - (size_t)n, ", %s", p->between.codec);
+    double rate = ll_run_replica_lr(s->run);
+    if (rate != 1) snprintf(out + n, 256 - (size_t)n, ", train.lr times %.4g", rate);
     return out;
 }
 

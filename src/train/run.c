@@ -13,6 +13,7 @@
 #include "data/data.h"
 #include "train/run_int.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -487,6 +488,15 @@ static ll_err finish_replicas(ll_run *r)
 bool ll_run_loose(const ll_run *r)
 {
     return r->parallel.replicas > 1 && ll_consistency_loose(&r->parallel.between);
+}
+
+double ll_run_replica_lr(const ll_run *r)
+{
+    const char *o = r->train.optim.name;
+    bool linear = !strcmp(o, "sgd") || !strcmp(o, "momentum") || !strcmp(o, "nesterov");
+    if (!ll_run_loose(r) || !r->parallel.between.every) return 1;
+    if (r->parallel.replica_lr > 0) return r->parallel.replica_lr;
+    return linear ? 1 : sqrt((double)r->parallel.replicas);
 }
 
 ll_run ll_run_replica(const ll_run *r, int replica)

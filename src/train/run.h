@@ -99,6 +99,7 @@ typedef struct ll_run_parallel {
     bool post_validation; /* of axis pipe: stages update before they know the norm of all */
     double timeout;       /* s */
     int64_t replicas;
+    double replica_lr; /* 0: by the optimizer (ll_run_replica_lr) */
     ll_consistency said, between; /* between them: as set, and finished: as it is */
     const char *save;             /* replicas, or their average alone */
     int replica, of; /* this is one replica's view (ll_run_replica), of so many; 0: all of it */
@@ -158,6 +159,9 @@ bool ll_run_takes_tokens(const ll_run *r); /* else images */
  * batch. It lives in r, and is not freed. */
 bool ll_run_loose(const ll_run *r);
 ll_run ll_run_replica(const ll_run *r, int replica);
+/* What a replica's learning rate is times the run's: its share of a batch has R times the variance,
+ * by whose root most optimizers divide their steps. */
+double ll_run_replica_lr(const ll_run *r);
 
 /* Bundled runs, by name; ends with name NULL. */
 typedef struct ll_bundled {

@@ -35,6 +35,7 @@ static const struct {
     {"train.patience", "train.best", NULL},
     {"parallel.transport", "train.machine", "cuda"},
     {"parallel.save", "parallel.replicas", NULL},
+    {"parallel.replica_lr", "parallel.replicas", NULL},
 };
 
 static bool is_among(const char *words, const char *word)

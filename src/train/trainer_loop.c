@@ -136,7 +136,8 @@ static ll_err take_step(trainer *t, int64_t step, ll_train_step *s)
     if (t->tracer && step + 1 == t->trace_first) TRY(ll_tracer_start(t->tracer));
     if (t->tracer && step == t->trace_last) ll_tracer_stop(t->tracer); /* told a step late */
     double start = ll_trainer_awake(),
-           lr = ll_lr_at(&t->r->train.schedule, t->r->train.batch, t->steps, step);
+           lr = ll_lr_at(&t->r->train.schedule, t->r->train.batch, t->steps, step) *
+                ll_run_replica_lr(t->r);
     double waited = t->s->e->waited;
     if (t->served) TRY(ll_loose_ready(t->loose));
     limit_norm(t, step);

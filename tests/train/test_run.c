@@ -269,6 +269,7 @@ static void what_nothing_reads_is_refused(void **state)
         {"model: {name: picture}\ndata: {tokenizer: x}", {"data.tokenizer is for text"}},
         {"model: {name: picture}\ntrain: {init_skip: x}", {"goes with train.init"}},
         {"model: {name: picture}\nparallel: {save: average}", {"goes with parallel.replicas"}},
+        {"model: {name: picture}\nparallel: {replica_lr: 2}", {"goes with parallel.replicas"}},
         {"model: {name: picture}\ntrain: {offload: x}", {"goes with train.memory"}},
         {"model: {name: picture}\ntrain: {conv: fast}\nparallel: {exact: true}",
          {"use one of them"}},
@@ -455,6 +456,31 @@ static void steps_of_a_run(void **state)
     }
 }
 
+static void replicas_have_rates(void **)
+{
+    static const struct {
+        const char *train, *parallel;
+        double rate;
+    } cases[] = {{"adamw", "replicas: 4, consistency: ssp", 2},
+                 {"lamb", "replicas: 16, consistency: diloco", 4},
+                 {"sgd", "replicas: 4, consistency: local", 1},
+                 {"momentum", "replicas: 4, consistency: gossip", 1},
+                 {"sgd", "replicas: 4, consistency: local, replica_lr: 3", 3},
+                 {"adamw", "replicas: 4, consistency: ssp, replica_lr: 1", 1},
+                 {"adamw", "replicas: 4, consistency: ensemble", 1},
+                 {"adamw", "replicas: 4, consistency: sync", 1},
+                 {"adamw", "mesh: data=4", 1}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[256];
+        snprintf(text, sizeof text,
+                 "model: {name: picture}\ntrain: {batch: 64, optimizer: %s}\nparallel: {%s}",
+                 cases[i].train, cases[i].parallel);
+        ll_run *r = finished(text);
+        assert_true(ll_run_replica_lr(r) == cases[i].rate);
+        ll_run_free(r);
+    }
+}
+
 static void finds_files(void **state)
 {
     const char *folder = tmpdir_path(state, "mine"), *file = tmpdir_path(state, "mine/run.yaml");
@@ -524,6 +550,7 @@ int main(void)
         cmocka_unit_test(prints_and_reads_back),
         cmocka_unit_test(layouts_in_order),
         cmocka_unit_test(steps_of_a_run),
+        cmocka_unit_test(replicas_have_rates),
         cmocka_unit_test_setup_teardown(finds_files, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test(finds_bundled_runs),
         cmocka_unit_test(help_has_every_key),
