@@ -99,7 +99,7 @@ typedef struct ll_run_parallel {
     bool post_validation; /* of axis pipe: stages update before they know the norm of all */
     double timeout;       /* s */
     int64_t replicas;
-    double replica_lr; /* 0: by the optimizer (ll_run_replica_lr) */
+    double replica_lr;            /* 0: by the optimizer (ll_run_replica_lr) */
     ll_consistency said, between; /* between them: as set, and finished: as it is */
     const char *save;             /* replicas, or their average alone */
     int replica, of; /* this is one replica's view (ll_run_replica), of so many; 0: all of it */
