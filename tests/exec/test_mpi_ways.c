@@ -14,6 +14,11 @@
 #include <cmocka.h>
 
 static ll_comm *comm;
+#ifdef __SANITIZE_ADDRESS__
+enum { STEPS = 2, N_LIMIT = 2 };
+#else
+enum { STEPS = 3, N_LIMIT = 4 };
+#endif
 
 /* Convolutions of 3 x 3, 5 x 5 and 3 x 3, on images of 12 x 13. */
 static ll_graph *convs(void)
@@ -110,7 +115,7 @@ static double train(ll_graph *g, const char *mesh, const char *conv, const char 
     o.workspace = workspace;
     no_error(ll_session_open(g, &o, &s));
     double loss = 0;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < STEPS; i++) {
         no_error(ll_session_set(s, "x", 0, x, sizeof x));
         no_error(ll_session_run(s, 0.1));
         loss = ll_session_result(s, "loss");
@@ -144,7 +149,7 @@ static void test_sessions(void **state)
                                "fft16", "plain",     "fast"};
         const char *limits[] = {"auto", "40KiB", "300KiB", "4KiB"};
         for (size_t i = 0; i < sizeof convs / sizeof *convs; i++)
-            for (int j = 0; j < 4; j++) {
+            for (int j = 0; j < N_LIMIT; j++) {
                 double got = train(g, mesh[k], convs[i], limits[j], &bytes), limit;
                 if (!(fabs(got - want) < 1e-4 * want))
                     fail_msg("%s, conv %s, workspace %s: loss %g, not %g", mesh[k], convs[i],
