@@ -117,7 +117,7 @@ static uint8_t f8_of(double v, const f8 *t)
     return (uint8_t)(sign | (u > t->largest ? t->largest : u));
 }
 
-double ll_load(const void *data, ll_dtype t, int64_t i)
+double ll_load_any(const void *data, ll_dtype t, int64_t i)
 {
     switch (t) {
     case LL_F64: return ((const double *)data)[i];
