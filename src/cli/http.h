@@ -19,8 +19,7 @@ typedef struct ll_http_text {
     const char *at;
     size_t n;
 } ll_http_text;
-bool ll_http_is(ll_http_text s, const char *text);   /* the same bytes */
-bool ll_http_like(ll_http_text s, const char *text); /* but for upper and lower case */
+bool ll_http_is(ll_http_text s, const char *text); /* the same bytes */
 
 typedef struct ll_http_request {
     ll_http_text method, path, host, type, auth, body; /* type: of the body; at NULL: not said */

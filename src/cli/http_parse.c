@@ -13,7 +13,8 @@ bool ll_http_is(ll_http_text s, const char *text)
     return s.at && s.n == strlen(text) && !memcmp(s.at, text, s.n);
 }
 
-bool ll_http_like(ll_http_text s, const char *text)
+/* But for upper and lower case. */
+static bool like(ll_http_text s, const char *text)
 {
     return s.at && s.n == strlen(text) && !strncasecmp(s.at, text, s.n);
 }
@@ -74,16 +75,16 @@ static int once(ll_http_text *field, ll_http_text v)
 
 static int take(ll_http_text name, ll_http_text v, size_t limit, bool *sized, ll_http_request *out)
 {
-    if (ll_http_like(name, "host")) return once(&out->host, v);
-    if (ll_http_like(name, "content-type")) return once(&out->type, v);
-    if (ll_http_like(name, "authorization")) return once(&out->auth, v);
-    if (ll_http_like(name, "transfer-encoding")) return 501;
-    if (ll_http_like(name, "expect")) {
-        out->expects = ll_http_like(v, "100-continue");
+    if (like(name, "host")) return once(&out->host, v);
+    if (like(name, "content-type")) return once(&out->type, v);
+    if (like(name, "authorization")) return once(&out->auth, v);
+    if (like(name, "transfer-encoding")) return 501;
+    if (like(name, "expect")) {
+        out->expects = like(v, "100-continue");
         return out->expects ? 0 : 417;
     }
-    if (ll_http_like(name, "connection")) out->last |= ll_http_like(v, "close");
-    if (!ll_http_like(name, "content-length")) return 0;
+    if (like(name, "connection")) out->last |= like(v, "close");
+    if (!like(name, "content-length")) return 0;
     if (*sized) return 400;
     *sized = true;
     return length_of(v, limit, &out->body.n);

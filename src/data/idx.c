@@ -11,7 +11,7 @@
 #include <sys/stat.h>
 #include <zlib.h>
 
-ll_err ll_idx_header(const uint8_t *b, size_t size, const char *file, ll_idx *out)
+static ll_err read_header(const uint8_t *b, size_t size, const char *file, ll_idx *out)
 {
     *out = (ll_idx){0};
     CHECK(size >= 4, LL_E_IO, "%s: %zu bytes, an IDX header has at least 8", file, size);
@@ -39,7 +39,7 @@ ll_err ll_idx_header(const uint8_t *b, size_t size, const char *file, ll_idx *ou
 
 ll_err ll_idx_parse(const uint8_t *b, size_t size, const char *file, ll_idx *out)
 {
-    TRY(ll_idx_header(b, size, file, out));
+    TRY(read_header(b, size, file, out));
     CHECK(size - out->offset == out->bytes, LL_E_IO,
           "%s: %zu bytes behind the header, which says %zu%s", file, size - out->offset, out->bytes,
           size - out->offset < out->bytes ? ": the file is cut short" : "");
@@ -108,7 +108,7 @@ static ll_err gunzip(z_stream *z, const uint8_t *gz, size_t size, const char *fi
     TRY(inflate_some(z, gz, size, file, head, 4));
     size_t dims = head[3] <= LL_IDX_DIMS ? head[3] : 0;
     TRY(inflate_some(z, gz, size, file, head + 4, 4 * dims));
-    TRY(ll_idx_header(head, 4 + 4 * dims, file, &idx));
+    TRY(read_header(head, 4 + 4 * dims, file, &idx));
     /* Deflate cannot shrink by more than 1032: a larger claim is a broken or hostile header. */
     CHECK(idx.bytes / 1032 <= size, LL_E_IO,
           "%s: the header says %zu bytes, more than %zu bytes of gzip can hold", file, idx.bytes,

@@ -12,7 +12,6 @@ typedef struct ll_idx {
     int64_t dim[LL_IDX_DIMS];
     size_t offset, bytes; /* where the elements begin and how many there are */
 } ll_idx;
-ll_err ll_idx_header(const uint8_t *bytes, size_t size, const char *file, ll_idx *out);
 /* The header, and exactly as many bytes behind it as it says. */
 ll_err ll_idx_parse(const uint8_t *bytes, size_t size, const char *file, ll_idx *out);
 /* An IDX file packed by gzip, inflated straight into one malloc'ed block of the header's size. */

@@ -16,7 +16,7 @@ order ll_last(int n)
     return o;
 }
 
-bool ll_same_order(const order *a, const order *b, int n)
+static bool same_order(const order *a, const order *b, int n)
 {
     return !memcmp(a->d, b->d, (size_t)n);
 }
@@ -39,7 +39,7 @@ static ll_shape ordered(const ll_shape *s, const order *lies)
  * moves. */
 static ll_val reorder(ll_graph *g, ll_val v, const ll_shape *s, const order *from, const order *to)
 {
-    if (!v.id || ll_same_order(from, to, s->n)) return v;
+    if (!v.id || same_order(from, to, s->n)) return v;
     char spec[2 * LL_MAX_DIMS + 3], *at = spec;
     int8_t a[LL_MAX_DIMS], b[LL_MAX_DIMS];
     int na = 0, nb = 0;
@@ -214,7 +214,7 @@ ll_err ll_onnx_align(op *o, int n, value *const *x, ll_val *v, order *lies)
         if (x[i]->shape.n > rank) rank = x[i]->shape.n;
     }
     for (int i = n - 1; i >= 0; i--)
-        if (x[i]->shape.n == rank && x[i]->v.id && !ll_same_order(&x[i]->lies, &ll_plain, rank))
+        if (x[i]->shape.n == rank && x[i]->v.id && !same_order(&x[i]->lies, &ll_plain, rank))
             *lies = x[i]->lies;
     for (int i = 0; i < n; i++) v[i] = widened(o, x[i], rank, lies);
     return LL_OK;

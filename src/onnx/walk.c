@@ -15,7 +15,7 @@ enum {
     MAX_FOLD = 1 << 16 /* elements of a known value that is found by computing it */
 };
 
-const row *const ll_onnx_rows[] = {
+static const row *const all_rows[] = {
     ll_rows_elementwise, ll_rows_logic, ll_rows_shape, ll_rows_index, ll_rows_reduce,    ll_rows_nn,
     ll_rows_norm,        ll_rows_image, ll_rows_loss,  ll_rows_flow,  ll_rows_recurrent, NULL};
 
@@ -37,8 +37,8 @@ static bool main_domain(const char *domain)
 
 static const row *find_row(const Onnx__Node *n)
 {
-    for (int t = 0; ll_onnx_rows[t] && main_domain(n->domain); t++)
-        for (const row *r = ll_onnx_rows[t]; r->name; r++)
+    for (int t = 0; all_rows[t] && main_domain(n->domain); t++)
+        for (const row *r = all_rows[t]; r->name; r++)
             if (!strcmp(r->name, n->op_type)) return r;
     return NULL;
 }

@@ -133,8 +133,7 @@ ll_err ll_onnx_number(op *o, int i, double *out); /* operand i as one known numb
 ll_err ll_onnx_axis(op *o, int64_t given, int n, int *out);
 
 extern const order ll_plain;
-order ll_last(int n); /* channels, ONNX's dimension 1, last */
-bool ll_same_order(const order *a, const order *b, int n);
+order ll_last(int n);                    /* channels, ONNX's dimension 1, last */
 int ll_lies_at(const order *o, int dim); /* where ONNX's dimension lies */
 /* x lying so. */
 ll_val ll_onnx_as(op *o, value *x, const order *lies);
@@ -161,7 +160,7 @@ ll_val ll_pad_with(ll_graph *g, ll_val x, int dim, int64_t before, int64_t after
 /* Brings operands to one rank and one order, which *lies tells. */
 ll_err ll_onnx_align(op *o, int n, value *const *x, ll_val *v, order *lies);
 
-extern const row *const ll_onnx_rows[]; /* tables, each ends with name NULL; ends with NULL */
+/* Tables, each ends with name NULL. */
 extern const row ll_rows_elementwise[], ll_rows_logic[], ll_rows_shape[], ll_rows_reduce[],
     ll_rows_nn[], ll_rows_flow[], ll_rows_loss[], ll_rows_index[], ll_rows_norm[], ll_rows_image[],
     ll_rows_recurrent[];

@@ -11,8 +11,6 @@ ll_err ll_check_shape(const ll_shape *s);
 ll_err ll_check_dim(int64_t dim, const ll_shape *s);
 /* Operands of type t may be whole numbers of so many bits (base/num.h); 0: they are not. */
 ll_err ll_check_whole(int64_t bits, ll_dtype t);
-/* Loops of so many dimensions, "ab_d": none walks dimension skip, which may be dropped. */
-char *ll_letters(char *at, int n, int64_t skip, bool drop);
 /* "ab_d->ab_d", or "ab_d->abd": of an op that works along dim. */
 ll_err ll_dim_loops(int64_t dim, const ll_type *in, bool drop, char dims[LL_DIMS_TEXT]);
 

@@ -76,7 +76,8 @@ static void set_spec(char to[LL_SPEC_MAX], const char *from)
     strncpy(to, from, LL_SPEC_MAX - 1);
 }
 
-char *ll_letters(char *at, int n, int64_t skip, bool drop)
+/* Loops of so many dimensions, "ab_d": none walks dimension skip, which may be dropped. */
+static char *put_letters(char *at, int n, int64_t skip, bool drop)
 {
     for (int i = 0; i < n; i++)
         if (i != skip || !drop) *at++ = i == skip ? '_' : (char)('a' + i);
@@ -87,7 +88,7 @@ char *ll_letters(char *at, int n, int64_t skip, bool drop)
 ll_err ll_dim_loops(int64_t dim, const ll_type *in, bool drop, char dims[LL_DIMS_TEXT])
 {
     int n = in[0].shape.n;
-    ll_letters(strcpy(ll_letters(dims, n, dim, false), "->") + 2, n, dim, drop);
+    put_letters(strcpy(put_letters(dims, n, dim, false), "->") + 2, n, dim, drop);
     return LL_OK;
 }
 
@@ -124,7 +125,7 @@ static ll_err fill_infer(ll_infer *i)
 static ll_err fill_loops(const void *attr, int, const ll_type *, char dims[LL_DIMS_TEXT])
 {
     const ll_fill_attr *a = attr;
-    ll_letters(strcpy(dims, "->") + 2, a->shape.n, -1, false);
+    put_letters(strcpy(dims, "->") + 2, a->shape.n, -1, false);
     return LL_OK;
 }
 

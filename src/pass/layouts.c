@@ -176,7 +176,8 @@ ll_err ll_pins_find(const ll_graph *g, const ll_mesh *m, const ll_layout_rule *r
 
 /* ---- what follows from it ---- */
 
-int ll_pin_dim(const ll_pin *pin, int axis)
+/* That axis cuts; -1: none. */
+static int pin_dim(const ll_pin *pin, int axis)
 {
     for (int d = 0; d < pin->n_dim; d++)
         if (pin->layout.split[d] >> axis & 1) return d;
@@ -192,9 +193,10 @@ ll_layout ll_pin_settle(const ll_pin *pin, const ll_layout *made)
     return l;
 }
 
-double ll_pin_cost(const ll_pin *pin, int axis, int p, int dim, double bytes)
+/* Bytes from a result of so many bytes that axis (of p ranks) cuts along dim to what is asked. */
+static double pin_cost(const ll_pin *pin, int axis, int p, int dim, double bytes)
 {
-    int want = ll_pin_dim(pin, axis);
+    int want = pin_dim(pin, axis);
     double share = (double)(p - 1) / p;
     if (dim == want || dim < 0) return 0;
     if (want >= 0) return bytes * share / p;
@@ -217,7 +219,7 @@ static bool pinned_param(const placer *c, ll_val v, int a, int *dim)
 {
     const ll_value *x = ll_value_of(c->g, v);
     if (!v.id || !c->p->pins[v.id] || x->node >= 0 || x->kind != LL_PARAM) return false;
-    *dim = ll_pin_dim(c->p->pins[v.id], a);
+    *dim = pin_dim(c->p->pins[v.id], a);
     return *dim >= 0;
 }
 
@@ -228,7 +230,7 @@ ll_err ll_place_pinned(const placer *c, int node, const ll_loops *l, int a, int 
     *loop = -1;
     for (int o = 0; o < n->n_out; o++) {
         const ll_pin *pin = c->p->pins[n->out[o].id];
-        d = pin ? ll_pin_dim(pin, a) : -1;
+        d = pin ? pin_dim(pin, a) : -1;
         int by = d >= 0 ? l->out[o][d] : 0;
         if (by < 0 || (d >= 0 && l->combine[by] == LL_WHOLE && !n->op->expand))
             return refuse(c, n->out[o], d, n);
@@ -249,7 +251,7 @@ bool ll_place_asked(const placer *c, const ll_node *n, const ll_loops *l, int a,
 {
     for (int o = 0; o < n->n_out; o++) {
         const ll_pin *pin = c->p->pins[n->out[o].id];
-        int d = pin ? ll_pin_dim(pin, a) : -1;
+        int d = pin ? pin_dim(pin, a) : -1;
         if (d >= 0 && l->out[o][d] == loop) return true;
     }
     return false;
@@ -261,7 +263,7 @@ double ll_place_unpinned(const placer *c, const ll_node *n, const ll_loops *l, i
     for (int o = 0; o < n->n_out; o++) {
         const ll_pin *pin = c->p->pins[n->out[o].id];
         int d = ll_dim_of(l->out[o], loop);
-        if (pin) sum += ll_pin_cost(pin, a, c->m->size[a], d, bytes_of(c, n->out[o]));
+        if (pin) sum += pin_cost(pin, a, c->m->size[a], d, bytes_of(c, n->out[o]));
     }
     return sum;
 }

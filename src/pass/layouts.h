@@ -16,8 +16,5 @@ ll_err ll_pin_read(const ll_layout_rule *r, const ll_mesh *m, ll_pin *out);
 /* pins [n_value]: what is asked of each value, or NULL. lenient: a pattern may match nothing. */
 ll_err ll_pins_find(const ll_graph *g, const ll_mesh *m, const ll_layout_rule *rules, bool lenient,
                     ll_arena *arena, const ll_pin ***pins);
-int ll_pin_dim(const ll_pin *pin, int axis); /* that axis cuts; -1: none */
 /* How a value lies in the end that a node leaves as made. */
 ll_layout ll_pin_settle(const ll_pin *pin, const ll_layout *made);
-/* Bytes from a result of so many bytes that axis (of p ranks) cuts along dim to what is asked. */
-double ll_pin_cost(const ll_pin *pin, int axis, int p, int dim, double bytes);

@@ -286,7 +286,8 @@ static bool is_excluded(const ll_optim *o, const ll_value *p)
     return bias || p->type.shape.n <= 1;
 }
 
-ll_param_rule ll_param_rule_of(const ll_optim *o, const char *name)
+/* What the rules together say of a parameter; lr is 1 where none does. */
+static ll_param_rule rule_of(const ll_optim *o, const char *name)
 {
     ll_param_rule sum = {.lr = 1};
     for (const ll_param_rule *r = o->rules; r && r->pattern; r++) {
@@ -399,7 +400,7 @@ void ll_minimize(ll_graph *g, ll_val loss, const ll_optim *o)
     for (int i = 1; i < g->n_value; i++) {
         ll_value *v = &g->values[i];
         if (v->node >= 0 || v->kind != LL_PARAM) continue;
-        ll_param_rule own = ll_param_rule_of(o, v->name);
+        ll_param_rule own = rule_of(o, v->name);
         if (own.set_init) v->init = own.init;
         if (!own.freeze) p[n++] = (ll_val){i};
     }
@@ -424,7 +425,7 @@ void ll_minimize(ll_graph *g, ll_val loss, const ll_optim *o)
         c.d = d[i];
         c.name = ll_value_of(g, p[i])->name;
         c.excluded = is_excluded(o, ll_value_of(g, p[i]));
-        ll_param_rule own = ll_param_rule_of(o, c.name);
+        ll_param_rule own = rule_of(o, c.name);
         c.decay = own.set_decay ? own.decay : c.excluded ? 0 : o->weight_decay;
         c.lr = own.lr == 1 ? lr : ll_scale(g, lr, own.lr);
         ll_val next = rules[rule].rule(&c);

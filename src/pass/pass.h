@@ -20,9 +20,6 @@ const char *ll_precision_name(ll_precision p);
 /* NULL is f32. */
 ll_err ll_precision_parse(const char *name, ll_precision *out);
 
-/* What the rules together say of a parameter; lr is 1 where none does. */
-ll_param_rule ll_param_rule_of(const ll_optim *o, const char *name);
-
 /* The grad_norm up to which clipping changes no gradient; INFINITY: there is none; 0: not known. */
 double ll_clip_limit(const ll_graph *g);
 

@@ -24,7 +24,7 @@ static ll_strip cut(const ll_tensor *t, int dim, int64_t from, int64_t to)
     return s;
 }
 
-size_t ll_strip_bytes(const ll_strip *s)
+static size_t strip_bytes(const ll_strip *s)
 {
     return (size_t)s->rows * s->row;
 }
@@ -45,7 +45,7 @@ static void plan_blocks(ll_transfer *t, ll_arena *a, const ll_instr *instr, size
             ll_share(x->extent, t->size, k, &from, &to);
             *s = cut(gather ? &t->out[i] : &t->in[i], (int)x->dim, from, to);
             (gather ? t->take_at : t->give_at)[i * t->size + k] = (size_t)starts[k + 1] * elem;
-            starts[k + 1] += (int64_t)(ll_strip_bytes(s) / elem);
+            starts[k + 1] += (int64_t)(strip_bytes(s) / elem);
         }
     }
     t->call.spec.starts = starts;
@@ -311,7 +311,7 @@ static char *made_in(const ll_transfer *t, int i)
 static ll_err flat(ll_strip_copy *copy, void *context, char *packed, void *data, const ll_strip *s,
                    bool pack)
 {
-    size_t bytes = ll_strip_bytes(s);
+    size_t bytes = strip_bytes(s);
     const ll_strip whole = {0, bytes, bytes, 1};
     return packed == data || !bytes ? LL_OK : copy(context, packed, (char *)data, &whole, pack);
 }

@@ -11,7 +11,6 @@ typedef struct ll_strip {
     size_t at, row, stride; /* bytes: of the first row, of a row, between rows */
     int64_t rows;
 } ll_strip;
-size_t ll_strip_bytes(const ll_strip *s);
 
 typedef struct ll_transfer {
     ll_collective kind;

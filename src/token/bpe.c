@@ -30,7 +30,7 @@ int ll_token_find(const ll_tokenizer *t, const char *bytes, int n)
     }
 }
 
-const ll_merge *ll_merge_find(const ll_tokenizer *t, int a, int b)
+static const ll_merge *find_merge(const ll_tokenizer *t, int a, int b)
 {
     for (unsigned i = hash_pair(a, b);; i++) {
         const ll_merge *m = &t->merge[i & t->merge_mask];
@@ -90,7 +90,7 @@ ll_err ll_tokenizer_finish(ll_tokenizer *t, const ll_merge *merges, int n_merge)
               "%s: has no token for byte %d: it is not of byte-level BPE", t->path, i);
     }
     for (int i = 0; i < n_merge; i++) {
-        if (ll_merge_find(t, merges[i].a, merges[i].b)) continue; /* the first counts */
+        if (find_merge(t, merges[i].a, merges[i].b)) continue; /* the first counts */
         unsigned k = hash_pair(merges[i].a, merges[i].b);
         while (t->merge[k & t->merge_mask].rank >= 0) k++;
         t->merge[k & t->merge_mask] = merges[i];
@@ -210,7 +210,7 @@ static void push(encoder *e, int at)
 {
     const part *p = &e->parts[at];
     if (p->next < 0) return;
-    const ll_merge *m = ll_merge_find(e->t, p->token, e->parts[p->next].token);
+    const ll_merge *m = find_merge(e->t, p->token, e->parts[p->next].token);
     if (m) offer(e, (pending){m->rank, at, m->a, m->b, m->to});
 }
 

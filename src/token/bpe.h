@@ -44,7 +44,6 @@ struct ll_tokenizer {
 ll_tokenizer *ll_tokenizer_new(const char *path);
 ll_err ll_tokenizer_cuts(ll_tokenizer *t, const char *const *patterns, int n);
 int ll_token_find(const ll_tokenizer *t, const char *bytes, int n);
-const ll_merge *ll_merge_find(const ll_tokenizer *t, int a, int b);
 /* Makes the tables; merges: pairs of tokens, by rank. */
 ll_err ll_tokenizer_finish(ll_tokenizer *t, const ll_merge *merges, int n_merge);
 /* A vocabulary's spelling, in which bytes are printable characters, as bytes; -1: it is none. */

@@ -86,8 +86,6 @@ const char *ll_trainer_file(const trainer *t, const char *name);
 /* What a checkpoint says of the run that made it, and one that goes on from it must agree in. */
 enum { LL_TRAINER_TRAIN = 4, LL_TRAINER_META = 7 }; /* from the first on: of section train */
 int ll_trainer_meta(const trainer *t, ll_arena *a, ll_st_pair out[LL_TRAINER_META]);
-/* Seconds on the wall since the job, or this process, began. */
-double ll_trainer_wall(const trainer *t);
 /* A clock that stands still while the job is suspended; and what it has not counted is noted. */
 double ll_trainer_awake(void);
 void ll_trainer_count_wall(trainer *t);

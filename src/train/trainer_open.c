@@ -294,7 +294,8 @@ static ll_err keep_settings(const trainer *t, const char *text)
     return ll_file_write(path, kept, strlen(kept));
 }
 
-double ll_trainer_wall(const trainer *t)
+/* Seconds on the wall since the job, or this process, began. */
+static double wall_of(const trainer *t)
 {
     return t->wall + ll_now() - t->began;
 }
@@ -307,7 +308,7 @@ double ll_trainer_awake(void)
 void ll_trainer_count_wall(trainer *t)
 {
     double all = ll_process_stopped();
-    t->good.wall = ll_trainer_wall(t);
+    t->good.wall = wall_of(t);
     t->good.lost[LL_LOSS_SUSPENDED] += all - t->suspended;
     t->suspended = all;
 }
@@ -352,13 +353,13 @@ static ll_err open_outputs(trainer *t)
     ll_err rc = write_settings(t, text);
     CHECK(rc == LL_OK || (ll_trainer_is_restart(t) && ll_is_full()), rc, "%s", ll_error_message());
     const char *timing = ll_trainer_file(t, "timing.jsonl");
-    t->good.wall = ll_trainer_wall(t);
+    t->good.wall = wall_of(t);
     bool new_start = ll_trainer_is_restart(t) && t->past.wall == 0;
     if (new_start && access(timing, F_OK) == 0)
         TRY(read_goodput(t, timing));
     else if (new_start) /* no start before this one came so far */
         t->good.lost[LL_LOSS_RESTARTS] = t->good.wall;
-    t->good.wall = ll_trainer_wall(t);
+    t->good.wall = wall_of(t);
     TRY(ll_metrics_open(ll_trainer_file(t, "metrics.jsonl"), keep, &t->metrics));
     TRY(ll_metrics_open(timing, keep, &t->timing));
     TRY(ll_events_open(t->r->out, t->first + 1, &t->events));
