@@ -39,6 +39,7 @@ typedef struct ll_cuda {
     void *clock, *trouble, *tables, *staging;
     uint64_t step;
     bool started;
+    bool rehearsed; /* all kernels that run beside messages were launched once */
     bool uploading; /* something is, since a step last took what was staged */
     bool uploaded;  /* what was before that is over */
     /* Numbers of the next step: written with all else that is new. */

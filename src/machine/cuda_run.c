@@ -173,6 +173,25 @@ static ll_err measure(ll_exec *e, const ll_span *s)
     return LL_OK;
 }
 
+/* ---- the first step ---- */
+
+/* A kernel's code is loaded when it is first launched, for which CUDA may wait for all streams: for
+ * a message, too, from a rank that waits for what comes after that launch here. So all are launched
+ * once before messages are under way. What they write is written again, and what they find wrong
+ * with the data is found again. */
+static ll_err rehearse(ll_exec *e, uint64_t step)
+{
+    ll_cuda *o = ll_cuda_of(e);
+    const ll_span s = {.step = step};
+    for (int i = 0; i < o->end[LL_REPORT]; i++) {
+        const ll_launch *l = &o->launches[i];
+        if (e->instrs[l->instr[0]].instr->kernel.run) TRY(queue_one(e, l, &s));
+    }
+    o->rehearsed = true;
+    TRY(ll_gpu_fill(o->gpu, o->trouble, 0, LL_TROUBLE_WORDS * sizeof(int64_t)));
+    return ll_gpu_wait(o->gpu);
+}
+
 /* ---- a section ---- */
 
 /* A kernel or a copy, not a collective. */
@@ -205,6 +224,8 @@ ll_err ll_cuda_run(ll_exec *e, int section, int micro, uint64_t step)
     ll_cuda *o = ll_cuda_of(e);
     int to = o->end[section];
     ll_span s = {.micro = micro, .step = step, .once = section != LL_MICRO};
+    bool lanes = o->nccl && ll_team_pipe(e->opts.team);
+    if (lanes && !o->rehearsed && section == LL_MICRO) TRY(rehearse(e, step));
     for (int i = section ? o->end[section - 1] : 0; i < to;) {
         s.from = i;
         if (!is_queued(e, i)) {

@@ -231,12 +231,32 @@ static fake_work *fake_add(ll_gpu *g, int q, fake_kind kind)
 
 static ll_exec *fake_exec;
 static ll_kernel **fake_real; /* by instruction */
+enum { FAKE_CODE = 256 };
+static ll_kernel *fake_loaded[FAKE_CODE];
 static ll_gpu *fake_open_gpu;
+
+/* As CUDA may have it, a kernel's code is loaded when it is first launched, when all streams are
+ * empty. */
+static void fake_load(ll_gpu *g, ll_kernel *kernel)
+{
+    enum { PATIENCE_S = 20 };
+    int n = 0;
+    while (fake_loaded[n] && fake_loaded[n] != kernel) n++;
+    LL_ASSERT(n + 1 < FAKE_CODE);
+    bool busy = !fake_loaded[n] && !g->capturing && !fake_stalls;
+    fake_loaded[n] = kernel;
+    for (double since = MPI_Wtime(); busy;) {
+        busy = false;
+        for (int q = 0; q < LL_STREAMS; q++) busy |= !fake_run(g, q, g->n[q]);
+        LL_ASSERT(MPI_Wtime() - since < PATIENCE_S);
+    }
+}
 
 static ll_err fake_kernel(const ll_kcall *c)
 {
     int i = 0;
     while (&fake_exec->instrs[i].call != c) i++;
+    fake_load(fake_open_gpu, fake_real[i]);
     fake_work *w = fake_add(fake_open_gpu, LL_STREAM_COMPUTE, FAKE_KERNEL);
     w->kernel = fake_real[i];
     w->call = *c;
@@ -249,6 +269,7 @@ static ll_err fake_kernel(const ll_kcall *c)
 static void fake_kernels(ll_program *p)
 {
     fake_real = LL_NEW_ARRAY(p->arena, ll_kernel *, p->n_instr + 1);
+    memset(fake_loaded, 0, sizeof fake_loaded);
     for (int i = 0; i < p->n_instr; i++) {
         fake_real[i] = p->instrs[i].kernel.run;
         if (p->instrs[i].kernel.run) p->instrs[i].kernel.run = fake_kernel;

@@ -165,12 +165,13 @@ static void test_ranks(void **state)
 static void test_stages(void **state)
 {
     (void)state;
-    static const char *const schedules[] = {"1f1b", "gpipe", "interleaved", "zb-h2", "zb-v"};
+    static const char *const schedules[] = {"1f1b",  "gpipe", "interleaved",
+                                            "zb-h2", "zb-v",  "dualpipe-v"};
     char pipe[32];
     int n = ll_comm_size(comm);
     if (n == 1) skip();
     snprintf(pipe, sizeof pipe, "pipe=%d", n);
-    for (int i = 0; i < 5; i++) hold_by(schedules[i], "gpt", pipe, 0, 2 + i, true, 100);
+    for (int i = 0; i < 6; i++) hold_by(schedules[i], "gpt", pipe, 0, 2 + i, true, 100);
     hold_by("1f1b", "lenet5", pipe, 0, 3, false, 100);
     if (n < 4) return;
     hold_by("zb-h1", "gpt", "pipe=2,data=2", 0, 3, true, 100);
