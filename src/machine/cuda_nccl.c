@@ -161,6 +161,21 @@ static ll_err match_lanes(const lane *all, int me, lane *list, int n)
     return LL_OK;
 }
 
+/* NCCL connects two ranks in the first call that has them talk, for which each waits in that call;
+ * in a step these come in different orders. So both make it here, a byte, in the order of lanes. */
+static ll_err open_lane(ll_exec *e, ll_stream_id stream, lane *x, int me)
+{
+    ll_cuda *o = ll_cuda_of(e);
+    TRY(ll_gpu_group_open(o->gpu, stream, x->id, 2, x->to == me, &x->group));
+    TRY(ll_gpu_group_begin());
+    ll_err rc = x->to == me ? ll_gpu_receive(x->group, o->clock, 1, 0)
+                            : ll_gpu_send(x->group, o->clock, 1, 1);
+    ll_err end = ll_gpu_group_end();
+    TRY(rc);
+    TRY(end);
+    return ll_gpu_wait_for(o->gpu, stream);
+}
+
 static ll_err open_lanes(ll_exec *e)
 {
     ll_nccl *t = owner_of(e);
@@ -181,9 +196,8 @@ static ll_err open_lanes(ll_exec *e)
         if (find_lane(t->lanes, t->n_lane, &list[k]) < t->n_lane) continue;
         if (t->n_lane == LANES) rc = RAISE(LL_E_SHARD, "transport nccl: more than %d lanes", LANES);
         if (rc == LL_OK)
-            rc = ll_gpu_group_open(ll_cuda_of(e)->gpu, (ll_stream_id)(LL_STREAM_LANE + t->n_lane),
-                                   list[k].id, 2, list[k].to == me, &list[k].group);
-        if (rc == LL_OK) t->lanes[t->n_lane++] = list[k];
+            rc = open_lane(e, (ll_stream_id)(LL_STREAM_LANE + t->n_lane), &list[k], me);
+        if (list[k].group) t->lanes[t->n_lane++] = list[k];
     }
     ll_comm_waits(c, NULL, NULL);
     return ll_comm_agree(c, rc);
