@@ -90,14 +90,7 @@ static ll_err plan_stages(ll_session *s, const ll_graph *g, const ll_mesh *m)
     how.n_micro = o->micro_batches;
     if (s->room.limit > 0) how.room = &s->room;
     if (o->share) how.like = o->share->plan;
-    TRY(ll_pipe_make(g, m, &how, s->arena, &s->plan));
-    int n = s->plan->stages->n, ranks = m->size[ll_mesh_axis(m, LL_AXIS_PIPE)];
-    CHECK(
-        n <= ranks || m->n_rank == 2 || !s->devices.direct, LL_E_ARG,
-        "transport nccl carries several stages a rank between two ranks, and mesh \"%s\" has %d: "
-        "more were seen to hang on GPUs; use host, or a schedule of one stage a rank (1f1b, zb-h2)",
-        o->mesh, m->n_rank);
-    return LL_OK;
+    return ll_pipe_make(g, m, &how, s->arena, &s->plan);
 }
 
 /* Of this rank's part of the graph, what its stages do. */
