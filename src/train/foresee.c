@@ -35,7 +35,8 @@ typedef struct foresight {
     size_t room_bytes;
     const double *each; /* [instr] seconds, in the program's order; NULL: by kind */
     ll_link_model links;
-    bool far; /* ranks are on several nodes: messages are under way while kernels run */
+    bool far;       /* ranks are on several nodes: messages are under way while kernels run */
+    bool rehearses; /* passes have the ranks' collectives in them */
 } foresight;
 
 static bool same_types(const ll_program *p, const int *a, const int *b, int n)
@@ -133,16 +134,48 @@ static double reckon(const foresight *f, const ll_instr *x)
     return x->flops > 4 * x->bytes ? by_flops : x->bytes / f->copy_rate;
 }
 
+/* A collective of ranks on this node whose results every step makes anew runs as it will: what a
+ * small one takes is mostly to wait for the slower rank, which no link tells. */
+static bool is_rehearsed(const foresight *f, int i)
+{
+    const ll_instr *x = &f->s->p->instrs[i];
+    int start = x->wait ? x->pair : i;
+    const ll_transfer *t = f->s->e->instrs[start].transfer;
+    return f->rehearses && t && !t->codec && is_harmless(f->s->p, &f->s->p->instrs[start]);
+}
+
+/* Ranks rehearse the same collectives, or none. */
+static ll_err agree_to_rehearse(foresight *f, ll_comm *c)
+{
+    const ll_session *s = f->s;
+    double most = 0, least;
+    f->rehearses = c && s->place && !f->far && !(s->plan && s->plan->pipeline);
+    for (int i = 0, k = 1; i < s->p->n_instr; i++)
+        if (s->p->instrs[i].collective) most += is_rehearsed(f, i) ? (double)k * k : 0, k++;
+    least = -most;
+    TRY(ll_ranks_max(c, &most));
+    TRY(ll_ranks_max(c, &least));
+    f->rehearses &= most == -least;
+    return LL_OK;
+}
+
+static ll_err rehearse(const foresight *f, int i)
+{
+    ll_exec *e = f->s->e;
+    ll_bound *b = &e->instrs[i];
+    return b->instr->wait ? e->link->wait(e, &e->instrs[b->instr->pair]) : e->link->start(e, b);
+}
+
 static ll_err cost(foresight *f, int i, double *seconds)
 {
     const ll_program *p = f->s->p;
     const ll_instr *x = &p->instrs[i];
     *seconds = 0;
-    if (!x->kernel.run) return LL_OK;
-    if (f->each && can_run(f, x)) {
+    if (f->each && (is_rehearsed(f, i) || (x->kernel.run && can_run(f, x)))) {
         *seconds = f->each[i];
         return LL_OK;
     }
+    if (!x->kernel.run) return LL_OK;
     for (int k = 0; k < f->n; k++)
         if (alike(p, &p->instrs[f->kernels[k].first], x)) {
             *seconds = f->kernels[k].seconds;
@@ -212,11 +245,13 @@ static ll_err time_pass(const foresight *f, double *each, double *seconds)
     double start = ll_now(), from = start;
     for (int i = 0; i < p->n_instr; i++) {
         const ll_bound *b = &f->s->e->instrs[i];
-        for (int k = 0; b->instr->collective && k < b->call.n_out; k++)
+        bool together = is_rehearsed(f, i);
+        for (int k = 0; !together && b->instr->collective && k < b->call.n_out; k++)
             fill(f, &b->call.out[k], b->instr->out[k]); /* as if it came from others */
-        if (b->instr->collective) from = ll_now();
-        if (!b->instr->kernel.run || !can_run(f, b->instr)) continue;
-        TRY(run_dry(f, i));
+        if (!together && b->instr->collective) from = ll_now();
+        if (!together && (!b->instr->kernel.run || !can_run(f, b->instr))) continue;
+        TRY(together ? rehearse(f, i) : run_dry(f, i));
+        if (f->s->e->n_in_flight) TRY(ll_comm_poll(f->s->e->comm));
         double now = ll_now();
         each[i] = now - from;
         from = now;
@@ -233,24 +268,36 @@ static int by_first(const void *a, const void *b)
 
 /* Small nets' kernels are as quick as the caches that those before them leave: whole passes, of
  * which the middle half counts. Of a long pass what was timed of each kind is left. */
-static ll_err time_passes(foresight *f, ll_arena *arena)
+static ll_err time_kinds(foresight *f, double *all)
 {
     const ll_program *p = f->s->p;
-    int n = p->n_instr, passes = 0;
-    double *rows[PASSES], *sum = LL_NEW_ARRAY(arena, double, n), all = 0, start = ll_now(), s;
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < p->n_instr; i++) {
+        double s;
         TRY(cost(f, i, &s));
-        all += s;
+        *all += s;
         const ll_bound *b = &f->s->e->instrs[i];
         for (int k = 0; k < b->call.n_in; k++)
             if (p->slots[b->instr->in[k]].input) fill(f, &b->call.in[k], b->instr->in[k]);
     }
+    return LL_OK;
+}
+
+/* Sets f->each. All ranks make as many passes. */
+static ll_err time_passes(foresight *f, ll_comm *c, ll_arena *arena)
+{
+    int n = f->s->p->n_instr, passes = 0;
+    double *rows[PASSES], *sum = LL_NEW_ARRAY(arena, double, n), all = 0, start = ll_now(), s;
+    TRY(ll_ranks_agree(c, time_kinds(f, &all)));
+    TRY(ll_ranks_max(c, &all));
+    if (all > passes_s / 4) f->rehearses = false;
     if (all > passes_s / 4) return LL_OK;
     TRY(time_pass(f, sum, &s)); /* pages, tables */
-    while (passes < PASSES && (passes < LEAST || ll_now() - start < passes_s)) {
+    for (bool more = true; passes < PASSES && more; passes++) {
         rows[passes] = LL_NEW_ARRAY(arena, double, n + 1);
         TRY(time_pass(f, rows[passes] + 1, &rows[passes][0]));
-        passes++;
+        double took = ll_now() - start;
+        TRY(ll_ranks_max(c, &took));
+        more = passes + 1 < LEAST || took < passes_s;
     }
     qsort(rows, (size_t)passes, sizeof *rows, by_first);
     int from = passes / 4, to = passes - passes / 4;
@@ -341,14 +388,14 @@ static ll_err foresee_plain(foresight *f, double *seconds)
     double *ends = LL_NEW_ARRAY(arena, double, p->n_instr + 1);
     for (int i = 0; i < p->n_instr; i++) {
         TRY(cost(f, i, &cost_s[i]));
-        if (f->s->place) cost_s[i] += talk(f, i);
+        if (f->s->place && !is_rehearsed(f, i)) cost_s[i] += talk(f, i);
     }
     for (int s = LL_MICRO; s <= LL_UPDATE; s++)
         for (int k = 0; k < (s == LL_MICRO ? ll_program_rounds(p) : 1); k++)
             for (int i = s ? p->end[s - 1] : 0; i < p->end[s]; i++) {
                 const ll_instr *x = &p->instrs[i];
                 if (s == LL_MICRO && x->last && k + 1 < ll_program_rounds(p)) continue;
-                if (x->wait)
+                if (x->wait && !is_rehearsed(f, i))
                     now = fmax(now, ends[x->pair]);
                 else if (x->collective && f->far)
                     ends[i] = talked = fmax(now, talked) + cost_s[i];
@@ -357,6 +404,23 @@ static ll_err foresee_plain(foresight *f, double *seconds)
             }
     *seconds = fmax(now, talked);
     return LL_OK;
+}
+
+/* A rank updates when its own actions are done, or where others tell it something first (parts of
+ * the gradient's norm) when all are. Then it begins the next step, whoever is not done: from its
+ * first action to the next step's is what a step takes. */
+static ll_err finish(const foresight *f, ll_comm *c, const ll_pipeline_times *t, double after,
+                     double *seconds)
+{
+    const ll_program *p = f->s->p;
+    const ll_pipeline *l = f->s->plan->pipeline;
+    int r = p->pipe->n_action ? f->s->plan->rank_of[p->pipe->actions[0].stage] : 0;
+    bool waits = l->overlaps || !l->n_action[r];
+    for (int i = p->end[LL_MICRO]; i < p->n_instr; i++)
+        waits |= p->instrs[i].collective == LL_RECV && !f->s->e->instrs[i].late;
+    double done = waits ? t->makespan : t->end[r][l->n_action[r] - 1];
+    *seconds = done + after - (l->overlaps || !l->n_action[r] ? 0 : t->start[r][0]);
+    return ll_ranks_max(c, seconds);
 }
 
 /* Actions as the schedule has them; what is no action's comes after. */
@@ -387,14 +451,12 @@ static ll_err foresee_pipe(foresight *f, ll_comm *c, double *seconds)
             f->links.alpha[1] + plan->costs.send[k] / LL_FLOPS_PER_BYTE / copies * f->links.beta[1];
     for (int k = 0; k < 3; k++)
         for (int i = 0; i < n; i++) TRY(ll_ranks_sum(c, &t[k][i]));
-    TRY(ll_ranks_max(c, &after));
     ll_pipeline_costs costs = plan->costs;
     ll_pipeline_times times;
     costs.f = t[0], costs.i = t[1], costs.w = t[2], costs.send = send;
     costs.in_turn = true;
     TRY(ll_pipeline_simulate(arena, plan->pipeline, &costs, &times));
-    *seconds = times.makespan + after;
-    return LL_OK;
+    return finish(f, c, &times, after, seconds);
 }
 
 ll_err ll_foresee_step(const ll_session *s, ll_comm *c, double *seconds)
@@ -409,7 +471,10 @@ ll_err ll_foresee_step(const ll_session *s, ll_comm *c, double *seconds)
     f.far = c && ll_ranks_nodes(c) > 1;
     if (f.far) TRY(ll_tune_links(c, &f.links));
     if (c) TRY(ll_comm_barrier(c)); /* kernels of all ranks run at once */
-    TRY(ll_ranks_agree(c, time_passes(&f, arena)));
+    TRY(agree_to_rehearse(&f, c));
+    ll_err rc = time_passes(&f, c, arena);
+    if (rc != LL_OK && f.rehearses) ll_comm_give_up(c); /* others may be in a collective */
+    TRY(ll_ranks_agree(c, rc));
     if (s->plan && s->plan->pipeline) return foresee_pipe(&f, c, seconds);
     TRY(ll_ranks_agree(c, foresee_plain(&f, seconds)));
     return ll_ranks_max(c, seconds);
