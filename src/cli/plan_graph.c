@@ -181,11 +181,12 @@ ll_err ll_plan_choose(ll_run *r, int64_t ranks)
 static void warn_of_cores(const ll_plan_opts *o, const ll_cluster *c)
 {
     if (strcmp(c->name, "this") || (double)o->ranks <= c->node.chips) return;
-    fprintf(stderr,
-            "warning: %lld ranks on %g %s: predicted is what %.0f such machines would take, joined "
-            "by a network of %g Gbit/s; on this one ranks would share\n",
-            (long long)o->ranks, c->node.chips, c->chip.name, ceil(o->ranks / c->node.chips),
-            c->network.gbps);
+    fprintf(
+        stderr,
+        "warning: this machine has %g x %s for %lld ranks: predicted is what %.0f such machines "
+        "would take, joined by a network of %g Gbit/s; on this one ranks would share\n",
+        c->node.chips, c->chip.name, (long long)o->ranks, ceil((double)o->ranks / c->node.chips),
+        c->network.gbps);
 }
 
 static ll_err print_json(const ll_plan_opts *o, const ll_tries *s, int top)

@@ -124,6 +124,44 @@ static void other_hints(void **state)
     assert_true(aside);
 }
 
+/* A machine of two cores, whatever it is measured to be. */
+static void describe_machine(void **state, const char *memory)
+{
+    char host[256] = "", text[512], path[512];
+    setenv("XDG_CACHE_HOME", *state, 1);
+    gethostname(host, sizeof host - 1);
+    snprintf(path, sizeof path, "%s/loopline", (const char *)*state);
+    if (mkdir(path, 0777) && errno != EEXIST) fail_msg("%s", path);
+    snprintf(path, sizeof path, "%s/loopline/this-%s.yaml", (const char *)*state, host);
+    snprintf(text, sizeof text,
+             "like: dgx-a100\nchip: {name: core, names: [], f32: 0.1, memory: %s, reserved: 0}\n"
+             "node: {chips: 2}\n",
+             memory);
+    write_text(path, text);
+}
+
+/* --parallel auto takes no mesh that does not fit, and plans of too many ranks are warned of. */
+static void of_this_machine(void **state)
+{
+    static const char run[] = "model: {name: mlp, image: 8, width: 512}\n"
+                              "data: {name: synthetic, samples: 100}\n"
+                              "train: {batch: 4, steps: 1, threads: 1}\n";
+    write_text(tmpdir_path(state, "r.yaml"), run);
+    describe_machine(state, "1");
+    must(*state, "train r.yaml --parallel auto -n 2 --out a");
+    outcome o = succeeds(*state, "plan r.yaml --cluster this --ranks 4");
+    assert_non_null(strstr(o.err, "warning: this machine has 2 x core for 4 ranks"));
+    outcome_free(&o);
+    o = succeeds(*state, "plan r.yaml --cluster this --ranks 2");
+    assert_null(strstr(o.err, "warning"));
+    outcome_free(&o);
+    describe_machine(state, "0.001");
+    o = program_run(*state, NULL, "train r.yaml --parallel auto -n 2 --out b");
+    if (o.status != 1 || !strstr(o.err, "no mesh of 2 ranks fits")) fail_msg("%s", o.err);
+    outcome_free(&o);
+    unsetenv("XDG_CACHE_HOME");
+}
+
 /* What no rank can do one of them says. */
 static void said_once(void **state)
 {
@@ -154,6 +192,7 @@ int main(void)
         cmocka_unit_test(every_run_has_a_row),
         cmocka_unit_test_setup_teardown(hints_are_true, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(other_hints, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test_setup_teardown(of_this_machine, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(said_once, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(planned_is_used, tmpdir_setup, tmpdir_teardown),
     };
