@@ -135,6 +135,24 @@ static json_t *training_json(const ll_training *t)
                      "co2_kg", t->co2_kg);
 }
 
+/* Words with which train takes the plan. */
+static const char *train_words(const ll_search *s, const ll_candidate *c, ll_arena *arena)
+{
+    char mesh[LL_HOW_TEXT];
+    const ll_how *h = &c->how;
+    ll_buf b = {.arena = arena};
+    ll_buf_printf(&b, "-n %.0f --mesh %s -s train.micro_batch=%.0f", s->ranks, ll_how_mesh(h, mesh),
+                  h->micro_batch * h->data);
+    if (h->pipe > 1) ll_buf_printf(&b, " -s parallel.schedule=%s", ll_how_schedule(h));
+    if (h->virtual_stages > 1)
+        ll_buf_printf(&b, " -s parallel.virtual_stages=%d", h->virtual_stages);
+    if (h->zero) ll_buf_printf(&b, " --zero %d", h->zero);
+    if (h->remake) ll_buf_printf(&b, " -s parallel.recompute=%s", ll_remake_name(h->remake));
+    if (h->offload)
+        ll_buf_printf(&b, " -s train.offload=host -s train.memory=%.0fGB", s->cluster->chip.memory);
+    return b.text;
+}
+
 static json_t *plan_json(const ll_search *s, const ll_candidate *c, double tokens)
 {
     char mesh[LL_HOW_TEXT];
@@ -149,6 +167,8 @@ static json_t *plan_json(const ll_search *s, const ll_candidate *c, double token
     json_object_set_new(j, "zero", json_integer(c->how.zero));
     json_object_set_new(j, "recompute", json_string(ll_remake_name(c->how.remake)));
     json_object_set_new(j, "offload", json_boolean(c->how.offload));
+    LL_OWN(ll_arena) arena = ll_arena_new();
+    json_object_set_new(j, "train", json_string(train_words(s, c, arena)));
     json_object_set_new(j, "step_s", json_real(o->step_s));
     json_object_set_new(j, "low_s", json_real(o->step_s / spread));
     json_object_set_new(j, "high_s", json_real(o->step_s * spread));
@@ -333,6 +353,9 @@ static ll_err plan(const ll_plan_opts *o, const ll_run *r, const ll_cluster *c, 
           "nothing fits the %g GB of %s on %g ranks: use more ranks or another cluster",
           c->chip.memory, c->chip.name, s.ranks);
     explain(&s, &f, &a, (double)o->tokens);
+    if (s.ranks > 1)
+        fprintf(stderr, "To train so: loopline train %s %s\n", o->run,
+                train_words(&s, &f.best[0], arena));
     return LL_OK;
 }
 

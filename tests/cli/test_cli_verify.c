@@ -209,6 +209,25 @@ static void plans_are_runs(void **state)
     json_decref(plans);
 }
 
+/* Of a transformer the plan is words that train takes: every one of the best, whatever its axes. */
+static void plans_of_words(void **state)
+{
+    static const char words[] =
+        "model: {name: gpt, layers: 4, width: 32, heads: 4, seq: 16, vocab: "
+        "64}\ndata: {name: synthetic, samples: 64}\n"
+        "train: {batch: 8, steps: 1, threads: 1}\n";
+    write_text(tmpdir_path(state, "w.yaml"), words);
+    json_t *plans = prints_json(*state, "plan w.yaml --cluster dgx-a100 --ranks 2 --json");
+    const json_t *list = json_object_get(plans, "plans");
+    assert_true(json_array_size(list) > 2);
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        outcome o = succeeds(*state, "train w.yaml --out o%zu %s", i,
+                             text_of(json_array_get(list, i), "train"));
+        outcome_free(&o);
+    }
+    json_decref(plans);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -219,6 +238,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(recomputes, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(many, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(inspects, tmpdir_setup, tmpdir_teardown),
-        cmocka_unit_test_setup_teardown(plans_are_runs, tmpdir_setup, tmpdir_teardown)};
+        cmocka_unit_test_setup_teardown(plans_are_runs, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test_setup_teardown(plans_of_words, tmpdir_setup, tmpdir_teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
