@@ -250,6 +250,7 @@ const ll_machine ll_machine_cuda = {
     .read = ll_cuda_read,
     .begin = ll_cuda_begin,
     .run = ll_cuda_run,
+    .rehearse = ll_cuda_rehearse,
     .copy = ll_cuda_copy,
     .copy_wait = ll_cuda_copy_wait,
     .sync = sync,

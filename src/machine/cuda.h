@@ -66,6 +66,7 @@ static inline ll_cuda *ll_cuda_of(const ll_exec *e)
 /* ---- cuda_run.c ---- */
 ll_err ll_cuda_plan(ll_exec *e);
 ll_err ll_cuda_run(ll_exec *e, int section, int micro, uint64_t step);
+ll_err ll_cuda_rehearse(ll_exec *e, int section, ll_may_run *may, int times, double *seconds);
 
 /* ---- cuda_aside.c ---- */
 ll_err ll_cuda_map_aside(ll_exec *e, size_t bytes, char **out);

@@ -239,3 +239,53 @@ ll_err ll_cuda_run(ll_exec *e, int section, int micro, uint64_t step)
     }
     return LL_OK;
 }
+
+/* ---- a section that leaves nothing behind ---- */
+
+static bool may_launch(const ll_exec *e, const ll_launch *l, ll_may_run *may)
+{
+    for (int k = 0; k < l->n; k++) {
+        const ll_instr *x = &e->p->instrs[l->instr[k]];
+        if (!x->kernel.run || !may(e->p, x)) return false;
+    }
+    return true;
+}
+
+static ll_err queue_those(ll_exec *e, const ll_span *s, ll_may_run *may)
+{
+    for (int i = s->from; i < s->to; i++) {
+        const ll_launch *l = &ll_cuda_of(e)->launches[i];
+        if (may_launch(e, l, may)) TRY(queue_one(e, l, s));
+    }
+    return LL_OK;
+}
+
+static ll_err replay_often(ll_exec *e, ll_gpu_graph *graph, int times, double *seconds)
+{
+    ll_gpu *g = ll_cuda_of(e)->gpu;
+    TRY(ll_gpu_replay(g, graph));
+    TRY(ll_cuda_await(e, LL_STREAM_COMPUTE));
+    double start = ll_now();
+    for (int t = 0; t < times; t++) TRY(ll_gpu_replay(g, graph));
+    TRY(ll_cuda_await(e, LL_STREAM_COMPUTE));
+    *seconds = (ll_now() - start) / times;
+    return LL_OK;
+}
+
+ll_err ll_cuda_rehearse(ll_exec *e, int section, ll_may_run *may, int times, double *seconds)
+{
+    ll_cuda *o = ll_cuda_of(e);
+    ll_gpu_graph *graph = NULL;
+    ll_span s = {.from = section ? o->end[section - 1] : 0, .to = o->end[section], .once = true};
+    bool any = false;
+    *seconds = 0;
+    for (int i = s.from; i < s.to && !any; i++) any = may_launch(e, &o->launches[i], may);
+    if (!any) return LL_OK;
+    TRY(queue_those(e, &s, may)); /* plans and tables are made, which no graph may hold */
+    TRY(ll_gpu_capture(o->gpu));
+    ll_err rc = queue_those(e, &s, may), end = ll_gpu_captured(o->gpu, &graph);
+    if (rc == LL_OK) rc = end;
+    if (rc == LL_OK) rc = replay_often(e, graph, times, seconds);
+    if (graph) ll_gpu_drop(graph);
+    return rc;
+}

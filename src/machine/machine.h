@@ -98,6 +98,8 @@ struct ll_link {
     ll_err (*wait)(ll_exec *e, ll_bound *start); /* nothing where it is not under way */
 };
 
+typedef bool ll_may_run(const ll_program *p, const ll_instr *x);
+
 struct ll_machine {
     const ll_target *target;
     const char *device; /* what kernels run on: "GPU"; NULL: this process's threads */
@@ -130,6 +132,9 @@ struct ll_machine {
     ll_err (*begin)(ll_exec *e, uint64_t step); /* before the first section: what is new is taken */
     /* A section of one micro-batch; NULL: instruction by instruction. */
     ll_err (*run)(ll_exec *e, int section, int micro, uint64_t step);
+    /* Kernels of a section that may run, as run has them, so many times; seconds of one. Set where
+     * run is not instruction by instruction. */
+    ll_err (*rehearse)(ll_exec *e, int section, ll_may_run *may, int times, double *seconds);
     ll_err (*copy)(ll_exec *e, ll_bound *b);      /* begins a store or load */
     ll_err (*copy_wait)(ll_exec *e, ll_bound *b); /* until that is made */
     ll_err (*sync)(ll_exec *e);                   /* kernels run so far are over */

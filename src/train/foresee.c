@@ -326,21 +326,6 @@ static void find_room(foresight *f, ll_arena *arena)
     f->room = (char *)ll_arena_alloc(arena, f->room_bytes + 64);
 }
 
-/* Instructions from .. to-1, so many times; what would change parameters or state is left out. */
-static ll_err pass(ll_exec *e, int from, int to, int times, double *seconds)
-{
-    double start = ll_now();
-    for (int t = 0; t < times; t++)
-        for (int i = from; i < to; i++) {
-            const ll_bound *b = &e->instrs[i];
-            if (b->instr->kernel.run && is_harmless(e->p, b->instr))
-                TRY(b->instr->kernel.run(&b->call));
-        }
-    TRY(e->machine->sync(e));
-    *seconds = (ll_now() - start) / times;
-    return LL_OK;
-}
-
 /* Bytes a second of the kernel that moves most of them, which no cache holds if there is any. */
 static ll_err device_rate(ll_exec *e, double *rate)
 {
@@ -360,22 +345,23 @@ static ll_err device_rate(ll_exec *e, double *rate)
     return LL_OK;
 }
 
-/* A device's kernels share its caches and its power, so passes are timed, for as long as it takes
- * to be warm. Results of no pass count, and each has its operands from others. */
+/* A device's kernels share its caches and its power, so passes are timed, as the step will launch
+ * them, for as long as it takes to be warm. Results of no pass count. */
 static ll_err foresee_device(ll_exec *e, double *seconds)
 {
     const ll_program *p = e->p;
-    double micro, rest, rate, changes = 0;
-    int end = p->end[LL_MICRO], n = p->n_instr;
-    TRY(pass(e, 0, n, 1, &micro)); /* tables, plans */
-    TRY(pass(e, end, n, TIMES, &rest));
-    TRY(pass(e, 0, end, 1, &micro));
-    TRY(pass(e, 0, end, (int)fmin(200, ceil(patience_s / fmax(micro, 1e-6))), &micro));
+    ll_err (*time)(ll_exec *, int, ll_may_run *, int, double *) = e->machine->rehearse;
+    double micro, report, update, rate, changes = 0;
+    TRY(time(e, LL_REPORT, is_harmless, TIMES, &report));
+    TRY(time(e, LL_UPDATE, is_harmless, TIMES, &update));
+    TRY(time(e, LL_MICRO, is_harmless, 1, &micro));
+    int times = (int)fmin(200, ceil(patience_s / fmax(micro, 1e-6)));
+    TRY(time(e, LL_MICRO, is_harmless, times, &micro));
     TRY(device_rate(e, &rate));
     for (int i = 0; i < p->n_instr; i++)
         if (p->instrs[i].kernel.run && !is_harmless(p, &p->instrs[i]))
             changes += p->instrs[i].bytes / rate;
-    *seconds = micro * ll_program_rounds(p) + rest + changes;
+    *seconds = micro * ll_program_rounds(p) + report + update + changes;
     return LL_OK;
 }
 
