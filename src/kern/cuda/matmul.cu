@@ -182,20 +182,7 @@ static bool few_of(const ll_kcall *c, few *f)
     return p.n_around == 0 && p.n_sums == 0 && ll_few_fits(f);
 }
 
-static bool few_fit(const ll_kcall *c)
-{
-    few f;
-    return few_of(c, &f);
-}
-
-static ll_err run_few(const ll_kcall *c)
-{
-    few f;
-    CHECK(few_of(c, &f), LL_E_ARG, "a product's sizes have changed");
-    return ll_few_run(c, &f);
-}
-
-extern "C" const ll_solver matmul_cuda[] = {{"few", few_fit, NULL, run_few},
+extern "C" const ll_solver matmul_cuda[] = {{"few", few_fits<few_of>, NULL, run_few<few_of>},
                                             {"cublaslt", blas_fits, scratch, run},
                                             {"plain", NULL, NULL, run},
                                             {}};

@@ -136,19 +136,6 @@ static bool few_of(const ll_kcall *c, few *f)
     return plain && !attr->scaled && c->n_out == 1 && ll_few_fits(f);
 }
 
-static bool few_fit(const ll_kcall *c)
-{
-    few f;
-    return few_of(c, &f);
-}
-
-static ll_err run_few(const ll_kcall *c)
-{
-    few f;
-    CHECK(few_of(c, &f), LL_E_ARG, "a product's sizes have changed");
-    return ll_few_run(c, &f);
-}
-
 /* ---- as an epilogue ---- */
 
 static void describe(const ll_kcall *c, gemm *g)
@@ -332,7 +319,7 @@ extern "C" const ll_solver product_cuda[] = {
 #ifdef LL_HOPPER
     {"sm90", own_fits, parts_scratch, run_own},
 #endif
-    {"few", few_fit, NULL, run_few},
+    {"few", few_fits<few_of>, NULL, run_few<few_of>},
     {"cublaslt", epilogue_fits, blas_scratch, as_epilogue},
     {"kernels", kernels_fit, blas_scratch, as_kernels},
     {}};
