@@ -69,8 +69,10 @@ static ll_err attempt(ll_comm *world, const ll_verify_many *o, one *c, outcome *
     c->took = ll_now() - c->took;
     TRY(ll_comm_broadcast(world, &rc, 1, LL_F64, 0, NULL));
     if (rc == LL_OK && !c->v.ok)
-        snprintf(c->why, sizeof c->why, "step %" PRId64 "%s: %s differs by %.2e, more than %.2g",
-                 c->v.step, c->v.in_f64 ? " in f64" : "", c->v.name, c->v.rel_diff, c->v.allowed);
+        snprintf(c->why, sizeof c->why,
+                 "step %" PRId64 "%s: %s%s%s differs by %.2e, more than %.2g", c->v.step,
+                 c->v.in_f64 ? " in f64" : "", c->v.name, c->v.part[0] ? ", " : "", c->v.part,
+                 c->v.rel_diff, c->v.allowed);
     bool cannot = rc == LL_E_SHARD || rc == LL_E_CONFIG || (rc == LL_E_MEM && c->limited);
     *out = cannot ? REFUSED : rc != LL_OK || (mine && !c->v.ok) ? WRONG : ALIKE;
     double worst = *out;

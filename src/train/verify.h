@@ -28,7 +28,10 @@ typedef struct ll_verify_report {
     int64_t unjudged_in_f64; /* that it moves too much there too: then exact sums decide */
     double rounding;         /* the most that changes of last bits change one of these */
     int64_t differing; /* with exact sums: elements that differ in a bit, on all ranks; else -1 */
-    int64_t restarts;  /* steps after which ranks went on from serial values */
+    /* Parts of gradients (ranges of each dimension), and those that were off by more than 5 % in
+     * every step, which rounding in the run's precision does too. */
+    int64_t blocks, unjudged_blocks;
+    int64_t restarts; /* steps after which ranks went on from serial values */
     /* Steps that rounding decided: ranks are far from the serial run, and make what a serial run
      * makes whose parameters were changed in their last bits. The first of them, and its first
      * tensor. */
@@ -42,8 +45,9 @@ typedef struct ll_verify_report {
     size_t bytes[2];            /* planned: serial, and the most that a rank has */
     /* The first tensor that differs by more than the tolerance; "": there is none. */
     char name[LL_VERIFY_NAME], op[LL_VERIFY_NAME];
-    int rank;      /* that holds the element which differs most */
-    int64_t index; /* of it in the whole tensor; step 0: before the first step */
+    char part[LL_VERIFY_NAME]; /* the range of it that does; "": as a whole */
+    int rank;                  /* that holds the element which differs most */
+    int64_t index;             /* of it in the whole tensor; step 0: before the first step */
     int64_t step;
     double serial, parallel, rel_diff, allowed;
     bool in_f64; /* it was found there */

@@ -1,7 +1,27 @@
-/* verify_items.c: what verify compares: results, gradients, parameters and state, on both sides. */
+/* verify_items.c: what verify compares: results, gradients, parameters and state, on both sides,
+ * and their blocks. */
 #include "train/verify_int.h"
 
 #include "op/ops.h"
+
+#include <stdio.h>
+
+ll_session_opts ll_verify_alone(const verifier *v)
+{
+    ll_session_opts o = v->o->session;
+    o.delay |= v->cut->late != NULL; /* as its schedule wants it */
+    o.comm = NULL;
+    o.mesh = NULL;
+    o.zero = 0;
+    o.compress = NULL;
+    o.schedule = o.stages = NULL;
+    o.virtual_stages = 0;
+    o.post_validation = false;
+    o.recompute = NULL;
+    o.memory = 0;
+    o.offload = NULL;
+    return o;
+}
 
 void ll_verify_expose(ll_graph *g)
 {
@@ -101,10 +121,44 @@ static void share_left_out(verifier *v)
     }
 }
 
+/* Blocks of one dimension: a range may be thirds of it (queries, keys and values). */
+static void cut_blocks(verifier *v)
+{
+    enum { MOST = 48, FEW = 8 };
+    for (int i = 0; i < v->n_item; i++) {
+        item *x = &v->items[i];
+        const ll_shape *s = &x->type.shape;
+        x->first = v->n_block;
+        x->n_block = 1;
+        for (int d = 0; d < s->n; d++) {
+            int64_t n = s->d[d] < MOST ? s->d[d] : MOST, room = ll_numel(s) / FEW;
+            if (n > room) n = room;
+            x->cuts[d] = v->lenient && n > 1 ? n : 0; /* exact sums have no need of them */
+            x->n_block += x->cuts[d];
+        }
+        v->n_block += x->n_block;
+    }
+    v->blocks = LL_NEW_ARRAY(v->arena, block, v->n_block + v->n_item + 1);
+    v->part = (double(*)[2])ll_arena_alloc(v->arena, sizeof *v->part * (size_t)v->n_block);
+    v->judged = LL_NEW_ARRAY(v->arena, int32_t, v->n_block + 1);
+}
+
+void ll_verify_block_text(const item *x, int64_t k, char out[LL_VERIFY_NAME])
+{
+    out[0] = '\0';
+    for (int d = 0; d < x->type.shape.n && k > 0; k -= x->cuts[d++]) {
+        int64_t n = x->cuts[d], of = x->type.shape.d[d];
+        if (k > n) continue;
+        snprintf(out, LL_VERIFY_NAME, "[%lld:%lld] of dimension %d",
+                 (long long)(((k - 1) * of + n - 1) / n), (long long)((k * of + n - 1) / n), d);
+    }
+}
+
 ll_err ll_verify_list(verifier *v)
 {
     list(v);
     TRY(drop_items(v));
     share_left_out(v);
+    cut_blocks(v);
     return LL_OK;
 }
