@@ -82,8 +82,7 @@ LL_API const char *ll_version(void);
     X(F64, "f64", 8)                                                                               \
     X(F32, "f32", 4)                                                                               \
     X(BF16, "bf16", 2)                                                                             \
-    X(F16, "f16", 2)                                                                               \
-    X(I32, "i32", 4) X(U8, "u8", 1) X(F8_E4M3, "e4m3", 1) X(F8_E5M2, "e5m2", 1) X(I64, "i64", 8)
+    X(F16, "f16", 2) X(I32, "i32", 4) X(U8, "u8", 1) X(F8_E4M3, "e4m3", 1) X(F8_E5M2, "e5m2", 1)
 
 typedef enum ll_dtype {
 #define X(name, text, bytes) LL_##name,

@@ -30,17 +30,17 @@ static inline size_t ll_align64(size_t bytes)
     return (bytes + 63) / 64 * 64;
 }
 
-/* Sums of products of whole numbers, from -2^bits to 2^bits - 1 and held in f64, where all of them
- * are below 2^63 (pass/exact.c): f64 holds the sum of so many terms; such sums, or single terms,
- * are added in 64 bits. A NaN counts as 0: whoever reads the sum knows of it from elsewhere. */
-enum { LL_WHOLE_BITS = 23 };
-static inline int64_t ll_whole_terms(int64_t bits)
+/* Sums of products in f64 that are the same in any order: they start here, with fused multiply-adds
+ * all the way, and it is taken away again at the end. From 2^(52 + bits) to twice that neighbours
+ * in f64 are 2^bits apart. So while a sum is less than 2^(51 + bits) away from its start, adding a
+ * product rounds it to a multiple of 2^bits, whatever was summed before; but for products half way
+ * between two multiples, which go to the even one. There are none where factors are odd whole
+ * numbers, or 0, and bits is 2 or more. What is left without the start is exact, and so are sums
+ * of such parts. 0: plain sums. */
+enum { LL_MOST_ROUNDED = 100 }; /* of bits */
+static inline double ll_sum_start(int64_t bits)
 {
-    return (int64_t)1 << (53 - 2 * bits);
-}
-static inline int64_t ll_whole_add(int64_t sum, double more)
-{
-    return (int64_t)((uint64_t)sum + (uint64_t)(int64_t)(more == more ? more : 0));
+    return bits ? __builtin_ldexp(1.5, 52 + (int)bits) : 0;
 }
 
 #ifdef __cplusplus

@@ -32,7 +32,7 @@ bool ll_dtype_find(const char *name, ll_dtype *out)
 
 bool ll_dtype_is_float(ll_dtype t)
 {
-    return t != LL_I32 && t != LL_U8 && t != LL_I64;
+    return t != LL_I32 && t != LL_U8;
 }
 
 int64_t ll_numel(const ll_shape *s)
@@ -125,7 +125,6 @@ double ll_load_any(const void *data, ll_dtype t, int64_t i)
     case LL_BF16: return ll_bf16_to_f32(((const uint16_t *)data)[i]);
     case LL_F16: return ll_f16_to_f32(((const uint16_t *)data)[i]);
     case LL_I32: return ((const int32_t *)data)[i];
-    case LL_I64: return (double)((const int64_t *)data)[i];
     case LL_U8: return ((const uint8_t *)data)[i];
     case LL_F8_E4M3: return f8_value(((const uint8_t *)data)[i], &e4m3);
     case LL_F8_E5M2: return f8_value(((const uint8_t *)data)[i], &e5m2);
@@ -146,9 +145,6 @@ void ll_store(void *data, ll_dtype t, int64_t i, double v)
     case LL_BF16: ((uint16_t *)data)[i] = ll_f32_to_bf16((float)v); break;
     case LL_F16: ((uint16_t *)data)[i] = ll_f32_to_f16((float)v); break;
     case LL_I32: ((int32_t *)data)[i] = (int32_t)within(v, INT32_MIN, INT32_MAX); break;
-    case LL_I64:
-        ((int64_t *)data)[i] = v < 0x1p63 ? (int64_t)within(v, INT64_MIN, 0x1p63) : INT64_MAX;
-        break;
     case LL_U8: ((uint8_t *)data)[i] = (uint8_t)within(v, 0, 255); break;
     case LL_F8_E4M3: ((uint8_t *)data)[i] = f8_of(v, &e4m3); break;
     case LL_F8_E5M2: ((uint8_t *)data)[i] = f8_of(v, &e5m2); break;

@@ -11,7 +11,7 @@
  * to nearest even, as if it had been stored. What is left after the last whole vector goes through
  * the same code in a padded one, so an element's bits do not depend on its place.
  *
- *   integers  sums wrap modulo 2^64, 2^32 and 2^8
+ *   i32, u8   sums wrap modulo 2^32 and 2^8
  *   floats    a NaN stays one, in max and min too: none is ever hidden (which NaN is not promised);
  *             max(-0, +0) is +0, min is -0, whichever comes first */
 #include "comm/comm.h"
@@ -45,7 +45,6 @@ typedef uint16_t u16v __attribute__((vector_size(WIDTH)));
 typedef uint32_t u32v __attribute__((vector_size(WIDTH)));
 typedef int32_t i32v __attribute__((vector_size(WIDTH)));
 typedef uint64_t u64v __attribute__((vector_size(WIDTH)));
-typedef int64_t i64v __attribute__((vector_size(WIDTH)));
 typedef float f32v __attribute__((vector_size(WIDTH)));
 typedef double f64v __attribute__((vector_size(WIDTH)));
 
@@ -130,7 +129,6 @@ INLINE vec add(vec a, vec b, ll_dtype t)
 {
     if (t == LL_F64) return (vec)((f64v)a + (f64v)b);
     if (t == LL_I32) return (vec)((u32v)a + (u32v)b);
-    if (t == LL_I64) return (vec)((u64v)a + (u64v)b);
     if (t == LL_U8) return (vec)((u8v)a + (u8v)b);
 #ifdef __ARM_FEATURE_FP16_VECTOR_ARITHMETIC
     if (t == LL_F16) return (vec)vaddq_f16((float16x8_t)a, (float16x8_t)b);
@@ -150,10 +148,6 @@ INLINE void compare(vec a, vec b, ll_dtype t, vec *larger, vec *equal, vec *nan)
         *larger = (vec)((i32v)a > (i32v)b);
         *equal = (vec)((i32v)a == (i32v)b);
         less = (vec)((i32v)a < (i32v)b);
-    } else if (t == LL_I64) {
-        *larger = (vec)((i64v)a > (i64v)b);
-        *equal = (vec)((i64v)a == (i64v)b);
-        less = (vec)((i64v)a < (i64v)b);
     } else if (t == LL_U8) {
         *larger = (vec)((u8v)a > (u8v)b);
         *equal = (vec)((u8v)a == (u8v)b);
@@ -274,7 +268,6 @@ static void few(char *dst, const char *const *src, int n_src, int64_t bytes, ll_
     case LL_BF16: by_how(dst, src, n_src, bytes, LL_BF16, how); break;
     case LL_F16: by_how(dst, src, n_src, bytes, LL_F16, how); break;
     case LL_I32: by_how(dst, src, n_src, bytes, LL_I32, how); break;
-    case LL_I64: by_how(dst, src, n_src, bytes, LL_I64, how); break;
     case LL_U8: by_how(dst, src, n_src, bytes, LL_U8, how); break;
     default: LL_ASSERT(!"a type that is summed");
     }

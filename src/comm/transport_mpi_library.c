@@ -79,7 +79,6 @@ static ll_err type_of(ll_dtype t, MPI_Datatype *out)
     case LL_F64: *out = MPI_DOUBLE; return LL_OK;
     case LL_F32: *out = MPI_FLOAT; return LL_OK;
     case LL_I32: *out = MPI_INT32_T; return LL_OK;
-    case LL_I64: *out = MPI_INT64_T; return LL_OK;
     case LL_U8: *out = MPI_UINT8_T; return LL_OK;
     default: break;
     }

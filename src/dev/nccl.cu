@@ -136,7 +136,6 @@ static ncclDataType_t type_of(ll_dtype t)
     case LL_BF16: return ncclBfloat16;
     case LL_F16: return ncclFloat16;
     case LL_I32: return ncclInt32;
-    case LL_I64: return ncclInt64;
     default: return ncclUint8;
     }
 }

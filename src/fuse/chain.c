@@ -161,7 +161,7 @@ static bool may_fuse(const ll_graph *g, const ll_node *n)
     for (int i = 0; i < n->n_in; i++) {
         ll_dtype t = ll_value_of(g, n->in[i])->type.dtype;
         if (t != LL_F32 && t != LL_BF16 && !cast) return false;
-        if (t == LL_F64 || t == LL_I64) return false;
+        if (t == LL_F64) return false;
     }
     return true; /* empty or not: of one value, some ranks may hold nothing */
 }

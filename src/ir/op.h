@@ -36,7 +36,7 @@ typedef enum ll_attr_kind {
     LL_A_SHAPE,
     LL_A_DTYPE,
     LL_A_SPEC,
-    LL_A_BITS, /* of operands in fixed point; 0, and not printed: they are not */
+    LL_A_BITS, /* a small number; 0 is not printed */
     LL_A_FUSED
 } ll_attr_kind;
 typedef struct ll_attr_field {

@@ -14,6 +14,7 @@
 #include "ir/text_int.h"
 
 #include "base/near.h"
+#include "base/num.h"
 #include "kern/attr.h"
 
 #include <ctype.h>
@@ -219,7 +220,7 @@ static ll_err scan_field(ll_scan *s, const ll_attr_field *f, void *at)
 {
     int64_t *ints = (int64_t *)at;
     switch (f->kind) {
-    case LL_A_BITS: return ll_scan_int(s, f->name, 0, 53, ints);
+    case LL_A_BITS: return ll_scan_int(s, f->name, 0, LL_MOST_ROUNDED, ints);
     case LL_A_INT: return ll_scan_int(s, f->name, INT64_MIN, INT64_MAX, ints);
     case LL_A_F64: return ll_scan_double(s, f->name, (double *)at);
     case LL_A_INTS: /* sizes and steps: bounded, so that ops may multiply them */

@@ -17,8 +17,8 @@ typedef struct ll_spec_attr {
     char spec[LL_SPEC_MAX];
 } ll_spec_attr;
 
-/* matmul: "btc,nc->btn"; out: element type of the result; bits: 0, or operands are whole numbers
- * from -2^bits to 2^bits - 1, in f64, and the result is i64 (pass/exact.c) */
+/* matmul: "btc,nc->btn"; out: element type of the result; bits: 0, or products
+ * of f64 are rounded to multiples of 2^bits, and their sums are exact (base/num.h) */
 typedef struct ll_matmul_attr {
     char spec[LL_SPEC_MAX];
     ll_dtype out;
@@ -51,11 +51,12 @@ typedef struct ll_broadcast_attr {
 } ll_broadcast_attr;
 
 /* grid, ungrid: "nhwf,n,f->nhwf": the tensor, then its scales; bits: of the fixed point (ungrid:
- * of all factors together); out: element type of the result */
+ * of all factors together); out: element type of the result; odd: grid rounds to odd numbers */
 typedef struct ll_grid_attr {
     char spec[LL_SPEC_MAX];
     int64_t bits;
     ll_dtype out;
+    int64_t odd;
 } ll_grid_attr;
 
 /* reach: "btc,nc->btn" of levels, which count from 1 to LL_REACH_BITS; enough: results are no more
@@ -122,7 +123,7 @@ typedef struct ll_number_attr {
  * the image are zeros. pad may be negative in a part of a split convolution.
  * size: conv2d_dx: the image's height and width; conv2d_dw: the filter's; conv2d: unused.
  * narrow: the result of bf16 operands is bf16; otherwise it is f32.
- * bits: not 0: operands, f64, are whole numbers of so many, and the result is i64.
+ * bits: as of matmul.
  * at: of a part, where its result (conv2d_dw: dy) begins in the whole: tiles are laid there. */
 typedef struct ll_conv_attr {
     int64_t stride[2], pad[4], dilation[2], groups, size[2]; /* pad: top, bottom, left, right */

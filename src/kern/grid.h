@@ -4,6 +4,8 @@
 #include "kern/attr.h"
 #include "kern/walk.h"
 
+#include <math.h>
+
 /* The result's dimensions as its scales, operands 1 and on of the call, see them. The op has
  * checked the spec. */
 void ll_grid_walk_of(const ll_kcall *c, ll_walk *w);
@@ -41,6 +43,13 @@ static inline uint8_t ll_grid_level(double v)
     int64_t e = (bits >> 52 & 0x7ff) - 1022;
     int64_t most = LL_REACH_BITS;
     return (uint8_t)(v == 0 ? 0 : e < 1 ? 1 : e > most ? most : e);
+}
+
+/* The odd whole number beside v, or 0 of 0: further from 0 if there is a choice. */
+static inline double ll_grid_odd(double v)
+{
+    double down = floor(fabs(v) * 0.5) * 2;
+    return v == 0 ? 0 : copysign(down + 1, v);
 }
 
 /* The largest whole number of so many bits: what rounds up to 2^bits is one less. */

@@ -117,8 +117,8 @@ static ll_err set_result(ll_infer *i, const ll_shape *x, const ll_shape *w, cons
         CHECK(n >= 0 && n == y->d[1 + k], LL_E_SHAPE, "%s: %lld rows of result from %lld, not %lld",
               name, (long long)n, (long long)x->d[1 + k], (long long)y->d[1 + k]);
     }
-    TRY(ll_check_whole(a->bits, t));
-    i->out[0] = (ll_type){a->bits ? LL_I64 : a->narrow ? t : ll_wide(t), *result};
+    TRY(ll_check_bits(a->bits, t));
+    i->out[0] = (ll_type){a->narrow ? t : ll_wide(t), *result};
     return LL_OK;
 }
 
@@ -432,7 +432,9 @@ static const ll_op conv2d = {
          "f32[0,4,4,2], f32[3,3,3,2] {stride=[1,1], pad=[1,1,1,1], dilation=[1,1], groups=1}",
          "f32[1,6,5,2], f32[2,3,2,2] {stride=[1,1], pad=[-1,2,3,-2], dilation=[1,1], groups=1}",
          "f32[2,9,10,3], f32[4,5,3,3] {stride=[2,2], pad=[2,2,1,1], dilation=[1,1], groups=1, "
-         "narrow=1}"},
+         "narrow=1}",
+         "f64[2,7,5,3], f64[4,3,3,3] {stride=[1,1], pad=[1,1,1,1], dilation=[1,1], groups=1, "
+         "bits=34}"},
 };
 
 static const ll_op conv2d_dx = {
@@ -460,7 +462,9 @@ static const ll_op conv2d_dx = {
          "f32[1,5,5,2], f32[2,3,2,2] {stride=[1,1], pad=[-1,2,3,-2], dilation=[1,1], groups=1, "
          "size=[6,5]}",
          "f32[2,5,6,16], f32[16,3,3,8] {stride=[1,1], pad=[1,1,1,1], dilation=[1,1], groups=1, "
-         "size=[5,6], narrow=1}"},
+         "size=[5,6], narrow=1}",
+         "f64[2,7,5,4], f64[4,3,3,3] {stride=[1,1], pad=[1,1,1,1], dilation=[1,1], groups=1, "
+         "size=[7,5], bits=35}"},
 };
 
 static const ll_op conv2d_dw = {
@@ -487,7 +491,9 @@ static const ll_op conv2d_dw = {
          "f32[1,5,5,2], f32[1,6,5,2] {stride=[1,1], pad=[-1,2,3,-2], dilation=[1,1], groups=1, "
          "size=[3,2]}",
          "f32[2,5,5,4], f32[2,9,10,3] {stride=[2,2], pad=[2,2,1,1], dilation=[1,1], groups=1, "
-         "size=[5,3]}"},
+         "size=[5,3]}",
+         "f64[2,7,5,4], f64[2,7,5,3] {stride=[1,1], pad=[1,1,1,1], dilation=[1,1], groups=1, "
+         "size=[3,3], bits=36}"},
 };
 
 const ll_op *const ll_ops_conv2d[] = {&conv2d, &conv2d_dx, &conv2d_dw, NULL};

@@ -157,8 +157,7 @@ static const bool takes_integers[LL_N_EW] = {
 ll_err ll_ew_infer(ll_infer *i)
 {
     const ll_type *x = &i->in[0];
-    bool parts = x->dtype == LL_I64 && i->op->ew == LL_EW_add; /* of whole sums (pass/exact.c) */
-    CHECK(ll_dtype_is_float(x->dtype) || parts || (x->dtype == LL_I32 && takes_integers[i->op->ew]),
+    CHECK(ll_dtype_is_float(x->dtype) || (x->dtype == LL_I32 && takes_integers[i->op->ew]),
           LL_E_SHAPE, "%s does not take %s: cast it to f32%s", i->op->name, ll_dtype_name(x->dtype),
           takes_integers[i->op->ew] ? " or i32" : "");
     i->out[0] = *x;

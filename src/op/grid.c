@@ -1,10 +1,11 @@
 /* grid, ungrid: numbers as fixed point, so that sums of them are exact (pass/exact.c).
  *
  *     grid    x, m           -> round(x 2^(bits - e)), e with m < 2^e: a whole number, held in f64,
- *                               from -2^bits to 2^bits - 1; out = u8: its level instead, 1 and
+ *                               from -2^bits to 2^bits - 1; odd = 1: the odd number beside it, and
+ *                               0 of 0 only (base/num.h); out = u8: its level instead, 1 and
  *                               the exponent of its largest power of two (1 also where x is so
  *                               small that nothing is left of it), and 0 of 0
- *     ungrid  z, m1 [, m2]   -> z 2^(e1 + e2 - bits), rounded once (of i64: to f64 first)
+ *     ungrid  z, m1 [, m2]   -> z 2^(e1 + e2 - bits), rounded once
  *
  * m are the largest magnitudes of parts of x (absmax); the spec says which element of them belongs
  * to which of x: "nhwc,n->nhwc" has one for each image, "nhwf,n,f->nhwf" two for each element. A
@@ -49,6 +50,11 @@ static ll_err loops(const void *attr, int n_in, const ll_type *, char dims[LL_DI
 }
 
 static const ll_op grid;
+static const ll_attr_field attrs[] = {LL_FIELD(ll_grid_attr, spec, LL_A_SPEC),
+                                      LL_FIELD(ll_grid_attr, bits, LL_A_INT),
+                                      LL_FIELD(ll_grid_attr, out, LL_A_DTYPE),
+                                      LL_FIELD(ll_grid_attr, odd, LL_A_BITS),
+                                      {0}};
 
 static ll_err infer(ll_infer *i)
 {
@@ -56,14 +62,15 @@ static ll_err infer(ll_infer *i)
     CHECK(i->n_in >= 2 && i->n_in <= 1 + MOST_SCALES, LL_E_ARG,
           "%d operands, want a tensor and 1 or %d scales", i->n_in, MOST_SCALES);
     for (int k = 0; k < i->n_in; k++)
-        CHECK(ll_dtype_is_float(i->in[k].dtype) ||
-                  (i->op != &grid && !k && i->in[k].dtype == LL_I64),
-              LL_E_ARG, "operand %d is %s, want a float type", k, ll_dtype_name(i->in[k].dtype));
+        CHECK(ll_dtype_is_float(i->in[k].dtype), LL_E_ARG, "operand %d is %s, want a float type", k,
+              ll_dtype_name(i->in[k].dtype));
     CHECK((unsigned)a->out < LL_N_DTYPE &&
               (ll_dtype_is_float(a->out) || (i->op == &grid && a->out == LL_U8)),
           LL_E_ARG, "the result must be of a float type");
-    CHECK(a->bits >= 1 && a->bits <= 60, LL_E_ARG, "bits is %lld, want 1 to 60",
+    CHECK(a->bits >= 1 && a->bits <= 100, LL_E_ARG, "bits is %lld, want 1 to 100",
           (long long)a->bits);
+    CHECK(!a->odd || (a->odd == 1 && i->op == &grid && a->out == LL_F64), LL_E_ARG,
+          "odd is %lld, want 1 of grid in f64, or 0", (long long)a->odd);
     TRY(ll_infer_dims(i));
     i->out[0].dtype = a->out;
     return LL_OK;
@@ -71,8 +78,8 @@ static ll_err infer(ll_infer *i)
 
 #define GRID_OP(fn, operands)                                                                      \
     LL_REF_OP(fn, OTHER, operands, 1, .scratch = grid_cpu_scratch),                                \
-        LL_ATTRS(ll_grid_attr, spec, bits, out), .loops = loops, .infer = infer, .flop = 2,        \
-                                                 .no_grad = true, .f64 = true
+        .attr_size = sizeof(ll_grid_attr), .attrs = attrs, .loops = loops, .infer = infer,         \
+        .flop = 2, .no_grad = true, .f64 = true
 
 static const ll_op grid = {
     GRID_OP(grid, 2),
@@ -83,8 +90,8 @@ static const ll_op grid = {
                "f32[2,3], f32[3,2]> {spec=\"ab,ba->ab\", bits=21, out=f64}",
                "f32[0,3], f32[3]> {spec=\"ab,b->ab\", bits=21, out=f64}",
                "f32[3,9001], f32[9001]> {spec=\"ab,b->ab\", bits=21, out=f64}",
-               "f32[3,150], f32[3]> {spec=\"ab,a->ab\", bits=22, out=f64}",
-               "f64[3,150], f64[3]> {spec=\"ab,a->ab\", bits=22, out=f64}",
+               "f32[3,150], f32[3]> {spec=\"ab,a->ab\", bits=40, out=f64, odd=1}",
+               "f64[3,150], f64[3]> {spec=\"ab,a->ab\", bits=36, out=f64, odd=1}",
                "f32[3,7], f32[7]> {spec=\"ab,b->ab\", bits=60, out=u8}"},
 };
 
@@ -92,10 +99,10 @@ static const ll_op ungrid = {
     GRID_OP(ungrid, -1),
     .trials = {"f64[2,5,2,3], f32[2]>, f32[3]> {spec=\"nhwf,n,f->nhwf\", bits=40, out=f32}",
                "f64[3,700], f32[700]> {spec=\"ab,b->ab\", bits=45, out=f32}",
-               "i64[2,90,50,3], f32[2]>, f32[3]> {spec=\"nhwf,n,f->nhwf\", bits=40, out=f32}",
+               "f64[2,90,50,3], f32[2]>, f32[3]> {spec=\"nhwf,n,f->nhwf\", bits=40, out=f32}",
                "f64[2,3,5,4], f32[2,5,3]>, f32[2,4,3]> {spec=\"bhts,bth,bsh->bhts\", bits=44, "
                "out=f32}",
-               "i64[3,150], f32[3]>, f32[150]> {spec=\"ab,a,b->ab\", bits=44, out=f32}",
+               "f64[3,150], f32[3]>, f32[150]> {spec=\"ab,a,b->ab\", bits=44, out=f32}",
                "f64[5], f32[5]>, f32[]> {spec=\"a,a,->a\", bits=30, out=f32}",
                "f64[], f32[]> {spec=\",->\", bits=50, out=f32}",
                "f32[5,7,3], f32[3,5]> {spec=\"abc,ca->abc\", bits=1, out=f32}",
@@ -122,9 +129,10 @@ static ll_grid_attr attr_of(int n_dim, const ll_grid_scale *scale, int n_scale, 
     return a;
 }
 
-ll_val ll_to_grid(ll_graph *g, ll_val x, const ll_grid_scale *m, int bits, ll_dtype out)
+ll_val ll_to_grid(ll_graph *g, ll_val x, const ll_grid_scale *m, int bits, bool odd, ll_dtype out)
 {
     ll_grid_attr a = attr_of(ll_graph_shape(g, x).n, m, 1, bits, out);
+    a.odd = odd;
     return LL_EMIT(g, &grid, &a, x, m->value);
 }
 

@@ -64,10 +64,10 @@ static ll_err infer(ll_infer *i)
           ll_dtype_name(i->in[1].dtype));
     CHECK(t == LL_F64 || t == LL_F32 || t == LL_BF16, LL_E_ARG,
           "operands are %s, want f64, f32 or bf16", ll_dtype_name(t));
-    TRY(ll_check_whole(m->bits, t));
-    CHECK((m->bits ? m->out == LL_I64 : m->out == t) || (t == LL_BF16 && m->out == LL_F32),
-          LL_E_ARG, "operands are %s and the result %s, want the same type, or f32 of bf16",
-          ll_dtype_name(t), ll_dtype_name(m->out));
+    TRY(ll_check_bits(m->bits, t));
+    CHECK(m->out == t || (t == LL_BF16 && m->out == LL_F32), LL_E_ARG,
+          "operands are %s and the result %s, want the same type, or f32 of bf16", ll_dtype_name(t),
+          ll_dtype_name(m->out));
     TRY(ll_infer_dims(i));
     i->out[0].dtype = m->out;
     return LL_OK;
@@ -156,7 +156,9 @@ const ll_op ll_op_matmul = {
                "f32[2,5,7], f32[2,5,3,1,4] {spec=\"btc,btzhd->zhdc\", out=f32}",
                "f32[3,1,5], f32[5,3,2] {spec=\"amk,kan->nam\", out=f32}",
                "f32[7], f32[7] {spec=\"k,k->\", out=f32}",
-               "f32[4,0], f32[0,3] {spec=\"mk,kn->mn\", out=f32}"},
+               "f32[4,0], f32[0,3] {spec=\"mk,kn->mn\", out=f32}",
+               "f64[70,300], f64[300,67] {spec=\"mk,kn->mn\", out=f64, bits=38}",
+               "f64[3,5,9], f64[5,3,2,9] {spec=\"akm,kanm->nam\", out=f64, bits=32}"},
 };
 
 const ll_op *const ll_ops_matmul[] = {&ll_op_matmul, NULL};

@@ -9,8 +9,8 @@ ll_val ll_accum(ll_graph *g, ll_val x);
 /* Shapes from text: no negative dimension, and a number of elements that can be counted. */
 ll_err ll_check_shape(const ll_shape *s);
 ll_err ll_check_dim(int64_t dim, const ll_shape *s);
-/* Operands of type t may be whole numbers of so many bits (base/num.h); 0: they are not. */
-ll_err ll_check_whole(int64_t bits, ll_dtype t);
+/* Products of type t may be rounded to multiples of 2^bits (base/num.h); 0: they are not. */
+ll_err ll_check_bits(int64_t bits, ll_dtype t);
 /* "ab_d->ab_d", or "ab_d->abd": of an op that works along dim. */
 ll_err ll_dim_loops(int64_t dim, const ll_type *in, bool drop, char dims[LL_DIMS_TEXT]);
 
@@ -55,7 +55,7 @@ typedef struct ll_grid_scale {
 } ll_grid_scale;
 /* x as fixed point of so many bits, whole numbers in f64 (or their levels, in u8), and back
  * (op/grid.c). */
-ll_val ll_to_grid(ll_graph *g, ll_val x, const ll_grid_scale *m, int bits, ll_dtype out);
+ll_val ll_to_grid(ll_graph *g, ll_val x, const ll_grid_scale *m, int bits, bool odd, ll_dtype out);
 ll_val ll_from_grid(ll_graph *g, ll_val z, const ll_grid_scale *m, int n_scale, int bits,
                     ll_dtype out);
 /* For each result of a product with this spec its largest term, as a power of two (op/reach.c). */

@@ -37,11 +37,12 @@ ll_err ll_check_dim(int64_t dim, const ll_shape *s)
     return LL_OK;
 }
 
-ll_err ll_check_whole(int64_t bits, ll_dtype t)
+ll_err ll_check_bits(int64_t bits, ll_dtype t)
 {
-    CHECK(bits >= 0 && bits <= LL_WHOLE_BITS, LL_E_ARG, "operands of %lld bits, want up to %d",
-          (long long)bits, LL_WHOLE_BITS);
-    CHECK(!bits || t == LL_F64, LL_E_ARG, "whole numbers are held in f64, not in %s",
+    CHECK(!bits || (bits >= 2 && bits <= LL_MOST_ROUNDED), LL_E_ARG,
+          "products rounded to multiples of 2^%lld, want 2^2 to 2^%d", (long long)bits,
+          LL_MOST_ROUNDED);
+    CHECK(!bits || t == LL_F64, LL_E_ARG, "products of %s are not rounded, those of f64 are",
           ll_dtype_name(t));
     return LL_OK;
 }

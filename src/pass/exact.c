@@ -1,35 +1,33 @@
 /* exact.c: sums whose bits do not depend on their order, and so not on the mesh.
  *
  * Floating-point sums depend on their order, and every way of cutting a sum over ranks or threads
- * is another one. Here sums are made exact instead: of each node that sums (its loop dims say so),
- * the operands are rounded to fixed point, whole numbers small enough that all products and sums of
- * the node are below 2^62, which 64 bits hold, or 2^53, which f64 does. An exact sum is the same in
- * any order: cut anyhow, by any collective, on any number of threads. Then the result is rounded,
- * once.
+ * is another one. Here the operands of each node that sums (its loop dims say so) are rounded to
+ * fixed point, whole numbers in f64, and the terms so that all sums of them are exact: the same in
+ * any order, cut anyhow, by any collective, on any number of threads. The result is rounded once.
  *
  *     y = matmul(x, w)   becomes   mx = absmax(x), mw = absmax(w)       per row, per column
- *                                  z  = matmul(grid(x, mx), grid(w, mw))    in i64, exact
+ *                                  z  = matmul(grid(x, mx), grid(w, mw))    in f64, exact
  *                                  y  = ungrid(z, mx, mw)
  *
- * 1. With K terms in a sum, an operand has q bits: 2 q + log2 K <= 62 for a product of two (no more
- *    than 23; or, where K is so small that f64 leaves more, <= 53), q + log2 K <= 53 for a plain
- *    sum. They are counted from the largest magnitude of all elements that
- *    meet in one result: there is a scale for each row, filter or channel, as far as the result
- *    walks the operand's loops one for one.
+ * 1. Products of two are rounded, each by itself, to multiples of a power of two such that f64
+ *    holds the sum of K of them: by where the sum starts, a multiply-add a term (base/num.h).
+ *    Factors are odd numbers of up to 40 bits, with log2 K 52 at most. Plain sums are of q bits, q
+ *    + log2 K <= 53. Bits are counted from the largest magnitude of all elements that meet in one
+ *    result: there is a scale for each row, filter or channel, as far as the result walks the
+ *    operand's loops one for one. K is that of the whole sum, so that all ranks round alike.
  * 2. What sums only in its kernel (softmax, norms, attention) is expanded first, always: a serial
  *    run does what a cut one does. Windows that overlap sum in a fixed order.
  * 3. The graph is simplified before it is cut. No later pass may change arithmetic by what a cut
- *    has left: simplifying again finds nothing, and fused chains round as single ops do.
- *    A mean is rounded once too: its sum stays in f64 until it is scaled.
+ *    has left: simplifying again finds nothing, and fused chains round as single ops do. A mean is
+ *    rounded once too: its sum stays in f64 until it is scaled.
  * 4. Partial sums are never read: ungrid is not linear, and ll_place lets no partial value through
- *    a linear op. Sums over ranks are of whole numbers, in each micro-batch.
- * 5. An operand keeps its bits below the largest of its group: what is 2^q times smaller is lost.
- *    For a group as a whole that is about what f32 keeps, unless its largest elements meet zeros.
- *    Where results have too few bits left (pass/exact_guard.c), a scale is made infinite, and the
- *    session makes the step again, wide: each operand in limbs, of q bits each, of what the limbs
- *    before it leave; products of limbs p and q with p + q below their number, each exact, are
- *    added up in f64, in one order. So all that f32 holds over WIDE bits counts; it takes ten times
- *    as long.
+ *    a linear op. Sums over ranks are made in each micro-batch.
+ * 5. What is 2^40 times smaller than the largest of its group is lost. Where results have less
+ *    left than f32's (pass/exact_guard.c), the session makes the step again, wide: each operand in
+ *    limbs, each of what the limbs before it leave, of so few bits, 2 q + log2 K <= 53, that
+ *    products need no rounding; those of limbs p and q with p + q below their number are added up
+ *    in f64, in one order. So all that f32 holds over WIDE bits counts; it takes ten times as
+ *    long.
  * 6. What is between the sums of a wide step is f64 too, until gradients are summed over
  *    micro-batches: expansions take differences of what is nearly equal (a row less its mean),
  *    which kernels make of numbers that were never rounded to f32.
@@ -41,9 +39,11 @@
 
 #include <math.h>
 
-/* f64 holds whole numbers up to 2^WIDTH, and sums of products are 64-bit numbers up to 2^LONG where
- * f64 would leave operands fewer than ENOUGH bits; fewer than LEAST are no longer f32. */
-enum { WIDTH = 53, LONG = 62, MOST = 50, ENOUGH = 24, LEAST = 11, WIDE = 96, MOST_LIMBS = 9 };
+/* f64 holds whole numbers up to 2^WIDTH, of which operands have MOST bits. Factors of products that
+ * are rounded have FINE, or so many fewer that rounding K products up leaves their sum below
+ * 2^(51 + rounded): K ((2^bits - 1)^2 + 2^(rounded - 1)) <= K 4^bits where rounded <= bits + 1,
+ * which is bits + log2 K <= ROUNDED. Fewer than LEAST are no longer f32. */
+enum { WIDTH = 53, MOST = 50, ROUNDED = 52, FINE = 40, LEAST = 11, WIDE = 96, MOST_LIMBS = 9 };
 
 /* ---- before placing ---- */
 
@@ -94,30 +94,42 @@ static double terms(const ll_graph *g, const ll_node *n, const ll_loops *l)
     return any ? k : 0;
 }
 
-/* The field that tells the op that its operands are whole numbers, and its result i64; or NULL. */
-static const ll_attr_field *whole_field(const ll_op *op)
+/* The field that tells the op to round its products; or NULL. */
+static const ll_attr_field *rounding_field(const ll_op *op)
 {
     const ll_attr_field *f = op->attrs;
     while (f && f->name && f->kind != LL_A_BITS) f++;
     return f && f->name ? f : NULL;
 }
 
-/* whole: its sums are 64-bit numbers. */
-static ll_err bits_for(const ll_graph *g, const ll_node *n, double k, int *bits, int *n_factor,
-                       bool *whole)
+/* How a node's sums of k terms are made. */
+typedef struct sums {
+    int n_factor, bits; /* of an operand */
+    int limbs;
+    int rounded; /* products are to multiples of 2^rounded; 0: they are not */
+} sums;
+
+static ll_err sums_of(const ll_gridder *c, int i, double k, sums *s)
 {
-    *n_factor = 0;
-    for (int i = 0; i < n->n_in; i++) *n_factor += ll_dtype_is_float(ll_graph_dtype(g, n->in[i]));
-    CHECK(*n_factor == 1 || *n_factor == 2, LL_E_GRAPH,
-          "%s multiplies %d operands: exact sums are of one or two", n->name, *n_factor);
-    *bits = (WIDTH - (int)ceil(log2(k))) / *n_factor;
-    if (*bits > MOST) *bits = MOST;
-    *whole = *n_factor == 2 && *bits < ENOUGH && whole_field(n->op);
-    if (*whole) *bits = (LONG - (int)ceil(log2(k))) / 2;
-    if (*whole && *bits > LL_WHOLE_BITS) *bits = LL_WHOLE_BITS;
-    CHECK(*bits >= LEAST, LL_E_GRAPH,
+    const ll_graph *g = c->p->g;
+    const ll_node *n = &g->nodes[i];
+    int log_k = (int)ceil(log2(k));
+    *s = (sums){.limbs = 1};
+    for (int o = 0; o < n->n_in; o++) s->n_factor += ll_dtype_is_float(ll_graph_dtype(g, n->in[o]));
+    CHECK(s->n_factor == 1 || s->n_factor == 2, LL_E_GRAPH,
+          "%s multiplies %d operands: exact sums are of one or two", n->name, s->n_factor);
+    /* Products of an update (Muon's) are always wide: it comes after the loss was looked at. */
+    bool wide = c->wide || (s->n_factor == 2 && !c->p->micro[i]);
+    s->bits = (WIDTH - log_k) / s->n_factor;
+    if (s->n_factor == 2 && !wide && rounding_field(n->op)) {
+        s->bits = ROUNDED - log_k < FINE ? ROUNDED - log_k : FINE;
+        s->rounded = 2 * s->bits + log_k - (ROUNDED - 1);
+    }
+    if (s->bits > MOST) s->bits = MOST;
+    CHECK(s->bits >= LEAST, LL_E_GRAPH,
           "%s sums %.3g terms, of which exact mode would keep %d bits: use a smaller micro-batch",
-          n->name, k, *bits);
+          n->name, k, s->bits);
+    if (wide) s->limbs = (WIDE + s->bits - 1) / s->bits;
     return LL_OK;
 }
 
@@ -236,7 +248,7 @@ static ll_err copy_node(ll_gridder *c, int i, const ll_loops *l)
 /* A limb of operand x of node i, which lies as `from`: its scales, and itself as fixed point in
  * layout want. m: the scales, by dimensions of the node's result; own: by those of x. */
 static ll_err grid_limb(ll_gridder *c, int i, int operand, const ll_loops *l, ll_val x,
-                        const ll_layout *from, const ll_layout *want, int bits, ll_limb *out)
+                        const ll_layout *from, const ll_layout *want, const sums *s, ll_limb *out)
 {
     ll_graph *to = c->rw.to;
     ll_layout least = {0};
@@ -259,14 +271,14 @@ static ll_err grid_limb(ll_gridder *c, int i, int operand, const ll_loops *l, ll
     ll_layout made = least;
     made.max = (ll_axes)(ll_layout_axes(from) & ~ll_layout_axes(&least));
     ll_gridder_set(c, out->own.value, &made, &least);
-    out->x = ll_to_grid(to, x, &out->own, bits, LL_F64);
+    out->x = ll_to_grid(to, x, &out->own, s->bits, s->rounded, LL_F64);
     TRY(ll_graph_check(to));
     ll_gridder_set(c, out->x, want, want);
     return ll_gridder_cut(c, want, c->p->micro[i]);
 }
 
-/* An operand of node i as n limbs, each what those before it leave. */
-static ll_err grid_operand(ll_gridder *c, int i, int operand, const ll_loops *l, int bits, int n,
+/* An operand of node i as limbs, each what those before it leave. */
+static ll_err grid_operand(ll_gridder *c, int i, int operand, const ll_loops *l, const sums *s,
                            ll_limb *out)
 {
     ll_graph *to = c->rw.to;
@@ -276,10 +288,10 @@ static ll_err grid_operand(ll_gridder *c, int i, int operand, const ll_loops *l,
     bool stored = ll_value_of(c->p->g, old)->node < 0 &&
                   !ll_layout_equal(&c->p->made[old.id], &c->p->seen[old.id]);
     ll_layout from = stored ? c->p->made[old.id] : want;
-    for (int k = 0; k < n; k++) {
-        TRY(grid_limb(c, i, operand, l, x, &from, &want, bits, &out[k]));
-        if (k + 1 == n) break;
-        ll_val taken = ll_from_grid(to, out[k].x, &out[k].own, 1, bits, ll_graph_dtype(to, x));
+    for (int k = 0; k < s->limbs; k++) {
+        TRY(grid_limb(c, i, operand, l, x, &from, &want, s, &out[k]));
+        if (k + 1 == s->limbs) break;
+        ll_val taken = ll_from_grid(to, out[k].x, &out[k].own, 1, s->bits, ll_graph_dtype(to, x));
         TRY(put(c, i, taken, &want, &want));
         x = ll_sub(to, x, taken); /* exact: what is left of its bits */
         TRY(put(c, i, x, &want, &want));
@@ -309,15 +321,15 @@ static ll_err whole_layout(const ll_gridder *c, ll_val y, ll_layout *out)
     return LL_OK;
 }
 
-/* The node on one limb of each operand; whole: its sums are 64-bit numbers. */
-static ll_err make_sum(ll_gridder *c, int i, const ll_val *in, int bits, bool whole, ll_val *z)
+/* The node on one limb of each operand. */
+static ll_err make_sum(ll_gridder *c, int i, const ll_val *in, int rounded, ll_val *z)
 {
     const ll_node *n = &c->p->g->nodes[i];
     const ll_layout *made = &c->p->made[n->out[0].id];
     ll_arena *arena = c->rw.to->arena;
-    const void *own = ll_attr_retype(arena, n, whole ? LL_I64 : LL_F64);
+    const void *own = ll_attr_retype(arena, n, LL_F64);
     char *attr = (char *)ll_arena_copy(arena, own, n->op->attr_size);
-    if (whole) *(int64_t *)(void *)(attr + whole_field(n->op)->offset) = bits;
+    if (rounded) *(int64_t *)(void *)(attr + rounding_field(n->op)->offset) = rounded;
     TRY(ll_emit_all(c->rw.to, n->op, attr, in, n->n_in, z));
     place_as(c, i);
     ll_gridder_set(c, *z, made, made);
@@ -329,13 +341,11 @@ static ll_err grid_node(ll_gridder *c, int i, const ll_loops *l, double k)
     ll_graph *to = c->rw.to;
     const ll_node *n = &c->p->g->nodes[i];
     ll_val in[LL_MAX_IN], y = n->out[0], sum = {0};
-    int bits, n_factor, at[2] = {0}, f = 0;
-    bool whole;
-    TRY(bits_for(c->p->g, n, k, &bits, &n_factor, &whole));
-    if (n_factor == 2 && (!c->p->bits || bits < c->p->bits)) c->p->bits = bits;
-    /* Products of an update (Muon's) are always wide: it comes after the loss was looked at. */
-    bool wide = c->wide || (n_factor == 2 && !c->p->micro[i]);
-    int limbs = wide ? (WIDE + bits - 1) / bits : 1;
+    int at[2] = {0}, f = 0;
+    sums s;
+    TRY(sums_of(c, i, k, &s));
+    bool two = s.n_factor == 2, wide = s.limbs > 1;
+    if (two && (!c->p->bits || s.bits < c->p->bits)) c->p->bits = s.bits;
     ll_limb x[2][MOST_LIMBS];
     ll_factor factor[2];
     ll_layout held;
@@ -343,22 +353,23 @@ static ll_err grid_node(ll_gridder *c, int i, const ll_loops *l, double k)
     for (int o = 0; o < n->n_in; o++) {
         in[o] = now_of(c, i, n->in[o]);
         if (!ll_dtype_is_float(ll_graph_dtype(c->p->g, n->in[o]))) continue;
-        TRY(grid_operand(c, i, o, l, bits, limbs, x[f]));
+        TRY(grid_operand(c, i, o, l, &s, x[f]));
         factor[f] = (ll_factor){o, in[o], ll_place_wanted(c->p, i, o, l)};
         at[f++] = o;
     }
     TRY(whole_layout(c, y, &held));
     ll_dtype type = c->mean[y.id] || widens(c, i) ? LL_F64 : ll_graph_dtype(c->p->g, y);
-    for (int p = 0; p < limbs; p++)
-        for (int q = 0; q < (n_factor == 2 ? limbs - p : 1); q++) {
+    for (int p = 0; p < s.limbs; p++)
+        for (int q = 0; q < (two ? s.limbs - p : 1); q++) {
             ll_grid_scale m[2] = {x[0][p].m, x[1][q].m};
             ll_val z;
             in[at[0]] = x[0][p].x;
-            if (n_factor == 2) in[at[1]] = x[1][q].x;
-            TRY(make_sum(c, i, in, bits, whole, &z));
-            if (n_factor == 2 && !wide)
-                TRY(ll_guard_product(c, i, factor, x[0], x[1], z, &held, bits, k, m));
-            ll_val part = ll_from_grid(to, z, m, n_factor, bits * n_factor, wide ? LL_F64 : type);
+            if (two) in[at[1]] = x[1][q].x;
+            TRY(make_sum(c, i, in, s.rounded, &z));
+            if (two && !wide)
+                TRY(ll_guard_product(c, i, factor, x[0], x[1], z, &held, s.bits, k, m));
+            ll_val part =
+                ll_from_grid(to, z, m, s.n_factor, s.bits * s.n_factor, wide ? LL_F64 : type);
             TRY(put(c, i, part, &held, &held));
             if (sum.id) {
                 part = ll_add(to, sum, part);

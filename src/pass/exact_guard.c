@@ -1,12 +1,12 @@
 /* exact_guard.c: whether enough is left of the bits of exact sums (pass/exact.c, 5).
  *
- * Fixed point loses what is 2^bits below the largest of a row or column. That is no more than f32
+ * Fixed point loses what is 2^bits below the largest of a row or column. That is less than f32
  * loses, unless the largest meet zeros, or are hidden from what follows. So of every product each
  * result's largest term is looked for, beside what the largest factors of its row and column would
  * make (op/reach.c; of convolutions what a window has, times what the filter has anywhere): 2^-l of
- * that, and the result has l bits less. Where the mean of 2^l over all results is above 2^MEAN, too
- * much is lost. Gradients of parameters are judged as a whole: is the largest result near what the
- * factors could make?
+ * that, and the result has l bits less. Where that leaves less than f32 has, in the mean of 2^l
+ * over all results, too much is lost. Gradients of parameters are judged as a whole: is the largest
+ * result so far above what rounding makes of the largest factors?
  *
  * That something was lost, in any product, on any rank and in any micro-batch, makes the loss and
  * other results infinite, by a flag of its own: a comparison on the way would make a number again
@@ -15,17 +15,16 @@
 
 #include <math.h>
 
-/* Terms within 2^-ENOUGH need not be told apart, nor those that are lost altogether. In training
- * the mean is 2^3.8 at most (ResNet-18's gradients), 2^2 usually. */
-enum { ENOUGH = 4, MEAN = 5, MOST_LOST = 26 };
+/* What f32 rounds a term to, in bits; what is left of a parameter's gradient above rounding. */
+enum { TERM = 25, GOOD = 25 };
+
+/* Long sums are of many terms, of which each is rounded, in f32 as well: so much may be lost at
+ * least. Terms that are lost altogether need not be told apart. */
+enum { LEAST_LOST = 5, MOST_LOST = 40 };
 
 /* Taps of a filter differ by 2^TAPS at most, in the mean over filters (guard_taps). By chance they
  * differ by more in one of 4,000 sets of filters of 9 taps and one channel; with more, in less. */
 enum { TAPS = 16 };
-
-/* Of a parameter's gradient must be left GOOD bits above rounding, and not 2^SLACK less than its
- * factors could have made. In training there are 16 and more of 23. */
-enum { GOOD = 14, SLACK = 7 };
 
 /* Nodes emitted since `first` run where old node i does; what is no scalar lies as l says. */
 static ll_err place_since(ll_gridder *c, int first, int i, const ll_layout *l)
@@ -105,8 +104,8 @@ static ll_err lost_if_less(ll_gridder *c, int i, int first, ll_val a, ll_val b)
     return place_since(c, first, i, &(ll_layout){0});
 }
 
-/* A parameter's gradient, judged as a whole: is the largest result less than `least` of the product
- * of the largest factors? */
+/* A parameter's gradient: is the largest result less than `least` of the product of the largest
+ * factors? */
 static ll_err guard_whole(ll_gridder *c, int i, ll_val z, const ll_layout *held, int bits,
                           double least, const ll_grid_scale m[2])
 {
@@ -189,13 +188,14 @@ static ll_err level_of(ll_gridder *c, int i, const ll_loops *l, const ll_factor 
         TRY(guard_taps(c, i, x->x, &x->want, keep, n, of, &scale));
     }
     int first = g->n_node;
-    *out = ll_to_grid(g, of, &scale, LL_REACH_BITS, LL_U8);
+    *out = ll_to_grid(g, of, &scale, LL_REACH_BITS, false, LL_U8);
     TRY(ll_graph_check(g));
     return place_since(c, first, i, &lies);
 }
 
-/* Have results lost too much in the mean? */
-static ll_err guard_terms(ll_gridder *c, int i, const ll_factor x[2], const ll_limb *const limb[2])
+/* Is the mean of 2^l above `most`? */
+static ll_err guard_terms(ll_gridder *c, int i, const ll_factor x[2], const ll_limb *const limb[2],
+                          double most)
 {
     ll_graph *g = c->rw.to;
     const ll_node *n = &c->p->g->nodes[i];
@@ -208,7 +208,8 @@ static ll_err guard_terms(ll_gridder *c, int i, const ll_factor x[2], const ll_l
         in[s] = ll_value_of(c->p->g, n->in[x[s].operand])->type;
     }
     int first = g->n_node;
-    ll_val reach = n->op->reach(g, n->attr, in, level, ENOUGH);
+    /* Terms within a quarter of that need not be told apart. */
+    ll_val reach = n->op->reach(g, n->attr, in, level, (int)log2(most) - 2);
     TRY(ll_graph_check(g));
     TRY(place_by_letters(c, first, i));
     first = g->n_node;
@@ -216,7 +217,7 @@ static ll_err guard_terms(ll_gridder *c, int i, const ll_factor x[2], const ll_l
     ll_val some = ll_less(g, ll_fill(g, LL_F32, shape, 0), reach);
     ll_val least = ll_fill(g, LL_F32, shape, ldexp(1, -MOST_LOST));
     ll_val times = ll_div(g, some, ll_max(g, reach, least));
-    ll_val over = ll_sub(g, times, ll_scale(g, some, ldexp(1, MEAN)));
+    ll_val over = ll_sub(g, times, ll_scale(g, some, most));
     over = ll_cast(g, over, LL_F64);
     TRY(ll_graph_check(g));
     ll_layout lies = c->next.seen[reach.id];
@@ -231,12 +232,13 @@ ll_err ll_guard_product(ll_gridder *c, int i, const ll_factor factor[2], const l
                         const ll_grid_scale m[2])
 {
     const ll_node *n = &c->p->g->nodes[i];
-    double noise = ldexp(sqrt(k), bits - 1); /* half units, as so many add up */
-    double least = fmax(ldexp(noise, GOOD - 2 * bits), ldexp(1, -SLACK));
-    if (c->gradient[n->out[0].id]) return guard_whole(c, i, z, held, bits, least, m);
+    /* Of the largest product: factors are off by a unit, products by half of one, and k add up. */
+    double noise = sqrt(k) * (ldexp(1, -bits) + ldexp(k, -52));
+    if (c->gradient[n->out[0].id]) return guard_whole(c, i, z, held, bits, ldexp(noise, GOOD), m);
     CHECK(n->op->reach, LL_E_GRAPH, "%s: exact sums cannot tell what %s loses", n->name,
           n->op->name);
-    return guard_terms(c, i, factor, (const ll_limb *const[]){a, b});
+    return guard_terms(c, i, factor, (const ll_limb *const[]){a, b},
+                       fmax(ldexp(1 / noise, -TERM), ldexp(1, LEAST_LOST)));
 }
 
 ll_err ll_guard_results(ll_gridder *c)

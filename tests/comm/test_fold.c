@@ -42,8 +42,8 @@ static void fill(char *data, int64_t n, ll_dtype t, uint64_t stream)
         if (w[0] % 8 == 0) v = special[w[1] % 9];
         if (w[0] % 8 == 1) v *= exp2((double)(w[1] % 60) - 30);
         char e[8];
-        if (t == LL_I32 || t == LL_I64)
-            memcpy(e, &w[t == LL_I32 ? 2 : 1], ll_dtype_bytes(t));
+        if (t == LL_I32)
+            memcpy(e, &w[2], 4);
         else if (t == LL_U8)
             e[0] = (char)w[2];
         else
@@ -66,16 +66,6 @@ static void two(char *r, const char *a, const char *b, ll_dtype t, ll_reduce op)
         memcpy(&x, a, 4), memcpy(&y, b, 4);
         x += y;
         memcpy(r, &x, 4);
-        return;
-    }
-    if (t == LL_I64) {
-        int64_t x, y;
-        memcpy(&x, a, 8), memcpy(&y, b, 8);
-        if (op == LL_REDUCE_SUM)
-            x = (int64_t)((uint64_t)x + (uint64_t)y);
-        else if ((y > x) == (op == LL_REDUCE_MAX))
-            x = y;
-        memcpy(r, &x, 8);
         return;
     }
     if (op == LL_REDUCE_SUM && t == LL_U8) {

@@ -77,7 +77,7 @@ static void types(void **state)
 {
     (void)state;
     static const int64_t counts[] = {1, 17, 1000};
-    static const ll_dtype dtypes[] = {LL_F32, LL_BF16, LL_F16, LL_F64, LL_I32, LL_I64};
+    static const ll_dtype dtypes[] = {LL_F32, LL_BF16, LL_F16, LL_F64, LL_I32};
     for (const ll_algo *const *a = ll_algos(); *a; a++)
         for (size_t t = 0; t < sizeof dtypes / sizeof *dtypes; t++) {
             for (size_t k = 0; k < sizeof counts / sizeof *counts; k++)

@@ -104,20 +104,6 @@ static void test_integers(void **state)
     }
 }
 
-/* Parts of whole sums: all 64 bits. */
-static void test_whole(void **state)
-{
-    (void)state;
-    enum { N = 1031 };
-    int64_t x[2][N], y[N];
-    ll_tensor in[2] = {{x[0], LL_I64, LL_SHAPE(N)}, {x[1], LL_I64, LL_SHAPE(N)}};
-    ll_tensor out = {y, LL_I64, LL_SHAPE(N)};
-    for (int64_t i = 0; i < N; i++) x[0][i] = (1LL << 61) - i, x[1][i] = i % 2 ? 1 : -(1LL << 60);
-    ll_kcall c = {.n_in = 2, .n_out = 1, .in = in, .out = &out, .threads = 2};
-    assert_int_equal(add_cpu(&c), LL_OK);
-    for (int i = 0; i < N; i++) assert_true(y[i] == x[0][i] + x[1][i]);
-}
-
 static void test_casts(void **state)
 {
     (void)state;
@@ -248,11 +234,10 @@ static void test_accum(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_sizes),     cmocka_unit_test(test_types),
-        cmocka_unit_test(test_integers),  cmocka_unit_test(test_whole),
-        cmocka_unit_test(test_casts),     cmocka_unit_test(test_odd_numbers),
-        cmocka_unit_test(test_nan_stays), cmocka_unit_test(test_vecmath),
-        cmocka_unit_test(test_accum),
+        cmocka_unit_test(test_sizes),       cmocka_unit_test(test_types),
+        cmocka_unit_test(test_integers),    cmocka_unit_test(test_casts),
+        cmocka_unit_test(test_odd_numbers), cmocka_unit_test(test_nan_stays),
+        cmocka_unit_test(test_vecmath),     cmocka_unit_test(test_accum),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /* Matrix products against a plain triple loop in double: every transpose, ragged sizes, all element
  * types, one to three threads, and the same bits when run again; f64 on whole numbers: the exact
- * result, which is int64 where they are told to be whole. */
+ * result, and of odd ones of 40 bits, from a start (base/num.h), the sum of products that are
+ * rounded one by one. */
 #include "kern/cpu/gemm_int.h"
 #include "base/rng.h"
 
@@ -29,15 +30,37 @@ static void check_guard(char *p, size_t bytes)
     free(p - GUARD);
 }
 
-/* f64: whole numbers of as many bits as leave sums of k products exact, both ends among them; i64:
- * up to 2^61. */
+enum { ODD_BITS = 40 };
+static int rounded_for(int64_t k)
+{
+    return 2 * ODD_BITS + (k > 1 ? (int)ceil(log2((double)k)) : 0) - 51;
+}
+
+/* Odd numbers of either sign and all sizes, both ends and zeros among them. */
+static void fill_odd(double *x, int64_t n, uint64_t stream)
+{
+    for (int64_t i = 0; i < n; i++) {
+        double size = ldexp(1, (int)ll_below_at(SEED, stream + 50, (uint64_t)i, ODD_BITS));
+        double v = 2 * (double)ll_uniform_at(SEED, stream, (uint64_t)i) - 1;
+        v = copysign(2 * floor(fabs(v) * size) + 1, v);
+        x[i] = i % 7 == 3 ? 0x1p40 - 1 : i % 11 == 5 ? 1 - 0x1p40 : i % 13 == 6 ? 0 : v;
+    }
+}
+
+/* Multiples of 2^rounded, as sums of others may be. */
+static void fill_sums(double *x, int64_t n, int rounded, uint64_t stream)
+{
+    for (int64_t i = 0; i < n; i++)
+        x[i] = ldexp((double)ll_below_at(SEED, stream, (uint64_t)i, 1u << 31) - 0x1p30, rounded);
+}
+
+/* f64: whole numbers of as many bits as leave sums of k products exact, both ends among them. */
 static void fill(void *x, ll_dtype t, int64_t n, int64_t k, uint64_t stream)
 {
     double top = 0x1p23;
     while ((double)k * top * top > 0x1p53) top /= 2;
     for (int64_t i = 0; i < n; i++) {
         double v = 2 * (double)ll_uniform_at(SEED, stream, (uint64_t)i) - 1;
-        if (t == LL_I64) v = rint(v * 0x1p61);
         if (t == LL_F64) v = i % 7 == 3 ? -top : i % 11 == 5 ? top - 1 : rint(v * (top - 1));
         ll_store(x, t, i, v);
     }
@@ -59,20 +82,24 @@ static int64_t extent(int64_t rows, int64_t cols, int64_t rs, int64_t cs)
     return rows && cols ? (rows - 1) * rs + (cols - 1) * cs + 1 : 0;
 }
 
-static void compare_whole(const ll_gemm_call *g, const int64_t *before, const char *what)
+/* Against whole numbers of 128 bits, each product rounded to nearest: there are no ties. */
+static void compare_rounded(const ll_gemm_call *g, int rounded, const double *before,
+                            const char *what)
 {
     const double *a = (const double *)g->a, *b = (const double *)g->b;
     for (int64_t i = 0; i < g->m; i++)
         for (int64_t j = 0; j < g->n; j++) {
-            int64_t at = i * g->c_rs + j * g->c_cs, want = g->add ? before[at] : 0;
-            for (int64_t p = 0; p < g->k; p++)
-                want +=
-                    (int64_t)a[i * g->a_rs + p * g->a_cs] * (int64_t)b[p * g->b_rs + j * g->b_cs];
-            int64_t got = ((const int64_t *)g->c)[at];
+            int64_t at = i * g->c_rs + j * g->c_cs, sum = 0;
+            for (int64_t p = 0; p < g->k; p++) {
+                __int128 x = (int64_t)a[i * g->a_rs + p * g->a_cs];
+                x *= (int64_t)b[p * g->b_rs + j * g->b_cs];
+                sum += (int64_t)((x + ((__int128)1 << (rounded - 1))) >> rounded);
+            }
+            double got = ((const double *)g->c)[at], want = ldexp((double)sum, rounded);
+            if (g->add) want += before[at];
             if (got != want)
-                fail_msg("%s %lldx%lldx%lld at %lld,%lld: %lld, want %lld", what, (long long)g->m,
-                         (long long)g->n, (long long)g->k, (long long)i, (long long)j,
-                         (long long)got, (long long)want);
+                fail_msg("%s %lldx%lldx%lld at %lld,%lld: %a, want %a", what, (long long)g->m,
+                         (long long)g->n, (long long)g->k, (long long)i, (long long)j, got, want);
         }
 }
 
@@ -99,10 +126,11 @@ static void compare(const ll_gemm_call *g, ll_dtype in, ll_dtype out, const void
 }
 
 static void run_one(int64_t m, int64_t n, int64_t k, int layout, ll_dtype from, ll_dtype to,
-                    bool whole, bool add, int threads)
+                    bool rounds, bool add, int threads)
 {
     ll_gemm_call g = {.m = m, .n = n, .k = k, .add = add, .f64 = from == LL_F64};
-    if (whole) g.whole = LL_WHOLE_BITS, to = LL_I64;
+    const int rounded = rounded_for(k);
+    if (rounds) g.start = ll_sum_start(rounded);
     g.bf16 = from == LL_BF16, g.bf16_out = to == LL_BF16;
     g.threads = threads;
     strides(m, k, layout & 1, layout, &g.a_rs, &g.a_cs);
@@ -114,10 +142,12 @@ static void run_one(int64_t m, int64_t n, int64_t k, int layout, ll_dtype from, 
     size_t scratch = threads ? ll_gemm_scratch(&g) : ll_gemm_serial_scratch(&g);
     char *a = malloc((size_t)na * in), *b = malloc((size_t)nb * in); /* the sanitizer's to guard */
     char *c = guarded((size_t)nc * out), *s = guarded(scratch), *again = guarded((size_t)nc * out);
-    fill(a, from, na, whole ? 1 : k, 1);
-    fill(b, from, nb, whole ? 1 : k, 2);
+    fill(a, from, na, k, 1);
+    fill(b, from, nb, k, 2);
+    if (rounds) fill_odd((double *)(void *)a, na, 1), fill_odd((double *)(void *)b, nb, 2);
     memset(c, 0xff, (size_t)nc * out); /* NaN */
     if (add) fill(c, to, nc, k, 3);
+    if (add && rounds) fill_sums((double *)(void *)c, nc, rounded, 3);
     char *before = malloc((size_t)nc * out + 1);
     memcpy(before, c, (size_t)nc * out);
     memcpy(again, c, (size_t)nc * out);
@@ -126,10 +156,11 @@ static void run_one(int64_t m, int64_t n, int64_t k, int layout, ll_dtype from, 
     memset(s, 0xff, scratch);
     run(&g);
     char what[80];
-    snprintf(what, sizeof what, "layout %d %s%s to %s%s threads %d", layout, whole ? "whole " : "",
-             ll_dtype_name(from), ll_dtype_name(to), add ? " add" : "", threads);
-    if (whole)
-        compare_whole(&g, (const int64_t *)(void *)before, what);
+    snprintf(what, sizeof what, "layout %d %s%s to %s%s threads %d", layout,
+             rounds ? "rounded " : "", ll_dtype_name(from), ll_dtype_name(to), add ? " add" : "",
+             threads);
+    if (rounds)
+        compare_rounded(&g, rounded, (const double *)(void *)before, what);
     else
         compare(&g, from, to, before, what);
     g.c = again;
@@ -147,8 +178,8 @@ static void run_one(int64_t m, int64_t n, int64_t k, int layout, ll_dtype from, 
 static void one(int64_t m, int64_t n, int64_t k, int layout, ll_dtype from, ll_dtype to, bool add,
                 int threads)
 {
-    for (int whole = 0; whole < 1 + (from == LL_F64); whole++)
-        run_one(m, n, k, layout, from, to, whole, add, threads);
+    for (int rounds = 0; rounds < 1 + (from == LL_F64); rounds++)
+        run_one(m, n, k, layout, from, to, rounds, add, threads);
 }
 
 /* Every small size with a few layouts each: all edges of a tile. */
@@ -213,7 +244,6 @@ static void test_scratch(void **state)
         int64_t *s[] = {&g.a_rs, &g.a_cs, &g.b_rs, &g.b_cs, &g.c_rs, &g.c_cs};
         for (int j = 0; j < 6; j++) *s[j] = strides[r[6 + j] % 10];
         g.bf16 = r[12] & 1, g.bf16_out = r[12] & 2, g.f64 = !(r[12] & 3) && r[12] & 4;
-        g.whole = g.f64 && r[12] & 8 ? LL_WHOLE_BITS : 0;
         ll_gemm_call small = g;
         small.m = r[13] % (g.m + 1), small.n = r[14] % (g.n + 1), small.k = r[15] % (g.k + 1);
         assert_true(ll_gemm_serial_scratch(&small) <= ll_gemm_serial_scratch(&g));
@@ -229,9 +259,8 @@ int main(void)
         cmocka_unit_test(test_thin),
         cmocka_unit_test(test_scratch),
     };
-    const ll_gemm_kind *bf16 = ll_gemm_bf16(), *whole = ll_gemm_whole();
-    printf("seed %d; tiles: %s, %s, %s, %s\n", SEED, ll_gemm_f32.name,
-           bf16 ? bf16->name : "bf16 as f32", ll_gemm_f64.name,
-           whole ? whole->name : "whole as f64");
+    const ll_gemm_kind *bf16 = ll_gemm_bf16();
+    printf("seed %d; tiles: %s, %s, %s\n", SEED, ll_gemm_f32.name,
+           bf16 ? bf16->name : "bf16 as f32", ll_gemm_f64.name);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -39,6 +39,15 @@ static inline size_t bytes_of(const ll_type *t)
     return (size_t)ll_numel(&t->shape) * ll_dtype_bytes(t->dtype);
 }
 
+/* Whether products are rounded, which are of odd numbers then (base/num.h). */
+static inline bool rounds(const trial *t)
+{
+    for (const ll_attr_field *f = t->op->attrs; f && f->name; f++)
+        if (!strcmp(f->name, "bits") && f->kind == LL_A_BITS)
+            return *(const int64_t *)(const void *)((const char *)t->attr + f->offset);
+    return false;
+}
+
 static inline double draw(const trial *t, int operand, int64_t i, uint64_t salt)
 {
     uint64_t stream = ll_stream(t->text, 1000 * salt + (uint64_t)operand);
@@ -46,6 +55,8 @@ static inline double draw(const trial *t, int operand, int64_t i, uint64_t salt)
         return (double)ll_below_at(seed, stream, (uint64_t)i,
                                    (uint64_t)(t->limit[operand] ? t->limit[operand] : 3));
     double v = ll_normal_at(seed, stream, (uint64_t)i);
+    if (rounds(t))
+        return i % 7 == 3 ? 0 : copysign(2 * floor(fmin(fabs(v) * 0x1p36, 0x1p39 - 1)) + 1, v);
     if (whole_numbers) return t->limit[operand] ? fabs(rint(1e3 * v)) + 1 : rint(1e3 * v);
     if (wild && i % 3001 == 3) return 1e7 * fabs(v);
     if (wild && i % 3001 == 5) return 1e-39 * fabs(v);

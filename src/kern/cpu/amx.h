@@ -1,4 +1,4 @@
-/* amx.h: x86-64's matrix instructions, for gemm_amx.c and gemm_whole.c. A tile register holds 16
+/* amx.h: x86-64's matrix instructions, for gemm_amx.c. A tile register holds 16
  * rows of 64 bytes. Packed operands are tiles of 1 KiB, of 16 rows (or columns), whose words have
  * several neighbours along k each: word k of row i is at 64 i + 4 k of A's tile, and of column j at
  * 64 k + 4 j of B's. Which of k share a word A and B need only agree on. */

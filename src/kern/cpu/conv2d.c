@@ -10,9 +10,9 @@
  *              16 x 16 or 32 x 32 pixels; likewise
  *     plain    the reference: needs no room, and is slow
  *
- * f32, f64, f64 of whole numbers with an int64 result (not direct's conv2d, nor im2col), or
- * (gather, outer, im2col) bf16 operands with an f32 result. Images may go a few at once
- * (ll_kcall.at_once), which needs less room; conv2d_dw then adds up what they give, in order. */
+ * f32, f64, or (gather, outer, im2col) bf16 operands with an f32 result. Images may go a few at
+ * once (ll_kcall.at_once), which needs less room; conv2d_dw then adds up what they give, in order.
+ */
 #include "kern/cpu/conv2d_int.h"
 #include "kern/cpu/gemm_int.h"
 #include "kern/cpu/team.h"
@@ -31,7 +31,7 @@ static ll_conv_shape shape_of(ll_conv_direction d, const ll_kcall *c)
     ll_conv_shape v = {.d = d, .a = *(const ll_conv_attr *)c->attr};
     v.bf16 = c->in[0].dtype == LL_BF16;
     v.f64 = c->in[0].dtype == LL_F64;
-    v.terms = v.a.bits ? ll_whole_terms(v.a.bits) : 0;
+    v.start = ll_sum_start(v.a.bits);
     v.n = x[0], v.h = x[1], v.w = x[2], v.c = x[3];
     v.f = w[0], v.r = w[1], v.s = w[2];
     v.oh = y[1], v.ow = y[2];
@@ -51,7 +51,7 @@ static bool few_channels(const ll_conv_shape *v)
 static bool few_results(const ll_conv_shape *v)
 {
     return v->groups == 1 && v->a.stride[0] == 1 && v->a.stride[1] == 1 && 2 * v->c <= LL_LANES &&
-           !v->bf16 && !v->terms;
+           !v->bf16;
 }
 
 /* Where columns and a product are the quickest: of bf16 the one way to the CPU's own bf16 tiles, if
@@ -122,11 +122,8 @@ static void add_to(const ll_tensor *sum, const ll_tensor *more)
 {
     int64_t n = ll_numel(&sum->shape);
     double *wide = (double *)sum->data;
-    uint64_t *whole = (uint64_t *)sum->data;
     float *narrow = (float *)sum->data;
-    if (sum->dtype == LL_I64)
-        for (int64_t i = 0; i < n; i++) whole[i] += ((const uint64_t *)more->data)[i];
-    else if (sum->dtype == LL_F64)
+    if (sum->dtype == LL_F64)
         for (int64_t i = 0; i < n; i++) wide[i] += ((const double *)more->data)[i];
     else
         for (int64_t i = 0; i < n; i++) narrow[i] += ((const float *)more->data)[i];
@@ -205,8 +202,8 @@ static void work_by(const way *w, const ll_kcall *c, double *done, double *padde
 #define ANY(name, direction, algorithm)                                                            \
     SOLVER(name, direction, 0, all_flops, algorithm##_room, algorithm##_room, algorithm,           \
            algorithm)                                                                              \
-    FITS(name, direction, !v.terms && !columns_pay(&v))                                            \
-    FITS(name##_first, direction, !v.terms && columns_pay(&v))
+    FITS(name, direction, !columns_pay(&v))                                                        \
+    FITS(name##_first, direction, columns_pay(&v))
 #define FITS(name, direction, test)                                                                \
     static bool name##_fits(const ll_kcall *c)                                                     \
     {                                                                                              \
@@ -229,7 +226,7 @@ ANY(im2col, LL_CONV, ll_conv_im2col)
 ANY(dx_im2col, LL_CONV_DX, ll_conv_im2col)
 ANY(dw_im2col, LL_CONV_DW, ll_conv_im2col)
 BOTH(dw_outer, LL_CONV_DW, ll_conv_outer)
-FITS(direct, LL_CONV, few_channels(&v) && !v.terms)
+FITS(direct, LL_CONV, few_channels(&v))
 FITS(dx_direct, LL_CONV_DX, few_results(&v))
 FITS(dw_direct, LL_CONV_DW, few_channels(&v))
 ALL(winograd4, 4, ll_conv_winograd)

@@ -90,28 +90,31 @@ typedef struct taps {
     const ll_real *planes, *w; /* w [tap][MAX_MF] */
     const int64_t *place;      /* of each tap, relative to at */
     int64_t at, count;
+    ll_real start;
 } taps;
 
 LL_INLINE void sum_taps(const int mf, const int nv, const taps *t, ll_sums *sums)
 {
     int64_t k = 0;
-    ll_micro_clear(mf, nv, sums);
+    ll_micro_begin(mf, nv, sums, t->start);
 #if !defined(__aarch64__)
     if (mf * nv <= 8) { /* so few sums wait for themselves: odd taps have others */
         const ll_real *x = t->planes + t->at;
         ll_sums odd[MAX_MF];
-        ll_micro_clear(mf, nv, odd);
+        ll_micro_begin(mf, nv, odd, t->start);
         for (; k + 2 <= t->count; k += 2) {
             ll_micro_column(mf, nv, sums, t->w + k * MAX_MF, x + t->place[k]);
             ll_micro_column(mf, nv, odd, t->w + (k + 1) * MAX_MF, x + t->place[k + 1]);
         }
         EACH (i, mf) {
-            EACH (j, nv) sums[i][j] += odd[i][j];
+            EACH (j, nv) sums[i][j] += ll_micro_end(odd[i][j], t->start);
         }
     }
 #endif
     ll_micro_listed(mf, nv, sums, t->w + k * MAX_MF, MAX_MF, t->planes + t->at, t->place + k,
                     t->count - k);
+    EACH (i, mf)
+        EACH (j, nv) sums[i][j] = ll_micro_end(sums[i][j], t->start);
 }
 
 #ifdef FOUR_LANES
@@ -253,7 +256,7 @@ static void run_row(const ll_conv_shape *v, const sizes *z, const ll_real *plane
 {
     int64_t r0, r1;
     rows_inside(v, o, &r0, &r1);
-    taps t = {.planes = planes, .count = (r1 - r0) * v->c * v->s};
+    taps t = {.planes = planes, .count = (r1 - r0) * v->c * v->s, .start = (ll_real)v->start};
     t.place = place + (t.count ? r0 * v->c * v->s : 0);
     t.at = t.count ? (o * v->a.stride[0] - v->a.pad[0]) * z->width : 0;
     for (int64_t f = 0, mf; f < v->f; f += mf, w += (z->taps + 1) * MAX_MF) {
@@ -414,30 +417,6 @@ static __attribute__((noinline)) void add_tile(const ll_real *dy, int64_t dy_pla
     ll_micro_store(DW_F, DW_S, sums, to, DW_S * LL_LANES);
 }
 
-#ifdef LL_REAL_F64
-/* The same of whole numbers, to int64: a lane's sums of no more than `terms` are f64. */
-static __attribute__((noinline)) void add_whole(const ll_real *dy, int64_t dy_plane,
-                                                int64_t dy_pitch, const ll_real *x, int64_t x_pitch,
-                                                int64_t x_s, int64_t rows, int64_t vectors,
-                                                int64_t terms, ll_real *to)
-{
-    ll_sums sums[DW_F];
-    int64_t left = terms;
-    ll_micro_clear(DW_F, DW_S, sums);
-    for (int64_t k = 0; k < vectors; k++)
-        for (int64_t r = 0, some; r < rows; r += some) {
-            const ll_real *d[DW_F], *e[DW_S];
-            if (!left) ll_micro_fold(DW_F, DW_S, sums, to, DW_S * LL_LANES), left = terms;
-            some = ll_min64(rows - r, left);
-            left -= some;
-            EACH (i, DW_F) d[i] = dy + k * LL_LANES + i * dy_plane + r * dy_pitch;
-            EACH (j, DW_S) e[j] = x + k * LL_LANES + j * x_s + r * x_pitch;
-            ll_micro_dot(DW_F, DW_S, sums, d, dy_pitch, e, x_pitch, some);
-        }
-    ll_micro_fold(DW_F, DW_S, sums, to, DW_S * LL_LANES);
-}
-#endif
-
 /* One image, into sums [f tile][c][r][s tile][DW_F][DW_S][lanes]. */
 static void add_image(const ll_conv_shape *v, const sizes *z, const ll_real *dy, const ll_real *x,
                       ll_real *sums)
@@ -456,32 +435,20 @@ static void add_image(const ll_conv_shape *v, const sizes *z, const ll_real *dy,
                     const ll_real *from = dy + f * DW_F * plane + o0 * z->columns;
                     const ll_real *under =
                         x + (c * v->h + o0 * stride + at) * z->width + s * DW_S * v->a.dilation[1];
-#ifdef LL_REAL_F64
-                    if (v->terms) {
-                        add_whole(from, plane, z->columns, under, stride * z->width,
-                                  v->a.dilation[1], o1 - o0, z->columns / LL_LANES, v->terms, to);
-                        continue;
-                    }
-#endif
                     add_tile(from, plane, z->columns, under, stride * z->width, v->a.dilation[1],
                              o1 - o0, z->columns / LL_LANES, to);
                 }
             }
 }
 
-static void add_lanes(const ll_real *sums, int64_t threads, size_t pitch, int64_t at, bool whole,
-                      ll_real *to)
+static ll_real add_lanes(const ll_real *sums, int64_t threads, size_t pitch, ll_real start)
 {
     ll_real sum = 0;
-    ll_ivec wholes = {0};
-    ll_real_mask all = 0;
     for (int64_t t = 0; t < threads; t++) {
-        const ll_real *from = (const ll_real *)((const char *)sums + (size_t)t * pitch) + at;
-        if (whole) wholes += *(const ll_ivec *)from;
-        for (int i = 0; i < LL_LANES && !whole; i++) sum += from[i];
+        const ll_real *from = (const ll_real *)((const char *)sums + (size_t)t * pitch);
+        for (int i = 0; i < LL_LANES; i++) sum += from[i] - start;
     }
-    for (int i = 0; i < LL_LANES && whole; i++) all += wholes[i];
-    memcpy(to, whole ? (const void *)&all : (const void *)&sum, sizeof *to);
+    return sum;
 }
 
 size_t LL_REAL(ll_conv_direct_dw_room)(const ll_conv_shape *v)
@@ -503,7 +470,7 @@ void LL_REAL(ll_conv_direct_dw)(const ll_conv_shape *v, const ll_kcall *k)
             ll_real *sums = (ll_real *)((char *)all + (size_t)t * z.sum_bytes);
             ll_real *planes = (ll_real *)(buffers + (size_t)t * (z.x_bytes + z.dy_bytes));
             ll_real *dy_planes = (ll_real *)((char *)planes + z.x_bytes);
-            memset(sums, 0, z.sum_bytes);
+            for (size_t i = 0; i < z.sum_bytes / sizeof *sums; i++) sums[i] = (ll_real)v->start;
             memset(planes, 0, z.x_bytes);
             for (int64_t n = v->n * t / v->threads; n < v->n * (t + 1) / v->threads; n++) {
                 copy_image(v, &z, x + n * v->h * v->w * v->c, 0, v->h, planes);
@@ -517,6 +484,6 @@ void LL_REAL(ll_conv_direct_dw)(const ll_conv_shape *v, const ll_kcall *k)
         int64_t f = e / (v->c * v->s * v->r);
         int64_t tile = ((f / DW_F * v->c + c) * v->r + r) * z.s_tiles + s / DW_S;
         int64_t at = (tile * DW_F + f % DW_F) * DW_S + s % DW_S;
-        add_lanes(all, v->threads, z.sum_bytes, at * LL_LANES, v->terms, dw + e);
+        dw[e] = add_lanes(all + at * LL_LANES, v->threads, z.sum_bytes, (ll_real)v->start);
     }
 }

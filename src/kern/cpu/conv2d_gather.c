@@ -256,16 +256,20 @@ typedef struct product {
     const chunk *chunks;
     int64_t n_chunk;
     ll_real *result;
-    bool add;      /* to what the result holds */
-    int64_t terms; /* of ll_conv_shape */
+    bool add; /* to what the result holds */
+    ll_real start;
 } product;
 
 LL_INLINE void tile(const int nv, const product *t)
 {
     ll_sums sums[MR];
-    ll_micro_clear(MR, nv, sums);
+    ll_micro_begin(MR, nv, sums, t->start);
     if (t->add)
-        EACH (i, MR) ll_micro_load(1, nv, sums + i, t->result + t->to[i], 0);
+        EACH (i, MR) {
+            ll_sums held;
+            ll_micro_load(1, nv, &held, t->result + t->to[i], 0);
+            EACH (j, nv) sums[i][j] += held[j];
+        }
     for (int64_t c = 0; c < t->n_chunk; c++) {
         const chunk *ch = &t->chunks[c];
         const ll_real *a[MR];
@@ -273,63 +277,19 @@ LL_INLINE void tile(const int nv, const product *t)
         ll_micro_rows(MR, nv, 1, sums, a, t->panel + ch->row * nv * LL_LANES, nv * LL_LANES,
                       ch->size);
     }
-    EACH (i, MR) ll_micro_store(1, nv, sums + i, t->result + t->to[i], 0);
-}
-
-#ifdef LL_REAL_F64
-/* The same of whole numbers, to int64: sums of no more than `terms` are f64. */
-LL_INLINE void whole_tile(const int nv, const product *t)
-{
-    ll_sums sums[MR];
-    int64_t left = t->terms;
-    ll_micro_clear(MR, nv, sums);
-    if (!t->add)
-        EACH (i, MR) ll_micro_store(1, nv, sums + i, t->result + t->to[i], 0);
-    for (int64_t c = 0; c < t->n_chunk; c++) {
-        const chunk *ch = &t->chunks[c];
-        for (int64_t at = 0, some; at < ch->size; at += some) {
-            const ll_real *a[MR];
-            if (!left) {
-                EACH (i, MR) ll_micro_fold(1, nv, sums + i, t->result + t->to[i], 0);
-                left = t->terms;
-            }
-            some = ll_min64(ch->size - at, left);
-            left -= some;
-            EACH (i, MR) a[i] = t->source + (t->place[i] + ch->at) + at;
-            ll_micro_rows(MR, nv, 1, sums, a, t->panel + (ch->row + at) * nv * LL_LANES,
-                          nv * LL_LANES, some);
-        }
+    EACH (i, MR) {
+        EACH (j, nv) sums[i][j] = ll_micro_end(sums[i][j], t->start);
+        ll_micro_store(1, nv, sums + i, t->result + t->to[i], 0);
     }
-    EACH (i, MR) ll_micro_fold(1, nv, sums + i, t->result + t->to[i], 0);
 }
-
-static __attribute__((noinline)) void whole_wide(const product *t)
-{
-    whole_tile(2, t);
-}
-
-static __attribute__((noinline)) void whole_narrow(const product *t)
-{
-    whole_tile(1, t);
-}
-#define WHOLE(t, width)                                                                            \
-    if ((t)->terms) {                                                                              \
-        whole_##width(t);                                                                          \
-        return;                                                                                    \
-    }
-#else
-#define WHOLE(t, width)
-#endif
 
 static __attribute__((noinline)) void tile_wide(const product *t)
 {
-    WHOLE(t, wide)
     tile(2, t);
 }
 
 static __attribute__((noinline)) void tile_narrow(const product *t)
 {
-    WHOLE(t, narrow)
     tile(1, t);
 }
 
@@ -437,7 +397,7 @@ static void run_class(const job *j, const range ms[2], range rows, range cols)
     const plan *p = j->p;
     int64_t pixels = list_pixels(j, ms), n_chunk = list_chunks(j, rows, cols), c = 0;
     do {
-        product t = {.chunks = j->chunks + c, .add = c > 0, .terms = j->v->terms};
+        product t = {.chunks = j->chunks + c, .add = c > 0, .start = (ll_real)j->v->start};
         int64_t sum = 0;
         for (; c < n_chunk && (!t.n_chunk || sum + j->chunks[c].size <= KC); c++) {
             sum += j->chunks[c].size;

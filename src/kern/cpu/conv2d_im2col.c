@@ -42,7 +42,8 @@ static ll_gemm_call product_of(const plan *p, int64_t rows)
 {
     const ll_conv_shape *v = p->v;
     int64_t pixels = rows * v->ow, k = p->width, wide = p->same ? v->c : k;
-    ll_gemm_call g = {.bf16 = v->bf16, .f64 = v->f64, .threads = v->threads};
+    ll_gemm_call g = {.bf16 = v->bf16, .f64 = v->f64, .start = v->start};
+    g.threads = v->threads;
     switch (v->d) {
     case LL_CONV:
         g.m = pixels, g.n = v->fg, g.k = k;

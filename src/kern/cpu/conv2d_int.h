@@ -15,9 +15,9 @@ typedef struct ll_conv_shape {
     ll_conv_direction d;
     ll_conv_attr a;
     int64_t n, h, w, c, f, r, s, oh, ow, groups, cg, fg;
-    bool bf16;     /* operands; results are f32 */
-    bool f64;      /* all */
-    int64_t terms; /* not 0: of whole numbers (base/num.h), f64 holds sums of so many */
+    bool bf16;    /* operands; results are f32 */
+    bool f64;     /* all */
+    double start; /* of sums in f64 (base/num.h) */
     int threads;
     int m; /* of tiles */
 } ll_conv_shape;

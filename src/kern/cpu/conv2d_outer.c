@@ -134,27 +134,6 @@ static __attribute__((noinline)) void add_tile(const walk *k, ll_real *to)
     ll_micro_store(MF, 2, sums, to, NR);
 }
 
-#ifdef LL_REAL_F64
-/* The same of whole numbers, to int64: the sums of no more than `terms` pixels are f64. */
-static __attribute__((noinline)) void add_whole(const walk *k, int64_t terms, ll_real *to)
-{
-    ll_sums sums[MF];
-    int64_t left = terms;
-    ll_micro_clear(MF, 2, sums);
-    for (int64_t n = 0; n < k->images; n++)
-        for (int64_t r = 0; r < k->rows; r++)
-            for (int64_t c = 0, some; c < k->cols; c += some) {
-                if (!left) ll_micro_fold(MF, 2, sums, to, NR), left = terms;
-                some = ll_min64(k->cols - c, left);
-                left -= some;
-                ll_micro_columns(MF, 2, 1, sums, k->dy + n * k->dy_leap + r * k->dy_pitch + c * MF,
-                                 MF, k->x + n * k->x_leap + r * k->x_pitch + c * k->step, k->step,
-                                 some);
-            }
-    ll_micro_fold(MF, 2, sums, to, NR);
-}
-#endif
-
 /* ---- copies ---- */
 
 typedef struct block {
@@ -266,12 +245,6 @@ static void add_tap(const ll_conv_shape *v, const plan *p, const block *b, int64
             k.x = x + t * NR;
             k.dy = dy + (g * p->panels + q) * k.images * k.dy_leap;
             ll_real *to = sums + ((q * p->taps + tap) * p->tiles + t) * TILE;
-#ifdef LL_REAL_F64
-            if (v->terms) {
-                add_whole(&k, v->terms, to);
-                continue;
-            }
-#endif
             add_tile(&k, to);
         }
 }
@@ -283,7 +256,7 @@ static void add_part(const ll_conv_shape *v, const plan *p, int64_t part, int64_
     int64_t blocks = p->n_image * p->n_row, mine = v->groups * p->slices;
     int64_t slice_size = p->panels * p->taps * p->tiles * TILE;
     for (int64_t i = share; i < mine; i += p->shares)
-        memset(sums + i * slice_size, 0, sizeof(ll_real) * (size_t)slice_size);
+        for (int64_t e = 0; e < slice_size; e++) sums[i * slice_size + e] = (ll_real)v->start;
     for (int64_t k = blocks * part / p->parts; k < blocks * (part + 1) / p->parts; k++) {
         int64_t bi = k / p->n_row, br = k % p->n_row;
         block b = {.dy = (ll_real *)scratch, .x = (ll_real *)(scratch + p->dy_bytes)};
@@ -308,16 +281,13 @@ static void add_part(const ll_conv_shape *v, const plan *p, int64_t part, int64_
 }
 
 /* One tile's columns of one filter, summed over the parts. */
-static void add_up(const ll_real *from, int64_t parts, int64_t per_part, int64_t cols, bool whole,
-                   ll_real *to)
+static void add_up(const ll_real *from, int64_t parts, int64_t per_part, int64_t cols,
+                   ll_real start, ll_real *to)
 {
     ll_real sum[NR];
-    memcpy(sum, from, sizeof sum);
-    for (int64_t part = 1; part < parts && whole; part++)
-        for (int64_t i = 0; i < NR; i += LL_LANES)
-            *(ll_ivec *)(sum + i) += *(const ll_ivec *)(from + part * per_part + i);
-    for (int64_t part = 1; part < parts && !whole; part++)
-        for (int64_t i = 0; i < NR; i++) sum[i] += from[part * per_part + i];
+    for (int64_t i = 0; i < NR; i++) sum[i] = from[i] - start;
+    for (int64_t part = 1; part < parts; part++)
+        for (int64_t i = 0; i < NR; i++) sum[i] += from[part * per_part + i] - start;
     memcpy(to, sum, sizeof(ll_real) * (size_t)cols);
 }
 
@@ -337,8 +307,8 @@ static void finish(const ll_conv_shape *v, const plan *p, const ll_real *sums, i
                         (((g * p->slices + c) * p->panels + q) * p->taps + tap) * p->tiles + t;
                     int64_t col = (p->joined ? t : c) * NR, cols = ll_min64(NR, row - col);
                     for (int64_t i = 0; i < n_f; i++)
-                        add_up(sums + tile * TILE + i * NR, p->parts, per_part, cols, v->terms,
-                               to + i * one + tap * row + col);
+                        add_up(sums + tile * TILE + i * NR, p->parts, per_part, cols,
+                               (ll_real)v->start, to + i * one + tap * row + col);
                 }
     }
 }

@@ -7,7 +7,7 @@
 #define X(name, n, value) ll_kernel name##_cpu;
 LL_EW(X)
 #undef X
-ll_kernel fused_cpu, accum_cpu, accum_ref, add_ref;
+ll_kernel fused_cpu, accum_cpu, accum_ref;
 
 static bool fits_f32(const ll_kcall *c, ll_ew op)
 {
@@ -20,7 +20,6 @@ static ll_err run(const ll_kcall *c, ll_ew op)
 {
     bool number = op == LL_EW_scale || op == LL_EW_shift;
     double k = number ? ((const ll_number_attr *)c->attr)->value : 0;
-    if (op == LL_EW_add && c->out[0].dtype == LL_I64) return add_ref(c);
     if (!fits_f32(c, op)) {
         ll_elementwise_f64(c, op, k);
         return LL_OK;

@@ -24,14 +24,11 @@ enum {
     DOT_ROWS = 48,        /* fewer rows than this do not pay for turning B over */
     DOT_K = 32,           /* shorter sums do not pay for adding up vectors; at least a vector */
     DOT_K_PASS = 1024,    /* k of one pass of dot tiles */
-    WHOLE = 16,           /* the least side of a product of whole numbers by digits */
 };
 
 typedef struct form {
     const ll_gemm_kind *kind;
-    const ll_gemm_real *real; /* of C */
     bool dot, pack_a, pack_b, copy_c;
-    bool folds;         /* sums of f64 tiles go to an int64 C */
     int64_t mc, nc, kc; /* block sizes */
     int64_t group;      /* panels packed together */
 } form;
@@ -42,7 +39,7 @@ static int64_t sized(const ll_gemm_call *g, int64_t elements)
     return g->f64 ? elements / 2 : elements;
 }
 
-/* Packed elements of A in one block. Where digits are packed, that is most of the work. */
+/* Packed elements of A in one block. */
 static int64_t a_chunk(const ll_gemm_call *g, const ll_gemm_kind *kind)
 {
     return kind->packs ? 2 * A_CHUNK : sized(g, A_CHUNK);
@@ -74,11 +71,9 @@ static ll_gemm_call oriented(const ll_gemm_call *g)
     return o;
 }
 
-/* Small products of whole numbers do not pay for their digits. */
 const ll_gemm_kind *ll_gemm_kind_of(const ll_gemm_call *g)
 {
-    bool whole = g->whole && g->m >= WHOLE && g->n >= WHOLE && g->k >= WHOLE;
-    const ll_gemm_kind *own = g->bf16 ? ll_gemm_bf16() : whole ? ll_gemm_whole() : NULL;
+    const ll_gemm_kind *own = g->bf16 ? ll_gemm_bf16() : NULL;
     return own ? own : g->f64 ? &ll_gemm_f64 : &ll_gemm_f32;
 }
 
@@ -115,15 +110,11 @@ static form choose(const ll_gemm_call *g)
 {
     form f = {.kind = ll_gemm_kind_of(g)};
     const ll_gemm_kind *kind = f.kind;
-    f.real = g->whole ? &ll_gemm_real_i64 : kind->real;
-    f.folds = g->whole && !kind->packs;
-    f.dot = !g->bf16 && !g->bf16_out && !kind->packs && !f.folds && g->a_cs == 1 && g->b_rs == 1 &&
-            g->k >= DOT_K &&
+    f.dot = !g->bf16 && !g->bf16_out && g->a_cs == 1 && g->b_rs == 1 && g->k >= DOT_K &&
             (g->m < DOT_ROWS || (g->n < kind->nv * kind->lanes && g->k >= 2 * DOT_K));
     f.copy_c = g->bf16_out || g->c_cs != 1;
     int64_t width = kind->nv * kind->lanes, panels = ll_ceil_div(g->n, width);
     int64_t k_max = g->m < 2 * FEW_ROWS ? kind->k_max / 2 : kind->k_max;
-    if (f.folds) k_max = ll_min64(k_max, ll_whole_terms(g->whole));
     int64_t passes = ll_max64(ll_ceil_div(g->k, k_max), 1);
     f.kc = ll_round_up(ll_ceil_div(g->k, passes), kind->k_step);
     f.mc = ll_min64(a_chunk(g, kind) / (f.kc + 1), M_MAX) / kind->mr * kind->mr;
@@ -166,10 +157,8 @@ static room room_for(const ll_gemm_call *g, const ll_gemm_kind *kind)
 
 size_t ll_gemm_serial_scratch(const ll_gemm_call *g)
 {
-    const ll_gemm_kind *kind = ll_gemm_kind_of(g), *small = g->whole ? &ll_gemm_f64 : kind;
-    room r = room_for(g, kind), s = room_for(g, small);
-    size_t all = r.a + r.b + r.c, of_small = s.a + s.b + s.c;
-    return all > of_small ? all : of_small;
+    room r = room_for(g, ll_gemm_kind_of(g));
+    return r.a + r.b + r.c;
 }
 
 /* ---- dot tiles ---- */
@@ -186,7 +175,7 @@ static void run_dot(const ll_gemm_call *g, const ll_gemm_real *real)
                 t.b = b + (size_t)(j * g->b_cs + p) * real->bytes;
                 t.c = (char *)g->c + (size_t)(i * g->c_rs + j * g->c_cs) * real->bytes;
                 t.c_rs = g->c_rs, t.c_cs = g->c_cs;
-                t.add = g->add || p;
+                t.start = g->start, t.add = g->add || p;
                 real->dot((int)ll_min64(mr, g->m - i), (int)ll_min64(nr, g->n - j), &t);
             }
 }
@@ -209,7 +198,7 @@ typedef struct panel {
     ll_gemm_tile t; /* all but the rows */
     int64_t y, n;   /* n of the tile's columns are C's, after skip others */
     int nv, skip;
-    bool ragged; /* the tile is wider than that, or folded: it is not stored straight to C */
+    bool ragged; /* the tile is wider than that: it is not stored straight to C */
 } panel;
 
 static panel panel_at(const block *k, int64_t y, const char *packed)
@@ -230,9 +219,9 @@ static panel panel_at(const block *k, int64_t y, const char *packed)
             (const char *)g->b + (size_t)(k->p * g->b_rs + k->j + y - q.skip) * kind->real->bytes;
         q.t.b_rs = g->b_rs;
     }
-    q.ragged = k->f->folds || (q.n < width && (q.skip || !k->f->copy_c));
+    q.ragged = q.n < width && (q.skip || !k->f->copy_c);
     q.t.c_rs = q.ragged ? width : k->c_rs;
-    q.t.add = k->add && !q.ragged;
+    q.t.start = g->start, q.t.add = k->add && !q.ragged;
     return q;
 }
 
@@ -258,7 +247,7 @@ static void run_tile(const block *k, panel *q, int64_t x)
     if (!q->ragged) return;
     ll_gemm_store s = {.from = edge + (size_t)q->skip * bytes, .width = q->t.c_rs, .m = mr};
     s.n = q->n, s.c = c, s.c_rs = k->c_rs, s.c_cs = 1, s.add = k->add;
-    (k->f->folds ? ll_gemm_fold : k->f->real->store)(&s);
+    kind->real->store(&s);
 }
 
 static void run_group(const block *k, int64_t y0, int64_t y1)
@@ -289,7 +278,7 @@ static void copy_out(const block *k, const char *copy)
         ll_gemm_store s = {.from = copy, .width = k->c_rs, .m = k->i1 - k->i, .n = n};
         s.c = (char *)g->c + (size_t)at * k->f->kind->real->bytes;
         s.c_rs = g->c_rs, s.c_cs = g->c_cs, s.add = g->add;
-        k->f->real->store(&s);
+        k->f->kind->real->store(&s);
         return;
     }
     for (int64_t i = k->i; i < k->i1; i++, at += g->c_rs) {

@@ -3,7 +3,7 @@
  * 1. All three matrices are given by a pointer and two strides, in elements: element (i, j) of x is
  *    x[i * x_rs + j * x_cs]. A transpose is a swap of strides. It is fast when one stride of each
  *    matrix is 1; other strides are right but slower. c_cs = 0 means 1.
- * 2. Products are summed in f32, of f64 operands in f64, of whole numbers in 64 bits.
+ * 2. Products are summed in f32, of f64 operands in f64, from a start if there is one (base/num.h).
  * 3. m, n or k may be 0; k = 0 gives C = 0 (or leaves C, with add).
  * 4. The same call with the same thread count gives the same bits. Nothing is allocated.
  * 5. C must not overlap A, B or the scratch.
@@ -24,8 +24,8 @@ typedef struct ll_gemm_call {
     int64_t a_rs, a_cs, b_rs, b_cs, c_rs, c_cs;
     bool bf16;     /* a and b are bf16, not f32 */
     bool bf16_out; /* c is bf16, not f32; not together with add */
-    bool f64;      /* a, b and c (but: whole) are f64; not together with bf16 or bf16_out */
-    int whole;     /* f64 operands are whole numbers of so many bits, and C is int64; or 0 */
+    bool f64;      /* a, b and c are f64; not together with bf16 or bf16_out */
+    double start;  /* ll_sum_start, of f64 */
     bool add;      /* C += A B */
     int threads;   /* 0 means 1; ll_gemm_serial does not look */
     void *scratch;

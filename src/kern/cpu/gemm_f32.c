@@ -64,7 +64,8 @@ LL_INLINE void run_tile(const int mr, const int nv, const bool by_rows, const ll
     real *c = (real *)t->c;
     int64_t c_rs = t->c_rs;
     EACH (i, mr) row[i] = a + i * t->a_rs;
-    ll_micro_clear(strands * mr, nv, sums);
+    const real start = (real)t->start;
+    ll_micro_begin(strands * mr, nv, sums, start);
     if (t->k >= 16) { /* C will be here when it is needed */
         EACH (i, mr) {
             __builtin_prefetch(c + i * c_rs, 1);
@@ -78,8 +79,8 @@ LL_INLINE void run_tile(const int mr, const int nv, const bool by_rows, const ll
     bool add = t->add;
     EACH (i, mr) {
         EACH (j, nv) {
-            vec *to = (vec *)(c + j * VL), v = sums[i][j];
-            for (int s = 1; s < strands; s++) v += sums[s * mr + i][j];
+            vec *to = (vec *)(c + j * VL), v = ll_micro_end(sums[i][j], start);
+            for (int s = 1; s < strands; s++) v += ll_micro_end(sums[s * mr + i][j], start);
             if (add) v += *to;
             *to = v;
         }
@@ -277,7 +278,8 @@ LL_INLINE void run_dot(const int mr, const int nr, const ll_gemm_dot *t)
     EACH (j, nr) b[j] = (const real *)t->b + j * t->b_cs;
     EACH (i, mr) a[i] = (const real *)t->a + i * t->a_rs;
     int64_t k = t->k, rest = k % VL;
-    ll_micro_clear(mr, nr, acc);
+    const real start = (real)t->start;
+    ll_micro_begin(mr, nr, acc, start);
     ll_micro_dot(mr, nr, acc, a, VL, b, VL, k / VL);
     if (rest) {
         mask keep;
@@ -294,6 +296,7 @@ LL_INLINE void run_dot(const int mr, const int nr, const ll_gemm_dot *t)
     bool add = t->add;
     EACH (i, mr) {
         real s[DOT_NR];
+        EACH (j, nr) acc[i][j] = ll_micro_end(acc[i][j], start);
         sums(acc[i], nr, s);
         EACH (j, nr) c[j * c_cs] = add ? c[j * c_cs] + s[j] : s[j];
         c += c_rs;

@@ -17,6 +17,7 @@ typedef struct ll_gemm_tile {
     int64_t b_rs;
     void *c; /* nv vectors wide */
     int64_t c_rs;
+    double start; /* of sums in f64 */
     bool add;
 } ll_gemm_tile;
 
@@ -29,6 +30,7 @@ typedef struct ll_gemm_dot {
     int64_t a_rs, b_cs;
     void *c;
     int64_t c_rs, c_cs;
+    double start;
     bool add;
 } ll_gemm_dot;
 
@@ -41,7 +43,7 @@ typedef struct ll_gemm_store {
     bool add;
 } ll_gemm_store;
 
-/* What sums are made in: f32 or f64; or held in: int64. */
+/* What sums are made in: f32 or f64. */
 typedef struct ll_gemm_real {
     size_t bytes;       /* of a number */
     int dot_mr, dot_nr; /* the largest dot tile */
@@ -49,12 +51,8 @@ typedef struct ll_gemm_real {
     void (*store)(const ll_gemm_store *s);
 } ll_gemm_real;
 extern const ll_gemm_real ll_gemm_real_f32, ll_gemm_real_f64;
-/* Whole numbers: of C alone (no dots). */
-extern const ll_gemm_real ll_gemm_real_i64;
-/* From f64, so short a sum that it is exact, to an int64 C. */
-void ll_gemm_fold(const ll_gemm_store *s);
 
-/* One family of tiles: f32, f64, or bf16 and whole numbers by the CPU's own instructions. */
+/* One family of tiles: f32, f64, or bf16 by the CPU's own instructions. */
 typedef struct ll_gemm_kind {
     const char *name;         /* "f32 NEON 8x12" */
     const ll_gemm_real *real; /* of C and, unless they are bf16, of A and B */
@@ -79,8 +77,6 @@ typedef struct ll_gemm_kind {
 extern const ll_gemm_kind ll_gemm_f32, ll_gemm_f64;
 /* NULL: this CPU, or this build, has no bf16 products. */
 const ll_gemm_kind *ll_gemm_bf16(void);
-/* The same of whole numbers. */
-const ll_gemm_kind *ll_gemm_whole(void);
 /* What multiplies g's operands. */
 const ll_gemm_kind *ll_gemm_kind_of(const ll_gemm_call *g);
 

@@ -89,9 +89,7 @@ static void run_k_part(const ll_gemm_call *g, grid d, int x, share room)
 /* C from the parts, added in order. */
 static void add_parts(const ll_gemm_call *g, int parts, share room)
 {
-    const ll_gemm_real *real = g->whole ? &ll_gemm_real_i64
-                               : g->f64 ? &ll_gemm_real_f64
-                                        : &ll_gemm_real_f32;
+    const ll_gemm_real *real = g->f64 ? &ll_gemm_real_f64 : &ll_gemm_real_f32;
     ll_gemm_store s = {.width = g->n, .m = g->m, .n = g->n, .c = g->c, .c_rs = g->c_rs};
     s.c_cs = g->c_cs ? g->c_cs : 1;
     for (int x = 0; x < parts; x++) {

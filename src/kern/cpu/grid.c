@@ -1,4 +1,4 @@
-/* grid.c: f32 or f64 to fixed point held in f64, and back (sums of it also from int64).
+/* grid.c: f32 or f64 to fixed point held in f64, and back.
  *
  * Scales become powers of two first, in scratch. Then a thread takes parts of rows: a row is the
  * last of the merged dimensions (kern/grid.h), or the last two where every scale repeats with the
@@ -8,8 +8,6 @@
 #include "base/num.h"
 #include "kern/cpu/team.h"
 #include "kern/grid.h"
-
-#include <math.h>
 
 ll_kernel grid_cpu, ungrid_cpu, grid_ref, ungrid_ref;
 ll_scratch grid_cpu_scratch;
@@ -23,7 +21,7 @@ typedef struct job {
     const double *power[LL_WALKERS];
     int64_t step[LL_WALKERS]; /* of each along a period */
     double most;              /* of whole numbers */
-    bool up;
+    bool up, odd;
 } job;
 
 size_t grid_cpu_scratch(const ll_kcall *c)
@@ -46,10 +44,11 @@ static void to_powers(const ll_tensor *m, int64_t n, int64_t bits, bool up, doub
 static job plan(const ll_kcall *c, bool up)
 {
     static const double one = 1;
-    job j = {.up = up, .power = {&one, &one}};
+    const ll_grid_attr *a = (const ll_grid_attr *)c->attr;
+    job j = {.up = up, .odd = a->odd, .power = {&one, &one}};
     ll_grid_walk_of(c, &j.w);
     int last = j.w.n - 1;
-    int64_t bits = ((const ll_grid_attr *)c->attr)->bits;
+    int64_t bits = a->bits;
     bool repeats = last > 0 && j.w.size[last] <= BLOCK / 2;
     double *to = (double *)c->scratch;
     j.most = ll_grid_most(bits);
@@ -89,6 +88,14 @@ static void factors(const job *j, const double *a, const double *b, int64_t at, 
         (void)most;                                                                                \
     }
 
+/* Of a power of two, or of NaN, which is larger than any. */
+static inline int exponent_bits(double p)
+{
+    int64_t bits;
+    memcpy(&bits, &p, 8);
+    return (int)(bits >> 52);
+}
+
 static double whole(double v, double most)
 {
     v = rint(v) + 0.0;
@@ -97,29 +104,42 @@ static double whole(double v, double most)
 
 CONVERT(to_grid, float, double, whole(v, most))
 CONVERT(to_grid_f64, double, double, whole(v, most))
-CONVERT(to_levels, float, uint8_t, ll_grid_level(v))
+CONVERT(to_odd, float, double, ll_grid_odd(v))
+CONVERT(to_odd_f64, double, double, ll_grid_odd(v))
 CONVERT(scale, float, float, (float)(v + 0.0))
 CONVERT(from_grid, double, float, (float)(v + 0.0))
 CONVERT(from_grid_f64, double, double, v + 0.0)
-CONVERT(from_whole, int64_t, float, (float)(v + 0.0))
-CONVERT(from_whole_f64, int64_t, double, v + 0.0)
+
+/* ll_grid_level of x s k, by exponents alone, in 32 bits. What f32 holds as subnormal is lifted. */
+static void to_levels(const float *x, double s, const double *k, int64_t n, uint8_t *y)
+{
+    const int most = LL_REACH_BITS, shift = exponent_bits(s) - 1023;
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) {
+        float v = fabsf(x[i]), up = v < 0x1p-64f ? v * 0x1p64f : v;
+        int32_t bits;
+        memcpy(&bits, &up, 4);
+        int e = (bits >> 23) - 126 + shift + exponent_bits(k[i]) - 1023 - (v < 0x1p-64f) * 64;
+        e = e < 1 ? 1 : e > most ? most : e;
+        y[i] = (uint8_t)(v == 0 ? 0 : e);
+    }
+}
 
 /* n elements from `at` on, times s and k[n]. */
 static void run_block(const ll_kcall *c, const job *j, int64_t at, int64_t n, double s,
                       const double *k)
 {
     bool in = c->in[0].dtype == LL_F64, out = c->out[0].dtype == LL_F64;
-    const int64_t *z = c->in[0].dtype == LL_I64 ? (const int64_t *)c->in[0].data + at : NULL;
     const float *x = (const float *)c->in[0].data + (in ? 0 : at);
     const double *wide_x = (const double *)c->in[0].data + (in ? at : 0);
     float *y = (float *)c->out[0].data + (out ? 0 : at);
     double *wide_y = (double *)c->out[0].data + (out ? at : 0);
     if (c->out[0].dtype == LL_U8)
-        to_levels(x, s, k, j->most, n, (uint8_t *)c->out[0].data + at);
+        to_levels(x, s, k, n, (uint8_t *)c->out[0].data + at);
+    else if (j->odd)
+        in ? to_odd_f64(wide_x, s, k, 0, n, wide_y) : to_odd(x, s, k, 0, n, wide_y);
     else if (j->up)
         in ? to_grid_f64(wide_x, s, k, j->most, n, wide_y) : to_grid(x, s, k, j->most, n, wide_y);
-    else if (z)
-        out ? from_whole_f64(z, s, k, 0, n, wide_y) : from_whole(z, s, k, 0, n, y);
     else if (in)
         out ? from_grid_f64(wide_x, s, k, 0, n, wide_y) : from_grid(wide_x, s, k, 0, n, y);
     else
@@ -171,8 +191,7 @@ static bool usual(const ll_kcall *c, bool up)
     for (int i = 1; i < c->n_in; i++)
         if (c->in[i].dtype != LL_F32 && c->in[i].dtype != LL_F64) return false;
     if (up) return (in == LL_F32 && (out == LL_F64 || out == LL_U8)) || (in == LL_F64 && out == in);
-    return (in == LL_F32 && out == in) ||
-           ((in == LL_F64 || in == LL_I64) && (out == LL_F32 || out == LL_F64));
+    return (in == LL_F32 && out == in) || (in == LL_F64 && (out == LL_F32 || out == LL_F64));
 }
 
 ll_err grid_cpu(const ll_kcall *c)

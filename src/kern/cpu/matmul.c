@@ -43,7 +43,7 @@ static void make_plan(const ll_kcall *c, plan *p)
     p->g.bf16 = a->dtype == LL_BF16;
     p->g.f64 = a->dtype == LL_F64;
     p->g.bf16_out = y->dtype == LL_BF16;
-    p->g.whole = (int)attr->bits;
+    p->g.start = ll_sum_start(attr->bits);
     ll_einsum_plan *l = &p->loops;
     ll_einsum_fold(attr->spec, &a->shape, &b->shape, &y->shape, l);
     p->g.m = l->row.extent, p->g.n = l->column.extent, p->g.k = l->sum.extent;

@@ -35,24 +35,29 @@ typedef ll_vec ll_sums[LL_MICRO_NV];
 #endif
 #endif
 
+/* sum + a b, lane by lane, rounded once: in f64 sums may rely on it (base/num.h). */
+LL_INLINE ll_vec ll_mul_add_lanes(ll_vec sum, ll_vec a, ll_vec b)
+{
+#if defined(__aarch64__)
+    return LL_NEON(vfmaq)(sum, a, b);
+#elif defined(LL_REAL_F64) && !defined(__FP_FAST_FMA) && !defined(__FMA__)
+    for (int l = 0; l < LL_LANES; l++) sum[l] = __builtin_fma(a[l], b[l], sum[l]);
+    return sum;
+#else
+    return sum + a * b; /* contracted */
+#endif
+}
+
 /* sum + b x in each lane. */
 LL_INLINE ll_vec ll_mul_add(ll_vec sum, ll_vec b, ll_real x)
 {
 #if defined(__aarch64__)
     __asm__("" : "+w"(x)); /* a plain load and a by-lane product: a load-and-repeat costs a slot */
     return LL_NEON(vfmaq_n)(sum, b, x);
+#elif defined(LL_REAL_F64) && !defined(__FP_FAST_FMA) && !defined(__FMA__)
+    return ll_mul_add_lanes(sum, b, (ll_vec){0} + x);
 #else
     return sum + b * x;
-#endif
-}
-
-/* sum + a b, lane by lane. */
-LL_INLINE ll_vec ll_mul_add_lanes(ll_vec sum, ll_vec a, ll_vec b)
-{
-#if defined(__aarch64__)
-    return LL_NEON(vfmaq)(sum, a, b);
-#else
-    return sum + a * b;
 #endif
 }
 
@@ -60,6 +65,28 @@ LL_INLINE void ll_micro_clear(const int mr, const int nv, ll_sums *sums)
 {
     EACH (i, mr)
         EACH (j, nv) sums[i][j] = (ll_vec){0};
+}
+
+/* Sums that begin at `start` (base/num.h), and what they come to without it. f32 has none. */
+LL_INLINE void ll_micro_begin(const int mr, const int nv, ll_sums *sums, ll_real start)
+{
+#ifdef LL_REAL_F64
+    EACH (i, mr)
+        EACH (j, nv) sums[i][j] = (ll_vec){0} + start;
+#else
+    (void)start;
+    ll_micro_clear(mr, nv, sums);
+#endif
+}
+
+LL_INLINE ll_vec ll_micro_end(ll_vec sum, ll_real start)
+{
+#ifdef LL_REAL_F64
+    return sum - start;
+#else
+    (void)start;
+    return sum;
+#endif
 }
 
 LL_INLINE void ll_micro_load(const int mr, const int nv, ll_sums *sums, const ll_real *c,
@@ -74,20 +101,6 @@ LL_INLINE void ll_micro_store(const int mr, const int nv, ll_sums *sums, ll_real
     EACH (i, mr)
         EACH (j, nv) ll_vec_to(c + i * c_rs + j * LL_LANES, sums[i][j]);
 }
-
-#ifdef LL_REAL_F64
-/* Sums of whole numbers (base/num.h) are added to an int64 C, and begin anew. */
-LL_INLINE void ll_micro_fold(const int mr, const int nv, ll_sums *sums, ll_real *c, int64_t c_rs)
-{
-    EACH (i, mr)
-        EACH (j, nv) {
-            ll_vec v = sums[i][j];
-            v = ll_vec_pick((ll_ivec)(v == v), v, (ll_vec){0});
-            *(ll_ivec *)(c + i * c_rs + j * LL_LANES) += __builtin_convertvector(v, ll_ivec);
-            sums[i][j] = (ll_vec){0};
-        }
-}
-#endif
 
 /* One k, the numbers of A step apart. */
 LL_INLINE void ll_micro_row(const int mr, const int nv, ll_sums *sums, const ll_real *const *a,

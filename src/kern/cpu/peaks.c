@@ -29,10 +29,23 @@ size_t peaks_cpu_scratch(const ll_kcall *c)
     return (p.rows + p.columns) * (size_t)p.threads;
 }
 
+/* Rows are often short: the rest of a vector goes by halves of one. */
+#define LARGER(bytes)                                                                              \
+    for (; i + bytes <= n; i += bytes) {                                                           \
+        typedef uint8_t vec __attribute__((vector_size(bytes), aligned(1), may_alias));            \
+        vec a = *(const vec *)(x + i), b = *(const vec *)(to + i);                                 \
+        vec larger = (vec)(a > b);                                                                 \
+        *(vec *)(to + i) = (a & larger) | (b & ~larger);                                           \
+    }
+
 static void raise(uint8_t *restrict to, const uint8_t *restrict x, int64_t n)
 {
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) to[i] = x[i] > to[i] ? x[i] : to[i];
+    int64_t i = 0;
+    LARGER(64)
+    LARGER(16)
+    LARGER(8)
+    LARGER(4)
+    for (; i < n; i++) to[i] = x[i] > to[i] ? x[i] : to[i];
 }
 
 /* Pixels of a row of the result under tap s, of which those of stride 1 lie in one piece. */

@@ -4,7 +4,8 @@
  *    one of them: its part of B is packed, rows of bytes, for all that is summed. Where columns are
  *    few and rows many, they change places.
  * 2. Level 0 becomes one that no other can lift above 0: sums below that are no term's.
- * 3. Most results have a large term among the first few: a row ends once all of its have. */
+ * 3. Most results have a large term among the first few: a row ends once all of its have, and no
+ *    more is packed than was looked at. */
 #include "kern/attr.h"
 #include "kern/cpu/team.h"
 #include "kern/einsum.h"
@@ -14,7 +15,7 @@
 ll_kernel reach_cpu;
 ll_scratch reach_cpu_scratch;
 
-enum { PANEL = 256, FEW = 64, NONE = -LL_REACH_BITS - 1, AT_ONCE = 4, LOOK = 16 };
+enum { PANEL = 256, FEW = 64, NONE = -LL_REACH_BITS - 1, AT_ONCE = 4, LOOK = 16, SOME = 64 };
 
 typedef struct plan {
     ll_einsum_plan l;
@@ -60,27 +61,37 @@ static inline int8_t level(uint8_t x)
     return x ? (int8_t)x : NONE;
 }
 
-static void pack_panel(const plan *p, const uint8_t *b, int64_t n, int8_t *to)
+/* What is packed so far of B's panel, for rows of up to so many columns, and of a row of A. */
+typedef struct packed {
+    const plan *p;
+    const uint8_t *a, *b;
+    int8_t *row, *panel;
+    int64_t n, rows, panels; /* columns; terms packed */
+} packed;
+
+/* Where term t is in an operand. */
+static int64_t term_at(const plan *p, int operand, int64_t t)
 {
-    int64_t rs = p->l.sum.stride[p->b], cs = p->l.column.stride[p->b], off[3];
-    for (int64_t s = 0; s < p->sums; s++) {
-        ll_einsum_offsets(p->l.sums, p->l.n_sums, s, off);
-        for (int64_t k = 0; k < p->l.sum.extent; k++, to += PANEL) {
-            const uint8_t *from = b + off[p->b] + k * rs;
-            for (int64_t j = 0; j < n; j++) to[j] = level(from[j * cs]);
-            for (int64_t j = n; j < PANEL; j++) to[j] = to[0];
-        }
-    }
+    int64_t k = p->l.sum.extent, off[3];
+    ll_einsum_offsets(p->l.sums, p->l.n_sums, t / k, off);
+    return off[operand] + t % k * p->l.sum.stride[operand];
 }
 
-static void pack_row(const plan *p, const uint8_t *a, int8_t *to)
+/* Terms beyond the last are none. */
+static void pack_more(packed *x, int64_t to)
 {
-    int64_t cs = p->l.sum.stride[p->a], off[3], n = 0;
-    for (int64_t s = 0; s < p->sums; s++) {
-        ll_einsum_offsets(p->l.sums, p->l.n_sums, s, off);
-        for (int64_t k = 0; k < p->l.sum.extent; k++) to[n++] = level(a[off[p->a] + k * cs]);
+    const plan *p = x->p;
+    int64_t all = p->sums * p->l.sum.extent, cs = p->l.column.stride[p->b];
+    for (; x->panels < to; x->panels++) {
+        int8_t *b = x->panel + x->panels * PANEL;
+        memset(b, NONE, PANEL);
+        if (x->panels >= all) continue;
+        const uint8_t *from = x->b + term_at(p, p->b, x->panels);
+        for (int64_t j = 0; j < x->n; j++) b[j] = level(from[j * cs]);
+        for (int64_t j = x->n; j < PANEL; j++) b[j] = b[0];
     }
-    while (n < p->depth) to[n++] = NONE;
+    for (; x->rows < to; x->rows++)
+        x->row[x->rows] = x->rows < all ? level(x->a[term_at(p, p->a, x->rows)]) : NONE;
 }
 
 static inline int8_t larger(int8_t a, int8_t b)
@@ -107,12 +118,15 @@ static int8_t least(const int8_t *x)
     return y;
 }
 
-static void run_row(const plan *p, const int8_t *a, const int8_t *b, int8_t most[PANEL])
+static void run_row(packed *x, int8_t most[PANEL])
 {
+    const plan *p = x->p;
+    const int8_t *a = x->row;
     memset(most, 0, PANEL);
     for (int64_t k = 0; k < p->depth; k += AT_ONCE) {
+        if (k >= x->rows) pack_more(x, k + SOME < p->depth ? k + SOME : p->depth);
         bool any = a[k] > 0 || a[k + 1] > 0 || a[k + 2] > 0 || a[k + 3] > 0;
-        if (any) take(b + k * PANEL, a + k, most);
+        if (any) take(x->panel + k * PANEL, a + k, most);
         if (k % LOOK == 0 && least(most) >= p->enough) return;
     }
 }
@@ -123,16 +137,17 @@ static void run_panel(const ll_kcall *c, const plan *p, int64_t at, const float 
 {
     int64_t off[3], from = at % p->panels * PANEL, n = p->l.column.extent - from;
     const int64_t *column = p->l.column.stride, *row = p->l.row.stride;
-    int8_t most[PANEL], *a = scratch + p->depth * PANEL;
+    int8_t most[PANEL];
     if (n > PANEL) n = PANEL;
     ll_einsum_offsets(p->l.around, p->l.n_around, at / p->panels, off);
-    memset(scratch, NONE, (size_t)p->depth * PANEL);
-    pack_panel(p, (const uint8_t *)c->in[p->b].data + off[p->b] + from * column[p->b], n, scratch);
+    packed x = {.p = p, .row = scratch + p->depth * PANEL, .panel = scratch, .n = n};
+    x.b = (const uint8_t *)c->in[p->b].data + off[p->b] + from * column[p->b];
     for (int64_t i = 0; i < p->l.row.extent; i++) {
         float *y = (float *)c->out[0].data + off[LL_EINSUM_C] + i * row[LL_EINSUM_C] +
                    from * column[LL_EINSUM_C];
-        pack_row(p, (const uint8_t *)c->in[p->a].data + off[p->a] + i * row[p->a], a);
-        run_row(p, a, scratch, most);
+        x.a = (const uint8_t *)c->in[p->a].data + off[p->a] + i * row[p->a];
+        x.rows = 0;
+        run_row(&x, most);
         for (int64_t j = 0; j < n; j++) y[j * column[LL_EINSUM_C]] = value[most[j]];
     }
 }

@@ -172,14 +172,14 @@ static void sides_of(const form *f, side s[3])
 /* ---- plain ---- */
 
 template <class T, class Y>
-static __global__ void plain(conv v, const T *x, const T *w, const T *y, Y *out, int64_t n)
+static __global__ void plain(conv v, const T *x, const T *w, const T *y, Y *out, int64_t n,
+                             typename sum_of<T>::type start)
 {
     typedef typename sum_of<T>::type S;
-    typedef typename sum_to<T, Y>::type A;
     int64_t fg = v.w[0] / v.a.groups, cg = v.w[3];
     GRID_STRIDE(e, n)
     {
-        A sum = 0;
+        S sum = start; /* base/num.h */
         if (v.which == FORWARD) {
             int64_t f = e % v.y[3], p = e / v.y[3] % v.y[2], o = e / v.y[3] / v.y[2] % v.y[1];
             int64_t b = e / v.y[3] / v.y[2] / v.y[1], c0 = f / fg * cg;
@@ -189,9 +189,8 @@ static __global__ void plain(conv v, const T *x, const T *w, const T *y, Y *out,
                     int64_t j = p * v.a.stride[1] - v.a.pad[2] + s * v.a.dilation[1];
                     if (i < 0 || i >= v.x[1] || j < 0 || j >= v.x[2]) continue;
                     for (int64_t c = 0; c < cg; c++)
-                        sum +=
-                            (A)((S)to_float(x[((b * v.x[1] + i) * v.x[2] + j) * v.x[3] + c0 + c]) *
-                                (S)to_float(w[((f * v.w[1] + r) * v.w[2] + s) * cg + c]));
+                        sum = fma(to_float(x[((b * v.x[1] + i) * v.x[2] + j) * v.x[3] + c0 + c]),
+                                  to_float(w[((f * v.w[1] + r) * v.w[2] + s) * cg + c]), sum);
                 }
         } else if (v.which == IMAGE) {
             int64_t c = e % v.x[3], j = e / v.x[3] % v.x[2], i = e / v.x[3] / v.x[2] % v.x[1];
@@ -204,8 +203,8 @@ static __global__ void plain(conv v, const T *x, const T *w, const T *y, Y *out,
                     o /= v.a.stride[0], p /= v.a.stride[1];
                     if (o >= v.y[1] || p >= v.y[2]) continue;
                     for (int64_t f = f0; f < f0 + fg; f++)
-                        sum += (A)((S)to_float(y[((b * v.y[1] + o) * v.y[2] + p) * v.y[3] + f]) *
-                                   (S)to_float(w[((f * v.w[1] + r) * v.w[2] + s) * cg + c % cg]));
+                        sum = fma(to_float(y[((b * v.y[1] + o) * v.y[2] + p) * v.y[3] + f]),
+                                  to_float(w[((f * v.w[1] + r) * v.w[2] + s) * cg + c % cg]), sum);
                 }
         } else {
             int64_t c = e % cg, s = e / cg % v.w[2], r = e / cg / v.w[2] % v.w[1];
@@ -216,12 +215,12 @@ static __global__ void plain(conv v, const T *x, const T *w, const T *y, Y *out,
                         int64_t i = o * v.a.stride[0] - v.a.pad[0] + r * v.a.dilation[0];
                         int64_t j = p * v.a.stride[1] - v.a.pad[2] + s * v.a.dilation[1];
                         if (i < 0 || i >= v.x[1] || j < 0 || j >= v.x[2]) continue;
-                        sum +=
-                            (A)((S)to_float(y[((b * v.y[1] + o) * v.y[2] + p) * v.y[3] + f]) *
-                                (S)to_float(x[((b * v.x[1] + i) * v.x[2] + j) * v.x[3] + c0 + c]));
+                        sum = fma(to_float(y[((b * v.y[1] + o) * v.y[2] + p) * v.y[3] + f]),
+                                  to_float(x[((b * v.x[1] + i) * v.x[2] + j) * v.x[3] + c0 + c]),
+                                  sum);
                     }
         }
-        out[e] = from_float<Y>::of(sum);
+        out[e] = from_float<Y>::of(sum - start);
     }
 }
 
@@ -514,9 +513,9 @@ template <which W> static ll_err run_plain(const ll_kcall *c)
 {
     conv_call<W> k(c);
     int64_t n = ll_numel(&c->out[0].shape);
-    return with_products(k.v.t, k.v.out, [&](auto a, auto b) -> ll_err {
+    return with_floats(k.v.t, k.v.out, [&](auto a, auto b) -> ll_err {
         return launch_each(c, n, plain<decltype(a), decltype(b)>, k.v, k.t[0]->data, k.t[1]->data,
-                           k.t[2]->data, c->out[0].data, n);
+                           k.t[2]->data, c->out[0].data, n, ll_sum_start(k.v.a.bits));
     });
 }
 

@@ -29,10 +29,6 @@ template <int OP, int N> static __global__ void map(operands o, int64_t n)
     GRID_STRIDE(i, n)
     {
         double x[3] = {0, 0, 0};
-        if (OP == LL_EW_add && o.out_type == LL_I64) { /* more digits than a double has */
-            ((int64_t *)o.out)[i] = ((const int64_t *)o.in[0])[i] + ((const int64_t *)o.in[1])[i];
-            continue;
-        }
         for (int j = 0; j < N; j++) x[j] = load_any(o.in[j], o.type[j], i);
         store_any(o.out, o.out_type, i, value_of<OP>(x[0], x[1], x[2], o.k));
     }

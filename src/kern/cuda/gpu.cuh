@@ -167,22 +167,6 @@ template <> struct from_float<uint8_t> {
     }
 };
 
-__device__ __forceinline__ int64_t to_float(int64_t v) /* as it is: sums in 64 bits */
-{
-    return v;
-}
-template <> struct from_float<int64_t> {
-    static __device__ __forceinline__ int64_t of(int64_t v) { return v; }
-};
-/* What a result of type Y is summed in, of operands of type T; of whole numbers (base/num.h) in 64
- * bits. */
-template <class T, class Y> struct sum_to {
-    typedef typename sum_of<T>::type type;
-};
-template <class T> struct sum_to<T, int64_t> {
-    typedef int64_t type;
-};
-
 /* f(T{}) for a float tensor's element type. */
 template <class F> static ll_err with_float(ll_dtype t, F f)
 {
@@ -202,12 +186,6 @@ template <class F> static ll_err with_floats(ll_dtype s, ll_dtype t, F f)
     });
 }
 
-/* The same, or of whole numbers: f(double{}, int64_t{}). */
-template <class F> static ll_err with_products(ll_dtype s, ll_dtype t, F f)
-{
-    return t == LL_I64 ? f(double{}, int64_t{}) : with_floats(s, t, f);
-}
-
 /* One element of any type. */
 __device__ __forceinline__ double load_any(const void *p, int t, int64_t i)
 {
@@ -217,7 +195,6 @@ __device__ __forceinline__ double load_any(const void *p, int t, int64_t i)
     case LL_F16: return __half2float(((const __half *)p)[i]);
     case LL_F64: return ((const double *)p)[i];
     case LL_I32: return ((const int32_t *)p)[i];
-    case LL_I64: return (double)((const int64_t *)p)[i];
     default: return ((const uint8_t *)p)[i];
     }
 }
@@ -230,7 +207,6 @@ __device__ __forceinline__ void store_any(void *p, int t, int64_t i, double v)
     case LL_F16: ((__half *)p)[i] = __float2half_rn((float)v); return;
     case LL_F64: ((double *)p)[i] = v; return;
     case LL_I32: ((int32_t *)p)[i] = (int32_t)rint(v); return;
-    case LL_I64: ((int64_t *)p)[i] = (int64_t)rint(v); return;
     default: ((uint8_t *)p)[i] = from_float<uint8_t>::of((float)v); return;
     }
 }

@@ -1,5 +1,5 @@
 /* grid.cu: numbers as fixed point and back (op/grid.c): scaling by powers of two is exact, rounding
- * is to nearest even. */
+ * is to nearest even, or to the odd number beside. */
 #include "kern/cuda/gpu.cuh"
 
 #include <string.h>
@@ -21,7 +21,7 @@ __device__ __forceinline__ int exponent(double m)
 }
 
 static __global__ void convert(scales s, const void *x, int xt, void *y, int yt, int64_t n,
-                               int bits, bool back)
+                               int bits, bool back, bool odd)
 {
     GRID_STRIDE(i, n)
     {
@@ -47,7 +47,10 @@ static __global__ void convert(scales s, const void *x, int xt, void *y, int yt,
             ((uint8_t *)y)[i] = v == 0 ? 0 : finite ? e : LL_REACH_BITS;
             continue;
         }
-        if (!back) v = rint(v) > most ? most : rint(v);
+        if (odd) /* ll_grid_odd */
+            v = v == 0 ? 0 : copysign(2 * floor(fabs(v) * 0.5) + 1, v);
+        else if (!back)
+            v = rint(v) > most ? most : rint(v);
         store_any(y, yt, i, finite ? v + 0.0 : nan(""));
     }
 }
@@ -80,7 +83,7 @@ template <bool BACK> static ll_err run(const ll_kcall *c)
     scales s = {};
     read_spec(c, a->spec, &s);
     return launch_each(c, n, convert, s, c->in[0].data, c->in[0].dtype, c->out[0].data,
-                       c->out[0].dtype, n, a->bits, BACK);
+                       c->out[0].dtype, n, a->bits, BACK, a->odd);
 }
 
 extern "C" const ll_solver grid_cuda[] = {{.run = run<false>}, {}},

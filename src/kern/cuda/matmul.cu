@@ -14,7 +14,6 @@ static __global__ void plain(matrix a, matrix b, matrix c, Y *y, int64_t k, int6
                              bool add)
 {
     typedef typename sum_of<T>::type S;
-    typedef typename sum_to<T, Y>::type A;
     int64_t n = c.rows * c.cols * batches;
     GRID_STRIDE(e, n)
     {
@@ -22,9 +21,8 @@ static __global__ void plain(matrix a, matrix b, matrix c, Y *y, int64_t k, int6
         const T *p = (const T *)a.data + z * a.batch + i * a.rs;
         const T *q = (const T *)b.data + z * b.batch + j * b.cs;
         Y *to = y + z * c.batch + i * c.rs + j * c.cs;
-        A sum = add ? (A)to_float(*to) : (A)0;
-        for (int64_t l = 0; l < k; l++)
-            sum += (A)((S)to_float(p[l * a.cs]) * (S)to_float(q[l * b.rs]));
+        S sum = add ? (S)to_float(*to) : (S)0;
+        for (int64_t l = 0; l < k; l++) sum += (S)to_float(p[l * a.cs]) * (S)to_float(q[l * b.rs]);
         *to = from_float<Y>::of(sum);
     }
 }
@@ -32,7 +30,7 @@ static __global__ void plain(matrix a, matrix b, matrix c, Y *y, int64_t k, int6
 static ll_err run_plain(const ll_kcall *c, matrix a, matrix b, matrix y, ll_dtype type,
                         int64_t batches, bool add)
 {
-    return with_products(c->in[0].dtype, type, [&](auto s, auto t) -> ll_err {
+    return with_floats(c->in[0].dtype, type, [&](auto s, auto t) -> ll_err {
         return launch_each(c, y.rows * y.cols * batches, plain<decltype(s), decltype(t)>, a, b, y,
                            (decltype(t) *)y.data, a.cols, batches, add);
     });
@@ -55,48 +53,100 @@ static ll_err run_blas(const ll_kcall *c, matrix a, matrix b, matrix y, ll_dtype
     return none ? run_plain(c, a, b, y, type, batches, add) : LL_OK;
 }
 
-/* ---- whole numbers: sums that f64 holds, one after the other, are added up in 64 bits ---- */
+/* ---- sums in f64 that begin at a start (base/num.h), which libraries' cannot ----
+ *
+ * A block makes SIDE x SIDE results of a part of k, 16 in each thread, from tiles of DEPTH of k in
+ * shared memory. Such sums are exact in any order: where results are few, blocks share k, and add
+ * what they have. */
+enum { SIDE = 64, DEPTH = 16, EACH_WAY = 16, OF_THREAD = SIDE / EACH_WAY };
 
-static __global__ void fold(const double *from, matrix c, int64_t *y, int64_t n, bool add)
+/* A tile of rows from i on, k from l on; rows beyond n and k beyond l1 are zeros. si, sl: strides.
+ * Threads beside each other read what lies so, as far as it does. */
+static __device__ void fetch(const double *x, int64_t i, int64_t n, int64_t l, int64_t l1,
+                             int64_t si, int64_t sl, double to[DEPTH][SIDE + 1])
+{
+    for (int e = threadIdx.x; e < SIDE * DEPTH; e += EACH_WAY * EACH_WAY) {
+        int r = sl == 1 ? e / DEPTH : e % SIDE, d = sl == 1 ? e % DEPTH : e / SIDE;
+        bool is = i + r < n && l + d < l1;
+        to[d][r] = is ? x[(i + r) * si + (l + d) * sl] : 0;
+    }
+}
+
+static __global__ void __launch_bounds__(EACH_WAY *EACH_WAY)
+    started(matrix a, matrix b, matrix c, double *y, int64_t parts, double start, bool add)
+{
+    __shared__ double as[DEPTH][SIDE + 1], bs[DEPTH][SIDE + 1];
+    int64_t down = (c.rows + SIDE - 1) / SIDE, across = (c.cols + SIDE - 1) / SIDE;
+    int64_t at = blockIdx.x, part = at % parts, z = at / parts / across / down;
+    int64_t j0 = at / parts % across * SIDE, i0 = at / parts / across % down * SIDE;
+    int64_t k0 = a.cols * part / parts, k1 = a.cols * (part + 1) / parts;
+    const double *pa = (const double *)a.data + z * a.batch;
+    const double *pb = (const double *)b.data + z * b.batch;
+    int row = threadIdx.x / EACH_WAY, col = threadIdx.x % EACH_WAY;
+    double sum[OF_THREAD][OF_THREAD];
+    for (int i = 0; i < OF_THREAD; i++)
+        for (int j = 0; j < OF_THREAD; j++) sum[i][j] = start;
+    for (int64_t l = k0; l < k1; l += DEPTH) {
+        fetch(pa, i0, c.rows, l, k1, a.rs, a.cs, as);
+        fetch(pb, j0, c.cols, l, k1, b.cs, b.rs, bs);
+        __syncthreads();
+#pragma unroll
+        for (int d = 0; d < DEPTH; d++)
+            for (int i = 0; i < OF_THREAD; i++)
+                for (int j = 0; j < OF_THREAD; j++)
+                    sum[i][j] =
+                        __fma_rn(as[d][row + i * EACH_WAY], bs[d][col + j * EACH_WAY], sum[i][j]);
+        __syncthreads();
+    }
+    for (int i = 0; i < OF_THREAD; i++)
+        for (int j = 0; j < OF_THREAD; j++) {
+            int64_t r = i0 + row + i * EACH_WAY, s = j0 + col + j * EACH_WAY;
+            if (r >= c.rows || s >= c.cols) continue;
+            double *to = y + z * c.batch + r * c.rs + s * c.cs, v = sum[i][j] - start;
+            if (parts > 1)
+                atomicAdd(to, v);
+            else
+                *to = add ? *to + v : v;
+        }
+}
+
+static __global__ void clear(matrix c, double *y, int64_t n)
 {
     GRID_STRIDE(e, n)
     {
         int64_t j = e % c.cols, i = e / c.cols % c.rows, z = e / c.cols / c.rows;
-        int64_t *to = y + z * c.batch + i * c.rs + j * c.cs;
-        *to = (add ? *to : 0) + (int64_t)from[e];
+        y[z * c.batch + i * c.rs + j * c.cs] = 0;
     }
 }
 
-/* The sums are in scratch, beyond what cuBLASLt has of it. */
-static ll_err run_whole(const ll_kcall *c, matrix a, matrix b, matrix y, int64_t batches, bool add)
+static ll_err run_started(const ll_kcall *c, matrix a, matrix b, matrix y, int64_t batches,
+                          bool add)
 {
-    int64_t terms = ll_whole_terms(((const ll_matmul_attr *)c->attr)->bits), k = a.cols;
+    double start = ll_sum_start(((const ll_matmul_attr *)c->attr)->bits), *to = (double *)y.data;
     int64_t n = y.rows * y.cols * batches;
-    double *sums = (double *)((char *)workspace_of(c) + GEMM_WORKSPACE);
-    matrix part = {sums, y.rows, y.cols, y.cols, 1, y.rows * y.cols};
-    for (int64_t l = 0; l < k; l += terms) {
-        matrix pa = a, pb = b;
-        pa.data = (const double *)a.data + l * a.cs;
-        pb.data = (const double *)b.data + l * b.rs;
-        pa.cols = pb.rows = ll_min64(terms, k - l);
-        TRY(run_blas(c, pa, pb, part, LL_F64, batches, false));
-        TRY(launch_each(c, n, fold, sums, y, (int64_t *)y.data, n, add || l));
-    }
-    return LL_OK;
+    int64_t tiles = ll_ceil_div(y.rows, SIDE) * ll_ceil_div(y.cols, SIDE) * batches;
+    int64_t parts = ll_min64(4 * processors_of(c) / tiles, a.cols / (8 * DEPTH));
+    parts = ll_max64(parts, 1);
+    CHECK(tiles * parts <= INT32_MAX, LL_E_SHAPE, "a product of %lld tiles", (long long)tiles);
+    if (parts > 1 && !add) TRY(launch_each(c, n, clear, y, to, n));
+    return launch(c, started, (unsigned)(tiles * parts), EACH_WAY * EACH_WAY, a, b, y, to, parts,
+                  start, add);
 }
+
+/* ---- all products of a call ---- */
+
+typedef ll_err product(const ll_kcall *c, matrix a, matrix b, matrix y, int64_t batches, bool add);
 
 static ll_err one(const ll_kcall *c, matrix a, matrix b, matrix y, int64_t batches, bool add)
 {
     ll_dtype type = c->out[0].dtype;
-    if (y.rows * y.cols * batches == 0) return LL_OK;
     bool blas = ll_blas_fits(&a) && ll_blas_fits(&b) && ll_blas_fits(&y) && a.cols > 0 &&
                 batches < INT32_MAX;
     if (!blas) return run_plain(c, a, b, y, type, batches, add);
-    if (type == LL_I64) return run_whole(c, a, b, y, batches, add);
     return run_blas(c, a, b, y, type, batches, add);
 }
 
-ll_err ll_blas_product(const ll_kcall *c, const char *spec)
+static ll_err each_product(const ll_kcall *c, const char *spec, product *run)
 {
     const ll_tensor *a = &c->in[0], *b = &c->in[1], *y = &c->out[0];
     ll_einsum_plan p;
@@ -105,6 +155,7 @@ ll_err ll_blas_product(const ll_kcall *c, const char *spec)
     int longest = -1;
     for (int i = 0; i < p.n_around; i++)
         if (longest < 0 || p.around[i].extent > p.around[longest].extent) longest = i;
+    if (ll_numel(&y->shape) == 0) return LL_OK;
     if (longest >= 0) {
         batch = p.around[longest];
         p.around[longest] = p.around[--p.n_around];
@@ -127,10 +178,15 @@ ll_err ll_blas_product(const ll_kcall *c, const char *spec)
             pa.data = (const char *)a->data + (size_t)(off[0] + more[0]) * in;
             pb.data = (const char *)b->data + (size_t)(off[1] + more[1]) * in;
             py.data = (const char *)y->data + (size_t)off[2] * out;
-            TRY(one(c, pa, pb, py, batch.extent, s > 0));
+            TRY(run(c, pa, pb, py, batch.extent, s > 0));
         }
     }
     return LL_OK;
+}
+
+ll_err ll_blas_product(const ll_kcall *c, const char *spec)
+{
+    return each_product(c, spec, one);
 }
 
 /* ---- the ways: what has no unit stride shows as plain ---- */
@@ -138,6 +194,16 @@ ll_err ll_blas_product(const ll_kcall *c, const char *spec)
 static const char *spec_of(const ll_kcall *c)
 {
     return ((const ll_matmul_attr *)c->attr)->spec;
+}
+
+static bool has_start(const ll_kcall *c)
+{
+    return ((const ll_matmul_attr *)c->attr)->bits;
+}
+
+static bool has_none(const ll_kcall *c)
+{
+    return !has_start(c);
 }
 
 static bool blas_fits(const ll_kcall *c)
@@ -151,14 +217,12 @@ static bool blas_fits(const ll_kcall *c)
             NULL, of[i][0]->extent, of[i][1]->extent, of[i][0]->stride[i], of[i][1]->stride[i], 0};
         if (!ll_blas_fits(&m)) return false;
     }
-    return p.sum.extent > 0;
+    return p.sum.extent > 0 && has_none(c);
 }
 
 static size_t scratch(const ll_kcall *c)
 {
-    const ll_tensor *y = &c->out[0];
-    size_t sums = y->dtype == LL_I64 ? (size_t)ll_numel(&y->shape) * sizeof(double) : 0;
-    return ll_blas_scratch(c, spec_of(c)) + sums;
+    return ll_blas_scratch(c, spec_of(c));
 }
 
 static ll_err run(const ll_kcall *c)
@@ -182,7 +246,13 @@ static bool few_of(const ll_kcall *c, few *f)
     return p.n_around == 0 && p.n_sums == 0 && ll_few_fits(f);
 }
 
-extern "C" const ll_solver matmul_cuda[] = {{"few", few_fits<few_of>, NULL, run_few<few_of>},
+static ll_err run_from_start(const ll_kcall *c)
+{
+    return each_product(c, spec_of(c), run_started);
+}
+
+extern "C" const ll_solver matmul_cuda[] = {{"started", has_start, NULL, run_from_start},
+                                            {"few", few_fits<few_of>, NULL, run_few<few_of>},
                                             {"cublaslt", blas_fits, scratch, run},
-                                            {"plain", NULL, NULL, run},
+                                            {"plain", has_none, NULL, run},
                                             {}};

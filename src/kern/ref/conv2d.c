@@ -5,6 +5,8 @@
 #include "kern/attr.h"
 #include "kern/kern.h"
 
+#include <math.h>
+
 ll_kernel conv2d_ref, conv2d_dx_ref, conv2d_dw_ref;
 
 typedef struct conv {
@@ -12,6 +14,7 @@ typedef struct conv {
     const ll_tensor *x, *w, *y;  /* image, filter, output; or their gradients */
     const int64_t *xd, *wd, *yd; /* [n,h,w,c], [f,r,s,c/groups], [n,h,w,f] */
     int64_t fg;                  /* filters of a group */
+    double start;                /* of sums */
 } conv;
 
 /* The image row (k = 0) or column (k = 1) under tap t of output o; -1: outside. */
@@ -27,32 +30,18 @@ static double at(const ll_tensor *t, int64_t a, int64_t b, int64_t c, int64_t d)
     return ll_load(t->data, t->dtype, ((a * s[1] + b) * s[2] + c) * s[3] + d);
 }
 
-/* A sum: of whole numbers in 64 bits. */
-typedef struct total {
-    double sum;
-    int64_t whole;
-} total;
-
-static void add(const conv *v, total *t, double term)
+static double y_at(const conv *v, int64_t n, int64_t o, int64_t p, int64_t f)
 {
-    if (v->a->bits)
-        t->whole = ll_whole_add(t->whole, term);
-    else
-        t->sum += term;
-}
-
-static total y_at(const conv *v, int64_t n, int64_t o, int64_t p, int64_t f)
-{
-    total sum = {0};
+    double sum = v->start;
     int64_t c0 = f / v->fg * v->wd[3];
     for (int64_t r = 0; r < v->wd[1]; r++)
         for (int64_t s = 0; s < v->wd[2]; s++) {
             int64_t i = under(v, 0, o, r), j = under(v, 1, p, s);
             if (i < 0 || j < 0) continue;
             for (int64_t c = 0; c < v->wd[3]; c++)
-                add(v, &sum, at(v->x, n, i, j, c0 + c) * at(v->w, f, r, s, c));
+                sum = fma(at(v->x, n, i, j, c0 + c), at(v->w, f, r, s, c), sum);
         }
-    return sum;
+    return sum - v->start;
 }
 
 /* The output row (k = 0) or column (k = 1) that meets image row i in tap t; -1: none. */
@@ -62,48 +51,53 @@ static int64_t over(const conv *v, int k, int64_t i, int64_t t)
     return at < 0 || at % v->a->stride[k] || o >= v->yd[1 + k] ? -1 : o;
 }
 
-static total x_at(const conv *v, int64_t n, int64_t i, int64_t j, int64_t c)
+static double x_at(const conv *v, int64_t n, int64_t i, int64_t j, int64_t c)
 {
-    total sum = {0};
+    double sum = v->start;
     int64_t f0 = c / v->wd[3] * v->fg;
     for (int64_t r = 0; r < v->wd[1]; r++)
         for (int64_t s = 0; s < v->wd[2]; s++) {
             int64_t o = over(v, 0, i, r), p = over(v, 1, j, s);
             if (o < 0 || p < 0) continue;
             for (int64_t f = f0; f < f0 + v->fg; f++)
-                add(v, &sum, at(v->y, n, o, p, f) * at(v->w, f, r, s, c % v->wd[3]));
+                sum = fma(at(v->y, n, o, p, f), at(v->w, f, r, s, c % v->wd[3]), sum);
         }
-    return sum;
+    return sum - v->start;
 }
 
-static total w_at(const conv *v, int64_t f, int64_t r, int64_t s, int64_t c)
+static double w_at(const conv *v, int64_t f, int64_t r, int64_t s, int64_t c)
 {
-    total sum = {0};
+    double sum = v->start;
     int64_t c0 = f / v->fg * v->wd[3];
     for (int64_t n = 0; n < v->yd[0]; n++)
         for (int64_t o = 0; o < v->yd[1]; o++)
             for (int64_t p = 0; p < v->yd[2]; p++) {
                 int64_t i = under(v, 0, o, r), j = under(v, 1, p, s);
                 if (i < 0 || j < 0) continue;
-                add(v, &sum, at(v->y, n, o, p, f) * at(v->x, n, i, j, c0 + c));
+                sum = fma(at(v->y, n, o, p, f), at(v->x, n, i, j, c0 + c), sum);
             }
-    return sum;
+    return sum - v->start;
 }
 
 static ll_err each(const ll_kcall *c, const ll_tensor *x, const ll_tensor *w, const ll_tensor *y,
-                   total (*value)(const conv *, int64_t, int64_t, int64_t, int64_t))
+                   double (*value)(const conv *, int64_t, int64_t, int64_t, int64_t))
 {
     const ll_conv_attr *a = (const ll_conv_attr *)c->attr;
-    conv v = {a, x, w, y, x->shape.d, w->shape.d, y->shape.d, w->shape.d[0] / a->groups};
+    conv v = {a,
+              x,
+              w,
+              y,
+              x->shape.d,
+              w->shape.d,
+              y->shape.d,
+              w->shape.d[0] / a->groups,
+              ll_sum_start(a->bits)};
     const ll_tensor *out = &c->out[0];
     const int64_t *s = out->shape.d;
     for (int64_t e = 0; e < ll_numel(&out->shape); e++) {
-        total t =
-            value(&v, e / s[3] / s[2] / s[1], e / s[3] / s[2] % s[1], e / s[3] % s[2], e % s[3]);
-        if (a->bits)
-            ((int64_t *)out->data)[e] = t.whole;
-        else
-            ll_store(out->data, out->dtype, e, t.sum);
+        int64_t row = e / s[3] / s[2];
+        ll_store(out->data, out->dtype, e,
+                 value(&v, row / s[1], row % s[1], e / s[3] % s[2], e % s[3]));
     }
     return LL_OK;
 }

@@ -31,11 +31,6 @@ static ll_err map(const ll_kcall *c, ll_ew op)
     double k = 0;
     if (op == LL_EW_scale || op == LL_EW_shift) k = ((const ll_number_attr *)c->attr)->value;
     int64_t n = ll_numel(&c->out[0].shape);
-    if (op == LL_EW_add && c->out[0].dtype == LL_I64) { /* more digits than a double has */
-        const uint64_t *a = (const uint64_t *)c->in[0].data, *b = (const uint64_t *)c->in[1].data;
-        for (int64_t i = 0; i < n; i++) ((uint64_t *)c->out[0].data)[i] = a[i] + b[i];
-        return LL_OK;
-    }
     for (int64_t i = 0; i < n; i++) {
         double x[3] = {0};
         for (int j = 0; j < c->n_in; j++) x[j] = ll_load(c->in[j].data, c->in[j].dtype, i);

@@ -1,8 +1,6 @@
 /* grid.c: reference kernels of grid and ungrid: element by element, in double. */
 #include "kern/grid.h"
 
-#include <math.h>
-
 ll_kernel grid_ref, ungrid_ref;
 
 /* The sum of the exponents of element e's scales; false: one is not finite. */
@@ -25,6 +23,7 @@ static ll_err run(const ll_kcall *c, bool up)
     const ll_tensor *x = &c->in[0], *y = &c->out[0];
     int64_t bits = ((const ll_grid_attr *)c->attr)->bits, n = ll_numel(&y->shape), e;
     double most = ll_grid_most(bits);
+    bool odd = ((const ll_grid_attr *)c->attr)->odd;
     ll_walk w;
     ll_grid_walk_of(c, &w);
     for (int64_t i = 0; i < n; i++) {
@@ -36,8 +35,8 @@ static ll_err run(const ll_kcall *c, bool up)
             continue;
         }
         /* Sums of zeros of either sign are zeros of either: made one here. */
-        v = (up ? rint(v) : v) + 0.0;
-        ll_store(y->data, y->dtype, i, up && v > most ? most : v);
+        v = (!up ? v : odd ? ll_grid_odd(v) : rint(v)) + 0.0;
+        ll_store(y->data, y->dtype, i, up && !odd && v > most ? most : v);
     }
     return LL_OK;
 }

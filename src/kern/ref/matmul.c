@@ -3,6 +3,8 @@
 #include "kern/attr.h"
 #include "kern/einsum.h"
 
+#include <math.h>
+
 ll_kernel matmul_ref;
 
 ll_err matmul_ref(const ll_kcall *c)
@@ -17,24 +19,17 @@ ll_err matmul_ref(const ll_kcall *c)
     int64_t points = ll_einsum_points(loop + free, sums);
     for (int64_t e = 0; e < ll_numel(&y->shape); e++) {
         int64_t at[3], in[3];
-        double sum = 0;
-        int64_t whole = 0;
+        const double start = ll_sum_start(attr->bits);
+        double sum = start;
         ll_einsum_offsets(loop, free, e, at);
         for (int64_t p = 0; p < points; p++) {
             ll_einsum_offsets(loop + free, sums, p, in);
             for (int64_t i = 0; i < last.extent; i++) {
-                double term = ll_load(a->data, a->dtype, at[0] + in[0] + i * last.stride[0]) *
-                              ll_load(b->data, b->dtype, at[1] + in[1] + i * last.stride[1]);
-                if (attr->bits)
-                    whole = ll_whole_add(whole, term);
-                else
-                    sum += term;
+                double x = ll_load(a->data, a->dtype, at[0] + in[0] + i * last.stride[0]);
+                sum = fma(x, ll_load(b->data, b->dtype, at[1] + in[1] + i * last.stride[1]), sum);
             }
         }
-        if (attr->bits)
-            ((int64_t *)y->data)[at[2]] = whole;
-        else
-            ll_store(y->data, y->dtype, at[2], sum);
+        ll_store(y->data, y->dtype, at[2], sum - start);
     }
     return LL_OK;
 }
