@@ -366,11 +366,11 @@ static ll_err grid_node(ll_gridder *c, int i, const ll_loops *l, double k)
             in[at[0]] = x[0][p].x;
             if (two) in[at[1]] = x[1][q].x;
             TRY(make_sum(c, i, in, s.rounded, &z));
-            if (two && !wide)
-                TRY(ll_guard_product(c, i, factor, x[0], x[1], z, &held, s.bits, k, m));
             ll_val part =
                 ll_from_grid(to, z, m, s.n_factor, s.bits * s.n_factor, wide ? LL_F64 : type);
             TRY(put(c, i, part, &held, &held));
+            if (two && !wide)
+                TRY(ll_guard_product(c, i, factor, x[0], x[1], part, &held, s.bits, k, m));
             if (sum.id) {
                 part = ll_add(to, sum, part);
                 TRY(put(c, i, part, &held, &held));

@@ -106,19 +106,15 @@ static ll_err lost_if_less(ll_gridder *c, int i, int first, ll_val a, ll_val b)
 
 /* A parameter's gradient: is the largest result less than `least` of the product of the largest
  * factors? */
-static ll_err guard_whole(ll_gridder *c, int i, ll_val z, const ll_layout *held, int bits,
-                          double least, const ll_grid_scale m[2])
+static ll_err guard_whole(ll_gridder *c, int i, ll_val y, const ll_layout *held, double least,
+                          const ll_grid_scale m[2])
 {
     ll_graph *g = c->rw.to;
     ll_val top, most[2];
-    int first = g->n_node;
-    ll_val y = ll_from_grid(g, z, m, 2, 2 * bits, LL_F32);
-    TRY(ll_graph_check(g));
-    TRY(place_since(c, first, i, held));
     TRY(largest(c, i, y, held, &top));
     for (int s = 0; s < 2; s++)
         TRY(largest(c, i, m[s].value, &c->next.seen[m[s].value.id], &most[s]));
-    first = g->n_node;
+    int first = g->n_node;
     ll_val could = ll_mul(g, ll_cast(g, most[0], LL_F64), ll_cast(g, most[1], LL_F64));
     return lost_if_less(c, i, first, ll_cast(g, top, LL_F64), ll_scale(g, could, least));
 }
@@ -228,13 +224,13 @@ static ll_err guard_terms(ll_gridder *c, int i, const ll_factor x[2], const ll_l
 }
 
 ll_err ll_guard_product(ll_gridder *c, int i, const ll_factor factor[2], const ll_limb *a,
-                        const ll_limb *b, ll_val z, const ll_layout *held, int bits, double k,
+                        const ll_limb *b, ll_val y, const ll_layout *held, int bits, double k,
                         const ll_grid_scale m[2])
 {
     const ll_node *n = &c->p->g->nodes[i];
     /* Of the largest product: factors are off by a unit, products by half of one, and k add up. */
     double noise = sqrt(k) * (ldexp(1, -bits) + ldexp(k, -52));
-    if (c->gradient[n->out[0].id]) return guard_whole(c, i, z, held, bits, ldexp(noise, GOOD), m);
+    if (c->gradient[n->out[0].id]) return guard_whole(c, i, y, held, ldexp(noise, GOOD), m);
     CHECK(n->op->reach, LL_E_GRAPH, "%s: exact sums cannot tell what %s loses", n->name,
           n->op->name);
     return guard_terms(c, i, factor, (const ll_limb *const[]){a, b},

@@ -37,10 +37,9 @@ ll_err ll_gridder_cut(ll_gridder *c, const ll_layout *l, bool micro);
 
 /* ---- exact_guard.c ---- */
 
-/* Of old node i, a product of k terms of two limbs with scales m, whose whole numbers are z: is too
- * little left? */
+/* Of old node i, a product of k terms of two limbs with scales m, which is y: is too little left? */
 ll_err ll_guard_product(ll_gridder *c, int i, const ll_factor factor[2], const ll_limb *a,
-                        const ll_limb *b, ll_val z, const ll_layout *held, int bits, double k,
+                        const ll_limb *b, ll_val y, const ll_layout *held, int bits, double k,
                         const ll_grid_scale m[2]);
 /* Results are numbers only if nothing was lost in any micro-batch. */
 ll_err ll_guard_results(ll_gridder *c);

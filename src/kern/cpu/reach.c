@@ -58,21 +58,31 @@ size_t reach_cpu_scratch(const ll_kcall *c)
 
 static inline int8_t level(uint8_t x)
 {
-    return x ? (int8_t)x : NONE;
+    return (int8_t)(x + (x == 0) * NONE);
 }
 
-/* What is packed so far of B's panel, for rows of up to so many columns, and of a row of A. */
+/* n levels, so far apart. */
+static void levels(const uint8_t *restrict x, int64_t apart, int64_t n, int8_t *restrict to)
+{
+    if (apart == 1)
+        for (int64_t i = 0; i < n; i++) to[i] = level(x[i]);
+    else
+        for (int64_t i = 0; i < n; i++) to[i] = level(x[i * apart]);
+}
+
+/* What is packed so far of B's panel, of n columns, and of a row of A: so many terms. */
 typedef struct packed {
     const plan *p;
     const uint8_t *a, *b;
     int8_t *row, *panel;
-    int64_t n, rows, panels; /* columns; terms packed */
+    int64_t n, rows, panels;
 } packed;
 
-/* Where term t is in an operand. */
-static int64_t term_at(const plan *p, int operand, int64_t t)
+/* Where an operand has term t, and how many follow it evenly. */
+static int64_t terms_at(const plan *p, int operand, int64_t t, int64_t *many)
 {
     int64_t k = p->l.sum.extent, off[3];
+    *many = k - t % k;
     ll_einsum_offsets(p->l.sums, p->l.n_sums, t / k, off);
     return off[operand] + t % k * p->l.sum.stride[operand];
 }
@@ -81,17 +91,23 @@ static int64_t term_at(const plan *p, int operand, int64_t t)
 static void pack_more(packed *x, int64_t to)
 {
     const plan *p = x->p;
-    int64_t all = p->sums * p->l.sum.extent, cs = p->l.column.stride[p->b];
-    for (; x->panels < to; x->panels++) {
-        int8_t *b = x->panel + x->panels * PANEL;
-        memset(b, NONE, PANEL);
-        if (x->panels >= all) continue;
-        const uint8_t *from = x->b + term_at(p, p->b, x->panels);
-        for (int64_t j = 0; j < x->n; j++) b[j] = level(from[j * cs]);
-        for (int64_t j = x->n; j < PANEL; j++) b[j] = b[0];
+    int64_t all = p->sums * p->l.sum.extent, many;
+    while (x->panels < to && x->panels < all) {
+        const uint8_t *b = x->b + terms_at(p, p->b, x->panels, &many);
+        for (; many-- && x->panels < to; x->panels++, b += p->l.sum.stride[p->b]) {
+            int8_t *panel = x->panel + x->panels * PANEL;
+            levels(b, p->l.column.stride[p->b], x->n, panel);
+            memset(panel + x->n, panel[0], (size_t)(PANEL - x->n));
+        }
     }
-    for (; x->rows < to; x->rows++)
-        x->row[x->rows] = x->rows < all ? level(x->a[term_at(p, p->a, x->rows)]) : NONE;
+    for (; x->panels < to; x->panels++) memset(x->panel + x->panels * PANEL, NONE, PANEL);
+    while (x->rows < to && x->rows < all) {
+        const uint8_t *a = x->a + terms_at(p, p->a, x->rows, &many);
+        if (many > to - x->rows) many = to - x->rows;
+        levels(a, p->l.sum.stride[p->a], many, x->row + x->rows);
+        x->rows += many;
+    }
+    for (; x->rows < to; x->rows++) x->row[x->rows] = NONE;
 }
 
 static inline int8_t larger(int8_t a, int8_t b)
@@ -148,7 +164,10 @@ static void run_panel(const ll_kcall *c, const plan *p, int64_t at, const float 
         x.a = (const uint8_t *)c->in[p->a].data + off[p->a] + i * row[p->a];
         x.rows = 0;
         run_row(&x, most);
-        for (int64_t j = 0; j < n; j++) y[j * column[LL_EINSUM_C]] = value[most[j]];
+        if (column[LL_EINSUM_C] == 1)
+            for (int64_t j = 0; j < n; j++) y[j] = value[most[j]];
+        else
+            for (int64_t j = 0; j < n; j++) y[j * column[LL_EINSUM_C]] = value[most[j]];
     }
 }
 
