@@ -37,7 +37,7 @@ ll_err ll_gridder_cut(ll_gridder *c, const ll_layout *l, bool micro);
 
 /* ---- exact_guard.c ---- */
 
-/* Of old node i, a product of k terms of two limbs with scales m, which is y: is too little left? */
+/* Of old node i, a product y of k terms of two limbs with scales m: is too little left? */
 ll_err ll_guard_product(ll_gridder *c, int i, const ll_factor factor[2], const ll_limb *a,
                         const ll_limb *b, ll_val y, const ll_layout *held, int bits, double k,
                         const ll_grid_scale m[2]);

@@ -149,17 +149,51 @@ LL_INLINE void pack_along(const void *from, bool bf16, int64_t sp, const int til
             __builtin_prefetch((const char *)from +
                                (bf16 ? 2 : (int64_t)sizeof(real)) * (at + ahead));
             int i = 0;
+            for (; !bf16 && i + VL <= tile; i += VL)
+                *(vec *)(row + i) = *(const vec *)((const real *)from + at + i);
             for (; i + Q <= tile; i += Q) *(quad *)(row + i) = load_quad(from, bf16, at + i);
             for (; i < tile; i++) row[i] = load(from, bf16, at + i);
         }
     }
 }
 
+#if defined(LL_REAL_F64) && defined(__AVX__)
+/* 4 x 4 of 8 bytes; returns k that were turned over. */
+LL_INLINE int64_t turn_four(const double *from, int64_t si, const int tile, int64_t kc, double *to)
+{
+    typedef double four __attribute__((vector_size(32), aligned(8), may_alias));
+    int64_t p = 0;
+    for (; p + 4 <= kc; p += 4) {
+        four v[4], t[4];
+        EACH (q, 4) v[q] = *(const four *)(from + q * si + p);
+        EACH (q, 2) {
+            t[2 * q] = __builtin_shufflevector(v[2 * q], v[2 * q + 1], 0, 4, 2, 6);
+            t[2 * q + 1] = __builtin_shufflevector(v[2 * q], v[2 * q + 1], 1, 5, 3, 7);
+        }
+        EACH (q, 2) {
+            *(four *)(to + (p + q) * tile) = __builtin_shufflevector(t[q], t[q + 2], 0, 1, 4, 5);
+            *(four *)(to + (p + q + 2) * tile) =
+                __builtin_shufflevector(t[q], t[q + 2], 2, 3, 6, 7);
+        }
+    }
+    return p;
+}
+#define TURN_FOUR
+#endif
+
 /* Here sp = 1: Q x Q blocks are turned over. */
 LL_INLINE void pack_across(const void *from, bool bf16, int64_t si, const int tile, int64_t kc,
                            real *to)
 {
     int i = 0;
+#ifdef TURN_FOUR
+    for (; i + 4 <= tile; i += 4) {
+        const real *x = (const real *)from + i * si;
+        int64_t p = turn_four(x, si, tile, kc, to + i);
+        for (; p < kc; p++)
+            EACH (q, 4) to[p * tile + i + q] = x[q * si + p];
+    }
+#endif
     for (; i + Q <= tile; i += Q) {
         int64_t p = 0;
         for (; p + Q <= kc; p += Q) {
