@@ -260,6 +260,14 @@ static void try_layers(ll_tries *s, const pins *turns, const pins *weights, cons
     if (now.way.layouts) LL_PUSH(s->arena, s->v, s->n, s->room, now);
 }
 
+/* Axes tensor, channel and filter cut every layer's weights by themselves; width does as height. */
+static bool is_start(const ll_tried *o)
+{
+    ll_mesh m;
+    if (o->way.zero || ll_mesh_parse(o->way.mesh, &m) != LL_OK) return false;
+    return (ll_mesh_axis(&m, LL_AXIS_DATA) >= 0) + (ll_mesh_axis(&m, LL_AXIS_HEIGHT) >= 0) == m.n;
+}
+
 /* ---- all of them ---- */
 
 void ll_tries_mesh(ll_tries *s, const char *mesh, int zero)
@@ -274,7 +282,7 @@ void ll_tries_mesh(ll_tries *s, const char *mesh, int zero)
 
 void ll_tries_meshes(ll_tries *s, int64_t ranks, int zero)
 {
-    static const char *const axes[] = {"height", "width", "tensor"};
+    static const char *const axes[] = {"height", "width", "tensor", "channel", "filter"};
     char mesh[LL_MESH_TEXT];
     snprintf(mesh, sizeof mesh, "data=%lld", (long long)ranks);
     ll_tries_mesh(s, mesh, zero < 0 ? 0 : zero);
@@ -295,12 +303,9 @@ void ll_tries_all(ll_tries *s, int64_t ranks, int zero)
     ll_tries_meshes(s, ranks, zero);
     if (ranks < 2 || s->run->layouts.n) return;
     pins turns = find_turns(s->g), weights = find_weights(s->g);
-    /* Axis tensor cuts every layer's weights by itself; width does as height does. */
     for (int i = 0, n = s->n; i < n; i++) {
         ll_tried mesh_alone = s->v[i];
-        const char *m = mesh_alone.way.mesh;
-        if (mesh_alone.way.zero || strstr(m, "tensor") || strstr(m, "width")) continue;
-        try_layers(s, &turns, &weights, &mesh_alone);
+        if (is_start(&mesh_alone)) try_layers(s, &turns, &weights, &mesh_alone);
     }
 }
 
