@@ -124,16 +124,6 @@ ll_err ll_checkpoint_begin(const char *run, const ll_checkpoint *c, ll_arena *a,
     return ll_st_begin(path_of(a, run, "", c->step), &x, out);
 }
 
-ll_err ll_checkpoint_save(const char *run, const ll_checkpoint *c, int keep)
-{
-    LL_OWN(ll_arena) a = ll_arena_new();
-    LL_OWN(ll_st_writer) w = NULL;
-    TRY(ll_checkpoint_begin(run, c, a, &w));
-    TRY(ll_st_finish(w));
-    return ll_ranks_agree(c->comm,
-                          ll_ranks_lead(c->comm) ? ll_checkpoint_prune(run, c, keep) : LL_OK);
-}
-
 ll_err ll_checkpoint_set_aside(const char *run, int64_t after, ll_arena *arena, const char **what)
 {
     listing l;

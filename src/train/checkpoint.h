@@ -19,12 +19,11 @@ typedef struct ll_checkpoint {
 } ll_checkpoint;
 
 const char *ll_checkpoint_path(ll_arena *a, const char *run, int64_t step);
-/* Writes it, then removes the oldest of those up to its step, so that keep are left; keep 0: all.
- * When the disk is full the earlier ones are as they were. Collective over c->comm; what is there
- * afterwards does not depend on the parts. */
-ll_err ll_checkpoint_save(const char *run, const ll_checkpoint *c, int keep);
-/* Its steps, for who has others in between (saver.h): begin is collective, prune rank 0's. What c
- * points to, and the arena, stay until the writer is closed. */
+/* To write one (saver.h has other things in between): begin, which is collective over c->comm, and
+ * ll_st_finish; what is there then does not depend on the parts, and when the disk is full the
+ * earlier ones are as they were. Then prune, which is rank 0's, removes the oldest of those up to
+ * its step, so that keep are left; keep 0: all. What c points to, and the arena, stay until the
+ * writer is closed. */
 ll_err ll_checkpoint_begin(const char *run, const ll_checkpoint *c, ll_arena *a,
                            ll_st_writer **out);
 ll_err ll_checkpoint_prune(const char *run, const ll_checkpoint *c, int keep);

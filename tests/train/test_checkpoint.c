@@ -1,5 +1,5 @@
 /* Checkpoints of a run folder: names, keep-N, damage, full disks, and models that do not fit. */
-#include "train/checkpoint.h"
+#include "train/save.h"
 #include "base/file.h"
 #include "base/now.h"
 #include "tmpdir.h"
@@ -34,7 +34,7 @@ static ll_err save(const char *run, int64_t step, int keep)
     fill(step);
     const ll_checkpoint c = {
         .step = step, .tensors = model, .n_tensors = 3, .meta = meta, .n_meta = 2};
-    return ll_checkpoint_save(run, &c, keep);
+    return save_all(run, &c, keep);
 }
 
 static bool exists(const char *run, int64_t step)
@@ -98,7 +98,7 @@ static void keeps_the_newest(void **state)
     assert_int_equal(tmpdir_count(aside), 2);
     fill(460);
     const ll_checkpoint first = {.step = 460, .tensors = model, .n_tensors = 3, .is_first = true};
-    assert_int_equal(ll_checkpoint_save(run, &first, 2), LL_OK);
+    assert_int_equal(save_all(run, &first, 2), LL_OK);
     assert_true(access(aside, F_OK) != 0);
     assert_int_equal(ll_checkpoint_set_aside(tmpdir_path(state, "none"), 1, a, &what), LL_OK);
     assert_null(what);

@@ -4,7 +4,7 @@
 #include "base/crc32c.h"
 #include "base/rng.h"
 #include "mesh/mesh.h"
-#include "train/checkpoint.h"
+#include "train/save.h"
 #include "train/ranks.h"
 #include "no_error.h"
 
@@ -83,7 +83,7 @@ static ll_err save(const store *s, int64_t step, bool parts)
 {
     static const ll_st_pair meta[] = {{"model", "none"}};
     ll_checkpoint c = {step, s->tensors, N, meta, 1, parts ? s->parts : NULL, parts ? comm : NULL};
-    return ll_checkpoint_save(folder, &c, 2);
+    return save_all(folder, &c, 2);
 }
 
 static const char *path_of(int64_t step)
