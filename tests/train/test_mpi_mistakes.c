@@ -262,7 +262,9 @@ static ll_err spoil(const ll_graph *g, ll_graph **out)
     for (int i = 0; i < g->n_update && rc == LL_OK && plan.m->kind == UPDATE; i++) {
         ll_pair u = g->updates[i];
         spot s = spot_of(g, NULL, ll_value_of(g, u.next));
-        if (here(plan.m, &s))
+        bool now = here(plan.m, &s);
+        if (now) snprintf(plan.name, sizeof plan.name, "%s", ll_value_of(g, u.input)->name);
+        if (now)
             rw.map[u.next.id] = plan.m->make(rw.to, &s, &rw.map[u.input.id], rw.map[u.next.id]);
         rc = ll_graph_check(rw.to);
     }
