@@ -202,7 +202,7 @@ gpt pipe=2,data=2 $small --set train.micro_batch=4 --set parallel.schedule=zb-h1
 gpt pipe=2 $small --set model.layers=4 --set train.micro_batch=3 --set parallel.schedule=zb-v
 gpt pipe=2 $small --set model.layers=4 --set train.micro_batch=3 --set parallel.schedule=interleaved
 gpt pipe=4 $small --set model.layers=8 --set train.micro_batch=2 --set parallel.schedule=zb-v
-gpt pipe=4 $small --set model.layers=8 --set train.micro_batch=2 --set parallel.schedule=interleaved
+gpt pipe=3 $small --set model.layers=6 --set train.micro_batch=2 --set parallel.schedule=dualpipe-v
 gpt pipe=2,tensor=2 $small --set train.micro_batch=3
 lenet5 pipe=2 --set train.batch=16 --set train.micro_batch=4 --set parallel.schedule=gpipe
 resnet18 data=2,filter=2 --set train.batch=6 --set model.image=16 --set model.classes=10

@@ -90,7 +90,17 @@ static ll_err plan_stages(ll_session *s, const ll_graph *g, const ll_mesh *m)
     how.n_micro = o->micro_batches;
     if (s->room.limit > 0) how.room = &s->room;
     if (o->share) how.like = o->share->plan;
-    return ll_pipe_make(g, m, &how, s->arena, &s->plan);
+    TRY(ll_pipe_make(g, m, &how, s->arena, &s->plan));
+    int ranks = m->size[ll_mesh_axis(m, LL_AXIS_PIPE)];
+    bool round = false; /* from the last rank to the first */
+    for (int i = 1; i < s->plan->stages->n; i++)
+        round |= s->plan->rank_of[i] < s->plan->rank_of[i - 1] - 1;
+    CHECK(!round || !s->devices.direct, LL_E_ARG,
+          "transport nccl does not carry stages that go round %d ranks (interleaved, "
+          "breadth-first), which were seen to hang on GPUs: use host, or a schedule that does not "
+          "(1f1b, zb-h2, zb-v, dualpipe-v)",
+          ranks);
+    return LL_OK;
 }
 
 /* Of this rank's part of the graph, what its stages do. */
