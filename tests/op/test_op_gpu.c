@@ -201,8 +201,8 @@ static bool test_trial(const ll_op *op, const char *text, ll_dtype as, double wi
         if (as == LL_BF16 && limit < allowed(as))
             limit = wide && want[o].dtype == LL_F32 ? wide : allowed(as);
         /* Sums of columns are of results as they are kept, but by Hopper's kernel. */
-        bool hopper = ll_cuda_level(gpu_context()) == 90 &&
-                      t.in[0].shape.d[t.in[0].shape.n - 1] % 8 == 0;
+        bool hopper =
+            ll_cuda_level(gpu_context()) == 90 && t.in[0].shape.d[t.in[0].shape.n - 1] % 8 == 0;
         if (!strcmp(op->name, "product2") && !hopper) limit = allowed(LL_BF16);
         if (d > limit)
             fail_msg("%s, trial \"%s\" as %s: result %d differs by %g (seed %llu)", op->name, text,
