@@ -119,12 +119,14 @@ static ll_err guard_whole(ll_gridder *c, int i, ll_val y, const ll_layout *held,
     return lost_if_less(c, i, first, ll_cast(g, top, LL_F64), ll_scale(g, could, least));
 }
 
-/* 1 / x of magnitudes in f64; of 0, 0. */
+/* 1 / x of f32's magnitudes, subnormal ones as the least that is not; of 0, 0. */
 static ll_val inverse(ll_graph *g, ll_val x)
 {
     ll_shape shape = ll_graph_shape(g, x);
-    ll_val some = ll_less(g, ll_fill(g, LL_F64, shape, 0), x);
-    return ll_div(g, some, ll_add(g, x, ll_sub(g, ll_fill(g, LL_F64, shape, 1), some)));
+    ll_dtype t = ll_graph_dtype(g, x);
+    ll_val some = ll_less(g, ll_fill(g, t, shape, 0), x);
+    ll_val by = ll_add(g, x, ll_sub(g, ll_fill(g, t, shape, 1), some));
+    return ll_div(g, some, ll_clamp(g, by, 0x1p-126, 0x1p126));
 }
 
 /* Taps of a filter, w in layout l, are taken by their largest, which meets padding where the others
@@ -136,13 +138,13 @@ static ll_err guard_taps(ll_gridder *c, int i, ll_val w, const ll_layout *l, con
     ll_graph *g = c->rw.to;
     ll_val least, top, sum;
     int first = g->n_node;
-    ll_val small = inverse(g, ll_cast(g, ll_abs(g, w), LL_F64));
+    ll_val small = inverse(g, ll_abs(g, w));
     TRY(ll_graph_check(g));
     TRY(place_since(c, first, i, l));
     TRY(reduce(c, i, small, l, keep, n, false, &least));
     const ll_layout lies = c->next.seen[least.id];
     first = g->n_node;
-    least = inverse(g, least);
+    least = ll_cast(g, inverse(g, least), LL_F64);
     largest_tap = ll_cast(g, largest_tap, LL_F64);
     TRY(ll_graph_check(g));
     TRY(place_since(c, first, i, &lies));
