@@ -31,9 +31,14 @@ static void take(history *h, const char *folder, json_t *j, bool print)
     if (!isnan(e)) {
         LL_PUSH(h->arena, h->errors, h->n, h->room, fabs(e));
     }
-    if (print)
-        fprintf(stderr, "  %-28s %-10s %-16s %10.3f %10.3f ms %+7.1f %%  %.0f %.0f bytes\n", folder,
-                model ? model : "", mesh ? mesh : "", said, was, 100 * e, bytes, used);
+    if (!print) return;
+    fprintf(stderr, "  %-28s %-10s %-16s ", folder, model ? model : "", mesh ? mesh : "");
+    if (isnan(e))
+        fprintf(stderr, "%10s %10s %13s", "none", "", "");
+    else
+        fprintf(stderr, "%10.3f %10.3f ms %+7.1f %%", said, was, 100 * e);
+    if (!isnan(bytes) && !isnan(used)) fprintf(stderr, "  %.0f %.0f bytes", bytes, used);
+    fprintf(stderr, "\n");
 }
 
 static ll_err read_folder(history *h, const char *folder, bool print)
@@ -71,10 +76,15 @@ ll_err ll_plan_check(const ll_plan_opts *o)
     if (rc != LL_OK || !o->json) {
         json_decref(h.list);
         TRY(rc);
-        fprintf(stderr,
-                "%d steps predicted: mean absolute error %.1f %%, median %.1f %%; memory to the "
-                "byte in %d of %d\n",
-                h.n, 100 * mean, 100 * median, h.exact, h.n_bytes);
+        if (h.n)
+            fprintf(stderr,
+                    "steps of %d runs predicted: mean absolute error %.1f %%, median %.1f %%", h.n,
+                    100 * mean, 100 * median);
+        else
+            fprintf(stderr,
+                    "no run's steps were predicted (those of exact and of restarted ones are "
+                    "not)");
+        fprintf(stderr, "; memory to the byte in %d of %d\n", h.exact, h.n_bytes);
         return LL_OK;
     }
     json_t *j = json_object();

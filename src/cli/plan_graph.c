@@ -76,12 +76,14 @@ static void print_option(const ll_tries *s, const ll_tried *o)
 }
 
 /* What a run file that trains so has, and nothing else on standard output. */
-static void print_lines(const ll_tried *o)
+static void print_lines(const ll_run *r, const ll_tried *o)
 {
     printf("parallel: {mesh: \"%s\"", o->way.mesh);
     if (o->way.zero) printf(", zero: %d", o->way.zero);
     if (o->way.recompute && strcmp(o->way.recompute, "none"))
         printf(", recompute: %s", o->way.recompute);
+    if (r->parallel.exact) printf(", exact: true");
+    if (strcmp(r->parallel.sequence, "auto")) printf(", sequence: %s", r->parallel.sequence);
     printf("}\n");
     for (const ll_layout_rule *l = o->way.layouts; l && l->pattern; l++)
         printf("%s  \"%s\": %s\n", l == o->way.layouts ? "layout:\n" : "", l->pattern, l->layout);
@@ -219,10 +221,23 @@ static void print_text(const ll_plan_opts *o, const ll_tries *s, int top)
                 s->trouble);
     if (r->layouts.n && !o->mesh)
         fprintf(stderr, "The run has layouts of its own: no others were tried.\n");
-    if (!b->fits) fprintf(stderr, "Nothing fits %g GB: use more ranks.\n", c->chip.memory);
+    if (!b->fits && r->train.memory_bytes > 0)
+        fprintf(stderr, "Nothing fits train.memory, %s: use more ranks, or more of it.\n",
+                r->train.memory);
+    else if (!b->fits)
+        fprintf(stderr, "Nothing fits %g GB: use more ranks.\n", c->chip.memory);
     if (!b->fits || o->ranks == 1) return;
-    fprintf(stderr, "In the run file:\n");
-    print_lines(b);
+    fprintf(stderr, "In the run file, in place of its sections parallel and layout:\n");
+    print_lines(r, b);
+}
+
+/* Was it said on the command line? */
+static bool is_said(const ll_words *set, const char *key)
+{
+    size_t n = strlen(key);
+    for (int i = 0; i < set->n; i++)
+        if (!strncmp(set->v[i], key, n) && set->v[i][n] == '=') return true;
+    return false;
 }
 
 ll_err ll_plan_graph(const ll_plan_opts *o, const ll_run *r, const ll_cluster *c)
@@ -242,11 +257,20 @@ ll_err ll_plan_graph(const ll_plan_opts *o, const ll_run *r, const ll_cluster *c
           "--mesh %s: axis pipe is predicted of transformers on a cluster; of this one train tells "
           "its own prediction",
           o->mesh);
+    CHECK(!o->mesh || m.n_rank == o->ranks, LL_E_ARG,
+          "--mesh %s is of %d ranks, and --ranks is %lld", o->mesh, m.n_rank, (long long)o->ranks);
+    static const char *const unread[] = {"parallel.schedule", "parallel.virtual_stages",
+                                         "parallel.stages",   "parallel.compress",
+                                         "parallel.replicas", "train.offload"};
+    for (size_t i = 0; i < sizeof unread / sizeof *unread; i++)
+        CHECK(!is_said(&o->set, unread[i]), LL_E_ARG,
+              "%s: plans of models that are compiled do not take it; leave it out", unread[i]);
+    bool zero = r->parallel.zero > 0 || is_said(&o->set, "parallel.zero");
     warn_of_cores(o, c);
     if (o->mesh)
         ll_tries_mesh(&s, o->mesh, (int)r->parallel.zero);
     else
-        ll_tries_all(&s, o->ranks, -1);
+        ll_tries_all(&s, o->ranks, zero ? (int)r->parallel.zero : -1);
     CHECK(s.n, LL_E_ARG, "no mesh of %lld ranks: %s", (long long)o->ranks, s.trouble);
     ll_tries_sort(&s);
     int top = o->top < s.n ? (int)o->top : s.n;

@@ -140,7 +140,9 @@ static bool try_way(ll_tries *s, const ll_recipe *w, ll_tried *o)
     }
     *o = (ll_tried){.way = *w, .bytes = p->bytes, .kinds = ll_program_kinds(p)};
     o->out = ll_replay(s->cluster, p, m.n_rank > 1 ? &m : NULL, s->run->train.precision);
-    o->fits = (double)p->bytes + 1e9 * s->cluster->chip.reserved <= 1e9 * s->cluster->chip.memory;
+    double most = s->run->train.memory_bytes; /* what the run allows its tensors */
+    o->fits = (double)p->bytes + 1e9 * s->cluster->chip.reserved <= 1e9 * s->cluster->chip.memory &&
+              (most <= 0 || (double)p->bytes <= most);
     return true;
 }
 
