@@ -159,6 +159,10 @@ ll_err ll_plan_choose(ll_run *r, int64_t ranks)
     ll_tries s = {.run = r, .arena = arena};
     CHECK(!*r->parallel.mesh, LL_E_ARG, "--parallel auto chooses the mesh, and one is given: %s",
           r->parallel.mesh);
+    CHECK(r->parallel.replicas == 1, LL_E_ARG,
+          "--parallel auto chooses the mesh of all ranks, and the run has %lld replicas: leave out "
+          "parallel.replicas, or give --mesh of one of them",
+          (long long)r->parallel.replicas);
     TRY(ll_plan_cluster("this", &c));
     s.cluster = c;
     TRY(ll_run_graph(r, r->train.batch / ll_run_micro_batches(r), &r->train.optim, &g));
@@ -260,8 +264,7 @@ ll_err ll_plan_graph(const ll_plan_opts *o, const ll_run *r, const ll_cluster *c
     CHECK(!o->mesh || m.n_rank == o->ranks, LL_E_ARG,
           "--mesh %s is of %d ranks, and --ranks is %lld", o->mesh, m.n_rank, (long long)o->ranks);
     static const char *const unread[] = {"parallel.schedule", "parallel.virtual_stages",
-                                         "parallel.stages",   "parallel.compress",
-                                         "parallel.replicas", "train.offload"};
+                                         "parallel.stages", "parallel.compress", "train.offload"};
     for (size_t i = 0; i < sizeof unread / sizeof *unread; i++)
         CHECK(!is_said(&o->set, unread[i]), LL_E_ARG,
               "%s: plans of models that are compiled do not take it; leave it out", unread[i]);

@@ -21,9 +21,19 @@ typedef struct need {
     int tried;
 } need;
 
+/* The way that was refused: under a limit programs are laid out otherwise, and not always smaller. */
+static bool is_refused(const need *d, const ll_recipe *w, int64_t ranks)
+{
+    const ll_run_parallel *was = &d->run->parallel;
+    return ranks == d->ranks && w->micro == ll_run_micro_batches(d->run) && !w->aside &&
+           w->zero == was->zero && !strcmp(w->mesh, was->mesh) &&
+           !strcmp(w->recompute, was->recompute);
+}
+
 static bool fits(need *d, const ll_recipe *w, int64_t ranks, size_t *bytes)
 {
     LL_OWN(ll_program) p = NULL;
+    if (is_refused(d, w, ranks)) return false;
     d->tried++;
     if (ll_recipe_compile(d->run, NULL, w, ll_cli_threads(d->run, ranks), &p) != LL_OK)
         return false;

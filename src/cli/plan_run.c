@@ -77,9 +77,10 @@ static ll_err ask_mesh(const char *text, ll_search *s)
 /* Settings that were given fix what is searched; those that no prediction reads are refused. */
 static ll_err ask_settings(const ll_words *set, const ll_run *r, ll_search *s)
 {
-    static const char *const unread[] = {"train.lora",        "train.base",       "train.memory",
-                                         "parallel.compress", "train.offload",    "parallel.stages",
-                                         "parallel.layouts",  "train.micro_batch"};
+    static const char *const unread[] = {
+        "train.lora",        "train.base",        "train.memory",
+        "parallel.compress", "train.offload",     "parallel.stages",
+        "parallel.layouts",  "train.micro_batch", "parallel.post_validation"};
     for (int i = 0; i < set->n; i++) {
         const char *w = set->v[i], *eq = strchr(w, '=');
         size_t n = eq ? (size_t)(eq - w) : strlen(w);
@@ -101,6 +102,9 @@ static ll_err ask_settings(const ll_words *set, const ll_run *r, ll_search *s)
               "parallel.recompute=%s: plans know none and full", eq + 1);
         s->remake = none ? LL_REMAKE_NONE : LL_REMAKE_FULL;
     }
+    CHECK(!r->parallel.exact, LL_E_ARG,
+          "parallel.exact: plans of transformers on a cluster are of plain sums; --cluster this is "
+          "of exact ones too");
     const char *optimizer = r->train.optim.name;
     CHECK(!strncmp(optimizer, "adam", 4) || !strcmp(optimizer, "lamb"), LL_E_ARG,
           "train.optimizer=%s: plans of transformers on a cluster are of adamw's two moments",
@@ -373,6 +377,10 @@ ll_err ll_plan_run(const ll_plan_opts *o)
     if (set.n) memcpy(set.v, o->set.v, sizeof *set.v * (size_t)set.n);
     if (!here) set.v[set.n++] = "train.machine=cuda"; /* precisions are the cluster's */
     TRY(ll_cli_run(o->run, &set, true, &r));
+    CHECK(r->parallel.replicas == 1, LL_E_ARG,
+          "a plan is of one replica, and the run has %lld: leave out parallel.replicas, and give "
+          "--ranks of one of them",
+          (long long)r->parallel.replicas);
     if (here || !is_lm(r, &m)) return ll_plan_graph(o, r, c); /* compiled and replayed */
     TRY(count_parameters(r, &m.counted));
     return plan(o, r, c, &m);

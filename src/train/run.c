@@ -482,6 +482,10 @@ static ll_err finish_replicas(ll_run *r)
     ll_err rc = ll_consistency_make(&p->said, p->replicas, &p->between);
     CHECK(rc == LL_OK, rc, "%s: %s", ll_run_origin(r, "parallel.consistency"), ll_error_message());
     ll_consistency_reduce(&p->between, p->replicas, is_linear(&r->train.optim));
+    LL_WANT(r, "parallel.replica_lr", !p->replica_lr || ll_run_loose(r),
+            "parallel.replica_lr is of replicas that part, and these train as one "
+            "(parallel.consistency %s)",
+            p->between.name);
     return ll_run_loose(r) ? check_loose(r) : LL_OK;
 }
 

@@ -51,6 +51,8 @@ static void command_line(void **state)
     refuses(f, 1, "plan s.yaml --cluster h200 --ranks 2 -s train.memory=1GiB", "train.memory");
     refuses(f, 1, "plan p.yaml --cluster h200 --ranks 2 --mesh pipe=2", "axis pipe");
     refuses(f, 1, "plan p.yaml --cluster h200 --ranks 4 --mesh data=2", "of 2 ranks", "is 4");
+    refuses(f, 1, "plan p.yaml --cluster h200 --ranks 2 -s parallel.replicas=2", "one replica");
+    refuses(f, 1, "plan s.yaml --cluster h200 --ranks 2 -s parallel.exact=true", "plain sums");
     refuses(f, 1, "plan p.yaml --cluster h200 --ranks 2 -s parallel.schedule=gpipe",
             "parallel.schedule");
     refuses(f, 1, "plan s.yaml --cluster h200 --ranks 2 -s parallel.recompute=selective", "full");

@@ -270,6 +270,8 @@ static void what_nothing_reads_is_refused(void **state)
         {"model: {name: picture}\ntrain: {init_skip: x}", {"goes with train.init"}},
         {"model: {name: picture}\nparallel: {save: average}", {"goes with parallel.replicas"}},
         {"model: {name: picture}\nparallel: {replica_lr: 2}", {"goes with parallel.replicas"}},
+        {"model: {name: picture}\ntrain: {batch: 4}\nparallel: {replicas: 2, replica_lr: 2}",
+         {"train as one", "sync"}},
         {"model: {name: picture}\ntrain: {offload: x}", {"goes with train.memory"}},
         {"model: {name: picture}\ntrain: {conv: fast}\nparallel: {exact: true}",
          {"use one of them"}},
