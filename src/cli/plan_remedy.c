@@ -21,7 +21,7 @@ typedef struct need {
     int tried;
 } need;
 
-/* The way that was refused: under a limit programs are laid out otherwise, and not always smaller. */
+/* The way that was refused: under a limit programs are laid out otherwise, not always smaller. */
 static bool is_refused(const need *d, const ll_recipe *w, int64_t ranks)
 {
     const ll_run_parallel *was = &d->run->parallel;
