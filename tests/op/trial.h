@@ -42,7 +42,7 @@ static inline size_t bytes_of(const ll_type *t)
 /* Whether products are rounded, which are of odd numbers then (base/num.h). */
 static inline bool rounds(const trial *t)
 {
-    for (const ll_attr_field *f = t->op->attrs; f && f->name; f++)
+    for (const ll_attr_field *f = t->op ? t->op->attrs : NULL; f && f->name; f++)
         if (!strcmp(f->name, "bits") && f->kind == LL_A_BITS)
             return *(const int64_t *)(const void *)((const char *)t->attr + f->offset);
     return false;
