@@ -498,9 +498,10 @@ double ll_run_replica_lr(const ll_run *r)
 {
     const char *o = r->train.optim.name;
     bool linear = !strcmp(o, "sgd") || !strcmp(o, "momentum") || !strcmp(o, "nesterov");
+    bool outer = strcmp(r->parallel.between.outer, "sgd"); /* has a length of its own */
     if (!ll_run_loose(r) || !r->parallel.between.every) return 1;
     if (r->parallel.replica_lr > 0) return r->parallel.replica_lr;
-    return linear ? 1 : sqrt((double)r->parallel.replicas);
+    return linear || outer ? 1 : sqrt((double)r->parallel.replicas);
 }
 
 ll_run ll_run_replica(const ll_run *r, int replica)

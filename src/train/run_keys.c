@@ -315,8 +315,8 @@ const ll_key ll_run_keys[] = {
            "own: replicas begin with other parameters and see samples in another order"),
     NUMBER("parallel.replica_lr", parallel.replica_lr, "0", 0, 1e6,
            "times train.lr, of replicas that part: each steps by its share of the batch (0: 1 of "
-           "sgd, momentum and nesterov; of others, whose steps a share's noise makes shorter, the "
-           "root of parallel.replicas)"),
+           "sgd, momentum and nesterov, and beside another parallel.outer than sgd; of others, "
+           "whose steps a share's noise makes shorter, the root of parallel.replicas)"),
     CHOICE("parallel.save", parallel.save, "replicas", "replicas average",
            "what checkpoints hold beside the average: every replica's state, or nothing"),
 

@@ -464,7 +464,9 @@ static void replicas_have_rates(void **)
         const char *train, *parallel;
         double rate;
     } cases[] = {{"adamw", "replicas: 4, consistency: ssp", 2},
-                 {"lamb", "replicas: 16, consistency: diloco", 4},
+                 {"lamb", "replicas: 16, consistency: gossip", 4},
+                 {"adamw", "replicas: 4, consistency: diloco", 1},
+                 {"adamw", "replicas: 4, consistency: diloco, outer: sgd", 2},
                  {"sgd", "replicas: 4, consistency: local", 1},
                  {"momentum", "replicas: 4, consistency: gossip", 1},
                  {"sgd", "replicas: 4, consistency: local, replica_lr: 3", 3},
