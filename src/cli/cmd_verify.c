@@ -19,7 +19,7 @@ typedef struct opts {
     int64_t ranks, steps;
     double tolerance, fuzz;
     int64_t seed;
-    bool random, json, matrix;
+    bool random, json, matrix, pipelines;
 } opts;
 
 static const double TOLERANCE = 1e-5; /* as --tolerance says */
@@ -45,6 +45,9 @@ static const ll_arg args[] = {
     {"--json", LL_OPT(opts, json), NULL, "one JSON object on standard output", NULL},
     {"--matrix", LL_OPT(opts, matrix), NULL,
      "small models (RUN: one of them) under every strategy, as a table; default: -n 8", NULL},
+    {"--pipelines", LL_OPT(opts, pipelines), NULL,
+     "of --matrix: every schedule too, on 2, 3 and 4 stages, with 1, 2, 5 and 8 micro-batches",
+     NULL},
     {"--fuzz", LL_OPT(opts, fuzz), "SECONDS",
      "small models, meshes and settings drawn at random for so long; default: -n 8", NULL},
     {"--seed", LL_OPT(opts, seed), "N", "of --fuzz: what is drawn", "1"},
@@ -81,8 +84,9 @@ static char *more(ll_arena *arena)
         "--matrix walks small models under every strategy and prints a table in Markdown: the\n"
         "worst difference, that in f64 where f32 was too noisy, and how many bits differ with\n"
         "exact sums. --fuzz draws models, sizes, meshes, pipelines, ZeRO, exact sums, overlap,\n"
-        "optimizers, micro-batches and precisions; what fails is printed as the command\n"
-        "that repeats it.\n");
+        "optimizers, micro-batches and precisions; what fails is printed as the command that\n"
+        "repeats it. Both take settings that they do not choose themselves: with\n"
+        "--set train.machine=cuda their ranks share a GPU.\n");
 }
 
 static ll_err print_json(const ll_verify_report *v, const char *mesh)
@@ -284,12 +288,34 @@ static ll_err launch_and_verify(const opts *o, const ll_run *r)
     return ll_cli_leave(c, verify(o, &m, r, c));
 }
 
+/* What the cases of --matrix and --fuzz choose by themselves cannot be chosen for them. */
+static ll_err refuse_own(const opts *o)
+{
+    static const char *const own[] = {"model.",         "parallel.mesh",     "parallel.zero",
+                                      "parallel.exact", "parallel.schedule", "parallel.sequence",
+                                      "train.batch",    "train.micro_batch", "train.threads"};
+    static const char *const drawn[] = {"parallel.",     "train.optimizer",   "train.seed",
+                                        "train.clip",    "train.precision",   "train.memory",
+                                        "train.offload", "train.weight_decay"};
+    int n_drawn = o->fuzz > 0 ? (int)(sizeof drawn / sizeof *drawn) : 0;
+    for (int i = 0; i < o->set.n; i++)
+        for (int k = 0; k < (int)(sizeof own / sizeof *own) + n_drawn; k++) {
+            int d = k - (int)(sizeof own / sizeof *own);
+            const char *key = d < 0 ? own[k] : drawn[d];
+            CHECK(strncmp(o->set.v[i], key, strlen(key)) != 0, LL_E_ARG,
+                  "%s: cases of --matrix and --fuzz have settings of their own for that; they take "
+                  "others, such as -s train.machine=cuda",
+                  o->set.v[i]);
+        }
+    return LL_OK;
+}
+
 static ll_err run_many(const opts *o)
 {
-    ll_verify_many many = {o->run, o->steps, o->seed, o->tolerance, o->fuzz, o->json};
-    CHECK(!o->set.n && !o->random, LL_E_ARG,
-          "--matrix and --fuzz have settings of their own: of verify's options they take -n, "
-          "--steps, --tolerance and --json");
+    ll_verify_many many = {o->run,  o->steps, o->seed,      o->tolerance,
+                           o->fuzz, o->json,  o->pipelines, &o->set};
+    CHECK(!o->random, LL_E_ARG, "--matrix and --fuzz always take random batches: no --random");
+    TRY(refuse_own(o));
     CHECK(!o->matrix || o->fuzz <= 0, LL_E_ARG, "--matrix and --fuzz: use one of them");
     CHECK(!o->run || ll_model_find(o->run), LL_E_ARG,
           "--matrix and --fuzz are of models, and %s is none", o->run);
@@ -308,6 +334,7 @@ static ll_err run(const void *given)
     CHECK(o->fuzz >= 0, LL_E_ARG, "--fuzz is %g, want seconds", o->fuzz);
     CHECK(o->fuzz > 0 || o->seed == 1, LL_E_ARG,
           "--seed is of --fuzz; a run's is set by --set train.seed=%lld", (long long)o->seed);
+    CHECK(!o->pipelines || o->matrix, LL_E_ARG, "--pipelines is of --matrix");
     if (o->matrix || o->fuzz > 0) return run_many(o);
     CHECK(o->run, LL_E_ARG, "verify wants a run or a model's name, --matrix or --fuzz SECONDS");
     TRY(prepare(o, &r));

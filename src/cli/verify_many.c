@@ -126,12 +126,13 @@ static void take(const ll_comm *world, const one *c, const ll_verify_many *o, in
     tell(c, o, number, "alike but for a decision of rounding", why, n->corners);
 }
 
-static one begin(const char *model)
+static one begin(const char *model, const ll_verify_many *o)
 {
-    enum { SETTINGS = 32 };
+    int settings = 32 + o->set->n;
     one c = {.model = model, .arena = ll_arena_new()};
-    c.set = (ll_words){LL_NEW_ARRAY(c.arena, const char *, SETTINGS), 0, SETTINGS};
+    c.set = (ll_words){LL_NEW_ARRAY(c.arena, const char *, settings), 0, settings};
     add(&c, "train.threads=1");
+    for (int i = 0; i < o->set->n; i++) add(&c, "%s", o->set->v[i]);
     return c;
 }
 
@@ -163,12 +164,15 @@ static const struct {
       "model.vocab=53", "model.mask=3"}},
 };
 
-static const struct {
+typedef struct strategy {
     const char *mesh;
     int zero;
     const char *schedule; /* of a pipeline, and how many micro-batches; else NULL */
     int micro;
-} strategies[] = {
+    const char *sequence; /* parallel.sequence; NULL: as it is */
+} strategy;
+
+static const strategy strategies[] = {
     {"data=2", 0},
     {"data=2", 1},
     {"data=2", 2},
@@ -191,6 +195,9 @@ static const struct {
     {"data=4", 2},
     {"tensor=4", 0},
     {"sequence=4", 0},
+    {"sequence=2", 0, .sequence = "rows"},
+    {"sequence=3", 0, .sequence = "rows"},
+    {"sequence=4", 0, .sequence = "rows"},
     {"data=2,tensor=2", 0},
     {"data=2,tensor=2", 1},
     {"data=2,tensor=2", 3},
@@ -234,20 +241,21 @@ static const struct {
     {"pipe=2,data=2,tensor=2", 3, "interleaved", 3},
 };
 
-static ll_err cell(ll_comm *c, const ll_verify_many *o, int m, int s, bool exact, count *n,
-                   outcome *out, one *made)
+static ll_err cell(ll_comm *c, const ll_verify_many *o, int m, const strategy *s, bool exact,
+                   count *n, outcome *out, one *made)
 {
-    one x = begin(models[m].name);
+    one x = begin(models[m].name, o);
     for (int i = 0; i < 8 && models[m].sizes[i]; i++) add(&x, "%s", models[m].sizes[i]);
-    add(&x, "parallel.mesh=%s", strategies[s].mesh);
-    if (strategies[s].schedule) {
+    add(&x, "parallel.mesh=%s", s->mesh);
+    if (s->schedule) {
         int each = (models[m].batch + 1) / 2;
-        add(&x, "parallel.schedule=%s", strategies[s].schedule);
-        add(&x, "train.batch=%d", each * strategies[s].micro);
+        add(&x, "parallel.schedule=%s", s->schedule);
+        add(&x, "train.batch=%d", each * s->micro);
         add(&x, "train.micro_batch=%d", each);
     } else
         add(&x, "train.batch=%d", models[m].batch);
-    if (strategies[s].zero) add(&x, "parallel.zero=%d", strategies[s].zero);
+    if (s->sequence) add(&x, "parallel.sequence=%s", s->sequence);
+    if (s->zero) add(&x, "parallel.zero=%d", s->zero);
     if (exact) add(&x, "parallel.exact=true");
     ll_err rc = attempt(c, o, &x, out);
     if (rc == LL_OK) take(c, &x, o, -1, *out, n);
@@ -256,15 +264,16 @@ static ll_err cell(ll_comm *c, const ll_verify_many *o, int m, int s, bool exact
     return rc;
 }
 
-static json_t *row_json(int m, int s, const one *a, const one *b, outcome plain, outcome exact)
+static json_t *row_json(int m, const strategy *s, const one *a, const one *b, outcome plain,
+                        outcome exact)
 {
     json_t *j = json_object();
     json_object_set_new(j, "model", json_string(models[m].name));
-    json_object_set_new(j, "mesh", json_string(strategies[s].mesh));
-    const char *schedule = strategies[s].schedule;
-    json_object_set_new(j, "schedule", schedule ? json_string(schedule) : json_null());
-    json_object_set_new(j, "micro_batches", json_integer(schedule ? strategies[s].micro : 1));
-    json_object_set_new(j, "zero", json_integer(strategies[s].zero));
+    json_object_set_new(j, "mesh", json_string(s->mesh));
+    json_object_set_new(j, "schedule", s->schedule ? json_string(s->schedule) : json_null());
+    json_object_set_new(j, "micro_batches", json_integer(s->schedule ? s->micro : 1));
+    json_object_set_new(j, "sequence", s->sequence ? json_string(s->sequence) : json_null());
+    json_object_set_new(j, "zero", json_integer(s->zero));
     json_object_set_new(j, "ok", json_boolean(plain == ALIKE && exact == ALIKE));
     json_object_set_new(j, "max_rel_diff", ll_cli_number(a->v.max_rel_diff[0]));
     json_object_set_new(j, "f64_rel_diff",
@@ -274,7 +283,7 @@ static json_t *row_json(int m, int s, const one *a, const one *b, outcome plain,
     return j;
 }
 
-static ll_err row(ll_comm *c, const ll_verify_many *o, int m, int s, count *n)
+static ll_err row(ll_comm *c, const ll_verify_many *o, int m, const strategy *s, count *n)
 {
     outcome plain, exact;
     one a, b;
@@ -288,15 +297,13 @@ static ll_err row(ll_comm *c, const ll_verify_many *o, int m, int s, count *n)
         return LL_OK;
     }
     char f64[32] = "", bits[32] = "none", how[64];
-    snprintf(how, sizeof how, "%s", strategies[s].mesh);
-    if (strategies[s].schedule)
-        snprintf(how, sizeof how, "%s (%s of %d)", strategies[s].mesh, strategies[s].schedule,
-                 strategies[s].micro);
+    snprintf(how, sizeof how, "%s%s%s", s->mesh, s->sequence ? " by " : "",
+             s->sequence ? s->sequence : "");
+    if (s->schedule) snprintf(how, sizeof how, "%s (%s of %d)", s->mesh, s->schedule, s->micro);
     if (a.v.worst[1][0]) snprintf(f64, sizeof f64, "%.1e", a.v.max_rel_diff[1]);
     if (exact != ALIKE) snprintf(bits, sizeof bits, "%" PRId64, b.v.differing);
-    printf("| %-9s | %-40s | %d | %.1e%s | %-7s | %-4s | %4.1f s |\n", models[m].name, how,
-           strategies[s].zero, a.v.max_rel_diff[0], plain == ALIKE ? "" : " WRONG", f64, bits,
-           a.took + b.took);
+    printf("| %-9s | %-40s | %d | %.1e%s | %-7s | %-4s | %4.1f s |\n", models[m].name, how, s->zero,
+           a.v.max_rel_diff[0], plain == ALIKE ? "" : " WRONG", f64, bits, a.took + b.took);
     fflush(stdout);
     return LL_OK;
 }
@@ -347,20 +354,48 @@ static ll_err sum_up(ll_comm *c, const ll_verify_many *o, const count *n, double
     return ll_comm_agree(c, rc);
 }
 
+enum { MOST_PIPELINES = 128 };
+
+/* Every synchronous schedule on two to four stages, with few micro-batches and many; returns how
+ * many that makes. */
+static int all_pipelines(strategy list[MOST_PIPELINES])
+{
+    static const char *const meshes[] = {"pipe=2", "pipe=3", "pipe=4"};
+    static const int micro[] = {1, 2, 5, 8};
+    int n = 0;
+    for (int p = 0; p < 3; p++)
+        for (int k = 0; ll_pipeline_name(k + 1); k++) /* 2bw, the last, is not synchronous */
+            for (int i = 0; i < 4; i++)
+                list[n++] = (strategy){meshes[p], 0, ll_pipeline_name(k), micro[i], NULL};
+    LL_ASSERT(n <= MOST_PIPELINES);
+    return n;
+}
+
+static ll_err walk(ll_comm *c, const ll_verify_many *o, int m, const strategy *list, int n_list,
+                   count *n)
+{
+    if (o->model && strcmp(o->model, models[m].name) != 0) return LL_OK;
+    for (int i = 0; i < n_list; i++) {
+        ll_mesh mesh;
+        TRY(ll_mesh_parse(list[i].mesh, &mesh));
+        if (mesh.n_rank <= ll_comm_size(c)) TRY(row(c, o, m, &list[i], n));
+    }
+    return LL_OK;
+}
+
 ll_err ll_verify_matrix(ll_comm *c, const ll_verify_many *o)
 {
+    strategy pipelines[MOST_PIPELINES];
+    int n_pipeline = o->pipelines ? all_pipelines(pipelines) : 0;
     count n = begin_count();
     double began = ll_now();
     if (ll_comm_rank(c) == 0 && !o->json)
         printf("| model     | mesh (schedule of so many micro-batches)  | zero | worst difference "
                "| in f64 | exact: bits that differ | time |\n|---|---|---|---|---|---|---|\n");
-    for (int m = 0; m < (int)(sizeof models / sizeof *models); m++)
-        for (int s = 0; s < (int)(sizeof strategies / sizeof *strategies); s++) {
-            ll_mesh mesh;
-            TRY(ll_mesh_parse(strategies[s].mesh, &mesh));
-            bool asked = !o->model || !strcmp(o->model, models[m].name);
-            if (asked && mesh.n_rank <= ll_comm_size(c)) TRY(row(c, o, m, s, &n));
-        }
+    for (int m = 0; m < (int)(sizeof models / sizeof *models); m++) {
+        TRY(walk(c, o, m, strategies, (int)(sizeof strategies / sizeof *strategies), &n));
+        TRY(walk(c, o, m, pipelines, n_pipeline, &n));
+    }
     if (ll_comm_rank(c) == 0 && !o->json) printf("\n");
     return sum_up(c, o, &n, began);
 }
@@ -483,7 +518,7 @@ static one draw_case(const ll_verify_many *o, int64_t number, int64_t ranks)
     static const char *const names[] = {"mlp", "lenet5", "resnet18", "gpt", "gpt"};
     dice d = {(uint64_t)o->seed, ll_stream("verify", (uint64_t)number), 0};
     int64_t k = draw(&d, 5);
-    one c = begin(o->model ? o->model : names[k]);
+    one c = begin(o->model ? o->model : names[k], o);
     draw_sizes(&d, &c);
     drawn_mesh m = draw_mesh(&d, &c, 2 + draw(&d, ranks - 1));
     if (m.pipe && draw(&d, 8)) draw_pipeline(&d, &c);

@@ -1,6 +1,7 @@
 /* verify_many.h: verify of many small models on many meshes, in one job: all that there are, or
  * such as chance has it. */
 #pragma once
+#include "cli/args.h"
 #include "comm/comm.h"
 
 typedef struct ll_verify_many {
@@ -8,6 +9,8 @@ typedef struct ll_verify_many {
     int64_t steps, seed;
     double tolerance, seconds; /* seconds: of drawing */
     bool json;                 /* one object in the end, in place of lines */
+    bool pipelines;            /* of the matrix: every schedule too */
+    const ll_words *set;       /* settings of all cases, of what they do not set themselves */
 } ll_verify_many;
 
 /* Collective; rank 0 prints. Each case has as many of the ranks as its mesh has; the others wait.

@@ -110,7 +110,7 @@ static void many(void **state)
     assert_null(strstr(o.out, "height"));
     assert_non_null(strstr(o.out,
                            "\n13 rows, each with f32 sums and exact ones: 26 alike (0 judged "
-                           "in f64 too), 0 different, 3 cannot be"));
+                           "in f64 too), 0 different, 4 cannot be"));
     outcome_free(&o);
     o = succeeds(*state, "verify --fuzz 1 -n 3 --steps 1 --seed 7");
     assert_non_null(strstr(o.out, " drawn with --seed 7 on up to 3 ranks: "));
@@ -127,7 +127,15 @@ static void many(void **state)
     assert_true(json_num(j, "different") == 0 && json_num(j, "seed") == 7);
     assert_int_equal(json_array_size(json_object_get(j, "wrong")), 0);
     json_decref(j);
+    o = succeeds(*state, "verify mlp --matrix --pipelines -n 2 --steps 1 -s train.clip=0.5");
+    assert_non_null(strstr(o.out, "| mlp       | pipe=2 (zb-v of 1)                       | 0 | "));
+    assert_non_null(strstr(o.out, "| mlp       | pipe=2 (gpipe of 8)                      | 0 | "));
+    assert_non_null(strstr(o.out, "\n45 rows, each with f32 sums and exact ones: 90 alike"));
+    outcome_free(&o);
     refuses(*state, 1, "verify --fuzz 1 --exact", "have settings of their own");
+    refuses(*state, 1, "verify --fuzz 1 -s train.clip=1", "have settings of their own");
+    refuses(*state, 1, "verify mlp --matrix -s model.width=9", "have settings of their own");
+    refuses(*state, 1, "verify --fuzz 1 --pipelines", "--pipelines is of --matrix");
     refuses(*state, 1, "verify --matrix p.yaml", "p.yaml is none");
     refuses(*state, 1, "verify --matrix -n 1", "of 2 ranks or more");
     refuses(*state, 1, "verify --matrix --fuzz 3", "use one of them");
