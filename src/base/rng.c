@@ -1,23 +1,18 @@
 /* rng.c: Philox4x32-10 and what is drawn from it. */
 #include "base/rng.h"
 
-#include <math.h>
+#include "base/philox.h"
 
 void ll_philox(uint64_t seed, uint64_t stream, uint64_t block, uint32_t out[4])
 {
-    uint32_t c0 = (uint32_t)block, c1 = (uint32_t)(block >> 32);
-    uint32_t c2 = (uint32_t)stream, c3 = (uint32_t)(stream >> 32);
-    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
-    for (int round = 0; round < 10; round++) {
-        uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
-        c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
-        c1 = (uint32_t)p1;
-        c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
-        c3 = (uint32_t)p0;
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-    }
-    out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
+    ll_philox_words(seed, stream, block, out);
+}
+
+void ll_philox_many(uint64_t seed, uint64_t stream, uint64_t block, uint32_t out[4 * LL_RNG_LANES])
+{
+#pragma omp simd
+    for (int l = 0; l < LL_RNG_LANES; l++)
+        ll_philox_words(seed, stream, block + (uint64_t)l, out + 4 * l);
 }
 
 uint64_t ll_stream(const char *name, uint64_t step)
@@ -27,28 +22,32 @@ uint64_t ll_stream(const char *name, uint64_t step)
     return h ^ (step * 0x9E3779B97F4A7C15u);
 }
 
-static double unit(uint32_t w)
+float ll_uniform_of(uint32_t word)
 {
-    return ((double)w + 0.5) * 0x1p-32;
+    return ll_unit_23(word);
 }
 
 void ll_uniform_4(uint64_t seed, uint64_t stream, uint64_t block, float out[4])
 {
     uint32_t w[4];
     ll_philox(seed, stream, block, w);
-    for (int i = 0; i < 4; i++) out[i] = ((float)(w[i] >> 9) + 0.5f) * 0x1p-23f;
+    for (int i = 0; i < 4; i++) out[i] = ll_uniform_of(w[i]);
 }
 
-/* Box-Muller: words 0,1 make elements 0,1 of the block, words 2,3 the others. */
 void ll_normal_4(uint64_t seed, uint64_t stream, uint64_t block, double out[4])
 {
     uint32_t w[4];
     ll_philox(seed, stream, block, w);
-    for (int i = 0; i < 4; i += 2) {
-        double r = sqrt(-2 * log(unit(w[i]))), angle = 6.283185307179586 * unit(w[i + 1]);
-        out[i] = r * cos(angle);
-        out[i + 1] = r * sin(angle);
-    }
+    for (int i = 0; i < 4; i += 2) ll_normal_pair(w[i], w[i + 1], &out[i], &out[i + 1]);
+}
+
+void ll_normal_many(uint64_t seed, uint64_t stream, uint64_t block, double out[4 * LL_RNG_LANES])
+{
+    uint32_t w[4 * LL_RNG_LANES];
+    ll_philox_many(seed, stream, block, w);
+#pragma omp simd
+    for (int i = 0; i < 2 * LL_RNG_LANES; i++)
+        ll_normal_pair(w[2 * i], w[2 * i + 1], &out[2 * i], &out[2 * i + 1]);
 }
 
 float ll_uniform_at(uint64_t seed, uint64_t stream, uint64_t i)

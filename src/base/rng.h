@@ -13,9 +13,14 @@ void ll_philox(uint64_t seed, uint64_t stream, uint64_t block, uint32_t out[4]);
 /* A stream's number from a name and a step. */
 uint64_t ll_stream(const char *name, uint64_t step);
 
+float ll_uniform_of(uint32_t word); /* in (0,1), never 0 or 1 */
 /* Elements 4 block .. 4 block + 3 of a stream at once. */
 void ll_uniform_4(uint64_t seed, uint64_t stream, uint64_t block, float out[4]);
 void ll_normal_4(uint64_t seed, uint64_t stream, uint64_t block, double out[4]);
+/* The same of LL_RNG_LANES blocks at once: vector code. */
+enum { LL_RNG_LANES = 16 };
+void ll_philox_many(uint64_t seed, uint64_t stream, uint64_t block, uint32_t out[4 * LL_RNG_LANES]);
+void ll_normal_many(uint64_t seed, uint64_t stream, uint64_t block, double out[4 * LL_RNG_LANES]);
 /* Element i of a stream: uniform in (0,1), never 0 or 1; standard normal; integer below n. */
 float ll_uniform_at(uint64_t seed, uint64_t stream, uint64_t i);
 double ll_normal_at(uint64_t seed, uint64_t stream, uint64_t i);

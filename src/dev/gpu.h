@@ -34,6 +34,16 @@ void ll_gpu_unpin(void *p);
 ll_err ll_gpu_write(ll_gpu *g, void *to, const void *from, size_t bytes);
 ll_err ll_gpu_read(ll_gpu *g, void *to, const void *from, size_t bytes);
 ll_err ll_gpu_fill(ll_gpu *g, void *to, int byte, size_t bytes);
+/* Numbers of a stream, as base/rng.h draws them: each has that of its place in the whole. */
+typedef struct ll_gpu_drawing {
+    uint64_t seed, stream;
+    bool normal; /* else uniform in (-1, 1) */
+    bool f64;    /* else f32 */
+    double scale;
+    ll_shape shape, whole;
+    int64_t at[LL_MAX_DIMS];
+} ll_gpu_drawing;
+ll_err ll_gpu_draw(ll_gpu *g, void *to, const ll_gpu_drawing *d);
 ll_err ll_gpu_wait(ll_gpu *g); /* for all that is queued; tells what failed in it */
 
 /* Several pieces of memory written by one kernel: from elsewhere on the GPU, to or from pinned

@@ -171,12 +171,34 @@ ll_err ll_cuda_changed(const ll_exec *e, int slot)
     return ll_cuda_await(e, LL_STREAM_COMPUTE);
 }
 
+static bool is_drawn(const ll_slot *s)
+{
+    const ll_init *i = &s->init;
+    bool random = !i->data && (i->kind == LL_NORMAL || i->kind == LL_UNIFORM);
+    return random && (s->type.dtype == LL_F32 || s->type.dtype == LL_F64);
+}
+
+static ll_err draw(ll_exec *e, int slot)
+{
+    const ll_slot *s = &e->p->slots[slot];
+    ll_gpu_drawing d = {.seed = e->opts.seed,
+                        .stream = ll_init_stream(s->name),
+                        .normal = s->init.kind == LL_NORMAL,
+                        .f64 = s->type.dtype == LL_F64,
+                        .scale = s->init.a,
+                        .shape = s->type.shape,
+                        .whole = s->piece ? s->piece->whole : s->type.shape};
+    for (int k = 0; s->piece && k < d.shape.n; k++) d.at[k] = s->piece->at[k];
+    return ll_gpu_draw(ll_cuda_of(e)->gpu, e->address[slot], &d);
+}
+
 ll_err ll_cuda_init(ll_exec *e, int slot)
 {
     ll_cuda *o = ll_cuda_of(e);
     const ll_slot *s = &e->p->slots[slot];
     if (ll_cuda_is_aside(e, slot)) return ll_host_init(e, slot);
     if (s->init.kind == LL_ZEROS) return ll_gpu_fill(o->gpu, e->address[slot], 0, s->bytes);
+    if (is_drawn(s)) return draw(e, slot);
     void *data = malloc(s->bytes + 1);
     CHECK(data, LL_E_MEM, "no memory for the initial values of %s", s->name);
     ll_init_fill(&s->init, s->name, e->opts.seed, &s->type, s->piece, e->p->threads, data);

@@ -6,34 +6,35 @@
 #include "kern/blocks.h"
 #include "kern/cpu/team.h"
 
-enum { DRAWN = 32 }; /* elementary operations of a number */
+enum { DRAWN = 32, PIECE = 4096 }; /* elementary operations of a number; elements of a thread */
 
-/* Elements 4 block .. 4 block + 3. */
-static void draw(const ll_init *init, uint64_t seed, uint64_t stream, uint64_t block, double v[4])
+enum { RUN = 4 * LL_RNG_LANES };
+
+/* Elements 4 block .. 4 block + RUN - 1. */
+static void draw(const ll_init *init, uint64_t seed, uint64_t stream, uint64_t block, double v[RUN])
 {
-    float u[4] = {0};
-    double x[4] = {0};
-    if (init->kind == LL_NORMAL) ll_normal_4(seed, stream, block, x);
-    if (init->kind == LL_UNIFORM) ll_uniform_4(seed, stream, block, u);
-    for (int i = 0; i < 4; i++) {
-        if (init->kind == LL_UNIFORM) x[i] = 2.0 * (double)u[i] - 1.0;
-        v[i] = init->kind == LL_CONSTANT ? init->a : init->a * x[i];
+    uint32_t w[RUN];
+    if (init->kind == LL_NORMAL) ll_normal_many(seed, stream, block, v);
+    if (init->kind == LL_UNIFORM) ll_philox_many(seed, stream, block, w);
+    for (int i = 0; i < RUN; i++) {
+        if (init->kind == LL_UNIFORM) v[i] = 2.0 * (double)ll_uniform_of(w[i]) - 1.0;
+        v[i] = init->kind == LL_CONSTANT ? init->a : init->a * v[i];
     }
 }
 
-/* Elements of one row of a piece, which begins at element first of the whole. */
+/* Elements first .. first + n - 1 of the whole. */
 static void fill_row(const ll_init *init, uint64_t seed, uint64_t stream, int64_t first, int64_t n,
                      ll_dtype t, void *data, int64_t at)
 {
-    double v[4];
-    for (int64_t i = 0; i < n; i++) {
-        int64_t k = first + i;
-        if (init->data) {
-            ll_store(data, t, at + i, ll_load(init->data->elements, init->data->dtype, k));
-            continue;
-        }
-        if (i == 0 || k % 4 == 0) draw(init, seed, stream, (uint64_t)(k / 4), v);
-        ll_store(data, t, at + i, v[k % 4]);
+    double v[RUN];
+    for (int64_t i = 0, m; i < n; i += m) {
+        int64_t k = first + i, skip = init->data ? 0 : k % 4;
+        m = n - i < RUN - skip ? n - i : RUN - skip;
+        if (!init->data) draw(init, seed, stream, (uint64_t)(k / 4), v);
+        for (int64_t j = 0; j < m; j++)
+            ll_store(data, t, at + i + j,
+                     init->data ? ll_load(init->data->elements, init->data->dtype, k + j)
+                                : v[skip + j]);
     }
 }
 
@@ -63,17 +64,21 @@ static void fill_piece(const ll_init *init, uint64_t seed, uint64_t stream, cons
     }
 }
 
+uint64_t ll_init_stream(const char *name)
+{
+    size_t length = strlen(name);
+    if (!ll_ends_with(name, LL_NEXT)) return ll_stream(name, 0);
+    LL_OWN_MEMORY char *plain = strndup(name, length - strlen(LL_NEXT));
+    return ll_stream(plain, 0); /* begins as what it comes after */
+}
+
 void ll_init_fill(const ll_init *init, const char *name, uint64_t seed, const ll_type *type,
                   const ll_piece *piece, int threads, void *data)
 {
-    size_t length;
-    bool next = false;
+    size_t length = 0;
     const ll_block_kind *blocks = type->dtype == LL_U8 ? ll_block_named(name, &length) : NULL;
-    if (!blocks && ll_ends_with(name, LL_NEXT))
-        length = strlen(name) - strlen(LL_NEXT), next = true;
-    LL_OWN_MEMORY char *plain =
-        blocks || next ? strndup(name, length) : NULL; /* begins as "w" would */
-    uint64_t stream = ll_stream(plain ? plain : name, 0);
+    LL_OWN_MEMORY char *plain = blocks ? strndup(name, length) : NULL; /* begins as "w" would */
+    uint64_t stream = blocks ? ll_stream(plain, 0) : ll_init_stream(name);
     int64_t n = ll_numel(&type->shape);
     ll_dtype t = type->dtype;
     if (init->kind == LL_ZEROS) {
@@ -86,9 +91,6 @@ void ll_init_fill(const ll_init *init, const char *name, uint64_t seed, const ll
         return;
     }
 #pragma omp parallel for num_threads(ll_team_for(threads, n *DRAWN))
-    for (int64_t b = 0; b < (n + 3) / 4; b++) {
-        double v[4];
-        draw(init, seed, stream, (uint64_t)b, v);
-        for (int64_t i = 4 * b; i < n && i < 4 * b + 4; i++) ll_store(data, t, i, v[i - 4 * b]);
-    }
+    for (int64_t at = 0; at < n; at += PIECE)
+        fill_row(init, seed, stream, at, n - at < PIECE ? n - at : PIECE, t, data, at);
 }

@@ -170,3 +170,4 @@ static inline size_t ll_exec_micro_at(const ll_exec *e, const ll_instr *x, int k
  * counts in its whole. */
 void ll_init_fill(const ll_init *init, const char *name, uint64_t seed, const ll_type *type,
                   const ll_piece *piece, int threads, void *data);
+uint64_t ll_init_stream(const char *name); /* of what is not packed in blocks */

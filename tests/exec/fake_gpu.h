@@ -391,6 +391,26 @@ ll_err ll_gpu_fill(ll_gpu *g, void *to, int byte, size_t bytes)
     return LL_OK;
 }
 
+/* Number by number, as base/rng.h has them. */
+ll_err ll_gpu_draw(ll_gpu *g, void *to, const ll_gpu_drawing *d)
+{
+    int64_t n = ll_numel(&d->shape);
+    size_t each = d->f64 ? sizeof(double) : sizeof(float);
+    char *own = (char *)malloc((size_t)n * each + 1);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t rest = i, at = 0, stride = 1;
+        for (int k = d->shape.n - 1; k >= 0; k--) {
+            at += (rest % d->shape.d[k] + d->at[k]) * stride;
+            rest /= d->shape.d[k], stride *= d->whole.d[k];
+        }
+        double v = d->normal ? ll_normal_at(d->seed, d->stream, (uint64_t)at)
+                             : 2.0 * ll_uniform_at(d->seed, d->stream, (uint64_t)at) - 1.0;
+        if (d->f64) ((double *)own)[i] = d->scale * v;
+        if (!d->f64) ((float *)own)[i] = (float)(d->scale * v);
+    }
+    return fake_copy(g, LL_STREAM_COMPUTE, to, own, (size_t)n * each);
+}
+
 ll_err ll_gpu_wait_for(ll_gpu *g, ll_stream_id q)
 {
     for (; !fake_run(g, q, g->n[q]); sched_yield()) fake_poke(g);

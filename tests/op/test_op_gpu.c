@@ -373,6 +373,35 @@ static void test_classify(void **state)
     }
 }
 
+/* Initial values: the bits that a CPU draws, of a whole and of a part of it. */
+static void test_draw(void **state)
+{
+    (void)state;
+    enum { N = 5 * 7 * 1013 };
+    static double got[N];
+    const float *got_f32 = (const float *)got;
+    void *data;
+    assert_int_equal(ll_gpu_alloc(gpu, sizeof got, &data), LL_OK);
+    for (int kind = 0; kind < 8; kind++) {
+        bool normal = kind & 1, f64 = kind & 2, part = kind & 4;
+        ll_gpu_drawing d = {seed, ll_stream("w", 0), normal, f64, 0.02, LL_SHAPE(5, 7, 1013)};
+        d.whole = part ? LL_SHAPE(9, 11, 2001) : d.shape;
+        for (int k = 0; k < 3; k++) d.at[k] = part ? 1 + k : 0;
+        assert_int_equal(ll_gpu_draw(gpu, data, &d), LL_OK);
+        assert_int_equal(ll_gpu_read(gpu, got, data, f64 ? sizeof got : sizeof got / 2), LL_OK);
+        assert_int_equal(ll_gpu_wait(gpu), LL_OK);
+        for (int i = 0; i < N; i++) {
+            int64_t k =
+                ((i / 7091 + d.at[0]) * d.whole.d[1] + i / 1013 % 7 + d.at[1]) * d.whole.d[2] +
+                i % 1013 + d.at[2];
+            double v = normal ? ll_normal_at(seed, d.stream, (uint64_t)k)
+                              : 2.0 * ll_uniform_at(seed, d.stream, (uint64_t)k) - 1.0;
+            assert_true(f64 ? got[i] == 0.02 * v : got_f32[i] == (float)(0.02 * v));
+        }
+    }
+    ll_gpu_free(gpu, data);
+}
+
 int main(void)
 {
     const char *s = getenv("SEED"), *only = getenv("ONLY");
@@ -388,12 +417,14 @@ int main(void)
     }
     static struct CMUnitTest tests[256];
     size_t n = 0;
-    for (const ll_op *const *op = ll_ops(); *op && n < 253; op++)
+    for (const ll_op *const *op = ll_ops(); *op && n < 252; op++)
         if (!(*op)->collective && (!only || !strcmp(only, (*op)->name)))
             tests[n++] =
                 (struct CMUnitTest){(*op)->name, test_op, NULL, NULL, (void *)(uintptr_t)*op};
     if (!only || !strcmp(only, "many"))
         tests[n++] = (struct CMUnitTest){"many calls of sumsq", test_many, NULL, NULL, NULL};
+    if (!only || !strcmp(only, "draw"))
+        tests[n++] = (struct CMUnitTest){"initial values", test_draw, NULL, NULL, NULL};
     if (!only || !strcmp(only, "quantize"))
         tests[n++] = (struct CMUnitTest){"saturated numbers", test_saturated, NULL, NULL, NULL};
     if (!only || !strcmp(only, "classify"))

@@ -2,6 +2,7 @@
  * vector code, and give the very numbers that ll_uniform_at gives one at a time.
  *
  * An element is dropped where (word >> 9) + 1/2 < p 2^23, that is where word >> 9 < limit. */
+#include "base/rng.h"
 #include "kern/attr.h"
 #include "kern/cpu/row.h"
 #include "kern/dropout.h"
@@ -10,34 +11,7 @@
 
 ll_kernel dropout_cpu;
 
-enum { LANES = 16, RUN = 4 * LANES, PIECE = 4096 };
-
-/* Words of LANES blocks from `block` on, in order: word 4 l + w is word w of block l. */
-static void words_of(uint64_t seed, uint64_t stream, uint64_t block, uint32_t out[RUN])
-{
-    uint32_t c0[LANES], c1[LANES], c2[LANES], c3[LANES];
-    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
-    for (int l = 0; l < LANES; l++) {
-        c0[l] = (uint32_t)(block + (uint64_t)l);
-        c1[l] = (uint32_t)((block + (uint64_t)l) >> 32);
-        c2[l] = (uint32_t)stream;
-        c3[l] = (uint32_t)(stream >> 32);
-    }
-    for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
-#pragma omp simd
-        for (int l = 0; l < LANES; l++) {
-            uint64_t p0 = (uint64_t)0xD2511F53u * c0[l], p1 = (uint64_t)0xCD9E8D57u * c2[l];
-            c0[l] = (uint32_t)(p1 >> 32) ^ c1[l] ^ k0;
-            c1[l] = (uint32_t)p1;
-            c2[l] = (uint32_t)(p0 >> 32) ^ c3[l] ^ k1;
-            c3[l] = (uint32_t)p0;
-        }
-    }
-    for (int l = 0; l < LANES; l++) {
-        out[4 * l] = c0[l], out[4 * l + 1] = c1[l];
-        out[4 * l + 2] = c2[l], out[4 * l + 3] = c3[l];
-    }
-}
+enum { RUN = 4 * LL_RNG_LANES, PIECE = 4096 };
 
 typedef struct draw {
     uint64_t seed, stream;
@@ -53,7 +27,7 @@ static void drop_run(const draw *d, uint64_t index, const float *x, float *y, in
     for (int64_t done = 0; done < n;) {
         int64_t skip = (int64_t)((index + (uint64_t)done) % 4);
         int64_t m = n - done < RUN - skip ? n - done : RUN - skip;
-        words_of(d->seed, d->stream, (index + (uint64_t)done) / 4, w);
+        ll_philox_many(d->seed, d->stream, (index + (uint64_t)done) / 4, w);
         const float *from = x + done;
         float *to = y + done;
         const uint32_t *u = w + skip;

@@ -1,4 +1,5 @@
 /* dropout.cu: the very numbers of base/rng.h decide what is dropped. */
+#include "base/philox.h"
 #include "kern/cuda/vec.cuh"
 
 typedef struct place { /* of a part in the whole */
@@ -9,29 +10,16 @@ typedef struct place { /* of a part in the whole */
 /* Four numbers, those of elements 4 block to 4 block + 3. */
 __device__ __forceinline__ uint4 philox(uint64_t seed, uint64_t stream, uint64_t block)
 {
-    uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
-    uint32_t c0 = (uint32_t)block, c1 = (uint32_t)(block >> 32);
-    uint32_t c2 = (uint32_t)stream, c3 = (uint32_t)(stream >> 32);
-#pragma unroll
-    for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
-        uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
-        c0 = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
-        c1 = (uint32_t)p1;
-        c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
-        c3 = (uint32_t)p0;
-    }
-    return make_uint4(c0, c1, c2, c3);
+    uint32_t w[4];
+    ll_philox_words(seed, stream, block, w);
+    return make_uint4(w[0], w[1], w[2], w[3]);
 }
 
 __device__ __forceinline__ uint32_t philox_word(uint64_t seed, uint64_t stream, uint64_t i)
 {
-    uint4 w = philox(seed, stream, i / 4);
-    switch (i & 3) {
-    case 0: return w.x;
-    case 1: return w.y;
-    case 2: return w.z;
-    default: return w.w;
-    }
+    uint32_t w[4];
+    ll_philox_words(seed, stream, i / 4, w);
+    return i & 2 ? (i & 1 ? w[3] : w[2]) : i & 1 ? w[1] : w[0];
 }
 
 /* A tensor that is the whole: elements and their numbers both lie side by side. */
