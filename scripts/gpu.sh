@@ -261,7 +261,7 @@ if wants bench; then
     medium="-b 16 --set train.micro_batch=16 --set model.layers=24 --set model.width=1024 --set model.heads=16"
     for m in ${models//,/ }; do
         case $m in
-        lenet5) timed "$m f32 batch 64" samples images_per_s 5 torch_lenet_gpu.py lenet5 -b 64 \
+        lenet5) timed "$m f32 batch 64" samples images_per_s 1.2 torch_lenet_gpu.py lenet5 -b 64 \
             --set train.optimizer=adamw --set train.lr=2e-3 --set train.weight_decay=0.01 ;;
         gpt2-124m) timed "$m bf16 batch 64" tokens tokens_per_s 1.25 \
             "torch_gpt2_gpu.py 124m --batch 64" $gpt2 --precision bf16 -b 64 --set train.micro_batch=64 ;;
