@@ -27,7 +27,8 @@ static const double TOLERANCE = 1e-5; /* as --tolerance says */
 static const ll_arg args[] = {
     {"[RUN]", LL_OPT(opts, run), NULL, "a run, or a model's name", NULL},
     {"--mesh|-m", LL_ARG_SETTING, offsetof(opts, set), "MESH",
-     "how ranks divide the work, such as data=2,tensor=2; default: the run's, or data=RANKS",
+     "how ranks divide the work, such as data=2,tensor=2; default: the run's, or data=RANKS; of "
+     "--matrix: the strategies of this mesh alone",
      "parallel.mesh"},
     {"--ranks|-n", LL_ARG_COUNT, offsetof(opts, ranks), "N",
      "start so many ranks; default: as many as the mesh has", NULL},
@@ -302,6 +303,7 @@ static ll_err refuse_own(const opts *o)
         for (int k = 0; k < (int)(sizeof own / sizeof *own) + n_drawn; k++) {
             int d = k - (int)(sizeof own / sizeof *own);
             const char *key = d < 0 ? own[k] : drawn[d];
+            if (o->matrix && !strcmp(key, "parallel.mesh")) continue; /* those of it alone */
             CHECK(strncmp(o->set.v[i], key, strlen(key)) != 0, LL_E_ARG,
                   "%s: cases of --matrix and --fuzz have settings of their own for that; they take "
                   "others, such as -s train.machine=cuda",

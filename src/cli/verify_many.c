@@ -126,13 +126,21 @@ static void take(const ll_comm *world, const one *c, const ll_verify_many *o, in
     tell(c, o, number, "alike but for a decision of rounding", why, n->corners);
 }
 
+/* The mesh that a setting asks for; NULL: it is of something else. */
+static const char *mesh_of(const char *setting)
+{
+    static const char key[] = "parallel.mesh=";
+    return strncmp(setting, key, sizeof key - 1) ? NULL : setting + sizeof key - 1;
+}
+
 static one begin(const char *model, const ll_verify_many *o)
 {
     int settings = 32 + o->set->n;
     one c = {.model = model, .arena = ll_arena_new()};
     c.set = (ll_words){LL_NEW_ARRAY(c.arena, const char *, settings), 0, settings};
     add(&c, "train.threads=1");
-    for (int i = 0; i < o->set->n; i++) add(&c, "%s", o->set->v[i]);
+    for (int i = 0; i < o->set->n; i++)
+        if (!mesh_of(o->set->v[i])) add(&c, "%s", o->set->v[i]);
     return c;
 }
 
@@ -371,31 +379,45 @@ static int all_pipelines(strategy list[MOST_PIPELINES])
     return n;
 }
 
-static ll_err walk(ll_comm *c, const ll_verify_many *o, int m, const strategy *list, int n_list,
-                   count *n)
+static bool is_asked(const ll_comm *c, const ll_verify_many *o, const strategy *s)
 {
-    if (o->model && strcmp(o->model, models[m].name) != 0) return LL_OK;
-    for (int i = 0; i < n_list; i++) {
-        ll_mesh mesh;
-        TRY(ll_mesh_parse(list[i].mesh, &mesh));
-        if (mesh.n_rank <= ll_comm_size(c)) TRY(row(c, o, m, &list[i], n));
+    ll_mesh mesh;
+    bool asked = true; /* the last that is said counts, as of other settings */
+    for (int i = 0; i < o->set->n; i++) {
+        const char *only = mesh_of(o->set->v[i]);
+        if (only) asked = !strcmp(only, s->mesh);
     }
-    return LL_OK;
+    return asked && ll_mesh_parse(s->mesh, &mesh) == LL_OK && mesh.n_rank <= ll_comm_size(c);
+}
+
+/* The strategies that are asked for, all of them first; how many: *n. */
+static void list_asked(const ll_comm *c, const ll_verify_many *o, strategy *list, int *n)
+{
+    enum { N = sizeof strategies / sizeof *strategies };
+    int n_pipeline = o->pipelines ? all_pipelines(list + N) : 0;
+    memcpy(list, strategies, sizeof strategies);
+    *n = 0;
+    for (int i = 0; i < N + n_pipeline; i++)
+        if (is_asked(c, o, &list[i])) list[(*n)++] = list[i];
 }
 
 ll_err ll_verify_matrix(ll_comm *c, const ll_verify_many *o)
 {
-    strategy pipelines[MOST_PIPELINES];
-    int n_pipeline = o->pipelines ? all_pipelines(pipelines) : 0;
+    strategy list[sizeof strategies / sizeof *strategies + MOST_PIPELINES];
+    int n_list;
+    list_asked(c, o, list, &n_list);
+    CHECK(n_list, LL_E_ARG,
+          "no strategy of the matrix has this mesh and %d ranks or fewer: without --mesh it prints "
+          "them all (--pipelines: and every schedule)",
+          ll_comm_size(c));
     count n = begin_count();
     double began = ll_now();
     if (ll_comm_rank(c) == 0 && !o->json)
         printf("| model     | mesh (schedule of so many micro-batches)  | zero | worst difference "
                "| in f64 | exact: bits that differ | time |\n|---|---|---|---|---|---|---|\n");
-    for (int m = 0; m < (int)(sizeof models / sizeof *models); m++) {
-        TRY(walk(c, o, m, strategies, (int)(sizeof strategies / sizeof *strategies), &n));
-        TRY(walk(c, o, m, pipelines, n_pipeline, &n));
-    }
+    for (int m = 0; m < (int)(sizeof models / sizeof *models); m++)
+        for (int i = 0; i < n_list; i++)
+            if (!o->model || !strcmp(o->model, models[m].name)) TRY(row(c, o, m, &list[i], &n));
     if (ll_comm_rank(c) == 0 && !o->json) printf("\n");
     return sum_up(c, o, &n, began);
 }

@@ -132,6 +132,11 @@ static void many(void **state)
     assert_non_null(strstr(o.out, "| mlp       | pipe=2 (gpipe of 8)                      | 0 | "));
     assert_non_null(strstr(o.out, "\n45 rows, each with f32 sums and exact ones: 90 alike"));
     outcome_free(&o);
+    o = succeeds(*state, "verify mlp --matrix --mesh data=2 -n 2 --steps 1");
+    assert_non_null(strstr(o.out, "\n4 rows, each with f32 sums and exact ones: 8 alike"));
+    outcome_free(&o);
+    refuses(*state, 1, "verify mlp --matrix --mesh data=9 -n 2", "no strategy of the matrix");
+    refuses(*state, 1, "verify --fuzz 1 --mesh data=2", "have settings of their own");
     refuses(*state, 1, "verify --fuzz 1 --exact", "have settings of their own");
     refuses(*state, 1, "verify --fuzz 1 -s train.clip=1", "have settings of their own");
     refuses(*state, 1, "verify mlp --matrix -s model.width=9", "have settings of their own");

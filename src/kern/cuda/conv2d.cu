@@ -12,14 +12,14 @@
  *   engines that write f32 are 5 to 40 times slower.
  *
  * Of f32 without tf32, one tap (a 1x1 filter) is a product (conv2d_tap.cu): cuDNN has no good
- * engines.
+ * engines. Nor has it for a few channels of small images of f32 (conv2d_small.cu).
  *
  * Plans are chosen by time at the first run (dnn.cuh). Their workspace is bounded: by the bytes of
  * the three tensors and ROOM, and by MOST_WORKSPACE.
  *
  * What is left (f64, empty tensors, 16-bit groups of odd sizes, what cuDNN has no engine for) runs
  * on a plain kernel: a thread for each element of the result; which is told. */
-#include "kern/cuda/conv2d_tap.cuh"
+#include "kern/cuda/conv2d_small.cuh"
 #include "kern/cuda/dnn.cuh"
 #include "kern/notes.h"
 
@@ -150,6 +150,22 @@ static bool is_tap(const conv *v, tap *t)
     for (int k = 0; k < 4; k++) is &= v->a.pad[k] == 0 && v->x[k] > 0 && v->y[k] > 0;
     for (int k = 0; k < 2; k++) is &= ll_ceil_div(t->x[k], t->stride[k]) == t->y[k];
     return is;
+}
+
+/* A few channels of small images, of f32. */
+static bool is_small(const conv *v, small_conv *s)
+{
+    bool is = v->t == LL_F32 && v->out == LL_F32 && v->a.groups == 1 && v->a.bits == 0;
+    for (int k = 0; k < 4; k++)
+        is &= v->x[k] > 0 && v->y[k] > 0 && v->w[k] > 0 && v->x[k] <= 4096 && v->y[k] <= 4096;
+    if (!is) return false;
+    s->n = (int)v->x[0], s->channels = (int)v->x[3], s->filters = (int)v->y[3];
+    for (int k = 0; k < 2; k++) {
+        s->x[k] = (int)v->x[k + 1], s->y[k] = (int)v->y[k + 1], s->window[k] = (int)v->w[k + 1];
+        s->stride[k] = (int)v->a.stride[k], s->dilation[k] = (int)v->a.dilation[k];
+        s->pad[k] = (int)v->a.pad[2 * k];
+    }
+    return ll_conv_small_fits(s);
 }
 
 /* Image, filter, output. */
@@ -431,6 +447,7 @@ template <which W> struct conv_call {
     const ll_tensor *t[3];
     conv v;
     tap one;
+    small_conv few;
     form f;
     ll_dnn_plan *p;
     explicit conv_call(const ll_kcall *c) : p(NULL) { v = conv_of(c, W, t); }
@@ -497,6 +514,25 @@ template <which W> static ll_err run_tap(const ll_kcall *c)
     return ll_conv_tap(c, W, &k.one, k.t[0]->data, k.t[1]->data, k.t[2]->data);
 }
 
+template <which W> static bool small_fits(const ll_kcall *c)
+{
+    conv_call<W> k(c);
+    return is_small(&k.v, &k.few);
+}
+
+template <which W> static size_t small_scratch(const ll_kcall *c)
+{
+    conv_call<W> k(c);
+    return is_small(&k.v, &k.few) ? ll_conv_small_scratch(c, W, &k.few) : 0;
+}
+
+template <which W> static ll_err run_small(const ll_kcall *c)
+{
+    conv_call<W> k(c);
+    is_small(&k.v, &k.few);
+    return ll_conv_small(c, W, &k.few, k.t[0]->data, k.t[1]->data, k.t[2]->data);
+}
+
 /* Fits all; a person is told, but of f64, for which there is nothing else. */
 template <which W> static bool plain_fits(const ll_kcall *c)
 {
@@ -522,6 +558,7 @@ template <which W> static ll_err run_plain(const ll_kcall *c)
 #define WAYS(w)                                                                                    \
     {                                                                                              \
         {"tap", tap_fits<w>, tap_scratch<w>, run_tap<w>},                                          \
+            {"small", small_fits<w>, small_scratch<w>, run_small<w>},                              \
             {"cudnn", dnn_fits<w>, dnn_scratch<w>, run_dnn<w>},                                    \
             {"plain", plain_fits<w>, NULL, run_plain<w>},                                          \
         {                                                                                          \
