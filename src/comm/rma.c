@@ -149,6 +149,16 @@ ll_err ll_rma_write(ll_rma *s, size_t at, const void *from, size_t bytes)
     return move_all(s, true, at, NULL, (const char *)from, bytes);
 }
 
+ll_err ll_rma_get(ll_rma *s, size_t at, void *to, size_t bytes)
+{
+    return move_all(s, false, at, (char *)to, NULL, bytes);
+}
+
+ll_err ll_rma_put(ll_rma *s, size_t at, const void *from, size_t bytes)
+{
+    return move_all(s, false, at, NULL, (const char *)from, bytes);
+}
+
 ll_err ll_rma_add(ll_rma *s, size_t at, const float *from, float *was, size_t bytes)
 {
     return move_all(s, false, at, (char *)was, (const char *)from, bytes);

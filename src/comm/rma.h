@@ -23,6 +23,9 @@ ll_err ll_rma_head(ll_rma *s, void *head); /* what it is */
 ll_err ll_rma_set_head(ll_rma *s, const void *head);
 ll_err ll_rma_read(ll_rma *s, size_t at, void *to, size_t bytes);
 ll_err ll_rma_write(ll_rma *s, size_t at, const void *from, size_t bytes);
+/* Likewise from outside, and by several at once, of what none of them writes meanwhile. */
+ll_err ll_rma_get(ll_rma *s, size_t at, void *to, size_t bytes);
+ll_err ll_rma_put(ll_rma *s, size_t at, const void *from, size_t bytes);
 /* From outside, and by several at once: adds f32 of so many bytes, each element by itself, and says
  * what was there. */
 ll_err ll_rma_add(ll_rma *s, size_t at, const float *from, float *was, size_t bytes);

@@ -460,7 +460,7 @@ static ll_err run_range(ll_exec *e, int section, int from, int to, uint64_t step
     bool first = from == (section ? p->end[section - 1] : 0), last = to == p->end[section];
     int times = section == LL_MICRO ? ll_program_rounds(p) : 1;
     if (section == LL_MICRO && first) TRY(wait_all(e));
-    if (section == LL_MICRO && first && e->machine->begin) TRY(e->machine->begin(e, step));
+    if (section == LL_MICRO && first) TRY(ll_exec_begin(e, step));
     bool acts = e->trace && p->pipe && section == LL_MICRO && (checked || !e->machine->run);
     if (acts && first) ll_acting_begin(e);
     for (int m = 0; m < times; m++) {
@@ -493,6 +493,11 @@ static ll_err run_section(ll_exec *e, int section, uint64_t step, bool checked)
 {
     int from = section ? e->p->end[section - 1] : 0;
     return run_range(e, section, from, e->p->end[section], step, checked, false);
+}
+
+ll_err ll_exec_begin(ll_exec *e, uint64_t step)
+{
+    return e->machine->begin ? e->machine->begin(e, step) : LL_OK;
 }
 
 ll_err ll_exec_run(ll_exec *e, int section, uint64_t step)

@@ -31,6 +31,8 @@ double ll_exec_scalar(const ll_exec *e, int slot);
 ll_err ll_exec_wait(ll_exec *e);
 /* Runs a section; the micro section once for each micro-batch. */
 ll_err ll_exec_run(ll_exec *e, int section, uint64_t step);
+/* What was put is taken, as before the first section: for a section that runs by itself. */
+ll_err ll_exec_begin(ll_exec *e, uint64_t step);
 /* Parts of a pipeline's step, so that the next can begin before other stages have told its results.
  */
 typedef enum ll_exec_part {

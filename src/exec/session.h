@@ -50,13 +50,16 @@ struct ll_session {
      * first of them, and what the last one leaves, are these. */
     ll_pipe_span span;
     ll_session *first, *rest;
-    bool ahead;        /* a batch is under way whose step is not over */
-    uint64_t told;     /* the step that results are of, from 1 on; 0: none */
-    ll_after *after;   /* NULL: steps are looked at before they update */
-    ll_session *now;   /* whose results are the step's: this one, or more; NULL: no step yet */
-    uint64_t step;     /* steps done */
-    double most_norm;  /* a step whose grad_norm is above it updates nothing; 0: any does */
-    bool skipped;      /* the last step was such a one */
+    bool ahead;       /* a batch is under way whose step is not over */
+    uint64_t told;    /* the step that results are of, from 1 on; 0: none */
+    ll_after *after;  /* NULL: steps are looked at before they update */
+    ll_session *now;  /* whose results are the step's: this one, or more; NULL: no step yet */
+    uint64_t step;    /* steps done */
+    double most_norm; /* a step whose grad_norm is above it updates nothing; 0: any does */
+    bool skipped;     /* the last step was such a one */
+    /* Slots: what updates read of a step; and where steps leave it; NULL: they update. */
+    int *made, n_made;
+    float *made_at;
     int *kept, n_kept; /* slots of parameters and state */
     uint64_t *given;   /* [slot] of batch data: bit m: micro-batch m (modulo 64) was set */
     bool checked;      /* that all was, or another way was found to fill it */
@@ -74,6 +77,15 @@ ll_axes ll_session_copies(const ll_session *s, const ll_layout *l);
  * device it is uploaded beside this one. */
 ll_err ll_session_start(ll_session *s, double lr);
 ll_err ll_session_finish(ll_session *s);
+/* What updates read of a step (gradients; batch statistics), f32: so many elements. */
+ll_err ll_session_made(ll_session *s, int64_t *n);
+/* From now on a step leaves it at `at`, and updates nothing. */
+void ll_session_hold(ll_session *s, float *at);
+/* An update by such elements, the t-th (from 1) at this rate: as if a step had made them. */
+ll_err ll_session_update(ll_session *s, const float *made, double lr, double t);
+/* ---- session_round.c ---- */
+ll_err ll_session_leave(ll_session *s);                  /* what the micro-batches have made */
+ll_err ll_session_put(ll_session *s, const float *made); /* likewise, of others */
 /* Results of a step are told when the next one has run, or by ll_session_settle. */
 static inline bool ll_session_lags(const ll_session *s)
 {

@@ -112,13 +112,13 @@ double ll_session_result(ll_session *s, const char *name)
     return found(s, name);
 }
 
-static ll_err set_scalar(ll_exec *e, const ll_program *p, const char *name, double v)
+static ll_err set_scalar(ll_session *s, const char *name, double v)
 {
-    int slot = ll_program_input(p, name);
+    int slot = ll_program_input(s->p, name);
     double room;
-    if (slot < 0 || p->slots[slot].kind != LL_STEP) return LL_OK;
-    ll_store(&room, p->slots[slot].type.dtype, 0, v);
-    return ll_exec_put(e, slot, 0, &room);
+    if (slot < 0 || s->p->slots[slot].kind != LL_STEP) return LL_OK;
+    ll_store(&room, s->p->slots[slot].type.dtype, 0, v);
+    return ll_exec_put(s->e, slot, 0, &room);
 }
 
 /* Copies batch data and per-step scalars to the program that looks for the culprit. */
@@ -230,9 +230,20 @@ static ll_err complete(ll_session *s)
     const char *bad = not_finite(s);
     if (bad) TRY(find_culprit(s->now, bad, found(s, bad)));
     s->skipped = s->most_norm > 0 && found(s, "grad_norm") > s->most_norm;
-    if (!s->skipped) TRY(ll_exec_run(s->now->e, LL_UPDATE, s->step));
+    if (!s->skipped && !s->made_at) TRY(ll_exec_run(s->now->e, LL_UPDATE, s->step));
     s->told = ++s->step;
     return LL_OK;
+}
+
+ll_err ll_session_update(ll_session *s, const float *made, double lr, double t)
+{
+    TRY(set_scalar(s, "lr", lr));
+    TRY(set_scalar(s, "t", t));
+    TRY(ll_exec_begin(s->e, s->step));
+    TRY(ll_session_put(s, made));
+    TRY(ll_exec_run(s->e, LL_REPORT, s->step));
+    TRY(ll_exec_wait(s->e));
+    return ll_exec_run(s->e, LL_UPDATE, s->step);
 }
 
 /* Steps that overlap: looks at the results, which are of the step before, then updates. */
@@ -301,14 +312,15 @@ ll_err ll_session_start(ll_session *s, double lr)
     if (other) TRY(ll_session_settle(other)); /* it reads that one's parameters */
     s->now = s;
     TRY(check_given(s));
-    TRY(set_scalar(s->e, s->p, "lr", lr));
-    TRY(set_scalar(s->e, s->p, "t", (double)s->step + 1));
+    TRY(set_scalar(s, "lr", lr));
+    TRY(set_scalar(s, "t", (double)s->step + 1));
     if (s->after) return ll_after_run(s, complete);
     if (s->first) {
         TRY(start_late(s));
         return s->machine->wait ? LL_OK : finish_late(s);
     }
     TRY(ll_exec_run(s->e, LL_MICRO, s->step));
+    if (s->made_at) TRY(ll_session_leave(s)); /* what follows may write over it */
     TRY(ll_exec_run(s->e, LL_REPORT, s->step));
     return s->machine->wait ? LL_OK : complete(s);
 }

@@ -11,7 +11,7 @@ static const ll_consistency presets[] = {
     {"sync", "gradient", 1, 0, "all", 2, 1, "none", "sgd", 1, 0.9, 0, "shared", "sharded", -1, 1},
     {"ssp", "difference", 1, 0, "server", 2, 1, "none", "sgd", 1, 0.9, 0, "shared", "sharded", 3,
      1},
-    {"eager", "difference", 1, 0, "server", 2, 1, "none", "sgd", 1, 0.9, 0, "shared", "sharded", -1,
+    {"eager", "gradient", 1, 0, "server", 2, 1, "none", "sgd", 1, 0.9, 0, "shared", "sharded", 3,
      0},
     {"async", "difference", 1, 0, "server", 2, 1, "none", "sgd", 1, 0.9, 0, "shared", "sharded", -1,
      1},
@@ -63,31 +63,33 @@ static bool plain(const ll_consistency *c)
 static ll_err check(const ll_consistency *c, const ll_consistency *said)
 {
     bool differs = is(c->what, "difference"), never = c->every == 0;
-    CHECK(!is(c->what, "gradient") || (c->every == 1 && is(c->peers, "all") && plain(c)),
-          LL_E_CONFIG,
-          "parallel.exchange gradient is for parallel.every 1, parallel.peers all and no outer "
-          "optimizer: exchange parameters or differences");
+    bool gradient = is(c->what, "gradient"), served = is(c->peers, "server");
+    CHECK(!gradient || (c->every == 1 && (served || is(c->peers, "all")) && plain(c)), LL_E_CONFIG,
+          "parallel.exchange gradient is for parallel.every 1, parallel.peers all or server and no "
+          "outer optimizer: exchange parameters or differences");
+    CHECK(!gradient || !served || (c->staleness >= 0 && !is(c->server, "open")), LL_E_CONFIG,
+          "parallel.exchange gradient at a server goes by rounds, of which the last "
+          "parallel.staleness are kept: set it, to 1 or more, and leave parallel.server open out");
     CHECK(differs || is(c->codec, "none"), LL_E_CONFIG,
           "parallel.codec %s is of differences: set parallel.exchange difference%s", c->codec,
-          is(c->what, "gradient") ? ", or compress gradients by parallel.compress" : "");
+          gradient && !served ? ", or compress gradients by parallel.compress" : "");
     CHECK(differs || plain(c), LL_E_CONFIG,
           "parallel.outer, parallel.outer_lr and parallel.elastic are of differences: set "
           "parallel.exchange difference");
-    bool served = is(c->peers, "server");
     CHECK(!differs || served || is(c->peers, "all"), LL_E_CONFIG,
           "differences are exchanged with all replicas, not by %s: set parallel.exchange parameter",
           c->peers);
-    CHECK(!served || (differs && !never && is(c->codec, "none") && c->elastic == 0), LL_E_CONFIG,
-          "parallel.peers server takes differences every so many steps, uncoded, and has no "
-          "elastic pull: leave parallel.exchange, codec and elastic to the preset");
+    CHECK(!served || gradient || (differs && !never && is(c->codec, "none") && c->elastic == 0),
+          LL_E_CONFIG,
+          "parallel.peers server takes gradients, or differences every so many steps, uncoded, and "
+          "has no elastic pull: leave parallel.exchange, codec and elastic to the preset");
+    CHECK(said->quorum < 0 || (served && gradient), LL_E_CONFIG,
+          "parallel.quorum is of gradients at a server: set parallel.consistency eager");
     bool pairs = is(c->peers, "pairs");
     CHECK(!pairs || !never, LL_E_CONFIG,
           "parallel.peers pairs exchange every so many steps, and parallel.every is 0");
-    CHECK(served || (said->staleness < 0 && said->quorum < 0 && (pairs || !*said->server)),
-          LL_E_CONFIG,
-          "parallel.staleness, parallel.quorum and parallel.server are for parallel.peers server, "
-          "not %s",
-          c->peers);
+    CHECK(served || (said->staleness < 0 && (pairs || !*said->server)), LL_E_CONFIG,
+          "parallel.staleness and parallel.server are for parallel.peers server, not %s", c->peers);
     CHECK(c->fragments > 0, LL_E_CONFIG, "parallel.fragments is 0, want 1 or more");
     CHECK(c->fragments == 1 || (differs && !served && c->every % c->fragments == 0), LL_E_CONFIG,
           "parallel.fragments %lld are of differences, exchanged with all, and divide "
@@ -97,11 +99,10 @@ static ll_err check(const ll_consistency *c, const ll_consistency *said)
           "parallel.delay %lld is of differences, exchanged with all, and less than the steps from "
           "one exchange to the next: parallel.every over parallel.fragments, %lld",
           (long long)c->delay, (long long)(c->every / c->fragments));
-    CHECK(!is(c->server, "open") ||
-              (served && is(c->outer, "sgd") && c->quorum == 1 && c->staleness < 0),
+    CHECK(!is(c->server, "open") || (served && is(c->outer, "sgd") && c->staleness < 0),
           LL_E_CONFIG,
-          "parallel.server open has no order, so no quorum, no bound on staleness, and outer "
-          "optimizer sgd: use parallel.server sharded or central");
+          "parallel.server open has no order, so no bound on staleness, and outer optimizer sgd: "
+          "use parallel.server sharded or central");
     CHECK(said->group < 0 || is(c->peers, "groups"), LL_E_CONFIG,
           "parallel.group is for parallel.peers groups, not %s", c->peers);
     CHECK(said->outer_momentum < 0 || !is(c->outer, "sgd"), LL_E_CONFIG,
@@ -143,13 +144,11 @@ ll_err ll_consistency_make(const ll_consistency *said, int64_t replicas, ll_cons
     CHECK(out->quorum <= replicas, LL_E_CONFIG,
           "parallel.quorum is %lld, of parallel.replicas %lld", (long long)out->quorum,
           (long long)replicas);
-    CHECK(out->staleness < 0 || said->quorum < 0 || out->quorum == 1, LL_E_CONFIG,
-          "parallel.staleness bounds replicas that wait for no quorum: use one of them");
     CHECK(!is(out->peers, "torus") || ll_torus_rows(replicas) > 1, LL_E_CONFIG,
           "parallel.peers torus is of rows and columns, and parallel.replicas %lld has no two "
           "factors: use 4, 6, 8, 9 ..., or parallel.peers ring",
           (long long)replicas);
-    if (out->quorum == 0) out->quorum = replicas / 2 + 1;
+    if (out->quorum == 0) out->quorum = replicas > 1 ? replicas - 1 : 1;
     bool complete = (is(out->peers, "ring") && replicas <= 3) ||
                     (is(out->peers, "exponential") && replicas <= 2) ||
                     (is(out->peers, "groups") && out->group >= replicas);
@@ -159,10 +158,11 @@ ll_err ll_consistency_make(const ll_consistency *said, int64_t replicas, ll_cons
 
 void ll_consistency_reduce(ll_consistency *c, int64_t replicas, bool linear)
 {
-    bool in_step = is(c->peers, "all") ||
-                   (is(c->peers, "server") && (c->staleness == 0 || c->quorum == replicas));
-    if (linear && c->every == 1 && in_step && is(c->codec, "none") && plain(c))
-        c->what = "gradient", c->warm_up = 0;
+    bool rounds = is(c->what, "gradient") && is(c->peers, "server");
+    bool in_step = is(c->peers, "all") || (is(c->peers, "server") && c->staleness == 0) ||
+                   (rounds && c->quorum == replicas);
+    if ((linear || rounds) && c->every == 1 && in_step && is(c->codec, "none") && plain(c))
+        c->what = "gradient", c->peers = "all", c->warm_up = 0;
 }
 
 int64_t ll_torus_rows(int64_t replicas)
@@ -190,7 +190,12 @@ void ll_torus_neighbours(int replicas, int index, int to[LL_TORUS], int from[LL_
 
 bool ll_consistency_loose(const ll_consistency *c)
 {
-    return !is(c->what, "gradient");
+    return !is(c->what, "gradient") || ll_consistency_rounds(c);
+}
+
+bool ll_consistency_rounds(const ll_consistency *c)
+{
+    return is(c->what, "gradient") && is(c->peers, "server");
 }
 
 bool ll_consistency_served(const ll_consistency *c)

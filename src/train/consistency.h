@@ -4,7 +4,8 @@
  * description says what passes between them; presets are rows of a table of it, and a run file may
  * set each field by itself. At its one end is synchronous training, at the other an ensemble.
  *
- *     gradient     the mean before every update: the mesh with axis data so many times larger
+ *     gradient     the mean before every update: the mesh with axis data so many times larger; at a
+ *                  server, of those that have come (server.h)
  *     parameter    after every H updates the mean over some of the replicas
  *     difference   likewise of what all have changed since, coded; the mean is a gradient for an
  *                  outer optimizer, whose result all go on from (or are pulled to) */
@@ -30,8 +31,9 @@ typedef struct ll_consistency {
     const char *seeds; /* shared: one start and one order of samples; own */
     /* Of a server, which replicas come to each in its own time (server.h), as do pairs: */
     const char *server; /* sharded over all ranks, open: likewise, with no order; or central */
-    int64_t staleness;  /* a replica is no more than so many steps ahead of any; -1: of no matter */
-    int64_t quorum;     /* differences that make a step together; 0: more than half of all */
+    int64_t staleness;  /* a replica is no more than so many steps ahead of any (of gradients:
+                         * rounds behind); -1: of no matter */
+    int64_t quorum;     /* gradients of the newest parameters that close a round; 0: all but one */
     int64_t
         delay; /* steps that go on beside an exchange of differences, before its result is had */
 } ll_consistency;
@@ -45,13 +47,15 @@ typedef struct ll_consistency {
  * many replicas. Fails where settings exclude each other. */
 ll_err ll_consistency_make(const ll_consistency *said, int64_t replicas, ll_consistency *out);
 /* Limits that are synchronous training in exact arithmetic are done as such, to the bit: means of
- * parameters after every update by a rule that is linear in the gradient. */
+ * parameters after every update by a rule that is linear in the gradient, rounds of all. */
 void ll_consistency_reduce(ll_consistency *c, int64_t replicas, bool linear);
 /* Replicas on a torus, as nearly square as their number has it; 1 row: it is prime. */
 int64_t ll_torus_rows(int64_t replicas);
 enum { LL_TORUS = 4 };
 /* Whom one sends to and hears from; -1: nobody, where two would be the same. */
 void ll_torus_neighbours(int replicas, int index, int to[LL_TORUS], int from[LL_TORUS]);
+/* Do they give gradients to a server, and all make its updates? Then they are alike, but late. */
+bool ll_consistency_rounds(const ll_consistency *c);
 /* Are replicas ever apart? */
 bool ll_consistency_loose(const ll_consistency *c);
 /* Have they a server, and take shares of batches as they come to them? */

@@ -44,13 +44,17 @@ ll_err ll_loose_open(ll_comm *c, const ll_run *r, ll_loose **out)
                     .index = me / each,
                     .n = n,
                     .served = ll_consistency_served(&r->parallel.between),
+                    .rounds = ll_consistency_rounds(&r->parallel.between),
                     .arena = ll_arena_new()};
     ll_err rc = LL_OK;
-    if (each > 1 && x->served && is(x->how->server, "open"))
+    bool open = x->served && is(x->how->server, "open");
+    if (each > 1 && (open || x->rounds))
         rc = RAISE(LL_E_CONFIG,
-                   "parallel.server open (hogwild) is of replicas of one rank, and here are %d of "
-                   "%d: set parallel.replicas to %d, or parallel.server sharded",
-                   n, each, n * each);
+                   "%s is of replicas of one rank, and here are %d of %d: set parallel.replicas to "
+                   "%d, or %s",
+                   open ? "parallel.server open (hogwild)" : "a server of gradients (eager)", n,
+                   each, n * each,
+                   open ? "parallel.server sharded" : "parallel.exchange difference (ssp)");
     TRY(ll_comm_agree(c, rc));
     TRY(ll_comm_split(c, me % each, me, &x->peers));
     return each > 1 ? ll_comm_split(c, me / each, me, &x->mine) : LL_OK;
@@ -99,7 +103,7 @@ ll_err ll_loose_comm_bytes(const ll_loose *x, size_t *bytes)
                                .op = LL_REDUCE_SUM,
                                .algo = ll_algo_find(LL_COLL_ALLREDUCE, canonical.algorithm)};
     size_t page = LL_LEAST_SCRATCH, room = 0;
-    if (!ll_loose_ensemble(x)) TRY(ll_comm_scratch(x->peers, &call, &room));
+    if (!ll_loose_no_mean(x)) TRY(ll_comm_scratch(x->peers, &call, &room));
     room = (room + page - 1) / page * page;
     *bytes = x->due || room <= page ? 0 : room - page; /* there is a page already, but of others */
     if (x->due) *bytes = room;
@@ -177,7 +181,8 @@ ll_err ll_loose_bind(ll_loose *x, ll_session *s)
     const ll_consistency *h = x->how;
     x->s = s;
     TRY(list_items(x));
-    x->own = vector(x, x->all);
+    if (x->rounds) TRY(ll_session_made(s, &x->made));
+    x->own = vector(x, x->made > x->all ? x->made : x->all);
     x->mean = vector(x, x->all);
     bool differs = is(h->what, "difference");
     if (differs && !x->served) x->anchor = vector(x, x->params);
@@ -188,8 +193,8 @@ ll_err ll_loose_bind(ll_loose *x, ll_session *s)
         ll_comm_patient(x->peers);
     }
     if (x->served)
-        x->bytes += ll_server_bytes(
-            &(ll_server_opts){.how = h, .n = x->n, .params = x->params, .shared = x->shared});
+        x->bytes += ll_server_bytes(&(ll_server_opts){
+            .how = h, .n = x->n, .params = x->params, .shared = x->rounds ? x->made : x->shared});
     x->most = is(h->peers, "ring")          ? 2
               : is(h->peers, "torus")       ? LL_TORUS
               : is(h->peers, "exponential") ? 1
@@ -533,7 +538,7 @@ ll_err ll_loose_exchange(ll_loose *x, int64_t done)
 
 ll_err ll_loose_average(ll_loose *x)
 {
-    if (ll_loose_ensemble(x)) return LL_OK;
+    if (ll_loose_no_mean(x)) return LL_OK;
     TRY(ll_loose_land(x));
     ll_loose_take(x, x->mean, x->all);
     return mean_over(x, x->mean, x->all);
@@ -541,7 +546,7 @@ ll_err ll_loose_average(ll_loose *x)
 
 ll_err ll_loose_swap(ll_loose *x, bool in)
 {
-    if (ll_loose_ensemble(x)) return LL_OK;
+    if (ll_loose_no_mean(x)) return LL_OK;
     if (!in) return ll_loose_put(x, x->own, x->all);
     TRY(ll_loose_land(x));
     ll_loose_take(x, x->own, x->all);

@@ -4,6 +4,7 @@
  *
  * Parameters are exchanged as the description says. Statistics that are no optimizer's (of batch
  * norms) are averaged along with them, uncoded. The optimizer's moments stay each replica's own.
+ * Where gradients are given to a server, all replicas make the same updates and have one state.
  *
  * A checkpoint's tensors are means over replicas (an ensemble's: the first one's), so that whoever
  * reads it needs to know of none. Beside them, for going on: "replica.2.NAME" what replica 2 has,
@@ -47,7 +48,8 @@ bool ll_loose_served(const ll_loose *x);
 /* The order of turns of the run in this folder will be repeated, up to the step after which it
  * ended. Local, and touches nothing. */
 ll_err ll_loose_repeat(ll_loose *x, const char *run, int64_t *until);
-ll_err ll_loose_start(ll_loose *x, int64_t step);  /* shares begin with those of a step */
+/* Shares begin with those of a step, of a run of so many. */
+ll_err ll_loose_start(ll_loose *x, int64_t step, int64_t steps);
 const ll_ticket *ll_loose_hand(const ll_loose *x); /* [2]: the one in hand, and the next */
 ll_err ll_loose_ready(ll_loose *x);                /* before one is made */
 ll_err ll_loose_serve(ll_loose *x);                /* the one in hand is made */
@@ -65,7 +67,8 @@ typedef struct ll_loose_count {
 ll_loose_count ll_loose_counted(const ll_loose *x);
 
 /* Means of everything, for a checkpoint; and in: in place of what the session has, until they are
- * taken out again. Nothing is done for an ensemble, which has no mean. */
+ * taken out again. Nothing is done for an ensemble, which has no mean, and for
+ * replicas that are alike. */
 ll_err ll_loose_average(ll_loose *x);
 ll_err ll_loose_swap(ll_loose *x, bool in);
 /* What a checkpoint holds, as ll_session_all_tensors; after ll_loose_average. */

@@ -47,7 +47,9 @@ struct ll_loose {
     float *room;          /* what neighbours send, [shared] each */
     int *to, *from, most; /* whom this exchange goes to and comes from; -1: nobody */
     bool feedback;        /* of codecs */
-    bool served;
+    bool served, rounds;  /* by a server; which has gradients, so many elements */
+    int64_t made;
+    int64_t first, steps; /* of the run, where shares begin */
     ll_server *server;
     ll_turns repeat; /* turn NULL: none */
     size_t bytes;
@@ -58,6 +60,11 @@ struct ll_loose {
 static inline bool ll_loose_ensemble(const ll_loose *x)
 {
     return !strcmp(x->how->seeds, "own");
+}
+/* Those have no mean; nor have such need of one as are alike. */
+static inline bool ll_loose_no_mean(const ll_loose *x)
+{
+    return ll_loose_ensemble(x) || x->rounds;
 }
 /* What the session has, the first so many elements of the vector; and back. */
 void ll_loose_take(const ll_loose *x, float *to, int64_t end);

@@ -72,7 +72,7 @@ static int list(const ll_loose *x, ll_arena *a, bool means, bool each, ll_st_ten
         const ll_st_part *part = where ? &where[i] : NULL;
         const ll_loose_item *t = item_of(x, kept[i].name);
         void *mean =
-            t && x->index == 0 ? ll_loose_ensemble(x) ? kept[i].data : x->mean + t->at : NULL;
+            t && x->index == 0 ? ll_loose_no_mean(x) ? kept[i].data : x->mean + t->at : NULL;
         if (means) add(&l, kept[i].name, &kept[i], part, mean);
         for (int k = 0; k < x->n && each; k++)
             add(&l, ll_arena_printf(a, LL_REPLICA "%d.%s", k, kept[i].name), &kept[i], part,
@@ -86,7 +86,7 @@ static int list(const ll_loose *x, ll_arena *a, bool means, bool each, ll_st_ten
 
 int ll_loose_tensors(const ll_loose *x, ll_arena *a, ll_st_tensor **out, ll_st_part **parts)
 {
-    bool each = ll_loose_ensemble(x) || !strcmp(x->run->parallel.save, "replicas");
+    bool each = ll_loose_ensemble(x) || (!x->rounds && !strcmp(x->run->parallel.save, "replicas"));
     return list(x, a, true, each, out, parts);
 }
 
@@ -149,7 +149,7 @@ ll_err ll_loose_load(ll_loose *x, const ll_st_file *f, ll_arena *arena, const ch
     if (at_once) x->due = NULL;
     const char *with = there ? "the average of the checkpoint's (of an ensemble: its first member)"
                              : "its tensors";
-    if (!each)
+    if (!each && (there || !x->rounds))
         *note = ll_arena_printf(arena, "%d replicas begin with %s%s", x->n, with,
                                 late ? ", and nothing of an exchange that was under way" : "");
     return LL_OK;

@@ -53,7 +53,16 @@ ll_err ll_loose_repeat(ll_loose *x, const char *run, int64_t *until)
     return LL_OK;
 }
 
-ll_err ll_loose_start(ll_loose *x, int64_t step)
+/* Rates go by samples. */
+static ll_err update(void *arg, const float *mean, int64_t round, int64_t before)
+{
+    const ll_loose *x = (const ll_loose *)arg;
+    double lr =
+        ll_lr_at(&x->run->train.schedule, x->run->train.batch, x->steps, x->first + before / x->n);
+    return ll_session_update(x->s, mean, lr, (double)(x->first + round + 1));
+}
+
+ll_err ll_loose_start(ll_loose *x, int64_t step, int64_t steps)
 {
     ll_server_opts o = {.how = x->how,
                         .mine = x->mine,
@@ -61,12 +70,17 @@ ll_err ll_loose_start(ll_loose *x, int64_t step)
                         .index = x->index,
                         .n = x->n,
                         .params = x->params,
-                        .shared = x->shared,
+                        .shared = x->rounds ? x->made : x->shared,
                         .seed = (uint64_t)x->run->train.seed,
                         .settings = sum_settings(x),
+                        .update = update,
+                        .arg = x,
                         .order = order_of(x, x->run->out),
                         .replay = x->repeat.turn ? &x->repeat : NULL};
+    x->first = step;
+    x->steps = steps;
     TRY(ll_comm_agree(x->world, ll_server_open(&o, step, &x->server)));
+    if (x->rounds) ll_session_hold(x->s, x->own);
     ll_loose_take(x, x->own, x->shared);
     return ll_server_begin(x->server, step, x->own, x->velocity);
 }
@@ -78,6 +92,7 @@ const ll_ticket *ll_loose_hand(const ll_loose *x)
 
 ll_err ll_loose_serve(ll_loose *x)
 {
+    if (x->rounds) return ll_server_step(x->server, x->own); /* where the session left it */
     ll_loose_take(x, x->own, x->shared);
     TRY(ll_server_step(x->server, x->own));
     return ll_loose_put(x, x->own, x->shared);
@@ -85,7 +100,7 @@ ll_err ll_loose_serve(ll_loose *x)
 
 ll_err ll_loose_ready(ll_loose *x)
 {
-    if (x->how->staleness < 0) return LL_OK;
+    if (x->how->staleness < 0 || x->rounds) return LL_OK;
     ll_loose_take(x, x->own, x->shared);
     TRY(ll_server_ready(x->server, x->own));
     return ll_loose_put(x, x->own, x->shared);
@@ -100,7 +115,7 @@ ll_err ll_loose_arrive(ll_loose *x)
 ll_err ll_loose_meet(ll_loose *x)
 {
     TRY(ll_server_meet(x->server, x->own, x->velocity));
-    return ll_loose_put(x, x->own, x->shared);
+    return x->rounds ? LL_OK : ll_loose_put(x, x->own, x->shared);
 }
 
 void ll_loose_end(ll_loose *x, int64_t step)

@@ -452,7 +452,8 @@ static ll_err check_loose(const ll_run *r)
           batch ? "batch" : "micro_batch",
           (long long)(batch ? r->train.batch : r->train.micro_batch));
     LL_WANT(r, "parallel.compress", !strcmp(p->compress, "none"),
-            "parallel.compress %s is not kept for each replica: use parallel.codec", p->compress);
+            "parallel.compress %s is not kept for each replica%s", p->compress,
+            ll_consistency_rounds(&p->between) ? "" : ": use parallel.codec");
     LL_WANT(r, "train.buddy", !r->train.buddy || !ll_consistency_served(&p->between),
             "train.buddy keeps the state after a step, and replicas of a server are at several: "
             "use "
@@ -482,7 +483,8 @@ static ll_err finish_replicas(ll_run *r)
     ll_err rc = ll_consistency_make(&p->said, p->replicas, &p->between);
     CHECK(rc == LL_OK, rc, "%s: %s", ll_run_origin(r, "parallel.consistency"), ll_error_message());
     ll_consistency_reduce(&p->between, p->replicas, is_linear(&r->train.optim));
-    LL_WANT(r, "parallel.replica_lr", !p->replica_lr || ll_run_loose(r),
+    bool apart = ll_run_loose(r) && !ll_consistency_rounds(&p->between);
+    LL_WANT(r, "parallel.replica_lr", !p->replica_lr || apart,
             "parallel.replica_lr is of replicas that part, and these train as one "
             "(parallel.consistency %s)",
             p->between.name);
@@ -500,6 +502,7 @@ double ll_run_replica_lr(const ll_run *r)
     bool linear = !strcmp(o, "sgd") || !strcmp(o, "momentum") || !strcmp(o, "nesterov");
     bool outer = strcmp(r->parallel.between.outer, "sgd"); /* has a length of its own */
     if (!ll_run_loose(r) || !r->parallel.between.every) return 1;
+    if (ll_consistency_rounds(&r->parallel.between)) return 1; /* updates are of a batch */
     if (r->parallel.replica_lr > 0) return r->parallel.replica_lr;
     return linear || outer ? 1 : sqrt((double)r->parallel.replicas);
 }

@@ -1,41 +1,17 @@
 /* server.c: see server.h. A store (comm/rma.h) has a head of counters, then parameters and
- * statistics, the pool, and the outer optimizer's velocity; of pairs, everyone's parameters and
- * statistics. */
-#include "train/server.h"
+ * statistics, and the outer optimizer's velocity; of pairs, everyone's parameters and statistics;
+ * of gradients, what server_rounds.c says. */
+#include "train/server_int.h"
 
 #include "base/crc32c.h"
 #include "base/file.h"
 #include "base/rng.h"
-#include "comm/rma.h"
 #include "train/ranks.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-typedef struct head {
-    int64_t turns, share;  /* so far; the next one to be taken */
-    int64_t round, pooled; /* pools that became steps; changes in the one that is open */
-    int64_t applied, away; /* changes so far; replicas at a meeting */
-    int64_t at[];          /* [n]: the step that each has in hand */
-} head;
-
-struct ll_server {
-    ll_server_opts o;
-    ll_rma *store;
-    head *h;
-    ll_ticket hand[2];
-    float *base, *now,
-        *more;           /* [shared]: what it began with; as the server has it; pool, velocity */
-    int64_t since, seen; /* steps since the last change was left; changes applied by then */
-    bool unread;         /* since it left a change */
-    FILE *order;
-    uint32_t sum; /* of the replica's number, and of turns that order has */
-    int64_t repeated;
-    ll_server_count count;
-    void *room;
-};
 
 enum { TAKE = 1, LEAVE = 2, READ = 4, AWAY = 8, BACK = 16 }; /* what a turn is for */
 
@@ -44,20 +20,10 @@ static bool has_velocity(const ll_server_opts *o)
     return strcmp(o->how->outer, "sgd") != 0;
 }
 
-static int64_t quorum(const ll_server *x)
-{
-    int64_t under_way = x->o.n - x->h->away, q = x->o.how->quorum;
-    return q < under_way ? q : under_way;
-}
-
-static size_t bytes_of(int64_t n)
-{
-    return (size_t)n * sizeof(float);
-}
-
 static size_t head_bytes(const ll_server_opts *o)
 {
-    return sizeof(head) + (size_t)o->n * sizeof(int64_t);
+    size_t more = in_rounds(o) ? ll_rounds_counters(o) : 0;
+    return sizeof(ll_server_head) + ((size_t)o->n + more) * sizeof(int64_t);
 }
 
 static bool in_pairs(const ll_server_opts *o)
@@ -73,14 +39,21 @@ static bool is_open(const ll_server *x)
 
 static size_t store_bytes(const ll_server_opts *o)
 {
+    if (in_rounds(o)) return ll_rounds_bytes(o);
     if (in_pairs(o)) return bytes_of(o->shared) * (size_t)o->n;
-    return bytes_of(o->shared * (o->how->quorum > 1 ? 2 : 1) + (has_velocity(o) ? o->params : 0));
+    return bytes_of(o->shared + (has_velocity(o) ? o->params : 0));
+}
+
+/* Of this process's own memory, in elements. */
+static int64_t room_of(const ll_server_opts *o)
+{
+    return in_rounds(o) ? o->shared + LL_ROUNDS_PIECE : 3 * o->shared;
 }
 
 size_t ll_server_bytes(const ll_server_opts *o)
 {
     size_t n = strcmp(o->how->server, "central") ? (size_t)o->n : 1;
-    return 3 * bytes_of(o->shared) + store_bytes(o) / n;
+    return bytes_of(room_of(o)) + store_bytes(o) / n;
 }
 
 /* ---- opening ---- */
@@ -208,12 +181,13 @@ ll_err ll_server_open(const ll_server_opts *o, int64_t step, ll_server **out)
     *out = x;
     CHECK(x, LL_E_MEM, "no memory for a server");
     x->o = *o;
-    x->room = malloc(3 * bytes_of(o->shared) + 64);
-    x->h = (head *)calloc(1, head_bytes(o));
+    x->mean = -1;
+    x->room = malloc(bytes_of(room_of(o)) + 64);
+    x->h = (ll_server_head *)calloc(1, head_bytes(o));
     CHECK(x->room && x->h, LL_E_MEM, "no memory for a server: %zu bytes", ll_server_bytes(o));
-    x->base = (float *)x->room;
-    x->now = x->base + o->shared;
+    x->now = (float *)x->room;
     x->more = x->now + o->shared;
+    x->base = in_rounds(o) ? NULL : x->more + o->shared;
     ll_err rc = ll_comm_agree(o->peers, open_order(x, step)); /* all open the store, or none */
     TRY(o->mine ? ll_comm_agree(o->mine, rc) : rc);
     return ll_rma_open(o->peers, head_bytes(o), store_bytes(o), strcmp(o->how->server, "central"),
@@ -244,14 +218,9 @@ ll_server_count ll_server_counted(const ll_server *x)
 
 /* ---- what lies where ---- */
 
-static size_t pool_at(const ll_server *x)
-{
-    return bytes_of(x->o.shared);
-}
-
 static size_t velocity_at(const ll_server *x)
 {
-    return bytes_of(x->o.shared) * (x->o.how->quorum > 1 ? 2 : 1);
+    return bytes_of(x->o.shared);
 }
 
 /* Of a replica, what it goes on from. */
@@ -281,19 +250,6 @@ static ll_err apply(ll_server *x, float *d)
     }
     for (int64_t i = 0; i < x->o.params; i++) x->now[i] += lr * d[i];
     return ll_rma_write(x->store, 0, x->now, bytes_of(x->o.shared));
-}
-
-/* A pool of enough replicas becomes a step. */
-static ll_err close_pool(ll_server *x)
-{
-    head *h = x->h;
-    if (!h->pooled || h->pooled < quorum(x)) return LL_OK;
-    TRY(ll_rma_read(x->store, pool_at(x), x->more, bytes_of(x->o.shared)));
-    TRY(apply(x, x->more));
-    h->applied += h->pooled;
-    h->pooled = 0;
-    h->round++;
-    return LL_OK;
 }
 
 /* The mean with another one, and what came of v on top of this one's. */
@@ -336,9 +292,8 @@ static ll_err add_change(ll_server *x, float *v)
 
 static ll_err leave_change(ll_server *x, const float *v)
 {
-    int64_t n = x->o.shared, stale = x->h->applied - x->seen;
-    x->count.stale[stale < LL_STALENESS ? stale : LL_STALENESS - 1]++;
-    x->count.exchanges++;
+    if (in_rounds(&x->o)) return ll_rounds_give(x, v);
+    count_stale(x, x->h->applied - x->seen);
     x->since = 0;
     if (is_open(x)) { /* it is there already */
         x->seen = ++x->h->applied;
@@ -347,17 +302,8 @@ static ll_err leave_change(ll_server *x, const float *v)
     }
     if (in_pairs(&x->o)) return mix(x, v);
     change_of(x, v, 1);
-    if (x->o.how->quorum == 1) {
-        x->h->applied++;
-        return apply(x, x->more);
-    }
-    if (x->h->pooled) {
-        TRY(ll_rma_read(x->store, pool_at(x), x->now, bytes_of(n)));
-        for (int64_t i = 0; i < n; i++) x->more[i] += x->now[i];
-    }
-    TRY(ll_rma_write(x->store, pool_at(x), x->more, bytes_of(n)));
-    x->h->pooled++;
-    return close_pool(x);
+    x->h->applied++;
+    return apply(x, x->more);
 }
 
 static void take_share(ll_server *x)
@@ -394,51 +340,21 @@ static bool in_bound(const ll_server *x, int64_t step)
 /* Who leaves a change, and need not wait, goes on from what came of it. */
 static ll_err do_turn(ll_server *x, unsigned what, float *v)
 {
-    bool changed = what & LEAVE && x->o.how->quorum == 1;
+    bool changed = what & LEAVE && !in_rounds(&x->o);
     if (what & LEAVE) TRY(leave_change(x, v));
     if (what & TAKE) take_share(x);
     if (what & TAKE && changed && in_bound(x, x->hand[0].step)) what |= READ;
-    if (what & AWAY) {
-        x->h->away++;
-        TRY(close_pool(x));
-    }
+    if (what & AWAY) x->h->away++;
+    if (what & AWAY && in_rounds(&x->o)) TRY(ll_rounds_left(x));
     if (what & BACK) x->h->away = 0;
     if (what & READ && !is_open(x)) TRY(read_all(x, v, changed));
     x->h->turns++;
     return LL_OK;
 }
 
-typedef struct awaited {
-    ll_server *x;
-    bool (*over)(const ll_server *x, int64_t what);
-    int64_t what;
-} awaited;
-
-static ll_err look(void *arg, ll_awaited *now)
-{
-    const awaited *w = (const awaited *)arg;
-    now->what = "other replicas";
-    now->site = "server of replicas";
-    TRY(ll_rma_peek(w->x->store, w->x->h));
-    now->moved = (uint64_t)w->x->h->turns;
-    now->done = w->over(w->x, w->what);
-    return LL_OK;
-}
-
-static ll_err wait_until(ll_server *x, bool (*over)(const ll_server *x, int64_t what), int64_t what)
-{
-    awaited w = {x, over, what};
-    return ll_comm_await(x->o.peers, look, &w);
-}
-
 static bool is_turn(const ll_server *x, int64_t turn)
 {
     return x->h->turns == turn;
-}
-
-static bool is_round(const ll_server *x, int64_t round)
-{
-    return x->h->round > round;
 }
 
 /* The turn that is this replica's, as its first rank has it; -1: the next there is. */
@@ -454,6 +370,13 @@ static ll_err next_turn(ll_server *x, int64_t *turn)
     return LL_OK;
 }
 
+/* In, and the head is as it is. */
+static ll_err enter(ll_server *x)
+{
+    TRY(ll_rma_enter(x->store));
+    return ll_rma_head(x->store, x->h);
+}
+
 /* A replica's first rank takes the turn; its others follow, each at its own store. */
 static ll_err take_turn(ll_server *x, unsigned what, float *v)
 {
@@ -462,11 +385,15 @@ static ll_err take_turn(ll_server *x, unsigned what, float *v)
     ll_err rc = LL_OK;
     if (!leads) TRY(ll_ranks_share(x->o.mine, &turn, sizeof turn));
     if (leads) rc = next_turn(x, &turn);
-    if (rc == LL_OK && turn >= 0) rc = wait_until(x, is_turn, turn);
+    if (rc == LL_OK && turn >= 0) rc = ll_server_wait(x, is_turn, turn);
     TRY(rc);
     if (is_open(x) && what & LEAVE) TRY(add_change(x, v));
-    TRY(ll_rma_enter(x->store));
-    TRY(ll_rma_head(x->store, x->h));
+    TRY(enter(x));
+    while (in_rounds(&x->o) && what & (LEAVE | AWAY) && ll_rounds_full(x, what & LEAVE)) {
+        TRY(ll_rma_leave(x->store));
+        TRY(ll_rounds_make_room(x, what & LEAVE));
+        TRY(enter(x));
+    }
     turn = x->h->turns;
     TRY(do_turn(x, what, v));
     TRY(ll_rma_set_head(x->store, x->h));
@@ -486,25 +413,28 @@ static bool waits(const ll_server *x)
 ll_err ll_server_step(ll_server *x, float *v)
 {
     const ll_consistency *h = x->o.how;
+    if (in_rounds(&x->o)) {
+        TRY(ll_rounds_lay(x, v));
+        TRY(take_turn(x, LEAVE | TAKE, v));
+        return ll_rounds_follow(x);
+    }
     bool due = ++x->since >= h->every;
-    unsigned at_once = h->quorum == 1 && h->staleness < 0 ? READ : 0;
+    unsigned at_once = h->staleness < 0 ? READ : 0;
     x->unread = due;
-    TRY(take_turn(x, due ? LEAVE | TAKE | at_once : TAKE, v));
-    if (!x->unread || h->quorum == 1) return LL_OK;
-    if (x->h->pooled && waits(x)) TRY(wait_until(x, is_round, x->h->round));
-    return take_turn(x, READ, v);
+    return take_turn(x, due ? LEAVE | TAKE | at_once : TAKE, v);
 }
 
 ll_err ll_server_ready(ll_server *x, float *v)
 {
-    if (x->o.how->staleness < 0) return LL_OK;
-    if (waits(x)) TRY(wait_until(x, in_bound, x->hand[0].step));
+    if (x->o.how->staleness < 0 || in_rounds(&x->o)) return LL_OK;
+    if (waits(x)) TRY(ll_server_wait(x, in_bound, x->hand[0].step));
     return x->unread ? take_turn(x, READ, v) : LL_OK;
 }
 
 ll_err ll_server_arrive(ll_server *x, float *v)
 {
-    return take_turn(x, AWAY | (x->since ? LEAVE : 0), v);
+    TRY(take_turn(x, AWAY | (x->since ? LEAVE : 0), v));
+    return in_rounds(&x->o) ? ll_rounds_gather(x) : LL_OK;
 }
 
 /* Where pairs meet: v, and what this one has there, becomes the mean of everyone's. */
@@ -526,15 +456,20 @@ static ll_err level(ll_server *x, float *v)
     return ll_rma_leave(x->store);
 }
 
-ll_err ll_server_meet(ll_server *x, float *v, float *velocity)
+static ll_err read_there(ll_server *x, float *v, float *velocity)
 {
-    if (x->order) fflush(x->order);
-    TRY(ll_rma_peek(x->store, x->h));
     TRY(ll_rma_enter(x->store));
     TRY(read_all(x, v, false));
     if (velocity && has_velocity(&x->o))
         TRY(ll_rma_read(x->store, velocity_at(x), velocity, bytes_of(x->o.params)));
-    TRY(ll_rma_leave(x->store));
+    return ll_rma_leave(x->store);
+}
+
+ll_err ll_server_meet(ll_server *x, float *v, float *velocity)
+{
+    if (x->order) fflush(x->order);
+    TRY(ll_rma_peek(x->store, x->h));
+    if (!in_rounds(&x->o)) TRY(read_there(x, v, velocity));
     if (in_pairs(&x->o)) TRY(level(x, v));
     TRY(ll_comm_barrier(x->o.peers));
     if (x->o.index == 0) TRY(take_turn(x, BACK, NULL));
@@ -548,20 +483,26 @@ void ll_server_end(ll_server *x, int64_t step)
     fflush(x->order);
 }
 
+static ll_err write_there(ll_server *x, const float *v, const float *velocity)
+{
+    for (int i = 0; i < (in_pairs(&x->o) ? x->o.n : 1); i++)
+        TRY(ll_rma_write(x->store, params_at(x, i), v, bytes_of(x->o.shared)));
+    if (velocity && has_velocity(&x->o))
+        TRY(ll_rma_write(x->store, velocity_at(x), velocity, bytes_of(x->o.params)));
+    return LL_OK;
+}
+
 /* Shares of the first two steps are dealt. */
 ll_err ll_server_begin(ll_server *x, int64_t step, const float *v, const float *velocity)
 {
-    memcpy(x->base, v, bytes_of(x->o.shared));
+    if (!in_rounds(&x->o)) memcpy(x->base, v, bytes_of(x->o.shared));
     for (int i = 0; i < 2; i++) x->hand[i] = (ll_ticket){step + i, x->o.index};
     if (x->o.index == 0) {
         TRY(ll_rma_enter(x->store));
         x->h->share = (step + 2) * x->o.n;
         for (int i = 0; i < x->o.n; i++) x->h->at[i] = step;
         TRY(ll_rma_set_head(x->store, x->h));
-        for (int i = 0; i < (in_pairs(&x->o) ? x->o.n : 1); i++)
-            TRY(ll_rma_write(x->store, params_at(x, i), v, bytes_of(x->o.shared)));
-        if (velocity && has_velocity(&x->o))
-            TRY(ll_rma_write(x->store, velocity_at(x), velocity, bytes_of(x->o.params)));
+        if (!in_rounds(&x->o)) TRY(write_there(x, v, velocity));
         TRY(ll_rma_leave(x->store));
     }
     return ll_comm_barrier(x->o.peers);

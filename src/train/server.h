@@ -3,11 +3,17 @@
  * training (consistency.h) are this with other bounds.
  *
  * A replica has a share in hand and knows the next one. When it has made a step of the first, it
- * leaves the server what that changed, and goes on from the parameters there:
+ * leaves the server what that changed, and goes on from the parameters there; with staleness s a
+ * step k begins when all shares of steps up to k - s - 1 are made.
  *
- *     quorum q       changes wait in a pool until they are of q replicas (of those under way), and
- *                    are then a gradient for the outer optimizer. All of the q wait for it
- *     staleness s    a step k begins when all shares of steps up to k - s - 1 are made
+ * Gradients (eager) go round by round (server_rounds.c): the mean of those in a round makes one
+ * update, which every replica makes by itself, so all have the same parameters and moments after so
+ * many rounds. Who has given one waits until its round closes, and makes the updates up to it:
+ *
+ *     fresh          of the newest parameters. q of them close a round (q less as many as are at a
+ *                    meeting, one at least); so does the last of all that are under way
+ *     late           of parameters s rounds old or less: is in the mean of the round that is open
+ *     staleness s    no round closes while a replica has yet to make an update of s rounds before
  *
  * Pairs (AD-PSGD): each replica has parameters of its own there. It takes the mean with those of
  * another one, drawn at random, which both have from then on, and adds what its step changed.
@@ -35,7 +41,10 @@ typedef struct ll_server_opts {
     int64_t params, shared; /* elements of a vector: of parameters; and statistics */
     uint64_t seed;          /* of pairs */
     uint32_t settings;      /* a sum of them: a run is repeated with its own */
-    const char *order;      /* file for this replica's turns; NULL: not kept */
+    /* Of gradients: makes the update of a round, by its mean; before: gradients in earlier ones. */
+    ll_err (*update)(void *arg, const float *mean, int64_t round, int64_t before);
+    void *arg;
+    const char *order;             /* file for this replica's turns; NULL: not kept */
     const struct ll_turns *replay; /* those to repeat, which stay; NULL: none */
 } ll_server_opts;
 
@@ -63,10 +72,12 @@ ll_err ll_server_open(const ll_server_opts *o, int64_t step, ll_server **out);
 void ll_server_close(ll_server *x);
 size_t ll_server_bytes(const ll_server_opts *o);
 
-/* All have v, and velocity (NULL: zeros); shares begin with those of a step. Collective. */
+/* All have v, and velocity (NULL: zeros); shares begin with those of a step. Collective. Of
+ * gradients, here and below but for a step, v is not looked at. */
 ll_err ll_server_begin(ll_server *x, int64_t step, const float *v, const float *velocity);
 const ll_ticket *ll_server_hand(const ll_server *x); /* [2]: the one in hand, and the next */
-/* The share in hand is made, of which v is what came: v becomes what to go on from. */
+/* The share in hand is made, of which v is what came: v becomes what to go on from, but where
+ * updates were made. */
 ll_err ll_server_step(ll_server *x, float *v);
 /* It will make the next one: v likewise, where a bound on staleness is waited for. */
 ll_err ll_server_ready(ll_server *x, float *v);
@@ -80,7 +91,7 @@ void ll_server_end(ll_server *x, int64_t step);
 enum { LL_STALENESS = 16 };
 typedef struct ll_server_count {
     int64_t exchanges, bytes;
-    int64_t stale[LL_STALENESS]; /* times that so many changes had come since what it began with;
-                                  * the last: or more */
+    int64_t stale[LL_STALENESS]; /* times that so many changes (of gradients: rounds) had come since
+                                  * what it began with; the last: or more */
 } ll_server_count;
 ll_server_count ll_server_counted(const ll_server *x);

@@ -143,12 +143,12 @@ static ll_err take_step(trainer *t, int64_t step, ll_train_step *s)
     limit_norm(t, step);
     TRY(explain(t, run_session(t, step, lr), step, lr));
     lag(t, ll_trainer_awake() - start - (t->s->e->waited - waited));
-    TRY(exchange(t, step + 1));
+    bool told = t->s->told == t->s->step; /* else the next step tells */
+    double loss = told ? ll_session_result(t->s, "loss") : NAN;
+    TRY(exchange(t, step + 1)); /* of gradients: the norm is then the round's */
     learn_norm(t);
     if (t->tracer) ll_tracer_note(t->tracer, "step", step + 1, start + ll_process_stopped());
     double seconds = ll_trainer_awake() - start, batch = (double)t->r->train.batch;
-    bool told = t->s->told == t->s->step; /* else the next step tells */
-    double loss = told ? ll_session_result(t->s, "loss") : NAN;
     if (t->report->first_step_s == 0) t->report->first_step_s = ll_now() - t->began;
     *s = (ll_train_step){step + 1,
                          t->steps,
@@ -290,7 +290,7 @@ static ll_err start_shares(trainer *t)
         ll_trainer_tell(t, ll_arena_printf(t->arena,
                                            "%s ended after step %" PRId64 ", and so will this run",
                                            t->opts->replay, t->until));
-    TRY(ll_loose_start(t->loose, t->first));
+    TRY(ll_loose_start(t->loose, t->first, t->steps));
     for (int i = 0; i < 2; i++) ask_share(t, &ll_loose_hand(t->loose)[i]);
     return LL_OK;
 }

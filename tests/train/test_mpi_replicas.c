@@ -122,6 +122,17 @@ static void test_limits(void **state)
         same_file("limit", name, LAST);
         same_file("limit", name, "metrics.jsonl");
     }
+    static const char *const rounds[] = {"parallel.quorum=4", "parallel.staleness=0"};
+    train(mlp, "rounds", NULL, "train.optimizer=adamw train.clip=0.05 parallel.mesh=data=4");
+    for (size_t i = 0; i < 2; i++) { /* by whatever rule */
+        const char *name = named("rounds", i);
+        train(mlp, name, NULL,
+              "train.optimizer=adamw train.clip=0.05 parallel.replicas=4 "
+              "parallel.consistency=eager %s",
+              rounds[i]);
+        same_file("rounds", name, LAST);
+        same_file("rounds", name, "metrics.jsonl");
+    }
 }
 
 /* ---- what files hold ---- */
@@ -259,8 +270,8 @@ static void test_rounding(void **state)
     static float a[MOST], b[MOST];
     train(mlp, "mesh", NULL, "train.optimizer=momentum parallel.mesh=data=4");
     static const char *const near[] = {"parallel.consistency=local parallel.every=1",
-                                       "parallel.consistency=eager parallel.quorum=2",
-                                       "parallel.consistency=eager parallel.quorum=2"};
+                                       "parallel.consistency=ssp parallel.staleness=0",
+                                       "parallel.consistency=ssp parallel.staleness=0"};
     for (size_t k = 0; k < 3; k++) { /* the last one stopped on the way */
         const char *name = named("near", k);
         train(mlp, name, k == 2 ? checkpoint("near1", 5) : NULL,
@@ -377,7 +388,10 @@ static const struct {
     {"replicas=4 parallel.consistency=async", 4, 31},
     {"replicas=4 parallel.consistency=ssp parallel.staleness=0", 4, 3},
     {"replicas=4 parallel.consistency=ssp parallel.staleness=1 parallel.server=central", 4, 7},
-    {"replicas=4 parallel.consistency=eager parallel.outer=momentum parallel.outer_lr=0.5", 4, 31},
+    {"replicas=4 parallel.consistency=eager train.clip=0.05", 4, 3},
+    {"replicas=4 parallel.consistency=eager parallel.quorum=1 parallel.staleness=1 "
+     "parallel.server=central",
+     4, 1},
     {"replicas=2 parallel.mesh=tensor=2 parallel.consistency=async parallel.outer=nesterov "
      "parallel.outer_lr=0.7",
      2, 15},
@@ -600,7 +614,12 @@ static void test_refused(void **state)
         {"parallel.replicas=4 parallel.consistency=local parallel.staleness=1", "parallel.peers"},
         {"parallel.replicas=4 parallel.consistency=async parallel.codec=int8", "uncoded"},
         {"parallel.replicas=4 parallel.consistency=streaming parallel.every=7", "divide"},
-        {"parallel.replicas=4 parallel.consistency=ssp parallel.quorum=2", "one of them"},
+        {"parallel.replicas=4 parallel.consistency=ssp parallel.quorum=2", "eager"},
+        {"parallel.replicas=4 parallel.consistency=async parallel.exchange=gradient",
+         "parallel.staleness"},
+        {"parallel.replicas=4 parallel.consistency=eager parallel.outer=momentum", "outer"},
+        {"parallel.replicas=4 parallel.consistency=eager parallel.codec=int8", "difference"},
+        {"parallel.replicas=4 parallel.consistency=eager parallel.replica_lr=2", "train as one"},
         {"parallel.replicas=4 parallel.consistency=diloco parallel.delay=100", "parallel.every"},
         {"parallel.replicas=4 parallel.consistency=local parallel.delay=1", "differences"},
         {"parallel.replicas=4 parallel.consistency=streaming parallel.fragments=0", "1 or more"},
