@@ -181,7 +181,6 @@ ll_err ll_server_open(const ll_server_opts *o, int64_t step, ll_server **out)
     *out = x;
     CHECK(x, LL_E_MEM, "no memory for a server");
     x->o = *o;
-    x->mean = -1;
     x->room = malloc(bytes_of(room_of(o)) + 64);
     x->h = (ll_server_head *)calloc(1, head_bytes(o));
     CHECK(x->room && x->h, LL_E_MEM, "no memory for a server: %zu bytes", ll_server_bytes(o));
@@ -292,7 +291,6 @@ static ll_err add_change(ll_server *x, float *v)
 
 static ll_err leave_change(ll_server *x, const float *v)
 {
-    if (in_rounds(&x->o)) return ll_rounds_give(x, v);
     count_stale(x, x->h->applied - x->seen);
     x->since = 0;
     if (is_open(x)) { /* it is there already */
@@ -341,11 +339,12 @@ static bool in_bound(const ll_server *x, int64_t step)
 static ll_err do_turn(ll_server *x, unsigned what, float *v)
 {
     bool changed = what & LEAVE && !in_rounds(&x->o);
-    if (what & LEAVE) TRY(leave_change(x, v));
+    if (changed) TRY(leave_change(x, v));
+    if (what & LEAVE && !changed) ll_rounds_give(x);
     if (what & TAKE) take_share(x);
     if (what & TAKE && changed && in_bound(x, x->hand[0].step)) what |= READ;
     if (what & AWAY) x->h->away++;
-    if (what & AWAY && in_rounds(&x->o)) TRY(ll_rounds_left(x));
+    if (what & AWAY && in_rounds(&x->o)) ll_rounds_leave(x);
     if (what & BACK) x->h->away = 0;
     if (what & READ && !is_open(x)) TRY(read_all(x, v, changed));
     x->h->turns++;
@@ -416,7 +415,7 @@ ll_err ll_server_step(ll_server *x, float *v)
     if (in_rounds(&x->o)) {
         TRY(ll_rounds_lay(x, v));
         TRY(take_turn(x, LEAVE | TAKE, v));
-        return ll_rounds_follow(x);
+        return ll_rounds_follow(x, v);
     }
     bool due = ++x->since >= h->every;
     unsigned at_once = h->staleness < 0 ? READ : 0;

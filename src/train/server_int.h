@@ -10,6 +10,7 @@ typedef struct ll_server_head {
     int64_t applied, away; /* changes so far; replicas at a meeting */
     int64_t round, before; /* those that are closed; gradients that were given in them */
     int64_t given, fresh;  /* in the open one; of the newest parameters among them */
+    int64_t unmade;        /* pieces of the mean of the last one that is closed */
     int64_t at[];          /* [n]: the step that each has in hand; what server_rounds.c counts */
 } ll_server_head;
 
@@ -22,8 +23,8 @@ struct ll_server {
     int64_t since, seen;      /* steps since the last change was left; changes applied by then */
     bool unread;              /* since it left a change */
     /* Of gradients, of which seen counts rounds: the one that its last is in, the rounds that it
-     * was made after; the one whose mean is in now, -1: none. */
-    int64_t joined, made, mean;
+     * was made after. */
+    int64_t joined, made;
     FILE *order;
     uint32_t sum; /* of the replica's number, and of turns that order has */
     int64_t repeated;
@@ -58,13 +59,13 @@ size_t ll_rounds_counters(const ll_server_opts *o); /* of the head, behind at */
 size_t ll_rounds_bytes(const ll_server_opts *o);
 /* Before its turn: v is where others find it. */
 ll_err ll_rounds_lay(ll_server *x, const float *v);
-/* In a turn: v is in the round; a replica goes to a meeting. Both may close it: would that (gives:
- * the first) have to wait for room? And outside, until there is. */
-ll_err ll_rounds_give(ll_server *x, const float *v);
-ll_err ll_rounds_left(ll_server *x);
+/* In a turn: what it laid there is in the round; it has gone to a meeting. Both may close it: would
+ * that (gives: the first) have to wait? And outside, until it has not. */
+void ll_rounds_give(ll_server *x);
+void ll_rounds_leave(ll_server *x);
 bool ll_rounds_full(const ll_server *x, bool gives);
 ll_err ll_rounds_make_room(ll_server *x, bool gives);
-/* Behind it: what it gave is in an update, which is made. */
-ll_err ll_rounds_follow(ll_server *x);
+/* Behind it: the update of its round is made. */
+ll_err ll_rounds_follow(ll_server *x, const float *v);
 /* At a meeting: updates are made until all have come. */
 ll_err ll_rounds_gather(ll_server *x);

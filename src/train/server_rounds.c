@@ -5,9 +5,11 @@
  *     rank 0   [gradient of replica 0 | part 0 of means 0 .. s-1]
  *     rank 1   [gradient of replica 1 | part 1 of means 0 .. s-1] ...
  *
- * Whoever gives the gradient that closes a round makes its mean: a sum in the replicas' order,
- * divided by their number. What it then does is what the others do: reads means that it has not
- * seen, and updates. When it has seen them is no turn: a round waits for it, and is the same. */
+ * In turns a gradient joins a round, and a round closes: no more than numbers. Its members, who all
+ * wait for it then, each make a piece of the mean: a sum in the replicas' order, divided by their
+ * number. When all pieces are made it is made; then whoever has not seen it reads it and updates.
+ * That something is made, or seen, is told in no turn: others wait for it, and nothing else comes
+ * of it. */
 #include "train/server_int.h"
 
 #include <string.h>
@@ -51,8 +53,8 @@ static int64_t *seen_by(const ll_server *x)
     return x->h->at + x->o.n;
 }
 
-/* Is its gradient in the open round? */
-static int64_t *has_given(const ll_server *x)
+/* The round that its last gradient is in, from 1 on; 0: there is none. */
+static int64_t *joined_by(const ll_server *x)
 {
     return seen_by(x) + x->o.n;
 }
@@ -60,7 +62,7 @@ static int64_t *has_given(const ll_server *x)
 /* Gradients in rounds before one that is kept. */
 static int64_t *before(const ll_server *x, int64_t round)
 {
-    return has_given(x) + x->o.n + round % kept(&x->o);
+    return joined_by(x) + x->o.n + round % kept(&x->o);
 }
 
 static size_t gradient_at(const ll_server *x, int replica)
@@ -68,21 +70,20 @@ static size_t gradient_at(const ll_server *x, int replica)
     return (size_t)replica * block_bytes(&x->o);
 }
 
-/* now from a round's mean, or to it. */
-static ll_err move_mean(ll_server *x, int64_t round, bool write)
+/* Elements from..to of now from a round's mean, or to it. */
+static ll_err move_mean(ll_server *x, int64_t round, bool write, int64_t from, int64_t to)
 {
-    const int64_t part = part_of(&x->o), all = x->o.shared;
-    for (int i = 0; i < x->o.n && i * part < all; i++) {
-        int64_t first = i * part, n = all - first < part ? all - first : part;
-        size_t at = gradient_at(x, i) + bytes_of(aligned(all) + round % kept(&x->o) * part);
-        TRY(write ? ll_rma_write(x->store, at, x->now + first, bytes_of(n))
-                  : ll_rma_get(x->store, at, x->now + first, bytes_of(n)));
+    const int64_t part = part_of(&x->o), place = aligned(x->o.shared) + round % kept(&x->o) * part;
+    for (int64_t i = from, end; i < to; i = end) {
+        end = (i / part + 1) * part < to ? (i / part + 1) * part : to;
+        size_t at = gradient_at(x, (int)(i / part)) + bytes_of(place + i % part);
+        TRY(write ? ll_rma_put(x->store, at, x->now + i, bytes_of(end - i))
+                  : ll_rma_get(x->store, at, x->now + i, bytes_of(end - i)));
     }
-    x->mean = round;
     return LL_OK;
 }
 
-/* ---- closing ---- */
+/* ---- turns ---- */
 
 static bool closes(const ll_server *x, int64_t given, int64_t fresh, int64_t away)
 {
@@ -90,67 +91,36 @@ static bool closes(const ll_server *x, int64_t given, int64_t fresh, int64_t awa
     return given && (given >= x->o.n - away || fresh >= (want > 1 ? want : 1));
 }
 
-/* Elements from..to of now: the mean of what was given; mine: this replica's; NULL: if at all, it
- * lies with the others. */
-static ll_err add_piece(ll_server *x, const float *mine, int64_t from, int64_t to)
+static void close_round(ll_server_head *h, int64_t *before)
 {
-    const float by = (float)x->h->given;
-    float *sum = x->now + from;
-    bool any = false;
-    for (int k = 0; k < x->o.n; k++) {
-        const float *g = mine && k == x->o.index ? mine + from : any ? x->more : sum;
-        if (!has_given(x)[k]) continue;
-        if (!mine || k != x->o.index)
-            TRY(ll_rma_read(x->store, gradient_at(x, k) + bytes_of(from), any ? x->more : sum,
-                            bytes_of(to - from)));
-        if (!any && g != sum) memcpy(sum, g, bytes_of(to - from));
-        for (int64_t i = 0; any && i < to - from; i++) sum[i] += g[i];
-        any = true;
-    }
-    for (int64_t i = 0; i < to - from; i++) sum[i] /= by;
-    return LL_OK;
-}
-
-static ll_err close_round(ll_server *x, const float *mine)
-{
-    ll_server_head *h = x->h;
-    if (!closes(x, h->given, h->fresh, h->away)) return LL_OK;
-    for (int64_t i = 0; i < x->o.shared; i += LL_ROUNDS_PIECE) {
-        int64_t rest = x->o.shared - i;
-        TRY(add_piece(x, mine, i, rest < LL_ROUNDS_PIECE ? x->o.shared : i + LL_ROUNDS_PIECE));
-    }
-    TRY(move_mean(x, h->round, true));
-    *before(x, h->round) = h->before;
-    memset(has_given(x), 0, sizeof(int64_t) * (size_t)x->o.n);
+    *before = h->before;
     h->before += h->given;
+    h->unmade = h->given;
     h->given = h->fresh = 0;
     h->round++;
-    return LL_OK;
 }
 
-ll_err ll_rounds_lay(ll_server *x, const float *v)
+static void try_close(ll_server *x)
 {
-    x->made = x->seen;
-    return ll_rma_put(x->store, gradient_at(x, x->o.index), v, bytes_of(x->o.shared));
+    ll_server_head *h = x->h;
+    if (closes(x, h->given, h->fresh, h->away)) close_round(h, before(x, h->round));
 }
 
-ll_err ll_rounds_give(ll_server *x, const float *v)
+void ll_rounds_give(ll_server *x)
 {
     ll_server_head *h = x->h;
     count_stale(x, h->round - x->made);
     x->joined = h->round;
-    has_given(x)[x->o.index] = 1;
+    joined_by(x)[x->o.index] = h->round + 1;
     h->given++;
     h->fresh += x->made == h->round;
-    return close_round(x, v);
+    try_close(x);
 }
 
-ll_err ll_rounds_left(ll_server *x)
+void ll_rounds_leave(ll_server *x)
 {
-    return close_round(x, NULL);
+    try_close(x);
 }
-
-/* ---- following ---- */
 
 /* Who has yet to see the mean whose place the open round's would take. */
 static bool is_behind(const ll_server *x, int64_t seen)
@@ -180,11 +150,73 @@ bool ll_rounds_full(const ll_server *x, bool gives)
     return is_behind(x, x->seen) || is_early(x, gives);
 }
 
-/* Updates of rounds before this one are made. */
+/* ---- means ---- */
+
+static bool is_closed(const ll_server *x, int64_t round)
+{
+    return x->h->round > round;
+}
+
+/* The next one does not close before. */
+static bool is_made(const ll_server *x, int64_t round)
+{
+    return x->h->round > round + 1 || (x->h->round == round + 1 && !x->h->unmade);
+}
+
+/* What is told in no turn: *count of the head changes. */
+static ll_err tell(ll_server *x, int64_t *count, int64_t now, int64_t less)
+{
+    TRY(ll_rma_enter(x->store));
+    TRY(ll_rma_head(x->store, x->h));
+    *count = less ? *count - less : now;
+    TRY(ll_rma_set_head(x->store, x->h));
+    return ll_rma_leave(x->store);
+}
+
+/* Elements from..to of now: the mean of what is given; v: by this one. */
+static ll_err add_up(ll_server *x, const float *v, int64_t from, int64_t to)
+{
+    float *sum = x->now + from;
+    int64_t n = to - from, given = 0;
+    for (int k = 0; k < x->o.n; k++) {
+        if (joined_by(x)[k] != x->joined + 1) continue;
+        float *room = given++ ? x->more : sum;
+        const float *g = k == x->o.index ? v + from : room;
+        if (g == room)
+            TRY(ll_rma_get(x->store, gradient_at(x, k) + bytes_of(from), room, bytes_of(n)));
+        else if (room == sum)
+            memcpy(sum, g, bytes_of(n));
+        for (int64_t i = 0; room != sum && i < n; i++) sum[i] += g[i];
+    }
+    for (int64_t i = 0; i < n; i++) sum[i] /= (float)given;
+    return LL_OK;
+}
+
+/* This member's piece of the mean of its round. */
+static ll_err make_piece(ll_server *x, const float *v)
+{
+    int64_t members = 0, me = 0, all = x->o.shared;
+    for (int k = 0; k < x->o.n; k++) {
+        if (k == x->o.index) me = members;
+        members += joined_by(x)[k] == x->joined + 1;
+    }
+    int64_t each = aligned((all + members - 1) / members), from = me * each, to = from + each;
+    if (from > all) from = all;
+    if (to > all) to = all;
+    for (int64_t i = from; i < to; i += LL_ROUNDS_PIECE)
+        TRY(add_up(x, v, i, to - i < LL_ROUNDS_PIECE ? to : i + LL_ROUNDS_PIECE));
+    TRY(move_mean(x, x->joined, true, from, to));
+    return tell(x, &x->h->unmade, 0, 1);
+}
+
+/* ---- updates ---- */
+
+/* Of rounds before this one. */
 static ll_err catch_up(ll_server *x, int64_t round)
 {
     for (; x->seen < round; x->seen++) {
-        if (x->mean != x->seen) TRY(move_mean(x, x->seen, false));
+        if (!is_made(x, x->seen)) TRY(ll_server_wait(x, is_made, x->seen));
+        TRY(move_mean(x, x->seen, false, 0, x->o.shared));
         TRY(x->o.update(x->o.arg, x->now, x->seen, *before(x, x->seen)));
     }
     return LL_OK;
@@ -192,11 +224,7 @@ static ll_err catch_up(ll_server *x, int64_t round)
 
 static ll_err tell_seen(ll_server *x)
 {
-    TRY(ll_rma_enter(x->store));
-    TRY(ll_rma_head(x->store, x->h));
-    seen_by(x)[x->o.index] = x->seen;
-    TRY(ll_rma_set_head(x->store, x->h));
-    return ll_rma_leave(x->store);
+    return tell(x, &seen_by(x)[x->o.index], x->seen, 0);
 }
 
 /* What it gives is still of what it had seen: that is told when it is given. */
@@ -207,18 +235,20 @@ ll_err ll_rounds_make_room(ll_server *x, bool gives)
     return ll_server_wait(x, is_time, gives);
 }
 
-static bool is_closed(const ll_server *x, int64_t round)
+ll_err ll_rounds_lay(ll_server *x, const float *v)
 {
-    return x->h->round > round;
+    x->made = x->seen;
+    return ll_rma_put(x->store, gradient_at(x, x->o.index), v, bytes_of(x->o.shared));
 }
 
-ll_err ll_rounds_follow(ll_server *x)
+ll_err ll_rounds_follow(ll_server *x, const float *v)
 {
     if (!is_closed(x, x->joined)) { /* others are on their way, or wait for this one */
         TRY(catch_up(x, x->joined));
         if (x->made < x->joined) TRY(tell_seen(x));
         TRY(ll_server_wait(x, is_closed, x->joined));
     }
+    TRY(make_piece(x, v));
     TRY(catch_up(x, x->joined + 1));
     return tell_seen(x);
 }
