@@ -37,11 +37,13 @@ bool ll_fuse_attrs(const ll_fuse_line *l, const void *attr, const ll_shape *firs
 /* Appends the node of a line; now: values by words. */
 ll_err ll_fuse_put(ll_graph *g, const ll_fuse_line *l, const ll_fuse_holes *h, ll_val *now);
 
-/* The one fusion of a file, for GPUs: its stage; then what it looks for. */
-#define LL_GPU_FUSION(file, when, ...)                                                             \
+/* The one fusion of a file, for a machine: its stage; then what it looks for. */
+#define LL_FUSION(file, machine, when, ...)                                                        \
     static const ll_fusion fusion = {                                                              \
-        .name = #file, .stage = LL_FUSE_##when, .target = &ll_target_cuda, __VA_ARGS__};           \
+        .name = #file, .stage = LL_FUSE_##when, .target = &ll_target_##machine, __VA_ARGS__};      \
     const ll_fusion *const ll_fusions_##file[] = {&fusion, NULL};
+#define LL_GPU_FUSION(file, when, ...) LL_FUSION(file, cuda, when, __VA_ARGS__)
+#define LL_CPU_FUSION(file, when, ...) LL_FUSION(file, cpu, when, __VA_ARGS__)
 
 /* ---- for guards ---- */
 struct ll_match {

@@ -59,6 +59,12 @@ typedef struct ll_grid_attr {
     int64_t odd;
 } ll_grid_attr;
 
+/* grid_sum: grid's spec and bits, and the sum's spec */
+typedef struct ll_grid_sum_attr {
+    char grid[LL_SPEC_MAX], spec[LL_SPEC_MAX];
+    int64_t bits;
+} ll_grid_sum_attr;
+
 /* reach: "btc,nc->btn" of levels, which count from 1 to LL_REACH_BITS; enough: results are no more
  * than 2^-enough */
 typedef struct ll_reach_attr {

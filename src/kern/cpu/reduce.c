@@ -1,9 +1,9 @@
 /* reduce.c: sum, amax, absmax and sumsq (the sum of squares) on the cpu.
  *
- * Dimensions that stay and dimensions that vanish are merged with neighbours of their kind; what is
- * left alternates. The last of them, of L elements, decides the inner loop: if it stays, whole rows
- * of L are added up (column sums: bias gradients); if it vanishes, each run of L collapses. Of the
- * other dimensions O is the product of those that stay and J of those that vanish:
+ * Dimensions are merged (segments.h). The last of them, of L elements, decides the inner loop: if
+ * it stays, whole rows of L are added up (column sums: bias gradients); if it vanishes, each run of
+ * L collapses. Of the other dimensions O is the product of those that stay and J of those that
+ * vanish:
  *
  *     "nhwc->c"   rows of c,   O = 1,  J = nhw       "nc->n"   runs of c,  O = n,  J = 1
  *     "nhwc->nc"  rows of c,   O = n,  J = hw        "nc->"    one run of nc
@@ -15,9 +15,9 @@
  *
  * This text is for f32; reduce_f64.c compiles it for f64 (real.h). */
 #include "base/num.h"
-#include "base/spec.h"
 #include "kern/attr.h"
 #include "kern/cpu/real.h"
+#include "kern/cpu/segments.h"
 #include "kern/cpu/team.h"
 #include "kern/kern.h"
 
@@ -42,9 +42,7 @@ typedef struct plan {
     bool rows, max, square;
     bool magnitude; /* with max: of absolute values */
     bool plain;     /* row or run number o J + j; otherwise the dimensions say */
-    int n_seg;
-    int64_t size[LL_MAX_DIMS];
-    bool kept[LL_MAX_DIMS];
+    ll_segments seg;
     int64_t O, J, L;
     int64_t fold, width;    /* rows taken as one, and the elements of that */
     int64_t block, n_block; /* rows (of width), or elements of a run, in a block */
@@ -57,43 +55,18 @@ typedef struct plan {
 
 /* ---- the plan ---- */
 
-static void find_segments(plan *p, const ll_spec *s, const ll_shape *shape)
-{
-    p->n_seg = 0;
-    for (int i = 0; i < s->n_in; i++) {
-        int64_t d = shape->d[i];
-        bool kept = s->to[i] >= 0;
-        if (d == 0) { /* nothing to add up: no plan is needed */
-            p->n_seg = 0;
-            break;
-        }
-        if (d == 1) continue;
-        if (p->n_seg && p->kept[p->n_seg - 1] == kept) {
-            p->size[p->n_seg - 1] *= d;
-        } else {
-            p->size[p->n_seg] = d;
-            p->kept[p->n_seg++] = kept;
-        }
-    }
-    if (p->n_seg == 0) { /* a single element, or none */
-        p->size[0] = 1;
-        p->kept[0] = true;
-        p->n_seg = 1;
-    }
-}
-
 static ll_err make_plan(const ll_kcall *c, bool max, bool square, plan *p)
 {
     ll_spec s;
     TRY(ll_spec_parse(((const ll_spec_attr *)c->attr)->spec, &s));
-    find_segments(p, &s, &c->in[0].shape);
-    int last = p->n_seg - 1;
+    p->seg = ll_segments_of(&s, &c->in[0].shape);
+    int last = p->seg.n - 1;
     p->max = max;
     p->square = square;
-    p->rows = p->kept[last];
-    p->L = p->size[last];
+    p->rows = p->seg.kept[last];
+    p->L = p->seg.size[last];
     p->O = p->J = 1;
-    for (int i = 0; i < last; i++) *(p->kept[i] ? &p->O : &p->J) *= p->size[i];
+    for (int i = 0; i < last; i++) *(p->seg.kept[i] ? &p->O : &p->J) *= p->seg.size[i];
     p->plain = last <= 1 || (last == 2 && p->rows);
     p->fold = p->n_chunk = 1;
     p->width = p->L;
@@ -132,15 +105,7 @@ size_t LL_REAL(ll_reduce_scratch)(const ll_kcall *c)
 /* Where row or run j of result o starts. */
 static const ll_real *start(const plan *p, int64_t o, int64_t j)
 {
-    if (p->plain) return p->x + (o * p->J + j) * p->L;
-    int64_t at = 0, stride = p->L;
-    for (int i = p->n_seg - 2; i >= 0; i--) {
-        int64_t *index = p->kept[i] ? &o : &j;
-        at += *index % p->size[i] * stride;
-        *index /= p->size[i];
-        stride *= p->size[i];
-    }
-    return p->x + at;
+    return p->x + (p->plain ? (o * p->J + j) * p->L : ll_segments_at(&p->seg, o, j));
 }
 
 /* ---- rows ---- */
