@@ -171,10 +171,13 @@ ll_err ll_fuse_put(ll_graph *g, const ll_fuse_line *l, const ll_fuse_holes *h, l
 {
     ll_val in[LL_MAX_IN], out[LL_MAX_OUT];
     void *attr;
+    ll_val like = {0}; /* constants are as the first operand that is none */
+    for (int k = l->n_in - 1; k >= 0; k--)
+        if (l->in[k] >= 0) like = now[l->in[k]];
     for (int k = 0; k < l->n_in; k++)
         in[k] = l->in[k] >= 0
                     ? now[l->in[k]]
-                    : ll_fill(g, ll_graph_dtype(g, in[0]), ll_graph_shape(g, in[0]), l->number);
+                    : ll_fill(g, ll_graph_dtype(g, like), ll_graph_shape(g, like), l->number);
     TRY(ll_graph_check(g));
     TRY(make_attr(g, l, h, l->n_in ? in[0] : (ll_val){0}, &attr));
     if (l->op == ll_ew_op(LL_EW_cast) && ll_graph_dtype(g, in[0]) == ((ll_cast_attr *)attr)->dtype)

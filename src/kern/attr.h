@@ -73,6 +73,13 @@ typedef struct ll_reach_attr {
 } ll_reach_attr;
 enum { LL_REACH_BITS = 60 };
 
+/* reach_over: reach's, most: of 1 / reach; a, b: specs of grid, where operands are no levels */
+typedef struct ll_reach_over_attr {
+    char spec[LL_SPEC_MAX], a[LL_SPEC_MAX], b[LL_SPEC_MAX];
+    int64_t enough;
+    double most;
+} ll_reach_over_attr;
+
 /* peaks: over windows as those of convolutions (ll_conv_attr); size: the window; back: the other
  * way around, and image: height and width of the result then */
 typedef struct ll_peaks_attr {
