@@ -5,10 +5,11 @@
  *    one of them: its part of B is packed, rows of bytes, for all that is summed. Where columns are
  *    few and rows many, they change places.
  * 2. Level 0 becomes one that no other can lift above 0: sums below that are no term's.
- * 3. Most results have a large term among the first few: a row ends once all of its have, and no
- *    more is packed than was looked at. So levels that are made of numbers and scales here, of
+ * 3. Most results have a large term among the first few, or, where a mask hides those, the last
+ *    few: a row ends once all of its have, and no more is packed than was looked at. So levels that are made of numbers and scales here, of
  *    those terms alone, cost little beside a pass over all.
  * 4. reach_over counts results by levels, and need not look at rows that ended. */
+#include "base/num.h"
 #include "kern/cpu/team.h"
 #include "kern/einsum.h"
 #include "kern/grid.h"
@@ -30,7 +31,7 @@ typedef struct factor {
 typedef struct plan {
     ll_einsum_plan l;
     factor in[2];
-    int64_t products, sums, depth, panels; /* depth: of all sums, in whole steps of AT_ONCE */
+    int64_t products, sums, depth, panels; /* depth: of all sums, in whole steps of SOME */
     size_t room;                           /* scratch bytes of a thread */
     int threads;
     int a, b;   /* the operand whose loop rows are, and that of columns */
@@ -64,10 +65,10 @@ static plan make_plan(const ll_kcall *c, const char *spec, int enough)
     for (int k = 0; k < 2; k++) p.in[k].level = (const uint8_t *)c->in[k].data;
     p.products = ll_einsum_points(p.l.around, p.l.n_around);
     p.sums = ll_einsum_points(p.l.sums, p.l.n_sums);
-    p.depth = (p.sums * p.l.sum.extent + AT_ONCE - 1) / AT_ONCE * AT_ONCE;
+    p.depth = ll_round_up(p.sums * p.l.sum.extent, SOME);
     p.panels = (p.l.column.extent + PANEL - 1) / PANEL;
     p.room = (size_t)p.depth * (PANEL + 1);
-    p.room = (p.room + 63) / 64 * 64;
+    p.room = ll_align64(p.room);
     double work = (double)p.products * (double)p.panels * (double)p.l.row.extent * (double)p.depth;
     int64_t tasks = p.products * p.panels;
     p.threads = tasks > 1 ? ll_team_of(c->threads, work) : 1;
@@ -111,20 +112,25 @@ static inline int8_t level_of(float x, int shift)
     return (int8_t)(v == 0 ? NONE : e);
 }
 
-/* n levels from `at` on, so far apart, each with its shift where they are made of numbers. */
+/* n levels from `at` on, so far apart, each with its shift where they are made of numbers. By
+ * SOME, which is a loop of one vector. */
 static void levels(const factor *f, int64_t at, int64_t apart, int64_t n, const int *shift,
                    int8_t *restrict to)
 {
-    const uint8_t *y = f->level + at;
-    const float *x = f->x + (f->x ? at : 0);
-    if (f->x && apart == 1)
-        for (int64_t i = 0; i < n; i++) to[i] = level_of(x[i], shift[i]);
-    else if (f->x)
-        for (int64_t i = 0; i < n; i++) to[i] = level_of(x[i * apart], shift[i]);
-    else if (apart == 1)
-        for (int64_t i = 0; i < n; i++) to[i] = level(y[i]);
-    else
-        for (int64_t i = 0; i < n; i++) to[i] = level(y[i * apart]);
+    for (int64_t i = 0; !f->x && i < n; i++) to[i] = level(f->level[at + i * apart]);
+    for (int64_t i = 0; f->x && i < n; i += SOME) {
+        const float *x = f->x + at + i * apart;
+        float some[SOME] = {0};
+        int8_t y[SOME];
+        int m = (int)ll_min64(SOME, n - i);
+        if (apart == 1 && m == SOME)
+            memcpy(some, x, sizeof some);
+        else
+            for (int k = 0; k < m; k++) some[k] = x[k * apart];
+#pragma omp simd
+        for (int k = 0; k < SOME; k++) y[k] = level_of(some[k], shift[i + k]);
+        memcpy(to + i, y, (size_t)m);
+    }
 }
 
 /* ---- packing ---- */
@@ -147,27 +153,29 @@ static int64_t terms_at(const plan *p, int operand, int64_t t, int64_t *many)
     return off[operand] + t % k * p->l.sum.stride[operand];
 }
 
-/* SOME more at most. Terms beyond the last are none. */
-static void pack_more(packed *x, int64_t to)
+/* SOME terms more: the first, the last, and those between them. Terms beyond the last are none. */
+static void pack_more(packed *x)
 {
     const plan *p = x->p;
-    int64_t all = p->sums * p->l.sum.extent, many;
-    while (x->panels < to && x->panels < all) {
-        int64_t b = x->b + terms_at(p, p->b, x->panels, &many);
-        for (; many-- && x->panels < to; x->panels++, b += p->l.sum.stride[p->b]) {
-            int8_t *panel = x->panel + x->panels * PANEL;
-            levels(&p->in[p->b], b, p->l.column.stride[p->b], x->n, x->shift, panel);
-            memset(panel + x->n, panel[0], (size_t)(PANEL - x->n));
-        }
+    const factor *a = &p->in[p->a], *b = &p->in[p->b];
+    int64_t at = x->rows == 0 ? 0 : x->rows == SOME ? p->depth - SOME : x->rows - SOME;
+    int64_t end = ll_min64(at + SOME, p->sums * p->l.sum.extent), many;
+    int8_t *row = x->row + x->rows, *panel = x->panel + x->rows * PANEL;
+    memset(row, NONE, SOME);
+    for (int64_t t = at; t < end; t += many) {
+        int64_t from = x->a + terms_at(p, p->a, t, &many);
+        many = ll_min64(many, end - t);
+        levels(a, from, p->l.sum.stride[p->a], many, x->row_shift, row + t - at);
     }
-    for (; x->panels < to; x->panels++) memset(x->panel + x->panels * PANEL, NONE, PANEL);
-    while (x->rows < to && x->rows < all) {
-        int64_t a = x->a + terms_at(p, p->a, x->rows, &many);
-        if (many > to - x->rows) many = to - x->rows;
-        levels(&p->in[p->a], a, p->l.sum.stride[p->a], many, x->row_shift, x->row + x->rows);
-        x->rows += many;
+    x->rows += SOME;
+    if (x->rows <= x->panels) return;
+    memset(panel, NONE, SOME * PANEL);
+    for (int64_t t = at; t < end; t++, panel += PANEL) {
+        int64_t from = x->b + terms_at(p, p->b, t, &many);
+        levels(b, from, p->l.column.stride[p->b], x->n, x->shift, panel);
+        memset(panel + x->n, panel[0], (size_t)(PANEL - x->n));
     }
-    for (; x->rows < to; x->rows++) x->row[x->rows] = NONE;
+    x->panels += SOME;
 }
 
 /* ---- rows of results ---- */
@@ -203,7 +211,7 @@ static bool run_row(packed *x, int8_t most[PANEL])
     const int8_t *a = x->row;
     memset(most, 0, PANEL);
     for (int64_t k = 0; k < p->depth; k += AT_ONCE) {
-        if (k >= x->rows) pack_more(x, k + SOME < p->depth ? k + SOME : p->depth);
+        if (k == x->rows) pack_more(x);
         bool any = a[k] > 0 || a[k + 1] > 0 || a[k + 2] > 0 || a[k + 3] > 0;
         if (any) take(x->panel + k * PANEL, a + k, most);
         if (k % LOOK == 0 && least(most) >= p->enough) return true;
