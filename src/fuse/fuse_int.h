@@ -67,6 +67,14 @@ void ll_match_set(ll_match *m, const char *hole, const void *data, size_t bytes)
 /* False, and why. */
 bool ll_match_no(ll_match *m, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* ---- products of fixed point (fuse/grid_matmul.c) ---- */
+/* "mk,kn->mn" whose operands have scales as "ab,a->ab" and "ab,b->ab" say: "mk,kn,m,n->" and the
+ * result's letters. Scales are the result's. */
+ll_err ll_scaled_dims(const char *spec, const char *a, const char *b, const char *result,
+                      char dims[LL_DIMS_TEXT]);
+/* Are operands a and b of a product such, of f32? */
+bool ll_scaled_match(ll_match *m, const char *spec);
+
 /* ---- products (fuse/product.c) ---- */
 const ll_op *ll_product_op(int n_out);
 /* Whether a product is one of two matrices, so that it may be such an op. */

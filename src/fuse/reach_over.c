@@ -13,35 +13,13 @@
 ll_kernel reach_over_cpu;
 ll_scratch reach_over_cpu_scratch;
 
-/* The letters of operand k's scales, in the product's: they are the result's. */
-static bool scale_letters(const char *spec, const char *grid, int k, char out[LL_MAX_DIMS + 1])
-{
-    ll_matmul_parts p;
-    const char *comma = strchr(grid, ',');
-    if (!comma || ll_matmul_read(spec, &p) != LL_OK || comma - grid != p.len[k]) return false;
-    for (const char *at = comma + 1; *at && *at != '-'; at++) {
-        const char *d = (const char *)memchr(grid, *at, (size_t)p.len[k]);
-        if (!d || !ll_matmul_has(&p, 2, p.text[k][d - grid])) return false;
-        *out++ = p.text[k][d - grid];
-    }
-    *out = '\0';
-    return true;
-}
-
 static ll_err loops(const void *attr, int n_in, const ll_type *, char dims[LL_DIMS_TEXT])
 {
     const ll_reach_over_attr *r = (const ll_reach_over_attr *)attr;
     ll_matmul_parts p;
-    char a[LL_MAX_DIMS + 1], b[LL_MAX_DIMS + 1];
+    if (n_in > 2) return ll_scaled_dims(r->spec, r->a, r->b, "", dims);
     TRY(ll_matmul_read(r->spec, &p));
-    int n = (int)(p.text[2] - r->spec) - 2;
-    if (n_in == 2) {
-        snprintf(dims, LL_DIMS_TEXT, "%.*s->", n, r->spec);
-        return LL_OK;
-    }
-    CHECK(scale_letters(r->spec, r->a, 0, a) && scale_letters(r->spec, r->b, 1, b), LL_E_ARG,
-          "scales \"%s\" and \"%s\" are not the result's of \"%s\"", r->a, r->b, r->spec);
-    snprintf(dims, LL_DIMS_TEXT, "%.*s,%s,%s->", n, r->spec, a, b);
+    snprintf(dims, LL_DIMS_TEXT, "%.*s->", (int)(p.text[2] - r->spec) - 2, r->spec);
     return LL_OK;
 }
 
@@ -92,17 +70,7 @@ static const ll_op reach_over = {
 
 static bool guard(ll_match *m)
 {
-    const ll_node *reach = ll_match_node(m, "r");
-    const char *spec = ((const ll_reach_attr *)reach->attr)->spec;
-    for (int k = 0; k < 2; k++) {
-        const ll_node *grid = ll_match_node(m, k ? "b" : "a");
-        char letters[LL_MAX_DIMS + 1];
-        if (ll_graph_dtype(m->g, grid->in[0]) != LL_F32 ||
-            ll_graph_dtype(m->g, grid->in[1]) != LL_F32 ||
-            !scale_letters(spec, ((const ll_grid_attr *)grid->attr)->spec, k, letters))
-            return ll_match_no(m, "scales of operand %d are others", k);
-    }
-    return true;
+    return ll_scaled_match(m, ((const ll_reach_attr *)ll_match_node(m, "r")->attr)->spec);
 }
 
 #define OVER                                                                                       \

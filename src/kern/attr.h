@@ -65,6 +65,13 @@ typedef struct ll_grid_sum_attr {
     int64_t bits;
 } ll_grid_sum_attr;
 
+/* grid_matmul: the product's spec, and grid's of each operand; bits: of both; rounded: the
+ * product's */
+typedef struct ll_grid_matmul_attr {
+    char spec[LL_SPEC_MAX], a[LL_SPEC_MAX], b[LL_SPEC_MAX];
+    int64_t bits, rounded;
+} ll_grid_matmul_attr;
+
 /* reach: "btc,nc->btn" of levels, which count from 1 to LL_REACH_BITS; enough: results are no more
  * than 2^-enough */
 typedef struct ll_reach_attr {

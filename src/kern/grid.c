@@ -28,3 +28,15 @@ void ll_grid_walk_of(const ll_kcall *c, ll_walk *w)
     }
     ll_walk_merge(w);
 }
+
+int64_t ll_grid_scale_stride(const char *spec, const ll_shape *x, int64_t extent, int64_t stride)
+{
+    const char *letters = strchr(spec, ',') + 1;
+    int n = (int)(strstr(spec, "->") - letters), d = x->n - 1;
+    int64_t along = 1, step = 1;
+    if (extent <= 1 || !stride) return 0;
+    while (d > 0 && (x->d[d] == 1 || along != stride)) along *= x->d[d--];
+    for (int i = n - 1; i >= 0 && letters[i] != spec[d]; i--)
+        step *= x->d[(const char *)memchr(spec, letters[i], (size_t)x->n) - spec];
+    return memchr(letters, spec[d], (size_t)n) ? step : 0;
+}

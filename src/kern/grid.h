@@ -10,6 +10,11 @@
  * checked the spec. */
 void ll_grid_walk_of(const ll_kcall *c, ll_walk *w);
 
+/* Of the scales of tensor x, which the spec "abc,ac->abc" says, the stride along a loop of so many
+ * elements that has this stride in x. Dimensions of x that are one loop are one of scales too: they
+ * lie side by side. */
+int64_t ll_grid_scale_stride(const char *spec, const ll_shape *x, int64_t extent, int64_t stride);
+
 /* e with m < 2^e, for m >= 0; no less than -400, so that sums of two stay exponents of doubles.
  * Beyond 1000 for what is not finite, or too large to be scaled. */
 static inline int64_t ll_grid_exponent(double m)

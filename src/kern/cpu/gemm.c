@@ -9,7 +9,7 @@
  * in the cache. It is several panels wide so that whole cache lines of B are read. A tile can read
  * either operand in place just as fast while its lines do not push each other out of the cache;
  * operands are packed when they are bf16 (widened to f32 here, unless the CPU multiplies bf16
- * itself), when no stride is 1, or when they are too scattered and used often enough. */
+ * itself) or are to be fixed point, when no stride is 1, or when they are too scattered and used often enough. */
 #include "kern/cpu/gemm_int.h"
 
 enum {
@@ -62,6 +62,7 @@ static ll_gemm_call oriented(const ll_gemm_call *g)
         o.m = g->n, o.n = g->m;
         o.a = g->b, o.a_rs = g->b_cs, o.a_cs = g->b_rs;
         o.b = g->a, o.b_rs = g->a_cs, o.b_cs = g->a_rs;
+        o.a_by = g->b_by, o.a_bs = g->b_bs, o.b_by = g->a_by, o.b_bs = g->a_bs;
         o.c_rs = o.c_cs, o.c_cs = 1;
     }
     if (o.n == 1) o.b_cs = 1;
@@ -110,7 +111,7 @@ static form choose(const ll_gemm_call *g)
 {
     form f = {.kind = ll_gemm_kind_of(g)};
     const ll_gemm_kind *kind = f.kind;
-    f.dot = !g->bf16 && !g->bf16_out && g->a_cs == 1 && g->b_rs == 1 && g->k >= DOT_K &&
+    f.dot = !g->bf16 && !g->bf16_out && !g->a_by && g->a_cs == 1 && g->b_rs == 1 && g->k >= DOT_K &&
             (g->m < DOT_ROWS || (g->n < kind->nv * kind->lanes && g->k >= 2 * DOT_K));
     f.copy_c = g->bf16_out || g->c_cs != 1;
     int64_t width = kind->nv * kind->lanes, panels = ll_ceil_div(g->n, width);
@@ -119,8 +120,9 @@ static form choose(const ll_gemm_call *g)
     f.kc = ll_round_up(ll_ceil_div(g->k, passes), kind->k_step);
     f.mc = ll_min64(a_chunk(g, kind) / (f.kc + 1), M_MAX) / kind->mr * kind->mr;
     f.mc = ll_round_up(ll_ceil_div(g->m, ll_ceil_div(g->m, f.mc)), kind->mr);
-    f.pack_a = kind->packs ? !rows_in_place(g, kind) : g->bf16 || scattered_a(g, kind, f.kc);
-    f.pack_b = g->bf16 || kind->packs || scattered_b(g, kind, f.kc);
+    bool changes = g->bf16 || g->a_by; /* what it is multiplied as */
+    f.pack_a = kind->packs ? !rows_in_place(g, kind) : changes || scattered_a(g, kind, f.kc);
+    f.pack_b = changes || kind->packs || scattered_b(g, kind, f.kc);
     f.group = ll_max64(ll_min64(sized(g, B_CHUNK) / (width * (f.kc + 1)), panels), 1);
     f.nc = f.copy_c ? N_COPY / width * width : g->n;
     f.nc = ll_min64(ll_round_up(f.nc, width), g->n);
@@ -141,8 +143,8 @@ static room room_for(const ll_gemm_call *g, const ll_gemm_kind *kind)
     ll_gemm_call a = *g, b = *g;
     a.n = b.n = side;
     b.a_rs = g->b_cs, b.a_cs = g->b_rs;
-    bool packs =
-        g->bf16 || kind->packs || scattered_a(&a, kind, k) || (turned && scattered_a(&b, kind, k));
+    bool packs = g->bf16 || g->a_by || kind->packs || scattered_a(&a, kind, k) ||
+                 (turned && scattered_a(&b, kind, k));
     int64_t group = ll_max64(ll_min64(sized(g, B_CHUNK), k * ll_round_up(side, width)), k * width);
     /* Strided columns are copied unless the product can be turned, which a single row cannot. */
     int64_t copied = g->bf16_out ? rows : g->c_cs <= 1 ? 0 : turned ? kind->mr : rows;

@@ -26,6 +26,10 @@ typedef struct ll_gemm_call {
     bool bf16_out; /* c is bf16, not f32; not together with add */
     bool f64;      /* a, b and c are f64; not together with bf16 or bf16_out */
     double start;  /* ll_sum_start, of f64 */
+    /* Of f64: NULL, or a and b are f32, fixed point is made of them as they are packed: rows of a
+     * times a_by[i * a_bs], columns of b times b_by[j * b_bs], as odd numbers (kern/grid.h). */
+    const double *a_by, *b_by;
+    int64_t a_bs, b_bs;
     bool add;      /* C += A B */
     int threads;   /* 0 means 1; ll_gemm_serial does not look */
     void *scratch;

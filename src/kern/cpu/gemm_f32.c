@@ -16,6 +16,7 @@
  * spill the accumulators. */
 #include "kern/cpu/gemm_int.h"
 #include "kern/cpu/micro.h"
+#include "kern/grid.h"
 
 #ifdef LL_REAL_F64
 #define SIZED(f32, f64) f64
@@ -52,6 +53,8 @@ enum { MR = 4, NV = 2, K_PASS = 320, A_PANELS = 3, DOT_MR = 3, DOT_NR = 4 };
 typedef ll_real real;
 typedef ll_vec vec;
 enum { VL = LL_LANES, K_MAX = K_PASS * 4 / sizeof(real) };
+enum { AT_ONCE = 8, MOST_TILE = 32 }; /* packing: tiles at once; rows or columns of one */
+_Static_assert((int)MR <= (int)MOST_TILE && NV * VL <= (int)MOST_TILE, "tiles that are packed");
 
 #define STRANDS(mr, nv) ((mr) * (nv) >= 12 ? 1 : (mr) * (nv) >= 6 ? 2 : 4)
 
@@ -222,7 +225,6 @@ LL_INLINE void pack_any(const void *from, bool bf16, int64_t si, int64_t sp, int
 LL_INLINE void pack(const void *from, const bool bf16, int64_t si, int64_t sp, int64_t n,
                     const int tile, const int whole, int64_t kc, real *to)
 {
-    enum { AT_ONCE = 8 };
     int64_t i = 0;
     for (int tiles; n - i >= tile; i += tiles * tile, to += tiles * tile * kc) {
         int64_t at = i * si, left = (n - i) / tile;
@@ -242,9 +244,70 @@ LL_INLINE void pack(const void *from, const bool bf16, int64_t si, int64_t sp, i
     pack_any(x, bf16, si, sp, n - i, (n - i + whole - 1) / whole * whole, kc, to);
 }
 
+#ifdef LL_REAL_F64
+/* Fixed point of f32. Here si = 1: some whole tiles at once. */
+LL_INLINE void grid_along(const float *x, int64_t sp, const double *by, const int tile, int tiles,
+                          int64_t kc, double *to)
+{
+    double made[AT_ONCE * MOST_TILE];
+    for (int64_t p = 0; p < kc; p++, x += sp) {
+        int n = tiles * tile;
+        for (int i = 0; i < n; i += 16) __builtin_prefetch(x + 4 * sp + i);
+#pragma omp simd
+        for (int i = 0; i < n; i++) made[i] = ll_grid_odd((double)x[i] * by[i]);
+        for (int t = 0; t < tiles; t++)
+            memcpy(to + (t * kc + p) * tile, made + t * tile, sizeof(double) * (size_t)tile);
+    }
+}
+
+/* Here sp = 1: rows of a tile, which is then turned over. */
+LL_INLINE void grid_across(const float *x, int64_t si, const double *by, const int tile, int64_t kc,
+                           double *to)
+{
+    double made[MOST_TILE * K_MAX];
+    for (int i = 0; i < tile; i++, x += si) {
+        double k = by[i];
+        for (int64_t p = 0; p < kc; p += 16) __builtin_prefetch(x + 2 * si + p);
+#pragma omp simd
+        for (int64_t p = 0; p < kc; p++) made[i * kc + p] = ll_grid_odd((double)x[p] * k);
+    }
+    pack_across(made, false, kc, tile, kc, to);
+}
+
+/* As pack; sb: by how much scales are apart. */
+LL_INLINE void pack_grid(const float *x, int64_t si, int64_t sp, const double *by, int64_t sb,
+                         int64_t n, const int tile, const int whole, int64_t kc, double *to)
+{
+    double k[AT_ONCE * MOST_TILE];
+    for (int64_t m; n; n -= m, x += m * si, by += m * sb) {
+        int tiles = (int)ll_min64(n / tile, si == 1 ? AT_ONCE : 1);
+        m = tiles ? tiles * tile : n;
+        for (int i = 0; i < m; i++) k[i] = by[i * sb];
+        if (tiles && si == 1) {
+            grid_along(x, sp, k, tile, tiles, kc, to);
+        } else if (tiles && sp == 1) {
+            grid_across(x, si, k, tile, kc, to);
+        } else {
+            int64_t width = (m + whole - 1) / whole * whole;
+            for (int64_t p = 0; p < kc; p++)
+                for (int64_t i = 0; i < width; i++)
+                    to[p * width + i] = i < m ? ll_grid_odd((double)x[i * si + p * sp] * k[i]) : 0;
+        }
+        to += m * kc;
+    }
+}
+#endif
+
 static void pack_a(const ll_gemm_call *g, int64_t i, int64_t m, int64_t p, int64_t kc, void *to)
 {
     int64_t at = i * g->a_rs + p * g->a_cs;
+#ifdef LL_REAL_F64
+    if (g->a_by) {
+        pack_grid((const float *)g->a + at, g->a_rs, g->a_cs, g->a_by + i * g->a_bs, g->a_bs, m, MR,
+                  1, kc, (real *)to);
+        return;
+    }
+#endif
     if (g->bf16)
         pack((const uint16_t *)g->a + at, true, g->a_rs, g->a_cs, m, MR, 1, kc, (real *)to);
     else
@@ -254,6 +317,13 @@ static void pack_a(const ll_gemm_call *g, int64_t i, int64_t m, int64_t p, int64
 static void pack_b(const ll_gemm_call *g, int64_t j, int64_t n, int64_t p, int64_t kc, void *to)
 {
     int64_t at = p * g->b_rs + j * g->b_cs;
+#ifdef LL_REAL_F64
+    if (g->b_by) {
+        pack_grid((const float *)g->b + at, g->b_cs, g->b_rs, g->b_by + j * g->b_bs, g->b_bs, n,
+                  NV * VL, VL, kc, (real *)to);
+        return;
+    }
+#endif
     if (g->bf16)
         pack((const uint16_t *)g->b + at, true, g->b_cs, g->b_rs, n, NV * VL, VL, kc, (real *)to);
     else

@@ -83,7 +83,7 @@ const ll_gemm_kind *ll_gemm_kind_of(const ll_gemm_call *g);
 /* Bytes of an element of the operands and of the result. */
 static inline size_t ll_gemm_in_bytes(const ll_gemm_call *g)
 {
-    return g->bf16 ? 2 : g->f64 ? 8 : 4;
+    return g->bf16 ? 2 : g->f64 && !g->a_by ? 8 : 4;
 }
 static inline size_t ll_gemm_out_bytes(const ll_gemm_call *g)
 {

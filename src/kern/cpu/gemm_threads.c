@@ -112,6 +112,7 @@ static void run_c_part(const ll_gemm_call *g, grid d, int x, size_t serial)
     s.n = bound(g->n, nr, x / d.m + 1, d.n) - j;
     s.a = (const char *)g->a + (size_t)(i * g->a_rs) * in;
     s.b = (const char *)g->b + (size_t)(j * g->b_cs) * in;
+    if (g->a_by) s.a_by += i * g->a_bs, s.b_by += j * g->b_bs;
     s.c = (char *)g->c + (size_t)(i * g->c_rs + j * (g->c_cs ? g->c_cs : 1)) * out;
     ll_gemm_serial(&s);
 }

@@ -1,4 +1,5 @@
-/* matmul on the CPU: a product's loops, folded into as few strided matrix products as they allow.
+/* matmul and grid_matmul (fuse/grid_matmul.c) on the CPU: a product's loops, folded into as few
+ * strided matrix products as they allow.
  *
  * 1. kern/einsum.h folds the loops: "btc,zhdc->btzhd" is one product with m = bt, n = zhd, k = c.
  * 2. What does not fold is loops around it, in any order; sums add into C, in order.
@@ -8,9 +9,10 @@
 #include "kern/cpu/gemm.h"
 #include "kern/cpu/team.h"
 #include "kern/einsum.h"
+#include "kern/grid.h"
 
-ll_kernel matmul_cpu;
-ll_scratch matmul_cpu_scratch;
+ll_kernel matmul_cpu, grid_matmul_cpu;
+ll_scratch matmul_cpu_scratch, grid_matmul_cpu_scratch;
 
 typedef struct plan {
     ll_gemm_call g; /* m, n, k, strides; pointers of the first product */
@@ -19,6 +21,7 @@ typedef struct plan {
     bool share_loops;       /* threads share the loops around, not each product */
     bool tile;              /* C goes through an f32 copy of one product: bf16 and summed loops */
     size_t one;             /* scratch bytes for one product, or one thread's */
+    int64_t scale[2][LL_EINSUM_LOOPS]; /* strides of scales along the loops around */
 } plan;
 
 static void plan_scratch(plan *p, int threads)
@@ -35,24 +38,57 @@ static void plan_scratch(plan *p, int threads)
     if (p->tile) p->one += ll_align64((size_t)(g->m * g->n) * sizeof(float));
 }
 
-static void make_plan(const ll_kcall *c, plan *p)
+static void fold_loops(const ll_kcall *c, const char *spec, int64_t bits, plan *p)
 {
-    const ll_matmul_attr *attr = (const ll_matmul_attr *)c->attr;
     const ll_tensor *a = &c->in[0], *b = &c->in[1], *y = &c->out[0];
     *p = (plan){.g = {.a = a->data, .b = b->data, .c = y->data}};
     p->g.bf16 = a->dtype == LL_BF16;
-    p->g.f64 = a->dtype == LL_F64;
+    p->g.f64 = y->dtype == LL_F64;
     p->g.bf16_out = y->dtype == LL_BF16;
-    p->g.start = ll_sum_start(attr->bits);
+    p->g.start = ll_sum_start(bits);
     ll_einsum_plan *l = &p->loops;
-    ll_einsum_fold(attr->spec, &a->shape, &b->shape, &y->shape, l);
+    ll_einsum_fold(spec, &a->shape, &b->shape, &y->shape, l);
     p->g.m = l->row.extent, p->g.n = l->column.extent, p->g.k = l->sum.extent;
     p->g.a_rs = l->row.stride[LL_EINSUM_A], p->g.a_cs = l->sum.stride[LL_EINSUM_A];
     p->g.b_rs = l->sum.stride[LL_EINSUM_B], p->g.b_cs = l->column.stride[LL_EINSUM_B];
     p->g.c_rs = l->row.stride[LL_EINSUM_C], p->g.c_cs = l->column.stride[LL_EINSUM_C];
     p->products = ll_einsum_points(l->around, l->n_around);
     p->sums = ll_einsum_points(l->sums, l->n_sums);
+}
+
+static void make_plan(const ll_kcall *c, plan *p)
+{
+    const ll_matmul_attr *attr = (const ll_matmul_attr *)c->attr;
+    fold_loops(c, attr->spec, attr->bits, p);
     plan_scratch(p, c->threads > 0 ? c->threads : 1);
+}
+
+/* Scales as powers of two go to the end of the scratch: returns how many bytes. */
+static size_t plan_grid(const ll_kcall *c, plan *p)
+{
+    static const double one = 1;
+    const ll_grid_matmul_attr *attr = (const ll_grid_matmul_attr *)c->attr;
+    const ll_einsum_plan *l = &p->loops;
+    fold_loops(c, attr->spec, attr->rounded, p);
+    const ll_shape *a = &c->in[0].shape, *b = &c->in[1].shape;
+    p->g.a_by = p->g.b_by = &one; /* for now: that there are any */
+    p->g.a_bs = ll_grid_scale_stride(attr->a, a, l->row.extent, l->row.stride[LL_EINSUM_A]);
+    p->g.b_bs = ll_grid_scale_stride(attr->b, b, l->column.extent, l->column.stride[LL_EINSUM_B]);
+    for (int i = 0; i < l->n_around; i++)
+        for (int k = 0; k < 2; k++)
+            p->scale[k][i] = ll_grid_scale_stride(k ? attr->b : attr->a, k ? b : a,
+                                                  l->around[i].extent, l->around[i].stride[k]);
+    plan_scratch(p, c->threads > 0 ? c->threads : 1);
+    return sizeof(double) * (size_t)(ll_numel(&c->in[2].shape) + ll_numel(&c->in[3].shape));
+}
+
+static const double *to_powers(const ll_tensor *m, int64_t bits, double *to)
+{
+    for (int64_t i = 0; i < ll_numel(&m->shape); i++) {
+        int64_t e = ll_grid_exponent((double)((const float *)m->data)[i]);
+        to[i] = ll_grid_power(bits - e, ll_grid_finite(e));
+    }
+    return to;
 }
 
 static void round_tile(const ll_gemm_call *g, const float *tile, uint16_t *c)
@@ -66,12 +102,17 @@ static void round_tile(const ll_gemm_call *g, const float *tile, uint16_t *c)
 static void product(const plan *p, int64_t at, char *scratch)
 {
     ll_gemm_call g = p->g;
-    size_t in = g.bf16 ? 2 : g.f64 ? 8 : 4, out = g.bf16_out || p->tile ? 2 : g.f64 ? 8 : 4;
+    size_t in = g.bf16 ? 2 : g.f64 && !g.a_by ? 8 : 4, out = g.bf16_out || p->tile ? 2 : g.f64 ? 8 : 4;
     int64_t off[3];
     ll_einsum_offsets(p->loops.around, p->loops.n_around, at, off);
     const char *a = (const char *)p->g.a + (size_t)off[LL_EINSUM_A] * in;
     const char *b = (const char *)p->g.b + (size_t)off[LL_EINSUM_B] * in;
     char *c = (char *)p->g.c + (size_t)off[LL_EINSUM_C] * out;
+    for (int i = p->loops.n_around - 1; g.a_by && i >= 0; i--) {
+        int64_t k = at % p->loops.around[i].extent;
+        at /= p->loops.around[i].extent;
+        g.a_by += k * p->scale[0][i], g.b_by += k * p->scale[1][i];
+    }
     g.c = c;
     g.scratch = scratch;
     if (p->tile) {
@@ -93,11 +134,32 @@ static void product(const plan *p, int64_t at, char *scratch)
     if (p->tile) round_tile(&p->g, (const float *)g.c, (uint16_t *)(void *)c);
 }
 
+static size_t room_of(const ll_kcall *c, const plan *p)
+{
+    return p->one * (p->share_loops && c->threads > 1 ? (size_t)c->threads : 1);
+}
+
 size_t matmul_cpu_scratch(const ll_kcall *c)
 {
     plan p;
     make_plan(c, &p);
-    return p.one * (p.share_loops && c->threads > 1 ? (size_t)c->threads : 1);
+    return room_of(c, &p);
+}
+
+static void run(const ll_kcall *c, const plan *p)
+{
+    if (!p->share_loops) {
+        for (int64_t i = 0; i < p->products; i++) product(p, i, (char *)c->scratch);
+        return;
+    }
+    double work = (double)p->products * (double)p->g.m * (double)p->g.n * (double)(p->g.k + 1);
+    int threads = ll_team_for_products(c->threads, work * (double)p->sums);
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int t = 0; t < threads; t++) {
+        char *scratch = (char *)c->scratch + p->one * (size_t)t;
+        int64_t from = p->products * t / threads, to = p->products * (t + 1) / threads;
+        for (int64_t i = from; i < to; i++) product(p, i, scratch);
+    }
 }
 
 ll_err matmul_cpu(const ll_kcall *c)
@@ -107,17 +169,25 @@ ll_err matmul_cpu(const ll_kcall *c)
           "matmul of %s on the cpu machine, want f64, f32 or bf16", ll_dtype_name(t));
     plan p;
     make_plan(c, &p);
-    if (!p.share_loops) {
-        for (int64_t i = 0; i < p.products; i++) product(&p, i, (char *)c->scratch);
-        return LL_OK;
-    }
-    double work = (double)p.products * (double)p.g.m * (double)p.g.n * (double)(p.g.k + 1);
-    int threads = ll_team_for_products(c->threads, work * (double)p.sums);
-#pragma omp parallel for num_threads(threads) schedule(static)
-    for (int t = 0; t < threads; t++) {
-        char *scratch = (char *)c->scratch + p.one * (size_t)t;
-        int64_t from = p.products * t / threads, to = p.products * (t + 1) / threads;
-        for (int64_t i = from; i < to; i++) product(&p, i, scratch);
-    }
+    run(c, &p);
+    return LL_OK;
+}
+
+size_t grid_matmul_cpu_scratch(const ll_kcall *c)
+{
+    plan p;
+    size_t scales = plan_grid(c, &p);
+    return room_of(c, &p) + scales;
+}
+
+ll_err grid_matmul_cpu(const ll_kcall *c)
+{
+    plan p;
+    plan_grid(c, &p);
+    int64_t bits = ((const ll_grid_matmul_attr *)c->attr)->bits;
+    double *to = (double *)(void *)((char *)c->scratch + room_of(c, &p));
+    p.g.a_by = to_powers(&c->in[2], bits, to);
+    p.g.b_by = to_powers(&c->in[3], bits, to + ll_numel(&c->in[2].shape));
+    run(c, &p);
     return LL_OK;
 }

@@ -289,18 +289,9 @@ ll_err reach_cpu(const ll_kcall *c)
 
 /* ---- reach_over ---- */
 
-/* The stride that the scales of operand x have where x has `of`; "abc,ac->abc" says of which
- * dimensions they are. Loops that are one are one of scales too: they lie side by side. */
-static int64_t scale_stride(const char *grid, const ll_shape *x, const ll_einsum_loop *of, int k)
+static int64_t scale_stride(const char *grid, const ll_shape *x, const ll_einsum_loop *l, int k)
 {
-    const char *letters = strchr(grid, ',') + 1;
-    int64_t stride = 1, step = 1;
-    int n = (int)(strstr(grid, "->") - letters), d = x->n - 1;
-    if (of->extent <= 1 || !of->stride[k]) return 0;
-    while (d > 0 && (x->d[d] == 1 || stride != of->stride[k])) stride *= x->d[d--];
-    for (int i = n - 1; i >= 0 && letters[i] != grid[d]; i--)
-        step *= x->d[(const char *)memchr(grid, letters[i], (size_t)x->n) - grid];
-    return memchr(letters, grid[d], (size_t)n) ? step : 0;
+    return ll_grid_scale_stride(grid, x, l->extent, l->stride[k]);
 }
 
 static plan plan_of_over(const ll_kcall *c)
