@@ -1,5 +1,5 @@
-/* grid_matmul.c: a product of exact mode (pass/exact.c) whose fixed point is made where operands are
- * packed, on the CPU, and never stored.
+/* grid_matmul.c: a product of exact mode (pass/exact.c) whose fixed point is made where operands
+ * are packed, on the CPU, and never stored.
  *
  *     x, y f32, their scales m, n f32 -> matmul(grid(x, m), grid(y, n)), f64 */
 #include "fuse/fuse_int.h"

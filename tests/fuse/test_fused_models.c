@@ -4,6 +4,7 @@
 #include "fuse/fuse.h"
 #include "kern/attr.h"
 #include "exec/session.h"
+#include "pass/partition.h"
 #include "pass/passes.h"
 
 #include <math.h>
@@ -294,6 +295,68 @@ static void test_whose_sum(void **state)
     ll_graph_free(g);
 }
 
+/* ---- exact mode on the CPU: the same bits, and none of the arrays ---- */
+
+static ll_exec *run_exact(const ll_graph *g, bool no_fuse, ll_program **p)
+{
+    ll_exec *e;
+    ll_lower_opts how = {.target = &ll_target_cpu, .no_fuse = no_fuse, .threads = 2};
+    must(ll_lower(g, &how, p), "lower");
+    must(ll_exec_open(*p, &(ll_exec_opts){.seed = 3, .poison = true}, &e), "open");
+    for (int v = 1; v < g->n_value; v++) {
+        const ll_value *x = &g->values[v];
+        if (x->node >= 0) continue;
+        void *data = ll_exec_data(e, ll_program_input(*p, x->name), 0);
+        for (int64_t i = 0; i < ll_numel(&x->type.shape); i++)
+            ll_store(data, x->type.dtype, i,
+                     x->type.dtype == LL_I32 ? (double)((i * 7 + v) % 13)
+                                             : (double)sinf((float)(i * i % 91 + v)));
+    }
+    for (int i = 0; i < LL_N_SECTION; i++) must(ll_exec_run(e, i, 0), "run");
+    return e;
+}
+
+static void test_exact_bits(void **state)
+{
+    (void)state;
+    ll_graph *g = gpt(40, 13), *exact, *fused;
+    ll_mesh one = {.n_rank = 1};
+    ll_placement *placed;
+    must(ll_place(g, &(ll_place_opts){.mesh = &one, .exact = true}, &placed), "place");
+    must(ll_partition(placed, 0, &exact), "partition");
+    must(ll_simplify(exact, &fused), "simplify");
+    must(ll_fuse(&fused, &ll_target_cpu, LL_PRECISION_f32, 0, false, NULL), "fuse");
+    static const expected left[] = {{"grid", 1}, /* of the embedding's gradient */
+                                    {"reach", 0},
+                                    {"sum", 0},
+                                    {"matmul", 0},
+                                    {0}};
+    for (const expected *x = left; x->op; x++)
+        if (count_op(fused, x->op) != x->n)
+            fail_msg("%d of %s, want %d", count_op(fused, x->op), x->op, x->n);
+    assert_true(count_op(fused, "reach_over") > 12);
+    ll_program *p[2];
+    ll_exec *e[2];
+    for (int i = 0; i < 2; i++) e[i] = run_exact(exact, i, &p[i]);
+    double loss = *(const float *)ll_exec_data(e[0], ll_program_result(p[0], "loss"), 0);
+    assert_true(isfinite(loss)); /* nothing is lost */
+    for (int i = 0; i < exact->n_update; i++) {
+        const ll_value *x = ll_value_of(exact, exact->updates[i].input);
+        const void *a = ll_exec_data(e[0], ll_program_input(p[0], x->name), 0);
+        const void *b = ll_exec_data(e[1], ll_program_input(p[1], x->name), 0);
+        if (memcmp(a, b, (size_t)ll_numel(&x->type.shape) * ll_dtype_bytes(x->type.dtype)))
+            fail_msg("%s differs", x->name);
+    }
+    for (int i = 0; i < 2; i++) {
+        ll_exec_close(e[i]);
+        ll_program_free(p[i]);
+    }
+    ll_graph_free(fused);
+    ll_graph_free(exact);
+    ll_placement_free(placed);
+    ll_graph_free(g);
+}
+
 static void test_no_fp8(void **state)
 {
     (void)state;
@@ -308,8 +371,9 @@ static void test_no_fp8(void **state)
 int main(void)
 {
     struct CMUnitTest tests[16] = {cmocka_unit_test(test_alone), cmocka_unit_test(test_whose_sum),
-                                   cmocka_unit_test(test_no_fp8)};
-    size_t n = 3;
+                                   cmocka_unit_test(test_no_fp8),
+                                   cmocka_unit_test(test_exact_bits)};
+    size_t n = 4;
     for (size_t i = 0; i < sizeof models / sizeof *models; i++)
         tests[n++] = (struct CMUnitTest){models[i].name, test_model, NULL, NULL,
                                          (void *)(uintptr_t)&models[i]};

@@ -9,7 +9,8 @@
  * in the cache. It is several panels wide so that whole cache lines of B are read. A tile can read
  * either operand in place just as fast while its lines do not push each other out of the cache;
  * operands are packed when they are bf16 (widened to f32 here, unless the CPU multiplies bf16
- * itself) or are to be fixed point, when no stride is 1, or when they are too scattered and used often enough. */
+ * itself) or are to be fixed point, when no stride is 1, or when they are too scattered and used
+ * often enough. */
 #include "kern/cpu/gemm_int.h"
 
 enum {

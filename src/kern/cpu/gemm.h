@@ -30,8 +30,8 @@ typedef struct ll_gemm_call {
      * times a_by[i * a_bs], columns of b times b_by[j * b_bs], as odd numbers (kern/grid.h). */
     const double *a_by, *b_by;
     int64_t a_bs, b_bs;
-    bool add;      /* C += A B */
-    int threads;   /* 0 means 1; ll_gemm_serial does not look */
+    bool add;    /* C += A B */
+    int threads; /* 0 means 1; ll_gemm_serial does not look */
     void *scratch;
 } ll_gemm_call;
 

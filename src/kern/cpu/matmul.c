@@ -102,7 +102,12 @@ static void round_tile(const ll_gemm_call *g, const float *tile, uint16_t *c)
 static void product(const plan *p, int64_t at, char *scratch)
 {
     ll_gemm_call g = p->g;
-    size_t in = g.bf16 ? 2 : g.f64 && !g.a_by ? 8 : 4, out = g.bf16_out || p->tile ? 2 : g.f64 ? 8 : 4;
+    size_t in = g.bf16             ? 2
+                : g.f64 && !g.a_by ? 8
+                                   : 4,
+           out = g.bf16_out || p->tile ? 2
+                 : g.f64               ? 8
+                                       : 4;
     int64_t off[3];
     ll_einsum_offsets(p->loops.around, p->loops.n_around, at, off);
     const char *a = (const char *)p->g.a + (size_t)off[LL_EINSUM_A] * in;

@@ -6,8 +6,8 @@
  *    few and rows many, they change places.
  * 2. Level 0 becomes one that no other can lift above 0: sums below that are no term's.
  * 3. Most results have a large term among the first few, or, where a mask hides those, the last
- *    few: a row ends once all of its have, and no more is packed than was looked at. So levels that are made of numbers and scales here, of
- *    those terms alone, cost little beside a pass over all.
+ *    few: a row ends once all of its have, and no more is packed than was looked at. So levels
+ *    that are made here, of numbers and scales and of those terms alone, cost less than a pass.
  * 4. reach_over counts results by levels, and need not look at rows that ended. */
 #include "base/num.h"
 #include "kern/cpu/team.h"

@@ -11,7 +11,8 @@ typedef struct ll_segments {
 
 static inline ll_segments ll_segments_of(const ll_spec *s, const ll_shape *shape)
 {
-    ll_segments g = {.n = 0};
+    ll_segments g;
+    g.n = 0;
     for (int i = 0; i < s->n_in; i++) {
         int64_t d = shape->d[i];
         bool kept = s->to[i] >= 0;
