@@ -10,8 +10,11 @@
  * either operand in place just as fast while its lines do not push each other out of the cache;
  * operands are packed when they are bf16 (widened to f32 here, unless the CPU multiplies bf16
  * itself) or are to be fixed point, when no stride is 1, or when they are too scattered and used
- * often enough. */
+ * often enough. Of fixed point, which attention's masks fill with zeros, tiles leave out the first
+ * and the last k at which their rows are all 0. */
 #include "kern/cpu/gemm_int.h"
+
+#include <math.h>
 
 enum {
     /* In elements of 4 bytes or less; of f64 half as many. */
@@ -19,6 +22,7 @@ enum {
     B_CHUNK = 24 * 1024,  /* packed elements of B in one group */
     IN_PLACE = 8 * 1024,  /* elements that may be read in place however often */
     M_MAX = 512,          /* rows of one block */
+    LEAST_ROWS = 4,       /* of the largest tile of any machine */
     N_COPY = 256,         /* columns of the copy of C that bf16 and strided results go through */
     FEW_ROWS = 32,        /* fewer rows than this do not pay for packing a B that is near anyway */
     FEW_PANELS = 3,       /* no more panels than this pay for packing a scattered A */
@@ -184,6 +188,11 @@ static void run_dot(const ll_gemm_call *g, const ll_gemm_real *real)
 }
 
 /* ---- blocks ---- */
+/* Of a tile of fixed point: k from the first to the last at which a row is not 0, or more. */
+typedef struct span {
+    int64_t from, to;
+} span;
+
 /* A block of the product: rows [i, i1) and columns [j, j1) of C, k in [p, p1). */
 typedef struct block {
     const ll_gemm_call *g;
@@ -194,11 +203,13 @@ typedef struct block {
     char *c;     /* element (i, j) of C, or of its copy */
     int64_t c_rs;
     bool add;
+    span tile[M_MAX / LEAST_ROWS]; /* of fixed point */
 } block;
 
 /* A panel of the block: columns from y on, up to a tile's width of them. */
 typedef struct panel {
     ll_gemm_tile t; /* all but the rows */
+    const void *b;  /* the panel, packed */
     int64_t y, n;   /* n of the tile's columns are C's, after skip others */
     int nv, skip;
     bool ragged; /* the tile is wider than that: it is not stored straight to C */
@@ -209,7 +220,7 @@ static panel panel_at(const block *k, int64_t y, const char *packed)
     const ll_gemm_call *g = k->g;
     const ll_gemm_kind *kind = k->f->kind;
     int width = kind->nv * kind->lanes;
-    panel q = {.y = y, .n = ll_min64(width, k->j1 - k->j - y), .nv = kind->nv};
+    panel q = {.b = packed, .y = y, .n = ll_min64(width, k->j1 - k->j - y), .nv = kind->nv};
     if (q.n < width) {
         q.nv = (int)ll_ceil_div(q.n, kind->lanes);
         width = q.nv * kind->lanes;
@@ -228,8 +239,8 @@ static panel panel_at(const block *k, int64_t y, const char *packed)
     return q;
 }
 
-/* The panel's tile of the rows from x on. */
-static void run_tile(const block *k, panel *q, int64_t x)
+/* The panel's tile of the rows from x on; only: of fixed point. */
+static void run_tile(const block *k, panel *q, int64_t x, const span *only)
 {
     const ll_gemm_call *g = k->g;
     const ll_gemm_kind *kind = k->f->kind;
@@ -246,6 +257,11 @@ static void run_tile(const block *k, panel *q, int64_t x)
         q->t.a_rs = g->a_rs, q->t.a_cs = g->a_cs;
     }
     q->t.c = q->ragged ? edge : c;
+    if (only) {
+        q->t.a = (const double *)q->t.a + only->from * mr;
+        q->t.b = (const double *)q->b + only->from * q->t.b_rs;
+        q->t.k = only->to - only->from;
+    }
     kind->tile(mr, q->nv, &q->t);
     if (!q->ragged) return;
     ll_gemm_store s = {.from = edge + (size_t)q->skip * bytes, .width = q->t.c_rs, .m = mr};
@@ -260,15 +276,41 @@ static void run_group(const block *k, int64_t y0, int64_t y1)
     if (k->f->pack_b) kind->pack_b(k->g, k->j + y0, y1 - y0, k->p, k->p1 - k->p, k->b);
     for (int64_t y = y0; y < y1; y += width) {
         panel q = panel_at(k, y, k->b + (y - y0) * cell);
-        for (int64_t x = 0; x < k->i1 - k->i; x += kind->mr) run_tile(k, &q, x);
+        const span *s = k->g->a_by ? k->tile : NULL;
+        for (int64_t x = 0; x < k->i1 - k->i; x += kind->mr) run_tile(k, &q, x, s ? s++ : NULL);
     }
 }
 
-static void run_block(const block *k)
+static bool all_zero(const double *x, int64_t n)
+{
+    double sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; i++) sum += fabs(x[i]);
+    return sum == 0;
+}
+
+/* By AT_ONCE. Some k are left: a row that is no number is none at any k, and that is to be seen. */
+static void find_spans(block *k)
+{
+    enum { AT_ONCE = 8 };
+    int64_t rows = k->i1 - k->i, mr = k->f->kind->mr;
+    for (int64_t x = 0; x < rows; x += mr) {
+        const double *a = (const double *)(const void *)k->a + x * k->kp;
+        int64_t m = ll_min64(mr, rows - x);
+        span s = {0, k->p1 - k->p};
+        while (s.from + AT_ONCE < s.to && all_zero(a + s.from * m, m * AT_ONCE)) s.from += AT_ONCE;
+        while (s.from + AT_ONCE < s.to && all_zero(a + (s.to - AT_ONCE) * m, m * AT_ONCE))
+            s.to -= AT_ONCE;
+        k->tile[x / mr] = s;
+    }
+}
+
+static void run_block(block *k)
 {
     const ll_gemm_kind *kind = k->f->kind;
     int64_t n = k->j1 - k->j, step = k->f->group * kind->nv * kind->lanes;
     if (k->f->pack_a) kind->pack_a(k->g, k->i, k->i1 - k->i, k->p, k->p1 - k->p, k->a);
+    if (k->g->a_by) find_spans(k);
     for (int64_t y = 0; y < n; y += step) run_group(k, y, ll_min64(y + step, n));
 }
 
