@@ -3,7 +3,9 @@
  * every kind is held against arithmetic, done here on what replicas have that never meet. A run
  * that was stopped between two exchanges goes on to the bytes of one that was not, for every
  * preset, with meshes inside of replicas. Of a server: every share is made once, bounds hold, and
- * the order of a run is repeated to the bit. */
+ * the order of a run is repeated to the bit. Rounds of gradients close without a replica that is
+ * late, whose gradient is in one of them, and all replicas stay alike. */
+#include "base/file.h"
 #include "train/loose.h"
 #include "train/trainer.h"
 #include "no_error.h"
@@ -467,6 +469,139 @@ static void test_pairs(void **state)
     ll_comm_close(peers);
 }
 
+/* What updates have made of a vector, and the rounds that they were of. */
+enum { ELEMENTS = 1000 };
+typedef struct updated {
+    float v[ELEMENTS];
+    int64_t before[8];
+    int n;
+} updated;
+
+static ll_err subtract(void *arg, const float *mean, int64_t round, int64_t before)
+{
+    updated *u = (updated *)arg;
+    if (round != u->n) return RAISE(LL_E_ARG, "an update of another round");
+    for (int i = 0; i < ELEMENTS; i++) u->v[i] -= mean[i];
+    u->before[u->n++] = before;
+    return LL_OK;
+}
+
+/* In an order of turns that is given: replica 1 comes when two rounds have closed without it, then
+ * in time; 3 is late, and the last one under way. */
+static void test_rounds(void **state)
+{
+    (void)state;
+    static int64_t turns[4][6] = {
+        {0, 3, 7, 11, 14, 18}, {6, 10, 15}, {1, 4, 8, 12, 16}, {2, 5, 9, 13, 17}};
+    static const int n_turns[] = {6, 3, 5, 5}, n_rounds = 5;
+    static const int members[] = {0xd, 0xd, 0xf, 0x7, 0x8}, before[] = {0, 3, 6, 10, 13};
+    static const int stale[4][3] = {{4, 0, 0}, {1, 0, 1}, {4, 0, 0}, {3, 1, 0}};
+    int rank = ll_comm_rank(comm);
+    updated u = {.n = 0};
+    float g[ELEMENTS];
+    ll_server *x;
+    ll_consistency how,
+        said = {"eager", "", -1, -1, "", -1, -1, "", "", -1, -1, -1, "", "", 2, -1, -1};
+    no_error(ll_consistency_make(&said, 4, &how));
+    assert_int_equal(how.quorum, 3);
+    const ll_turns replay = {.n = n_turns[rank], .turn = turns[rank]};
+    const ll_server_opts o = {.how = &how,
+                              .peers = comm,
+                              .index = rank,
+                              .n = 4,
+                              .params = ELEMENTS,
+                              .shared = ELEMENTS,
+                              .update = subtract,
+                              .arg = &u,
+                              .replay = &replay};
+    no_error(ll_server_open(&o, 0, &x));
+    no_error(ll_server_begin(x, 0, NULL, NULL));
+    for (int i = 0; i < ELEMENTS; i++) g[i] = (float)(1 << rank) * (float)(1 + i % 3);
+    for (int k = 0; k < n_turns[rank] - 1 - (rank == 0); k++) no_error(ll_server_step(x, g));
+    no_error(ll_server_arrive(x, NULL));
+    no_error(ll_server_meet(x, NULL, NULL));
+    assert_int_equal(u.n, n_rounds);
+    double sum = 0;
+    for (int r = 0; r < n_rounds; r++) {
+        int given = 0, all = 0;
+        for (int k = 0; k < 4; k++)
+            if (members[r] >> k & 1) given++, all += 1 << k;
+        assert_int_equal(u.before[r], before[r]);
+        sum += (double)all / given;
+    }
+    for (int i = 0; i < ELEMENTS; i++) assert_true(fabs((double)u.v[i] + sum * (1 + i % 3)) < 1e-4);
+    memcpy(g, u.v, sizeof g);
+    no_error(ll_comm_broadcast(comm, g, ELEMENTS, LL_F32, 0, NULL));
+    assert_memory_equal(g, u.v, sizeof g);
+    ll_server_count c = ll_server_counted(x);
+    for (int s = 0; s < 3; s++) assert_int_equal(c.stale[s], stale[rank][s]);
+    ll_server_close(x);
+}
+
+/* The first turn that a replica of a run took. */
+static int64_t first_turn(const char *name, int replica)
+{
+    char path[256], file[32];
+    ll_turns t;
+    uint8_t *text;
+    size_t size;
+    snprintf(file, sizeof file, "order-%d.txt", replica);
+    snprintf(path, sizeof path, "%s/%s/%s", folder, name, file);
+    no_error(ll_file_read(path, 1 << 20, &text, &size));
+    no_error(ll_turns_parse((const char *)text, size, file, &t));
+    int64_t turn = t.turn[0];
+    free(t.turn);
+    free(text);
+    return turn;
+}
+
+/* Of one step: the mean of three gradients, then the last one, of the parameters before that. */
+static void test_late(void **state)
+{
+    (void)state;
+    static float x[4][MOST], start[MOST], got[MOST];
+    const char always[] = "parallel.replicas=4 train.optimizer=sgd train.steps=1 parallel.";
+    train(mlp, "each", NULL, "%sconsistency=local parallel.every=0", always);
+    train(mlp, "none", NULL, "%sconsistency=local parallel.every=0 train.lr=1e-30", always);
+    train(mlp, "three", NULL, "%sconsistency=eager", always);
+    ll_st_file *f = open_last("each", 1);
+    for (int k = 0; k < 4; k++) read_weight(f, k, x[k]);
+    ll_st_close(f);
+    f = open_last("none", 1);
+    int64_t n = read_weight(f, 0, start);
+    ll_st_close(f);
+    f = open_last("three", 1);
+    assert_int_equal(ll_loose_in(f, weight), 0); /* it has one state, of all */
+    read_weight(f, -1, got);
+    ll_st_close(f);
+    int last = 0;
+    for (int k = 1; k < 4; k++)
+        if (first_turn("three", k) > first_turn("three", last)) last = k;
+    for (int64_t i = 0; i < n; i++) {
+        double want = (double)start[i];
+        for (int k = 0; k < 4; k++) want += (double)(x[k][i] - start[i]) / (k == last ? 1 : 3);
+        if (!(fabs((double)got[i] - want) <= 1e-6))
+            fail_msg("element %lld is %g, not %g", (long long)i, (double)got[i], want);
+    }
+}
+
+/* Batch norms' statistics are of the round; such replicas go on from a checkpoint, as do others. */
+static void test_alike(void **state)
+{
+    (void)state;
+    static const char settings[] = "parallel.replicas=4 parallel.consistency=eager";
+    char from[160];
+    snprintf(from, sizeof from, "%s/alike", folder);
+    train_by(normed, settings, "alike", (ll_train_opts){.slow_rank = 1, .slow = 2});
+    train_by(normed, settings, "alike-again", (ll_train_opts){.replay = from});
+    same_file("alike", "alike-again", "checkpoints/step-00000003.safetensors");
+    train(mlp, "alike5", NULL, "train.save_every=5 %s", settings);
+    train(mlp, "alike5-on", checkpoint("alike5", 5), "%s", settings);
+    train(mlp, "alike5-sync", checkpoint("alike5", 5), "parallel.mesh=data=4");
+    ll_st_close(open_last("alike5-on", 8));
+    ll_st_close(open_last("alike5-sync", 8));
+}
+
 /* How many turns the replicas of a run took. */
 static int64_t count_turns(const char *name, int replicas)
 {
@@ -650,7 +785,8 @@ int main(void)
         cmocka_unit_test(test_state),     cmocka_unit_test(test_refused),
         cmocka_unit_test(test_fragments), cmocka_unit_test(test_server),
         cmocka_unit_test(test_repeated),  cmocka_unit_test(test_delay),
-        cmocka_unit_test(test_hogwild)};
+        cmocka_unit_test(test_hogwild),   cmocka_unit_test(test_rounds),
+        cmocka_unit_test(test_late),      cmocka_unit_test(test_alike)};
     bool made = ll_comm_rank(comm) || mkdtemp(folder);
     no_error(ll_comm_broadcast(comm, folder, sizeof folder, LL_U8, 0, NULL));
     int rc = made ? cmocka_run_group_tests(tests, NULL, NULL) : 1;
