@@ -109,7 +109,10 @@ static const char *where(const ll_train_start *s, char out[256])
     if (!ll_run_loose(s->run)) return s->mesh;
     int n = snprintf(out, 256, "%lld replicas%s%s, %s", (long long)p->replicas,
                      *s->mesh ? " of " : "", s->mesh, p->between.name);
-    if (p->between.every)
+    if (ll_consistency_rounds(&p->between))
+        n += snprintf(out + n, 256 - (size_t)n, ": gradients in rounds of %lld or more",
+                      (long long)p->between.quorum);
+    else if (p->between.every)
         n += snprintf(out + n, 256 - (size_t)n, ": %ss every %lld step%s", p->between.what,
                       (long long)p->between.every, p->between.every > 1 ? "s" : "");
     if (p->between.fragments > 1)
@@ -270,8 +273,9 @@ static void show_steps(const ll_train_report *t, const ll_start *job)
 }
 
 /* Of changes that replicas left at their server: 0 had come since for 12 %, 1 for 30 % ... */
-static void show_stale(const ll_train_report *t)
+static void show_stale(const ll_run *r, const ll_train_report *t)
 {
+    bool rounds = ll_consistency_rounds(&r->parallel.between);
     double all = 0, sum = 0;
     int most = 0;
     for (int i = 0; i < LL_STALENESS; i++) {
@@ -279,8 +283,9 @@ static void show_stale(const ll_train_report *t)
         if (t->stale[i] > 0) most = i;
     }
     if (all == 0) return;
-    fprintf(stderr, "\nstaleness: %.1f changes by others in the mean, %d%s at most;", sum / all,
-            most, most == LL_STALENESS - 1 ? " or more" : "");
+    fprintf(stderr, "\nstaleness: %.1f %s in the mean, %d%s at most;", sum / all,
+            rounds ? "rounds" : "changes by others", most,
+            most == LL_STALENESS - 1 ? " or more" : "");
     for (int i = 0; i < LL_STALENESS; i++)
         if (t->stale[i] >= 0.01 * all)
             fprintf(stderr, " %d%s: %.0f %%", i, i == LL_STALENESS - 1 ? " or more" : "",
@@ -346,7 +351,7 @@ void ll_view_end(const ll_run *r, const ll_train_report *t, const ll_start *job)
         fprintf(stderr, "\nreplicas: rank 0 sent %s to others, %s a step",
                 ll_text_bytes((double)t->replica_bytes, d),
                 ll_text_bytes((double)t->replica_bytes / (double)(t->steps - t->first), e));
-    show_stale(t);
+    show_stale(r, t);
     fprintf(stderr, "\n%s: checkpoints/ metrics.jsonl curve.svg run.yaml\n", r->out);
 }
 

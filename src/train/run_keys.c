@@ -291,10 +291,11 @@ const ll_key ll_run_keys[] = {
            "where a server's parameters lie: cut over all ranks, or on the first replica; open: "
            "cut, and all add to them at once, in no order"),
     INT("parallel.staleness", parallel.said.staleness, "-1", -1, 1e12,
-        "of a server: nobody is more than so many steps ahead of another (-1: the preset's)"),
+        "of a server: nobody is more than so many steps ahead of another, or, of gradients, so "
+        "many rounds behind (-1: the preset's)"),
     INT("parallel.quorum", parallel.said.quorum, "-1", -1, 1e6,
-        "of a server: so many replicas' differences make a step together (0: more than half; -1: "
-        "the preset's)"),
+        "of gradients at a server: so many of the newest parameters close a round (0: all "
+        "replicas' but one; -1: the preset's)"),
     TEXT("parallel.codec", parallel.said.codec, "",
          "of differences: none, lossless, bf16, f16, int8, int4 (either: \":huffman\", in fewer "
          "bytes "
