@@ -271,7 +271,7 @@ static ll_err lower(const opts *o, const ll_run *r, const ll_graph *g, const cut
                        .ctx = c->ctx,
                        .threads = ll_cli_threads(r, c->place ? c->place->mesh.n_rank : 1),
                        .n_micro = o->eval ? 1 : (int)ll_run_micro_batches(r)};
-    if (*r->train.offload && !o->eval) l.memory = (size_t)r->train.memory_bytes;
+    l.memory = ll_room_aside(&c->room);
     int data = c->place ? ll_mesh_axis(&c->place->mesh, LL_AXIS_DATA) : -1;
     if (data >= 0 && ll_run_codec(r)) l.compress = 1 << data;
     if (c->plan)
@@ -293,11 +293,6 @@ static ll_err show_graph(const opts *o, const ll_run *r, const ll_graph *g, cons
     LL_OWN(ll_program) p = NULL;
     if (o->conv) return lower(o, r, g, c, (int)o->rank, NULL);
     TRY(lower(o, r, g, c, (int)o->rank, &p));
-    double used = (double)p->bytes;
-    bool again;
-    ll_room room = {.limit = o->eval || c->plan ? 0 : r->train.memory_bytes,
-                    .offload = *r->train.offload};
-    TRY(ll_room_judge(&room, NULL, &used, &again));
     if (!o->program) return show_summary(o, r, g, p, c);
     fputs(ll_program_print(p, p->arena), stdout);
     return LL_OK;
@@ -418,6 +413,16 @@ static ll_err make_cut(const opts *o, const ll_run *r, const ll_graph *g, cut *c
     return part_of(c, (int)o->rank, &c->part);
 }
 
+/* Nothing is cut: the one program. */
+static ll_err measure_whole(const opts *o, const ll_run *r, const ll_graph *g, const cut *c,
+                            double *used)
+{
+    LL_OWN(ll_program) p = NULL;
+    TRY(lower(o, r, c->lean ? c->lean : g, c, 0, &p));
+    *used = (double)p->bytes;
+    return LL_OK;
+}
+
 /* As often as it takes for every rank to fit. */
 static ll_err cut_to_fit(const opts *o, const ll_run *r, const ll_graph *g, cut *c)
 {
@@ -429,9 +434,11 @@ static ll_err cut_to_fit(const opts *o, const ll_run *r, const ll_graph *g, cut 
         forget(c);
         TRY(make_cut(o, r, g, c));
         again = false;
-        if (!c->part || !(sums_up || c->plan)) continue;
-        if (sums_up || c->room.limit > 0) TRY(measure(o, r, c, used));
-        if (c->plan) TRY(ll_room_judge(&c->room, c->plan, used, &again));
+        if (o->layouts) return LL_OK;
+        bool judged = c->room.limit > 0 && (c->plan || sums_up || o->program);
+        if (c->part && (judged || sums_up)) TRY(measure(o, r, c, used));
+        if (!c->part && judged) TRY(measure_whole(o, r, g, c, used));
+        if (judged) TRY(ll_room_judge(&c->room, c->plan, used, &again));
     }
     return LL_OK;
 }

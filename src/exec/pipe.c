@@ -142,6 +142,11 @@ static const ll_stage_room *stage_room(const ll_room *room, const ll_pipeline *p
     return x;
 }
 
+size_t ll_room_aside(const ll_room *room)
+{
+    return room->aside ? (size_t)room->limit : 0;
+}
+
 ll_err ll_room_judge(ll_room *room, const ll_pipe_plan *p, const double *used, bool *again)
 {
     enum { TRIES = 8 };
@@ -151,7 +156,12 @@ ll_err ll_room_judge(ll_room *room, const ll_pipe_plan *p, const double *used, b
     for (int r = 0; r < n; r++) most = fmax(most, used[r]);
     *again = false;
     if (room->limit <= 0 || most <= room->limit) return LL_OK;
-    room->least = room->n_try ? fmin(room->least, most) : most;
+    room->least = room->least > 0 ? fmin(room->least, most) : most;
+    *again = room->offload && !room->aside;
+    if (*again) { /* ranks that lay aside run nodes in another order, which may take more */
+        room->aside = true;
+        return LL_OK;
+    }
     for (int r = 0; r < n && p && p->held; r++) {
         double excess = used[r] - room->limit; /* stages and schedules move by leaps */
         if (room->n_try && excess > 0)

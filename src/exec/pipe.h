@@ -10,7 +10,8 @@
  * and cut again with what the account has missed. */
 typedef struct ll_room {
     double limit;             /* bytes; 0: any */
-    bool offload;             /* what it has no room for is laid aside already */
+    bool offload;             /* what it has no room for may be laid aside */
+    bool aside;               /* is: what keeps all values has no room */
     int n_try;                /* plans that were too large */
     double over[LL_MAX_PIPE]; /* of ranks along axis pipe: bytes more than the account says */
     double push[LL_MAX_PIPE]; /* of these, so that a plan that was too large is not made again */
@@ -44,6 +45,8 @@ ll_err ll_pipe_make(const ll_graph *g, const ll_mesh *m, const ll_pipe_opts *o, 
  * not, *again: another plan may, with what the room now knows; none: LL_E_MEM, with what would. p
  * NULL: no pipeline, one used. */
 ll_err ll_room_judge(ll_room *room, const ll_pipe_plan *p, const double *used, bool *again);
+/* Bytes that ranks' programs are to keep within by laying values aside; 0: they keep all. */
+size_t ll_room_aside(const ll_room *room);
 /* Whether a graph's steps overlap on this mesh: then it is to be trained as ll_delay makes it. */
 ll_err ll_pipe_overlaps(const ll_graph *g, const char *mesh, const char *schedule, bool *out);
 /* What a rank of the mesh does in a step. Where steps overlap, of that span. */

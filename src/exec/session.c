@@ -31,27 +31,26 @@ ll_err ll_session_lower(const ll_session *s, bool no_fuse, ll_program **out)
 {
     ll_precision precision;
     TRY(ll_precision_parse(s->opts.precision, &precision));
-    return ll_lower(
-        s->part ? s->part : whole(s),
-        &(ll_lower_opts){.target = s->machine->target,
-                         .precision = precision,
-                         .threads = s->opts.threads,
-                         .n_micro = s->opts.micro_batches,
-                         .any_order = s->opts.any_order,
-                         .ctx = s->ctx,
-                         .level = s->ctx ? s->machine->level(s->ctx) : 0,
-                         .no_fuse = no_fuse,
-                         .bucket_bytes = bucket_bytes(s),
-                         .subsets = s->team && !s->devices.direct && !s->pipe &&
-                                    !ll_comm_has_window(ll_team_comm(s->team)),
-                         .memory = no_fuse || !s->opts.offload ? 0 : (size_t)s->room.limit,
-                         .pipe = s->pipe,
-                         .solver = s->conv.solver,
-                         .ways = s->ways.n ? &s->ways : NULL,
-                         .limited = s->conv.limited,
-                         .workspace = s->conv.workspace,
-                         .compress = compressed_axes(s)},
-        out);
+    return ll_lower(s->part ? s->part : whole(s),
+                    &(ll_lower_opts){.target = s->machine->target,
+                                     .precision = precision,
+                                     .threads = s->opts.threads,
+                                     .n_micro = s->opts.micro_batches,
+                                     .any_order = s->opts.any_order,
+                                     .ctx = s->ctx,
+                                     .level = s->ctx ? s->machine->level(s->ctx) : 0,
+                                     .no_fuse = no_fuse,
+                                     .bucket_bytes = bucket_bytes(s),
+                                     .subsets = s->team && !s->devices.direct && !s->pipe &&
+                                                !ll_comm_has_window(ll_team_comm(s->team)),
+                                     .memory = no_fuse ? 0 : ll_room_aside(&s->room),
+                                     .pipe = s->pipe,
+                                     .solver = s->conv.solver,
+                                     .ways = s->ways.n ? &s->ways : NULL,
+                                     .limited = s->conv.limited,
+                                     .workspace = s->conv.workspace,
+                                     .compress = compressed_axes(s)},
+                    out);
 }
 
 /* The team of the session that it shares with, where it is of the same mesh: each set of axes then

@@ -420,20 +420,23 @@ static ll_err try_aside(const ll_program *p, const ll_offload *f, int n, const l
     return LL_OK;
 }
 
-/* As few values laid aside as bring the program within its limit; all, where that does not. */
+/* As few values laid aside as bring the program within its limit; where none do, what was least of
+ * those tried: more of them need not take less. */
 static ll_err lay_aside(ll_program *p, const ll_graph *g, const ll_unrolled *un,
                         const ll_lower_opts *opts)
 {
     LL_OWN(ll_arena) a = ll_arena_new();
     const ll_offload *f = ll_offload_find(g, opts, a);
-    int low = 0, high = ll_offload_most(f); /* low: is too large */
+    int low = 0, high = ll_offload_most(f), best = 0; /* low: is too large */
+    size_t bytes, least = p->bytes;
     while (high - low > 1) {
-        size_t bytes;
         int now = (low + high) / 2;
         TRY(try_aside(p, f, now, un, opts, &bytes));
+        if (bytes < least) least = bytes, best = now;
         *(bytes <= opts->memory ? &high : &low) = now;
     }
-    return write_aside(p, f, high, un, opts);
+    TRY(write_aside(p, f, high, un, opts));
+    return p->bytes > least && p->bytes > opts->memory ? write_aside(p, f, best, un, opts) : LL_OK;
 }
 
 static ll_err build(ll_program *p, ll_graph **graph, const ll_lower_opts *opts)

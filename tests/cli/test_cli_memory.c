@@ -124,6 +124,32 @@ static void other_hints(void **state)
     assert_true(aside);
 }
 
+/* Where what keeps all values fits, a limit changes nothing. */
+static void room_enough_is_no_limit(void **state)
+{
+    static const char *const rows[] = {"lenet5 --mesh data=2,tensor=2 --zero 3",
+                                       "lenet5 --mesh pipe=2,data=2 --zero 3",
+                                       "mlp --mesh data=2 --zero 1 --set parallel.exact=true",
+                                       "gpt --mesh tensor=2 --set train.batch=2"};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char line[256];
+        snprintf(line, sizeof line, "inspect %s --json", rows[i]);
+        json_t *plain = prints_json(*state, line);
+        double bytes = json_num(plain, "bytes_per_rank");
+        for (int more = 0; more < 2; more++) {
+            snprintf(line, sizeof line,
+                     "inspect %s --json --set train.offload=. --set train.memory=%.0fB", rows[i],
+                     bytes * (1 + more));
+            json_t *j = prints_json(*state, line);
+            if (!json_equal(plain, j))
+                fail_msg("%s: %.0f bytes, with room for them %.0f", rows[i], bytes,
+                         json_num(j, "bytes_per_rank"));
+            json_decref(j);
+        }
+        json_decref(plain);
+    }
+}
+
 /* A machine of two cores, whatever it is measured to be. */
 static void describe_machine(void **state, const char *memory)
 {
@@ -192,6 +218,7 @@ int main(void)
         cmocka_unit_test(every_run_has_a_row),
         cmocka_unit_test_setup_teardown(hints_are_true, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(other_hints, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test_setup_teardown(room_enough_is_no_limit, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(of_this_machine, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(said_once, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(planned_is_used, tmpdir_setup, tmpdir_teardown),
