@@ -106,7 +106,8 @@ typedef struct traffic { /* what one rank sends in a step, by kind of collective
 
 typedef struct cut { /* a run's graph on a mesh */
     ll_placement *place;
-    ll_graph *part, *apart;   /* a rank's; the whole, with means of each stage's own, or NULL */
+    ll_placement *wide;     /* of steps of exact sums that are made again with all bits; or NULL */
+    ll_graph *part, *apart; /* a rank's; the whole, with means of each stage's own, or NULL */
     const ll_pipe_plan *plan; /* NULL: no pipeline */
     size_t least, most;       /* bytes planned by ranks */
     ll_room room;
@@ -262,6 +263,30 @@ static ll_err set_conv(const ll_run *r, ll_lower_opts *l)
     return LL_OK;
 }
 
+/* A rank's graph. */
+static ll_err part_of(const cut *c, const ll_placement *place, int rank, ll_graph **out)
+{
+    return c->plan ? ll_pipe_partition(c->plan, place, rank, out) : ll_partition(place, rank, out);
+}
+
+static ll_err lower(const opts *o, const ll_run *r, const ll_graph *g, const cut *c, int rank,
+                    ll_program **out);
+
+/* What a step that is made again with all bits takes beside a rank's program. */
+static ll_err measure_wide(const opts *o, const ll_run *r, const cut *c, int rank, double *bytes)
+{
+    LL_OWN(ll_graph) g = NULL;
+    LL_OWN(ll_program) p = NULL;
+    cut all = *c;
+    all.room = (ll_room){0}; /* nothing of it is laid aside */
+    *bytes = 0;
+    if (!c->wide) return LL_OK;
+    TRY(part_of(c, c->wide, rank, &g));
+    TRY(lower(o, r, g, &all, rank, &p));
+    *bytes = (double)ll_exec_beside(p);
+    return LL_OK;
+}
+
 /* out NULL: how convolutions are made is printed. */
 static ll_err lower(const opts *o, const ll_run *r, const ll_graph *g, const cut *c, int rank,
                     ll_program **out)
@@ -271,7 +296,9 @@ static ll_err lower(const opts *o, const ll_run *r, const ll_graph *g, const cut
                        .ctx = c->ctx,
                        .threads = ll_cli_threads(r, c->place ? c->place->mesh.n_rank : 1),
                        .n_micro = o->eval ? 1 : (int)ll_run_micro_batches(r)};
-    l.memory = ll_room_aside(&c->room);
+    ll_room room = c->room;
+    if (room.aside) TRY(measure_wide(o, r, c, rank, &room.beside));
+    l.memory = ll_room_aside(&room);
     int data = c->place ? ll_mesh_axis(&c->place->mesh, LL_AXIS_DATA) : -1;
     if (data >= 0 && ll_run_codec(r)) l.compress = 1 << data;
     if (c->plan)
@@ -309,13 +336,6 @@ static ll_err add_residuals(const ll_run *r, const ll_program *p, size_t *bytes)
         for (int o = 0; p->instrs[i].compressed && o < p->instrs[i].n_in; o++)
             *bytes += p->slots[p->instrs[i].in[o]].bytes;
     return LL_OK;
-}
-
-/* A rank's graph. */
-static ll_err part_of(const cut *c, int rank, ll_graph **out)
-{
-    return c->plan ? ll_pipe_partition(c->plan, c->place, rank, out)
-                   : ll_partition(c->place, rank, out);
 }
 
 static ll_err plan_pipe(const opts *o, const ll_run *r, const ll_graph *g, const ll_mesh *m, cut *c)
@@ -356,11 +376,12 @@ static ll_err measure(const opts *o, const ll_run *r, cut *c, double *used)
         if (n > RANKS && k != o->rank) continue;
         LL_OWN(ll_graph) g = NULL;
         LL_OWN(ll_program) p = NULL;
-        TRY(part_of(c, k, &g));
+        TRY(part_of(c, c->place, k, &g));
         TRY(lower(o, r, g, c, k, &p));
         size_t bytes = p->bytes;
-        double *most = &used[c->plan ? ll_mesh_coord(m, pipe, k) : 0];
-        if ((double)bytes > *most) *most = (double)bytes;
+        double *most = &used[c->plan ? ll_mesh_coord(m, pipe, k) : 0], beside;
+        TRY(measure_wide(o, r, c, k, &beside));
+        if ((double)bytes + beside > *most) *most = (double)bytes + beside;
         TRY(add_residuals(r, p, &bytes));
         if (bytes < c->least || !c->most) c->least = bytes;
         if (bytes > c->most) c->most = bytes;
@@ -388,9 +409,10 @@ static void forget(cut *c)
     ll_graph_free(c->part);
     ll_graph_free(c->apart);
     ll_graph_free(c->lean);
+    ll_placement_free(c->wide);
     ll_placement_free(c->place);
     c->part = c->apart = c->lean = NULL;
-    c->place = NULL;
+    c->place = c->wide = NULL;
     c->plan = NULL;
 }
 
@@ -407,10 +429,12 @@ static ll_err make_cut(const opts *o, const ll_run *r, const ll_graph *g, cut *c
     bool apart = ll_mesh_axis(&m, LL_AXIS_PIPE) >= 0 || r->parallel.exact;
     if (apart && ll_run_micro_batches(r) > 1) TRY(ll_means_apart(g, &c->apart));
     const ll_graph *whole = c->apart ? c->apart : g;
-    TRY(ll_run_place(r, whole, &m, (int)o->zero, &c->place));
+    TRY(ll_run_place(r, whole, &m, (int)o->zero, NULL, &c->place));
     if (o->layouts) return LL_OK;
     if (ll_mesh_axis(&m, LL_AXIS_PIPE) >= 0 && !c->plan) TRY(plan_pipe(o, r, whole, &m, c));
-    return part_of(c, (int)o->rank, &c->part);
+    c->room.wide = r->parallel.exact && !r->train.delay && c->room.limit > 0;
+    if (c->room.wide) TRY(ll_run_place(r, whole, &m, (int)o->zero, c->place, &c->wide));
+    return part_of(c, c->place, (int)o->rank, &c->part);
 }
 
 /* Nothing is cut: the one program. */

@@ -21,7 +21,7 @@ typedef struct need {
     int tried;
 } need;
 
-/* The way that was refused: under a limit programs are laid out otherwise, not always smaller. */
+/* The way that was refused. */
 static bool is_refused(const need *d, const ll_recipe *w, int64_t ranks)
 {
     const ll_run_parallel *was = &d->run->parallel;
@@ -35,10 +35,9 @@ static bool fits(need *d, const ll_recipe *w, int64_t ranks, size_t *bytes)
     LL_OWN(ll_program) p = NULL;
     if (is_refused(d, w, ranks)) return false;
     d->tried++;
-    if (ll_recipe_compile(d->run, NULL, w, ll_cli_threads(d->run, ranks), &p) != LL_OK)
+    if (ll_recipe_compile(d->run, NULL, w, ll_cli_threads(d->run, ranks), &p, bytes) != LL_OK)
         return false;
-    *bytes = p->bytes;
-    return (double)p->bytes <= d->room;
+    return (double)*bytes <= d->room;
 }
 
 static void tell(const need *d, const ll_recipe *w, int64_t ranks, size_t bytes)

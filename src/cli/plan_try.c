@@ -11,6 +11,7 @@
  * (pass/layouts.c). */
 #include "cli/plan_try.h"
 
+#include "exec/exec.h"
 #include "exec/pipe.h"
 #include "pass/recompute.h"
 #include "pass/stages.h"
@@ -27,31 +28,33 @@ static const double worth = 0.995; /* of the step without it that a layout must 
 
 typedef struct parts {
     ll_graph *own, *lean, *apart;
-    ll_placement *place;
+    ll_placement *place, *wide; /* wide: of steps made again with all bits; NULL: there are none */
 } parts;
 
 static void free_parts(parts *p)
 {
+    ll_placement_free(p->wide);
     ll_placement_free(p->place);
     ll_graph_free(p->apart);
     ll_graph_free(p->lean);
     ll_graph_free(p->own);
 }
 
-static ll_err lower_rank(const ll_run *r, const ll_recipe *w, const parts *p, const ll_mesh *m,
-                         const ll_pipe_plan *plan, int rank, int threads, ll_program **out)
+/* place: the parts', or that of steps made again. */
+static ll_err lower_rank(const ll_run *r, const ll_recipe *w, const ll_placement *place,
+                         size_t aside, const ll_pipe_plan *plan, int rank, int threads,
+                         ll_program **out)
 {
     LL_OWN(ll_graph) part = NULL;
     ll_lower_opts l = {.target = ll_target_find("cpu"),
                        .threads = threads,
                        .n_micro = (int)w->micro,
-                       .memory = w->aside};
-    TRY(plan ? ll_pipe_partition(plan, p->place, rank, &part)
-             : ll_partition(p->place, rank, &part));
+                       .memory = aside};
+    TRY(plan ? ll_pipe_partition(plan, place, rank, &part) : ll_partition(place, rank, &part));
     if (plan)
         l.pipe = ll_pipe_of(
-            plan, m, rank, plan->pipeline && plan->pipeline->overlaps ? LL_ANY_STEP : LL_WHOLE_STEP,
-            p->place->arena);
+            plan, &place->mesh, rank,
+            plan->pipeline && plan->pipeline->overlaps ? LL_ANY_STEP : LL_WHOLE_STEP, place->arena);
     l.precision = strcmp(r->train.precision, "f32") ? LL_PRECISION_bf16 : LL_PRECISION_f32;
     return ll_lower(part, &l, out);
 }
@@ -67,26 +70,43 @@ static ll_err plan_pipe(const ll_run *r, const ll_graph *g, const ll_mesh *m, in
     return ll_pipe_make(g, m, &how, arena, out);
 }
 
-/* Of a pipeline every rank's is made, for any may have most. */
-static ll_err lower_fullest(const ll_run *r, const ll_recipe *w, const parts *p, const ll_mesh *m,
-                            const ll_pipe_plan *plan, int threads, ll_program **out)
+/* With what a step takes beside it that is made again with all bits. */
+static ll_err lower_both(const ll_run *r, const ll_recipe *w, const parts *p,
+                         const ll_pipe_plan *plan, int rank, int threads, ll_program **out,
+                         size_t *bytes)
 {
+    LL_OWN(ll_program) wide = NULL;
+    if (p->wide) TRY(lower_rank(r, w, p->wide, 0, plan, rank, threads, &wide));
+    size_t beside = wide ? ll_exec_beside(wide) : 0;
+    size_t aside = !w->aside ? 0 : w->aside > beside ? w->aside - beside : 1;
+    TRY(lower_rank(r, w, p->place, aside, plan, rank, threads, out));
+    *bytes = (*out)->bytes + beside;
+    return LL_OK;
+}
+
+/* Of a pipeline every rank's is made, for any may have most. */
+static ll_err lower_fullest(const ll_run *r, const ll_recipe *w, const parts *p,
+                            const ll_pipe_plan *plan, int threads, ll_program **out, size_t *bytes)
+{
+    const ll_mesh *m = &p->place->mesh;
     int stride = 1, a = ll_mesh_axis(m, LL_AXIS_PIPE);
-    if (!plan) return lower_rank(r, w, p, m, NULL, m->n_rank - 1, threads, out);
+    if (!plan) return lower_both(r, w, p, NULL, m->n_rank - 1, threads, out, bytes);
     for (int i = m->n - 1; i > a; i--) stride *= m->size[i];
     for (int k = 0; k < m->size[a]; k++) {
         LL_OWN(ll_program) one = NULL;
-        TRY(lower_rank(r, w, p, m, plan, (k + 1) * stride - 1, threads, &one));
-        if (*out && (*out)->bytes >= one->bytes) continue;
+        size_t has;
+        TRY(lower_both(r, w, p, plan, (k + 1) * stride - 1, threads, &one, &has));
+        if (*out && *bytes >= has) continue;
         ll_program *less = *out;
         *out = one;
+        *bytes = has;
         one = less;
     }
     return LL_OK;
 }
 
 static ll_err compile(const ll_run *r, const ll_graph *g, const ll_recipe *w, int threads, parts *p,
-                      ll_arena *arena, ll_program **out)
+                      ll_arena *arena, ll_program **out, size_t *bytes)
 {
     ll_mesh m;
     ll_recompute_how how;
@@ -109,18 +129,20 @@ static ll_err compile(const ll_run *r, const ll_graph *g, const ll_recipe *w, in
         TRY(ll_means_apart(g, &p->apart));
         g = p->apart;
     }
-    TRY(ll_run_place(&own, g, &m, w->zero, &p->place));
+    TRY(ll_run_place(&own, g, &m, w->zero, NULL, &p->place));
+    if (r->parallel.exact && !r->train.delay)
+        TRY(ll_run_place(&own, g, &m, w->zero, p->place, &p->wide));
     if (!plan) TRY(plan_pipe(r, g, &m, w->micro, arena, &plan));
-    return lower_fullest(r, w, p, &m, plan, threads, out);
+    return lower_fullest(r, w, p, plan, threads, out, bytes);
 }
 
 ll_err ll_recipe_compile(const ll_run *r, const ll_graph *g, const ll_recipe *w, int threads,
-                         ll_program **out)
+                         ll_program **out, size_t *bytes)
 {
     LL_OWN(ll_arena) arena = ll_arena_new();
     parts p = {0};
     *out = NULL;
-    ll_err rc = compile(r, g, w, threads, &p, arena, out);
+    ll_err rc = compile(r, g, w, threads, &p, arena, out, bytes);
     free_parts(&p);
     if (rc == LL_OK) return LL_OK;
     ll_program_free(*out);
@@ -133,16 +155,18 @@ static bool try_way(ll_tries *s, const ll_recipe *w, ll_tried *o)
 {
     LL_OWN(ll_program) p = NULL;
     ll_mesh m;
-    if (ll_mesh_parse(w->mesh, &m) != LL_OK || ll_recipe_compile(s->run, s->g, w, 1, &p) != LL_OK) {
+    size_t bytes;
+    if (ll_mesh_parse(w->mesh, &m) != LL_OK ||
+        ll_recipe_compile(s->run, s->g, w, 1, &p, &bytes) != LL_OK) {
         snprintf(s->trouble, sizeof s->trouble, "%s: %s", w->mesh, ll_error_message());
         s->left_out++;
         return false;
     }
-    *o = (ll_tried){.way = *w, .bytes = p->bytes, .kinds = ll_program_kinds(p)};
+    *o = (ll_tried){.way = *w, .bytes = bytes, .kinds = ll_program_kinds(p)};
     o->out = ll_replay(s->cluster, p, m.n_rank > 1 ? &m : NULL, s->run->train.precision);
     double most = s->run->train.memory_bytes; /* what the run allows its tensors */
-    o->fits = (double)p->bytes + 1e9 * s->cluster->chip.reserved <= 1e9 * s->cluster->chip.memory &&
-              (most <= 0 || (double)p->bytes <= most);
+    o->fits = (double)bytes + 1e9 * s->cluster->chip.reserved <= 1e9 * s->cluster->chip.memory &&
+              (most <= 0 || (double)bytes <= most);
     return true;
 }
 

@@ -34,9 +34,10 @@ typedef struct ll_tries {
 } ll_tries;
 
 /* The fullest program of a rank: the last rank's, whose parts are the largest, or of a pipeline the
- * one of its ranks that has most. g: NULL: made. threads: of a rank. */
+ * one of its ranks that has most; *bytes: its, and of exact sums those of a step that is made again
+ * with all bits. g: NULL: made. threads: of a rank. */
 ll_err ll_recipe_compile(const ll_run *r, const ll_graph *g, const ll_recipe *w, int threads,
-                         ll_program **out);
+                         ll_program **out, size_t *bytes);
 /* A mesh as it stands, with the run's own layouts. */
 void ll_tries_mesh(ll_tries *s, const char *mesh, int zero);
 /* All meshes of so many ranks. zero: -1: any. */

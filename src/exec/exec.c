@@ -2,6 +2,7 @@
  * that another exec shares lie there, not here; and the whole slab may be the other's work and
  * scratch, where that is large enough. */
 #include "base/now.h"
+#include "base/num.h"
 #include "comm/job.h"
 #include "exec/acting.h"
 #include "exec/exec.h"
@@ -15,12 +16,27 @@ static bool kept(const ll_slot *s)
     return s->name && ll_kind_stays(s->kind);
 }
 
-/* The slot of share that is this input; -1: it is none of share's. */
-static int shared_slot(const ll_exec_opts *opts, const ll_slot *s)
+/* The slot of other that is this input; -1: it is none of other's. */
+static int shared_slot(const ll_program *other, const ll_slot *s)
 {
-    if (!opts->share || !kept(s)) return -1;
-    int there = ll_program_input(opts->share->p, s->name);
-    return there >= 0 && kept(&opts->share->p->slots[there]) ? there : -1;
+    if (!other || !kept(s)) return -1;
+    int there = ll_program_input(other, s->name);
+    return there >= 0 && kept(&other->slots[there]) ? there : -1;
+}
+
+/* Of an input that is the program's own. */
+static size_t own_bytes(const ll_program *p, const ll_program *other, int input)
+{
+    const ll_slot *s = &p->slots[p->inputs[input].slot];
+    size_t copies = s->kind == LL_BATCH ? (size_t)p->n_micro : 1;
+    return shared_slot(other, s) >= 0 || s->region == LL_ASIDE ? 0 : ll_align64(s->bytes * copies);
+}
+
+size_t ll_exec_beside(const ll_program *p)
+{
+    size_t sum = p->work_bytes + p->scratch_bytes;
+    for (int i = 0; i < p->n_input; i++) sum += own_bytes(p, p, i);
+    return sum;
 }
 
 static size_t slab_bytes(const ll_exec *e)
@@ -32,18 +48,17 @@ static size_t slab_bytes(const ll_exec *e)
 /* Where inputs lie within the slab: as the program says or, where some are another's, closed up. */
 static size_t *place_inputs(ll_exec *e, const ll_exec_opts *opts, bool *keeps)
 {
-    const ll_program *p = e->p;
+    const ll_program *p = e->p, *other = opts->share ? opts->share->p : NULL;
     size_t *offset = LL_NEW_ARRAY(e->arena, size_t, p->n_input + 1);
     *keeps = false;
     for (int i = 0; i < p->n_input; i++) {
         const ll_slot *s = &p->slots[p->inputs[i].slot];
-        offset[i] = opts->share ? e->input_bytes : s->offset;
-        if (shared_slot(opts, s) >= 0 || s->region == LL_ASIDE) continue;
-        size_t copies = s->kind == LL_BATCH ? (size_t)p->n_micro : 1;
-        e->input_bytes += (s->bytes * copies + 63) / 64 * 64;
-        *keeps |= s->kind != LL_BATCH && s->kind != LL_STEP;
+        size_t own = own_bytes(p, other, i);
+        offset[i] = other ? e->input_bytes : s->offset;
+        e->input_bytes += own;
+        *keeps |= own && s->kind != LL_BATCH && s->kind != LL_STEP;
     }
-    if (!opts->share) e->input_bytes = p->persistent_bytes;
+    if (!other) e->input_bytes = p->persistent_bytes;
     return offset;
 }
 
@@ -88,7 +103,7 @@ static ll_err place_slots(ll_exec *e, const ll_exec_opts *opts, const size_t *of
     }
     for (int i = 0; i < p->n_input; i++) {
         const ll_slot *s = &p->slots[p->inputs[i].slot];
-        int there = shared_slot(opts, s);
+        int there = shared_slot(opts->share ? opts->share->p : NULL, s);
         if (!e->address[p->inputs[i].slot]) e->address[p->inputs[i].slot] = e->slab + offset[i];
         if (there < 0 && kept(s) && !(opts->undrawn && is_drawn(s)))
             TRY(e->machine->init(e, p->inputs[i].slot));

@@ -144,7 +144,7 @@ static const ll_stage_room *stage_room(const ll_room *room, const ll_pipeline *p
 
 size_t ll_room_aside(const ll_room *room)
 {
-    return room->aside ? (size_t)room->limit : 0;
+    return room->aside ? (size_t)fmax(room->limit - room->beside, 1) : 0;
 }
 
 ll_err ll_room_judge(ll_room *room, const ll_pipe_plan *p, const double *used, bool *again)
@@ -170,15 +170,16 @@ ll_err ll_room_judge(ll_room *room, const ll_pipe_plan *p, const double *used, b
     }
     room->n_try++;
     *again = p && p->held && room->n_try < TRIES;
-    CHECK(
-        *again, LL_E_MEM,
-        "memory %s: %s takes %s%s: allow more, or use %srecompute full, smaller micro-batches, %s",
-        ll_text_bytes(room->limit, limit),
-        p && p->held ? "of the stages and schedules tried, with the best the fullest rank"
-                     : "a rank's program",
-        ll_text_bytes(room->least, least), room->offload ? " besides what is laid aside" : "",
-        room->offload ? "" : "offload, ",
-        p && p->held ? "schedule auto, or more stages" : "or more ranks");
+    CHECK(*again, LL_E_MEM,
+          "memory %s: %s takes %s%s%s: allow more, or use %srecompute full, smaller micro-batches, "
+          "%s",
+          ll_text_bytes(room->limit, limit),
+          p && p->held ? "of the stages and schedules tried, with the best the fullest rank"
+                       : "a rank's program",
+          ll_text_bytes(room->least, least),
+          room->wide ? ", counting steps of exact sums made again with all bits" : "",
+          room->offload ? " besides what is laid aside" : "", room->offload ? "" : "offload, ",
+          p && p->held ? "schedule auto, or more stages" : "or more ranks");
     return LL_OK;
 }
 

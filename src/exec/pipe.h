@@ -12,6 +12,8 @@ typedef struct ll_room {
     double limit;             /* bytes; 0: any */
     bool offload;             /* what it has no room for may be laid aside */
     bool aside;               /* is: what keeps all values has no room */
+    bool wide;                /* counted too: a step of exact sums made again with all bits */
+    double beside;            /* bytes of that, of this rank */
     int n_try;                /* plans that were too large */
     double over[LL_MAX_PIPE]; /* of ranks along axis pipe: bytes more than the account says */
     double push[LL_MAX_PIPE]; /* of these, so that a plan that was too large is not made again */

@@ -328,6 +328,48 @@ static void forget(ll_session *s)
     s->plan = NULL;
 }
 
+static ll_err new_session(ll_graph *g, const ll_session_opts *opts, bool wide, ll_pipe_span span,
+                          ll_session **out)
+{
+    *out = NULL;
+    ll_session *s = (ll_session *)calloc(1, sizeof *s);
+    CHECK(s, LL_E_MEM, "no memory for a session");
+    s->g = g;
+    s->opts = *opts;
+    s->wide = wide;
+    s->span = span;
+    s->arena = ll_arena_new();
+    if (!s->opts.precision) s->opts.precision = "f32";
+    if (!s->opts.share) s->room.limit = (double)s->opts.memory;
+    s->room.offload = s->opts.offload != NULL;
+    if (s->opts.threads <= 0) s->opts.threads = omp_get_max_threads();
+    if (s->opts.micro_batches <= 0) s->opts.micro_batches = 1;
+    *out = s;
+    return LL_OK;
+}
+
+ll_session_opts ll_session_wide_opts(ll_session *s)
+{
+    ll_session_opts o = s->opts;
+    o.share = s;
+    o.reuse = false;
+    o.delay = false; /* of a graph that has it */
+    return o;
+}
+
+/* What the program of a step that is made again with all bits takes beside this one's. */
+static ll_err measure_wide(ll_session *s)
+{
+    ll_session *w;
+    ll_session_opts o = ll_session_wide_opts(s);
+    TRY(new_session(s->g, &o, true, LL_WHOLE_STEP, &w));
+    ll_err rc = place_devices(w);
+    if (rc == LL_OK) rc = agree(s, compile(w));
+    if (rc == LL_OK) s->room.beside = (double)ll_exec_beside(w->p);
+    ll_session_close(w);
+    return rc;
+}
+
 /* Whether every rank's program is within the limit. */
 static ll_err judge(ll_session *s, bool *again)
 {
@@ -335,8 +377,11 @@ static ll_err judge(ll_session *s, bool *again)
     const ll_mesh *m = s->plan ? ll_team_mesh(s->team) : NULL;
     *again = false;
     if (s->room.limit <= 0) return LL_OK;
-    used[m ? ll_mesh_coord(m, ll_mesh_axis(m, LL_AXIS_PIPE), ll_team_rank(s->team)) : 0] =
-        (double)s->p->bytes;
+    double *mine =
+        &used[m ? ll_mesh_coord(m, ll_mesh_axis(m, LL_AXIS_PIPE), ll_team_rank(s->team)) : 0];
+    s->room.wide = s->opts.exact && !s->wide;
+    if (s->room.wide) TRY(measure_wide(s));
+    *mine = (double)s->p->bytes + s->room.beside;
     if (s->team)
         TRY(ll_comm_allreduce(s->opts.comm, used, LL_MAX_PIPE, LL_F64, LL_REDUCE_MAX, NULL));
     return agree(s, ll_room_judge(&s->room, s->plan, used, again));
@@ -367,19 +412,9 @@ static ll_err open_parts(ll_session *s)
 ll_err ll_session_compile(ll_graph *g, const ll_session_opts *opts, bool wide, ll_pipe_span span,
                           ll_session **out)
 {
+    ll_session *s;
     *out = NULL;
-    ll_session *s = (ll_session *)calloc(1, sizeof *s);
-    CHECK(s, LL_E_MEM, "no memory for a session");
-    s->g = g;
-    s->opts = *opts;
-    s->wide = wide;
-    s->span = span;
-    s->arena = ll_arena_new();
-    if (!s->opts.precision) s->opts.precision = "f32";
-    if (!s->opts.share) s->room.limit = (double)s->opts.memory;
-    s->room.offload = s->opts.offload != NULL;
-    if (s->opts.threads <= 0) s->opts.threads = omp_get_max_threads();
-    if (s->opts.micro_batches <= 0) s->opts.micro_batches = 1;
+    TRY(new_session(g, opts, wide, span, &s));
     ll_err rc = s->opts.delay ? ll_delay(g, &s->late) : LL_OK;
     if (s->late) s->g = s->late;
     if (rc == LL_OK) rc = open_parts(s);

@@ -71,6 +71,8 @@ ll_err ll_session_compile(ll_graph *g, const ll_session_opts *opts, bool wide, l
                           ll_session **out);
 ll_err ll_session_lower(const ll_session *s, bool no_fuse, ll_program **out);
 ll_exec_opts ll_session_exec_opts(const ll_session *s);
+/* Of the session that makes its steps again, with all bits. */
+ll_session_opts ll_session_wide_opts(ll_session *s);
 /* Axes along which ranks hold copies of what lies so; of a pipeline one stage's do. */
 ll_axes ll_session_copies(const ll_session *s, const ll_layout *l);
 /* ll_session_run in two parts. Between them the next step's batch may be set: where steps run on a

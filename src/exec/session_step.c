@@ -180,10 +180,7 @@ static const char *not_finite(ll_session *s)
 
 static ll_err open_wide(ll_session *s)
 {
-    ll_session_opts o = s->opts;
-    o.share = s;
-    o.reuse = false;
-    o.delay = false; /* of a graph that has it */
+    ll_session_opts o = ll_session_wide_opts(s);
     if (s->more) return LL_OK;
     size_t before = ll_arena_total();
     TRY(ll_session_compile(s->g, &o, true, LL_WHOLE_STEP, &s->more));

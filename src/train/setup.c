@@ -128,10 +128,14 @@ ll_err ll_run_generation(const ll_run *r, const ll_build *how, ll_graph **out)
 }
 
 ll_err ll_run_place(const ll_run *r, const ll_graph *g, const ll_mesh *m, int zero,
-                    ll_placement **out)
+                    const ll_placement *narrow, ll_placement **out)
 {
-    ll_place_opts how = {
-        .mesh = m, .exact = r->parallel.exact, .zero = zero, .layouts = r->layouts.v};
+    ll_place_opts how = {.mesh = m,
+                         .exact = r->parallel.exact,
+                         .wide = narrow != NULL,
+                         .like = narrow,
+                         .zero = zero,
+                         .layouts = r->layouts.v};
     how.factors =
         ll_factors_of(r->parallel.compress, !r->train.deterministic || r->parallel.canonical ||
                                                 ll_run_micro_batches(r) > 1);
@@ -148,7 +152,7 @@ ll_err ll_run_cut(const ll_run *r, const char *mesh)
     ll_mesh m;
     TRY(ll_mesh_parse(mesh, &m));
     TRY(ll_run_graph(r, r->train.batch / ll_run_micro_batches(r), &r->train.optim, &g));
-    TRY(ll_run_place(r, g, &m, (int)r->parallel.zero, &place));
+    TRY(ll_run_place(r, g, &m, (int)r->parallel.zero, NULL, &place));
     ll_err rc = ll_partition(place, m.n_rank - 1, &part);
     ll_placement_free(place);
     return rc;

@@ -10,9 +10,10 @@ LL_OWNED(ll_session, ll_session_close);
 ll_err ll_run_graph(const ll_run *r, int64_t batch, const ll_optim *optim, ll_graph **out);
 /* For generation: how has batch, cache, step and the like. */
 ll_err ll_run_generation(const ll_run *r, const ll_build *how, ll_graph **out);
-/* Where everything of its graph lies on a mesh; zero as asked for. */
+/* Where everything of its graph lies on a mesh; zero as asked for. narrow: of exact sums, of which
+ * this is the step made again with all bits; NULL: it is the step. */
 ll_err ll_run_place(const ll_run *r, const ll_graph *g, const ll_mesh *m, int zero,
-                    ll_placement **out);
+                    const ll_placement *narrow, ll_placement **out);
 /* Whether the run can be cut over this mesh: before ranks are started. */
 ll_err ll_run_cut(const ll_run *r, const char *mesh);
 /* The run's dataset; checks that samples are what the model takes. */

@@ -238,6 +238,18 @@ static void test_drawn(void **state)
     assert_int_equal(alone ? n.far : check_all(3, 1, drawn).far, 0);
 }
 
+/* A limit of memory is one of the step and of that step made again. */
+static void fits_to_the_byte(ll_graph *g, size_t bytes)
+{
+    ll_session_opts o = {.machine = "cpu", .exact = true, .memory = bytes};
+    ll_session *s;
+    no_error(ll_session_open(g, &o, &s));
+    ll_session_close(s);
+    o.memory--;
+    assert_int_equal(ll_session_open(g, &o, &s), LL_E_MEM);
+    assert_non_null(strstr(ll_error_message(), "made again with all bits"));
+}
+
 /* A weight that 65536 samples pull by 1.03 each, and one whose target is off by 3e5 not at all. In
  * a column of so many no bits are left beside that one: the step must not come out as 0. */
 static void test_lost(void **state)
@@ -267,7 +279,9 @@ static void test_lost(void **state)
         assert_int_equal(ll_session_wide_bytes(s, true), outlier ? planned : 0);
         no_error(ll_session_get(s, "w", &now, sizeof now));
         if (!(fabsf(now - 0.206f * (N - 1) / N) < 1e-6f)) fail_msg("a step of %g", now);
+        size_t both = outlier ? s->p->bytes + ll_exec_bytes(s->more->e) : 0;
         ll_session_close(s);
+        if (outlier) fits_to_the_byte(g, both);
         ll_graph_free(g);
     }
 }
