@@ -91,7 +91,7 @@ ll_comm *ll_loose_peers(const ll_loose *x)
 
 size_t ll_loose_bytes(const ll_loose *x)
 {
-    return x->bytes;
+    return ll_loose_ensemble(x) ? 0 : x->bytes; /* which never exchanges: nobody touches them */
 }
 
 /* Of what is summed over replicas, the most at once. */
@@ -193,8 +193,11 @@ ll_err ll_loose_bind(ll_loose *x, ll_session *s)
         ll_comm_patient(x->peers);
     }
     if (x->served)
-        x->bytes += ll_server_bytes(&(ll_server_opts){
-            .how = h, .n = x->n, .params = x->params, .shared = x->rounds ? x->made : x->shared});
+        x->bytes += ll_server_bytes(&(ll_server_opts){.how = h,
+                                                      .peers = x->peers,
+                                                      .n = x->n,
+                                                      .params = x->params,
+                                                      .shared = x->rounds ? x->made : x->shared});
     x->most = is(h->peers, "ring")          ? 2
               : is(h->peers, "torus")       ? LL_TORUS
               : is(h->peers, "exponential") ? 1

@@ -52,8 +52,10 @@ static int64_t room_of(const ll_server_opts *o)
 
 size_t ll_server_bytes(const ll_server_opts *o)
 {
-    size_t n = strcmp(o->how->server, "central") ? (size_t)o->n : 1;
-    return bytes_of(room_of(o)) + store_bytes(o) / n;
+    size_t n = strcmp(o->how->server, "central") ? (size_t)o->n : 1, near = 0;
+    const int *node = ll_comm_nodes(o->peers), me = ll_comm_rank(o->peers);
+    for (size_t k = 0; k < n; k++) near += node[k] == node[me]; /* their pages are seen here, too */
+    return bytes_of(room_of(o)) + store_bytes(o) / n * near;
 }
 
 /* ---- opening ---- */

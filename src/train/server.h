@@ -70,7 +70,7 @@ typedef struct ll_ticket {
 /* step: that the run goes on from, 0 of one that begins. */
 ll_err ll_server_open(const ll_server_opts *o, int64_t step, ll_server **out);
 void ll_server_close(ll_server *x);
-size_t ll_server_bytes(const ll_server_opts *o);
+size_t ll_server_bytes(const ll_server_opts *o); /* of this process, once it has been there */
 
 /* All have v, and velocity (NULL: zeros); shares begin with those of a step. Collective. Of
  * gradients, here and below but for a step, v is not looked at. */

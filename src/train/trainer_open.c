@@ -47,7 +47,10 @@ static ll_err open_replica(trainer *t, ll_session_opts *o)
     o->seed = (uint64_t)(t->r->train.seed + ll_loose_index(t->loose));
     TRY(ll_ranks_agree(t->comm, ll_run_graph(&t->own, micro, &t->own.train.optim, &t->g)));
     TRY(ll_ranks_agree(t->comm, ll_session_open(t->g, o, &t->s)));
-    return ll_ranks_agree(t->comm, ll_loose_bind(t->loose, t->s));
+    size_t before = ll_arena_total();
+    TRY(ll_ranks_agree(t->comm, ll_loose_bind(t->loose, t->s)));
+    t->report->memory.rest -= (double)(ll_arena_total() - before); /* counted as copies */
+    return LL_OK;
 }
 
 static ll_err open_model(trainer *t)

@@ -4,6 +4,10 @@
 
 #include <math.h>
 
+#define REPLICAS                                                                                   \
+    "-n 2 --set data.name=synthetic --set train.batch=4 --set model.seq=32 --set train.threads=1 " \
+    "--set parallel.replicas=2 --set parallel.consistency="
+
 /* Fewer samples where time matters; sets that may not be installed are generated. */
 static const struct {
     const char *run, *settings;
@@ -19,6 +23,10 @@ static const struct {
     {"gpt-kjv", "--exact --set model.layers=2 --set data.name=synthetic --set train.batch=4 "
                 "--set model.seq=64 --set train.memory=62MiB --set train.offload=."},
     {"mlp-fashion", "--set train.batch=8192 --set model.width=64"}, /* batches are most of it */
+    {"gpt-kjv", REPLICAS "local --set parallel.every=1"},
+    {"gpt-kjv", REPLICAS "diloco --set parallel.every=1"},
+    {"gpt-kjv", REPLICAS "ad-psgd"},
+    {"gpt-kjv", REPLICAS "ensemble"},
 };
 enum { ROWS = sizeof rows / sizeof *rows };
 
