@@ -22,3 +22,24 @@ double ll_quantile(const double *v, int64_t n, double share)
     if (n < 1) return NAN;
     return i + 1 < n ? v[i] + (at - (double)i) * (v[i + 1] - v[i]) : v[n - 1];
 }
+
+double ll_typical(double *v, int64_t n)
+{
+    ll_stats_sort(v, n);
+    return n == 2 ? v[0] : ll_quantile(v, n, 0.5);
+}
+
+static int by_first(const void *a, const void *b)
+{
+    return by_value(*(const double *const *)a, *(const double *const *)b);
+}
+
+void ll_typical_row(double **rows, int n, int width, double *mean)
+{
+    int cut = n > 2 ? (n + 3) / 4 : 0, from = cut, to = n - cut;
+    qsort(rows, (size_t)n, sizeof *rows, by_first);
+    for (int i = 0; i < width; i++) {
+        mean[i] = 0;
+        for (int k = from; k < to; k++) mean[i] += rows[k][i + 1] / (to - from);
+    }
+}

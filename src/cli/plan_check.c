@@ -81,9 +81,8 @@ ll_err ll_plan_check(const ll_plan_opts *o)
                     "steps of %d runs predicted: mean absolute error %.1f %%, median %.1f %%", h.n,
                     100 * mean, 100 * median);
         else
-            fprintf(stderr,
-                    "no run's steps were predicted (those of exact and of restarted ones are "
-                    "not)");
+            fprintf(stderr, "no run's steps were predicted (those of restarted ones and of several "
+                            "devices are not)");
         fprintf(stderr, "; memory to the byte in %d of %d\n", h.exact, h.n_bytes);
         return LL_OK;
     }

@@ -151,6 +151,20 @@ static void tell_idle(const ll_train_start *s)
         fprintf(stderr, "train.compare compares nothing: there is one rank\n");
 }
 
+/* How long a step will take. */
+static void tell_forecast(const ll_train_start *s)
+{
+    char time[LL_NUMBER_TEXT];
+    if (isnan(s->predicted_s)) {
+        fprintf(stderr, "step: not predicted: %s\n", s->unforeseen);
+        return;
+    }
+    fprintf(stderr, "step: predicted %s", ll_text_time(s->predicted_s, time));
+    if (s->exchange_s > 0)
+        fprintf(stderr, ", of it %s for exchanges of replicas", ll_text_time(s->exchange_s, time));
+    fprintf(stderr, "%s%s\n", *s->unforeseen ? ", without " : "", s->unforeseen);
+}
+
 static void on_start(void *context, const ll_train_start *s)
 {
     ll_view *v = (ll_view *)context;
@@ -195,6 +209,7 @@ static void on_start(void *context, const ll_train_start *s)
     if (s->resumed) fprintf(stderr, "%s\n", s->resumed);
     if (s->weights) fprintf(stderr, "%s\n", s->weights);
     if (s->kept) fprintf(stderr, "%s\n", s->kept);
+    tell_forecast(s);
     fprintf(stderr, "run folder: %s\n", s->run->out);
     if (s->doomed)
         fprintf(stderr, "in %s/checkpoints/replaced until this one saves: an earlier run's %s\n",
@@ -317,9 +332,9 @@ void ll_view_end(const ll_run *r, const ll_train_report *t, const ll_start *job)
     if (!isnan(t->val.loss)) fprintf(stderr, ", validation loss %.4f", t->val.loss);
     if (!isnan(t->val.accuracy)) fprintf(stderr, ", accuracy %.2f %%", 100 * t->val.accuracy);
     if (isfinite(t->predicted_s) && t->steps > t->first)
-        fprintf(stderr, "\nstep: predicted %s, median %s: the prediction is %.1f %% %s",
-                ll_text_time(t->predicted_s, d), ll_text_time(t->step_s, e),
-                100 * fabs(t->predicted_s / t->step_s - 1),
+        fprintf(stderr, "\nstep: predicted %s%s%s, median %s: the prediction is %.1f %% %s",
+                ll_text_time(t->predicted_s, d), *t->unforeseen ? " without " : "", t->unforeseen,
+                ll_text_time(t->step_s, e), 100 * fabs(t->predicted_s / t->step_s - 1),
                 t->predicted_s < t->step_s ? "less" : "more");
     fprintf(stderr, "\nmemory%s: %s planned, %s used%s",
             t->ranks > 1 ? " of the rank with most" : "", ll_text_bytes(t->memory.planned, d),
@@ -388,6 +403,9 @@ ll_err ll_view_json(const ll_run *r, const ll_train_report *t, const ll_start *j
     }
     json_object_set_new(j, "bubble", ll_cli_number(t->bubble));
     json_object_set_new(j, "predicted_step_ms", ll_cli_number(1e3 * t->predicted_s));
+    json_object_set_new(j, "predicted_exchange_ms", ll_cli_number(1e3 * t->exchange_s));
+    json_object_set_new(j, "predicted_without",
+                        *t->unforeseen ? json_string(t->unforeseen) : json_null());
     json_t *lost = json_object();
     for (int i = 0; i < LL_N_LOSS; i++)
         json_object_set_new(lost, ll_loss_name(i), ll_cli_number(t->goodput.lost[i]));

@@ -15,7 +15,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-enum { TIMES = 5, KINDS = 512, LEAST = 3, PASSES = 32 };
+enum { TIMES = 5, KINDS = 512, LEAST = 5, PASSES = 32 };
 /* For all kernels; for one; a pass that is repeated for so long. */
 static const double patience_s = 1.5, enough_s = 0.02, passes_s = 1.2;
 
@@ -119,8 +119,7 @@ static ll_err time_kernel(foresight *f, int i, double *seconds)
         times[n] = ll_now() - start;
         all += times[n++];
     }
-    ll_stats_sort(times, n);
-    *seconds = ll_quantile(times, n, 0.5);
+    *seconds = ll_typical(times, n);
     f->timed_s += *seconds;
     f->timed_bytes += b->instr->bytes;
     f->timed_flops += b->instr->flops;
@@ -260,12 +259,6 @@ static ll_err time_pass(const foresight *f, double *each, double *seconds)
     return LL_OK;
 }
 
-static int by_first(const void *a, const void *b)
-{
-    double x = **(double *const *)a, y = **(double *const *)b;
-    return (x > y) - (x < y);
-}
-
 /* Small nets' kernels are as quick as the caches that those before them leave: whole passes, of
  * which the middle half counts. Of a long pass what was timed of each kind is left. */
 static ll_err time_kinds(foresight *f, double *all)
@@ -282,6 +275,19 @@ static ll_err time_kinds(foresight *f, double *all)
     return LL_OK;
 }
 
+/* Whether ranks have time for one pass more: by what most of theirs take, or a pass that was held
+ * up would be one of few. */
+static ll_err has_time(ll_comm *c, double *const *rows, int passes, double began, bool *more)
+{
+    double took[PASSES], spent, all = ll_now() - began;
+    for (int k = 0; k < passes; k++) took[k] = rows[k][0];
+    spent = ll_typical(took, passes) * passes;
+    TRY(ll_ranks_max(c, &spent));
+    TRY(ll_ranks_max(c, &all));
+    *more = passes < LEAST || (spent < passes_s && all < 3 * passes_s);
+    return LL_OK;
+}
+
 /* Sets f->each. All ranks make as many passes. */
 static ll_err time_passes(foresight *f, ll_comm *c, ll_arena *arena)
 {
@@ -292,18 +298,12 @@ static ll_err time_passes(foresight *f, ll_comm *c, ll_arena *arena)
     if (all > passes_s / 4) f->rehearses = false;
     if (all > passes_s / 4) return LL_OK;
     TRY(time_pass(f, sum, &s)); /* pages, tables */
-    for (bool more = true; passes < PASSES && more; passes++) {
+    for (bool more = true; passes < PASSES && more;) {
         rows[passes] = LL_NEW_ARRAY(arena, double, n + 1);
         TRY(time_pass(f, rows[passes] + 1, &rows[passes][0]));
-        double took = ll_now() - start;
-        TRY(ll_ranks_max(c, &took));
-        more = passes + 1 < LEAST || took < passes_s;
+        TRY(has_time(c, rows, ++passes, start, &more));
     }
-    qsort(rows, (size_t)passes, sizeof *rows, by_first);
-    int from = passes / 4, to = passes - passes / 4;
-    memset(sum, 0, sizeof *sum * (size_t)n);
-    for (int k = from; k < to; k++)
-        for (int i = 0; i < n; i++) sum[i] += rows[k][i + 1] / (to - from);
+    ll_typical_row(rows, passes, n, sum);
     for (int i = 0; i < n; i++) {
         f->timed_s += sum[i];
         f->timed_flops += sum[i] > 0 ? f->s->p->instrs[i].flops : 0;
@@ -351,12 +351,14 @@ static ll_err foresee_device(ll_exec *e, double *seconds)
 {
     const ll_program *p = e->p;
     ll_err (*time)(ll_exec *, int, ll_may_run *, int, double *) = e->machine->rehearse;
-    double micro, report, update, rate, changes = 0;
+    enum { PARTS = 3 };
+    double micro, parts[PARTS], report, update, rate, changes = 0;
     TRY(time(e, LL_REPORT, is_harmless, TIMES, &report));
     TRY(time(e, LL_UPDATE, is_harmless, TIMES, &update));
     TRY(time(e, LL_MICRO, is_harmless, 1, &micro));
-    int times = (int)fmin(200, ceil(patience_s / fmax(micro, 1e-6)));
-    TRY(time(e, LL_MICRO, is_harmless, times, &micro));
+    int times = (int)fmin(200, ceil(patience_s / fmax(micro, 1e-6)) / PARTS) + 1;
+    for (int k = 0; k < PARTS; k++) TRY(time(e, LL_MICRO, is_harmless, times, &parts[k]));
+    micro = ll_typical(parts, PARTS);
     TRY(device_rate(e, &rate));
     for (int i = 0; i < p->n_instr; i++)
         if (p->instrs[i].kernel.run && !is_harmless(p, &p->instrs[i]))
@@ -445,11 +447,13 @@ static ll_err foresee_pipe(foresight *f, ll_comm *c, double *seconds)
     return finish(f, c, &times, after, seconds);
 }
 
-ll_err ll_foresee_step(const ll_session *s, ll_comm *c, double *seconds)
+ll_err ll_foresee_step(const ll_session *s, ll_comm *c, double *seconds, const char **without)
 {
     foresight f = {.s = s, .began = ll_now()};
     *seconds = NAN;
-    if (s->wide || s->opts.exact || (s->machine->device && s->place)) return LL_OK;
+    *without = "there is no account of several devices' collectives";
+    if (s->machine->device && s->place) return LL_OK;
+    *without = s->opts.exact && !s->wide ? "steps that have to be made again with all bits" : NULL;
     if (s->machine->device) return foresee_device(s->e, seconds);
     LL_OWN(ll_arena) arena = ll_arena_new();
     measure_copies(&f);
@@ -470,7 +474,7 @@ ll_err ll_foresee_step(const ll_session *s, ll_comm *c, double *seconds)
 ll_err ll_foresee_data(const ll_run *r, const ll_dataset *d, const ll_loader *l,
                        const ll_session *s, ll_comm *c, double *seconds)
 {
-    enum { READS = 3 };
+    enum { READS = 5 };
     LL_OWN(ll_arena) arena = ll_arena_new();
     const ll_data_info *info = ll_dataset_info(d);
     const ll_sampling how = ll_run_sampling(r);
@@ -485,15 +489,14 @@ ll_err ll_foresee_data(const ll_run *r, const ll_dataset *d, const ll_loader *l,
         out[i] = ll_arena_alloc(arena, (size_t)count * info->field_bytes[i]);
         bytes += (double)(count * micro) * (double)info->field_bytes[i];
     }
-    ll_err rc = LL_OK;
-    for (; rc == LL_OK && n < READS && (n < 1 || ll_now() - start < patience_s / 3); n++) {
+    ll_err rc = ll_dataset_read(d, &how, first, count, out); /* from the disk */
+    for (; rc == LL_OK && n < READS && (n < 2 || ll_now() - start < patience_s / 3); n++) {
         double from = ll_now();
-        for (int64_t k = 0; rc == LL_OK && k < (n ? micro : 1); k++)
-            rc = ll_dataset_read(d, &how, first, count, out);
-        times[n] = (ll_now() - from) * (n ? 1 : (double)micro); /* the first is from the disk */
+        rc = ll_dataset_read(d, &how, first, count, out);
+        times[n] = (ll_now() - from) * (double)micro;
     }
     TRY(ll_ranks_agree(c, rc));
-    double made = (n > 1 ? fmin(times[1], times[n - 1]) : times[0]) / ll_loader_threads(l);
+    double made = ll_typical(times, n) / ll_loader_threads(l);
     long cores = sysconf(_SC_NPROCESSORS_ONLN), ranks = c ? ll_comm_size(c) / ll_ranks_nodes(c) : 1;
     bool busy = !s->machine->device && ranks * s->p->threads >= cores;
     *seconds = busy ? *seconds + made : fmax(*seconds, made);

@@ -12,9 +12,9 @@
 #include "exec/session.h"
 #include "train/run.h"
 
-/* Collective over c (NULL: this process alone). NAN: there is no account of several ranks' devices,
- * nor of exact sums. */
-ll_err ll_foresee_step(const ll_session *s, ll_comm *c, double *seconds);
+/* Collective over c (NULL: this process alone). *seconds NAN: not foreseen. *without: why, or what
+ * of a step is not counted; NULL: nothing. */
+ll_err ll_foresee_step(const ll_session *s, ll_comm *c, double *seconds, const char **without);
 /* Adds what a step waits for its samples. Collective likewise. */
 ll_err ll_foresee_data(const ll_run *r, const ll_dataset *d, const ll_loader *l,
                        const ll_session *s, ll_comm *c, double *seconds);

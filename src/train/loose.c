@@ -14,7 +14,9 @@
  * before a landing, and due comes at a step. */
 #include "train/loose_int.h"
 
+#include "base/now.h"
 #include "base/rng.h"
+#include "base/stats.h"
 #include "train/ranks.h"
 #include "train/teacher.h"
 
@@ -535,6 +537,55 @@ ll_err ll_loose_exchange(ll_loose *x, int64_t done)
     x->count.distance = sqrt(far / x->n);
     x->count.exchanges++;
     return x->due ? LL_OK : ll_loose_put(x, x->own, x->shared);
+}
+
+int64_t ll_loose_period(const ll_loose *x)
+{
+    int64_t every = x->how->every / x->how->fragments;
+    return every ? every : 1;
+}
+
+/* As ll_loose_exchange, but what there was stays. */
+static ll_err exchange_nothing(ll_loose *x)
+{
+    const ll_fragment f = fragment_at(x, 0);
+    int64_t bytes = 0;
+    ll_loose_take(x, x->own, x->shared);
+    if (x->anchor) {
+        for (int i = 0; i < 3; i++) differences(x, &f, x->mean); /* and as long, the outer step */
+        TRY(means(x, &f, 0, x->mean, &bytes));
+    } else
+        TRY(exchange_parameters(x, 0));
+    double far = squares(x, &f, x->anchor ? x->mean : NULL);
+    TRY(ll_comm_allreduce(x->world, &far, 1, LL_F64, LL_REDUCE_SUM, &canonical));
+    ll_loose_take(x, x->own, x->shared);
+    return ll_loose_put(x, x->own, x->shared);
+}
+
+ll_err ll_loose_rehearse(ll_loose *x, double *seconds, const char **without)
+{
+    enum { TIMES = 3 };
+    const double patience_s = 1;
+    double times[TIMES], all = 0;
+    *seconds = 0;
+    *without = x->served                    ? "what passes between replicas and their server"
+               : !is(x->how->codec, "none") ? "exchanges of replicas, which are coded"
+               : x->due                     ? "exchanges of replicas, which go on beside steps"
+                                            : NULL;
+    if (*without || !x->how->every) return LL_OK;
+    const ll_loose_count was = x->count;
+    int n = 0;
+    for (; n < TIMES && (!n || all < patience_s); n++) {
+        TRY(ll_comm_barrier(x->world));
+        double start = ll_now();
+        TRY(exchange_nothing(x));
+        times[n] = ll_now() - start;
+        all += times[n];
+        TRY(ll_ranks_max(x->world, &all));
+    }
+    x->count = was;
+    *seconds = ll_typical(times, n) / (double)ll_loose_period(x);
+    return ll_ranks_max(x->world, seconds);
 }
 
 /* ---- averages ---- */

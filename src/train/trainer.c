@@ -43,6 +43,8 @@ static void tell_start(const trainer *t)
                         t->report->memory,
                         t->flops,
                         t->report->predicted_s,
+                        t->report->exchange_s,
+                        t->report->unforeseen,
                         p->threads,
                         t->report->ranks,
                         t->report->mesh,
@@ -79,6 +81,13 @@ static ll_err sum_up(trainer *t)
     r->train_loss = n ? 0 : NAN;
     for (int64_t i = all - tail; i < all; i++)
         r->train_loss += t->losses[i % RECENT] / (double)tail;
+    int64_t period = t->loose ? ll_loose_period(t->loose) : 1, rows = n / period;
+    for (int64_t k = 0; period > 1 && k < rows; k++) { /* one with an exchange takes longer */
+        double sum = 0;
+        for (int64_t i = k * period; i < (k + 1) * period; i++) sum += t->times[i];
+        t->times[k] = sum / (double)period;
+    }
+    if (rows > 0) n = rows;
     ll_stats_sort(t->times, n);
     r->step_s = ll_quantile(t->times, n, 0.5);
     r->samples_per_s = (double)t->r->train.batch / r->step_s;
@@ -120,6 +129,23 @@ static ll_err leave_pictures(const trainer *t)
     return draw_curve(t);
 }
 
+static ll_err foresee(trainer *t)
+{
+    ll_train_report *r = t->report;
+    const char *step = "the first start of the job did", *between = NULL;
+    r->predicted_s = NAN;
+    if (!ll_trainer_is_restart(t)) /* nobody waits for it again */
+        TRY(ll_foresee_step(t->s, t->comm, &r->predicted_s, &step));
+    if (!isnan(r->predicted_s)) {
+        TRY(ll_foresee_data(&t->own, t->data, t->loader, t->s, t->comm, &r->predicted_s));
+        if (t->loose) TRY(ll_loose_rehearse(t->loose, &r->exchange_s, &between));
+    }
+    r->predicted_s += r->exchange_s;
+    snprintf(r->unforeseen, sizeof r->unforeseen, "%s%s%s", step ? step : "",
+             step && between ? ", " : "", between ? between : "");
+    return LL_OK;
+}
+
 static ll_err run(trainer *t)
 {
     t->report->memory.rest = (double)ll_process_bytes();
@@ -132,11 +158,7 @@ static ll_err run(trainer *t)
     t->report->steps = t->report->first = t->first;
     t->report->val = (ll_score){NAN, NAN, 0};
     t->report->bubble = NAN;
-    t->report->predicted_s = NAN;
-    if (!ll_trainer_is_restart(t)) { /* the first has told it, and nobody waits for it again */
-        TRY(ll_foresee_step(t->s, t->comm, &t->report->predicted_s));
-        TRY(ll_foresee_data(&t->own, t->data, t->loader, t->s, t->comm, &t->report->predicted_s));
-    }
+    TRY(foresee(t));
     tell_start(t);
     ll_trainer_count_start(t);
     TRY(ll_trainer_catch_up(t, &(ll_stop){ll_trainer_ask, t}));

@@ -29,9 +29,11 @@ typedef struct ll_train_start {
     const ll_data_info *data;
     int64_t parameters, steps, first_step; /* first_step > 0: resumed */
     ll_train_memory memory;
-    double flops;       /* of a step, all ranks together */
-    double predicted_s; /* of a step; NAN: not predicted */
-    int threads;        /* of each rank */
+    double flops;           /* of a step, all ranks together */
+    double predicted_s;     /* of a step; NAN: not predicted */
+    double exchange_s;      /* of it, exchanges of replicas in the mean */
+    const char *unforeseen; /* why, or what of a step that does not count; "": nothing */
+    int threads;            /* of each rank */
     int ranks;
     const char *mesh;    /* "" for one rank */
     const char *note;    /* what a person should know, such as how bf16 is computed; or NULL */
@@ -85,8 +87,11 @@ typedef struct ll_train_report {
     int64_t steps, first; /* steps done in all, and before this start */
     double train_loss;    /* mean over the last log_every steps, 65536 at most */
     ll_score val;
-    double step_s;      /* median of the last 65536 */
-    double predicted_s; /* before the first step (foresee.h); NAN: not predicted */
+    double
+        step_s; /* median of the last 65536; of replicas that meet every few, of means of those */
+    double predicted_s;   /* before the first step (foresee.h); NAN: not predicted */
+    double exchange_s;    /* of it, exchanges of replicas in the mean */
+    char unforeseen[256]; /* as in ll_train_start */
     double samples_per_s, tokens_per_s, seconds, first_step_s;
     double stale[LL_STALENESS]; /* changes left at a server, by how many had come since what they
                                  * are changes of; of all replicas */

@@ -52,6 +52,38 @@ static void prints_one_object(void **state)
     outcome_free(&o);
 }
 
+/* What a step will take is told before the first; what of it is not counted, by name. */
+static void tells_what_is_to_come(void **state)
+{
+    static const struct {
+        const char *how, *without;
+        bool exchanges;
+    } of[] = {{"", NULL, false},
+              {"--exact", "made again with all bits", false},
+              {"--exact -s parallel.replicas=2 -s parallel.consistency=local", "made again", true},
+              {"-s parallel.replicas=2 -s parallel.consistency=diloco", NULL, true},
+              {"-s parallel.replicas=2 -s parallel.consistency=ensemble", NULL, false},
+              {"-s parallel.replicas=2 -s parallel.consistency=streaming", "coded", false},
+              {"-s parallel.replicas=2 -s parallel.consistency=async", "their server", false}};
+    write_text(tmpdir_path(state, "a.yaml"), picture);
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        char line[256];
+        snprintf(line, sizeof line, "train a.yaml -n 2 --json %s", of[i].how);
+        outcome o = succeeds(*state, line);
+        json_t *j = json_of(o.out);
+        const char *without = json_string_value(json_object_get(j, "predicted_without"));
+        const char *told = strstr(o.err, "\nstep: predicted "), *first = strstr(o.err, "\nstep 1/");
+        if (!told || !first || told > first) fail_msg("%s: %s", of[i].how, o.err);
+        assert_true(json_num(j, "predicted_step_ms") > 0);
+        if ((json_num(j, "predicted_exchange_ms") > 0) != of[i].exchanges)
+            fail_msg("%s: %s", of[i].how, o.out);
+        if (of[i].without ? !without || !strstr(without, of[i].without) : without != NULL)
+            fail_msg("%s: without %s", of[i].how, without ? without : "nothing");
+        json_decref(j);
+        outcome_free(&o);
+    }
+}
+
 /* ---- the run folder ---- */
 
 /* Text of the one file in folder whose name begins so. */
@@ -255,15 +287,11 @@ int main(void)
 {
 #define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, tmpdir_setup, tmpdir_teardown)
     const struct CMUnitTest tests[] = {
-        IN_FOLDER(prints_one_object),
-        IN_FOLDER(fills_the_run_folder),
-        IN_FOLDER(run_file_is_complete),
-        IN_FOLDER(run_folder_may_move),
-        IN_FOLDER(repeats_with_threads),
-        IN_FOLDER(repeats_with_augmentation),
-        IN_FOLDER(repeats_with_dropout_and_micro_batches),
-        IN_FOLDER(randomness_has_an_effect),
-        IN_FOLDER(keeps_the_best),
+        IN_FOLDER(prints_one_object),         IN_FOLDER(tells_what_is_to_come),
+        IN_FOLDER(fills_the_run_folder),      IN_FOLDER(run_file_is_complete),
+        IN_FOLDER(run_folder_may_move),       IN_FOLDER(repeats_with_threads),
+        IN_FOLDER(repeats_with_augmentation), IN_FOLDER(repeats_with_dropout_and_micro_batches),
+        IN_FOLDER(randomness_has_an_effect),  IN_FOLDER(keeps_the_best),
     };
     return cmocka_run_group_tests_name("cli_train", tests, NULL, NULL);
 }

@@ -1,0 +1,62 @@
+/* What measurements say, one of which was held up. */
+#include "base/stats.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <cmocka.h>
+
+enum { MOST = 33, WIDTH = 3 };
+
+static double took(int i) /* 1 and a little */
+{
+    return 1 + 0.01 * (i * 7 % 10);
+}
+
+static void one_stall(void **state)
+{
+    (void)state;
+    for (int n = 2; n <= MOST; n++)
+        for (int held_up = 0; held_up < n; held_up++) {
+            double v[MOST];
+            for (int i = 0; i < n; i++) v[i] = i == held_up ? 1000 : took(i);
+            double t = ll_typical(v, n);
+            if (t < 1 || t > 1.1) fail_msg("%d, of which %d is held up: %g", n, held_up, t);
+        }
+}
+
+/* A pass is held up in one kernel: none of the numbers of that pass counts. */
+static void one_stall_of_rows(void **state)
+{
+    (void)state;
+    for (int n = 3; n <= MOST; n++)
+        for (int held_up = 0; held_up < n; held_up++) {
+            double room[MOST][WIDTH + 1], *rows[MOST], mean[WIDTH];
+            for (int i = 0; i < n; i++) {
+                rows[i] = room[i];
+                for (int k = 1; k <= WIDTH; k++) rows[i][k] = took(i + k);
+                if (i == held_up) rows[i][1 + i % WIDTH] = 1000;
+                rows[i][0] = 0;
+                for (int k = 1; k <= WIDTH; k++) rows[i][0] += rows[i][k];
+            }
+            ll_typical_row(rows, n, WIDTH, mean);
+            for (int k = 0; k < WIDTH; k++)
+                if (mean[k] < 1 || mean[k] > 1.1)
+                    fail_msg("%d rows, of which %d is held up: %g", n, held_up, mean[k]);
+        }
+}
+
+static void alone(void **state)
+{
+    (void)state;
+    double v[] = {3}, row[] = {9, 2, 7}, *rows[] = {row}, mean[2];
+    assert_true(ll_typical(v, 1) == 3);
+    ll_typical_row(rows, 1, 2, mean);
+    assert_true(mean[0] == 2 && mean[1] == 7);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_stall), cmocka_unit_test(one_stall_of_rows), cmocka_unit_test(alone)};
+    return cmocka_run_group_tests_name("stats", tests, NULL, NULL);
+}
