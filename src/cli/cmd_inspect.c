@@ -19,7 +19,7 @@
 typedef struct opts {
     const char *what, *mesh, *form, *svg;
     ll_words set;
-    int64_t zero, rank;
+    int64_t zero, rank, nodes;
     bool graph, program, layouts, dot, schedule, conv, eval, json;
 } opts;
 
@@ -36,6 +36,10 @@ static const ll_arg args[] = {
     {"--zero", LL_OPT(opts, zero), "K",
      "with --mesh: cut over axis data: 1 optimizer state, 2 and gradients, 3 and parameters"},
     {"--rank", LL_OPT(opts, rank), "R", "with --mesh: which rank's", "0"},
+    {"--nodes", LL_OPT(opts, nodes), "N",
+     "with --mesh: ranks are on so many nodes, in order: work is cut so that messages between them "
+     "hide (parallel.overlap)",
+     "1"},
     {"--layouts", LL_OPT(opts, layouts), NULL,
      "with --mesh: how every value lies on the ranks, every cut, every collective"},
     {"--schedule", LL_OPT(opts, schedule), NULL,
@@ -416,6 +420,11 @@ static void forget(cut *c)
     c->plan = NULL;
 }
 
+static int per_node(const opts *o, const ll_mesh *m)
+{
+    return (int)((m->n_rank + o->nodes - 1) / o->nodes);
+}
+
 /* The graph cut over a mesh. */
 static ll_err make_cut(const opts *o, const ll_run *r, const ll_graph *g, cut *c)
 {
@@ -429,11 +438,13 @@ static ll_err make_cut(const opts *o, const ll_run *r, const ll_graph *g, cut *c
     bool apart = ll_mesh_axis(&m, LL_AXIS_PIPE) >= 0 || r->parallel.exact;
     if (apart && ll_run_micro_batches(r) > 1) TRY(ll_means_apart(g, &c->apart));
     const ll_graph *whole = c->apart ? c->apart : g;
-    TRY(ll_run_place(r, whole, &m, (int)o->zero, NULL, &c->place));
+    ll_run_cut_opts how = {.zero = (int)o->zero, .per_node = per_node(o, &m)};
+    TRY(ll_run_place(r, whole, &m, &how, &c->place));
     if (o->layouts) return LL_OK;
     if (ll_mesh_axis(&m, LL_AXIS_PIPE) >= 0 && !c->plan) TRY(plan_pipe(o, r, whole, &m, c));
     c->room.wide = r->parallel.exact && !r->train.delay && c->room.limit > 0;
-    if (c->room.wide) TRY(ll_run_place(r, whole, &m, (int)o->zero, c->place, &c->wide));
+    how.narrow = c->place;
+    if (c->room.wide) TRY(ll_run_place(r, whole, &m, &how, &c->wide));
     return part_of(c, c->place, (int)o->rank, &c->part);
 }
 
@@ -535,8 +546,10 @@ static ll_err check_mesh(const opts *o, const ll_run *r)
     ll_mesh m;
     TRY(ll_mesh_parse(o->mesh ? o->mesh : "", &m));
     bool piped = ll_mesh_axis(&m, LL_AXIS_PIPE) >= 0;
-    CHECK(o->mesh || (!o->layouts && !o->zero && !o->rank), LL_E_ARG,
-          "--layouts, --zero and --rank go with --mesh");
+    CHECK(o->mesh || (!o->layouts && !o->zero && !o->rank && o->nodes == 1), LL_E_ARG,
+          "--layouts, --zero, --rank and --nodes go with --mesh");
+    CHECK(o->nodes >= 1 && o->nodes <= m.n_rank, LL_E_ARG, "--nodes is %lld, of %d rank%s",
+          (long long)o->nodes, m.n_rank, m.n_rank == 1 ? "" : "s");
     CHECK(
         piped || (!*p->schedule && !*p->stages && p->virtual_stages <= 1), LL_E_ARG,
         "parallel.schedule, stages and virtual_stages are of a pipeline: add pipe=2 or more to the "
@@ -555,7 +568,7 @@ static ll_err run(const void *given)
     if (ll_ends_with(o->what, ".safetensors")) {
         LL_OWN(ll_st_file) f = NULL;
         CHECK(!texts && !o->schedule && !o->eval && !o->mesh && !o->form && !o->svg && !o->zero &&
-                  !o->rank && !o->set.n,
+                  !o->rank && o->nodes == 1 && !o->set.n,
               LL_E_ARG, "%s is a checkpoint, of which options show nothing: it takes --json alone",
               o->what);
         TRY(ll_checkpoint_open(NULL, o->what, &f));

@@ -129,9 +129,10 @@ static ll_err compile(const ll_run *r, const ll_graph *g, const ll_recipe *w, in
         TRY(ll_means_apart(g, &p->apart));
         g = p->apart;
     }
-    TRY(ll_run_place(&own, g, &m, w->zero, NULL, &p->place));
-    if (r->parallel.exact && !r->train.delay)
-        TRY(ll_run_place(&own, g, &m, w->zero, p->place, &p->wide));
+    ll_run_cut_opts cut = {.zero = w->zero, .per_node = w->per_node};
+    TRY(ll_run_place(&own, g, &m, &cut, &p->place));
+    cut.narrow = p->place;
+    if (r->parallel.exact && !r->train.delay) TRY(ll_run_place(&own, g, &m, &cut, &p->wide));
     if (!plan) TRY(plan_pipe(r, g, &m, w->micro, arena, &plan));
     return lower_fullest(r, w, p, plan, threads, out, bytes);
 }
@@ -299,6 +300,7 @@ static bool is_start(const ll_tried *o)
 void ll_tries_mesh(ll_tries *s, const char *mesh, int zero)
 {
     ll_recipe w = {.zero = zero,
+                   .per_node = (int)s->cluster->node.chips,
                    .micro = ll_run_micro_batches(s->run),
                    .recompute = s->run->parallel.recompute};
     ll_tried o;

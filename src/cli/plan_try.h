@@ -8,6 +8,7 @@
 typedef struct ll_recipe {
     char mesh[LL_MESH_TEXT];
     int zero;
+    int per_node;                  /* ranks of a node; 0: all */
     int64_t micro;                 /* micro-batches of a step */
     const char *recompute;         /* as parallel.recompute; NULL: nothing is made again */
     const ll_layout_rule *layouts; /* ends with pattern NULL; NULL: the run's own */

@@ -67,20 +67,6 @@ static ll_err find_team(ll_session *s, const ll_mesh *m)
     return LL_OK;
 }
 
-/* The axes along which no rank's neighbours are on another node. */
-static ll_axes near_axes(const ll_mesh *m, const ll_comm *c)
-{
-    const int *node = ll_comm_nodes(c);
-    ll_axes near = 0;
-    for (int a = 0; a < m->n; a++) {
-        ll_axes axis = (ll_axes)(1u << a);
-        bool all = true;
-        for (int r = 0; r < m->n_rank; r++) all &= node[r] == node[ll_mesh_rank_of(m, axis, r, 0)];
-        if (all) near |= axis;
-    }
-    return near;
-}
-
 static ll_err plan_stages(ll_session *s, const ll_graph *g, const ll_mesh *m)
 {
     const ll_session_opts *o = &s->opts;
@@ -154,7 +140,7 @@ static ll_err partition(ll_session *s)
     ll_place_opts how = {.mesh = &m, .exact = o->exact, .zero = o->zero, .layouts = o->layouts};
     how.wide = s->wide;
     if (like) how.like = like->place;
-    if (!alone) how.near = near_axes(&m, o->comm);
+    if (!alone) how.near = ll_mesh_near(&m, ll_comm_nodes(o->comm), 0);
     if (!alone)
         how.factors = ll_factors_of(o->compress, o->any_order || o->micro_batches > 1 ||
                                                      ll_comm_options(o->comm)->canonical);

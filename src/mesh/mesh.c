@@ -190,6 +190,21 @@ int ll_mesh_rank_of(const ll_mesh *m, ll_axes axes, int rank, int i)
     return rank;
 }
 
+ll_axes ll_mesh_near(const ll_mesh *m, const int *node, int per_node)
+{
+    ll_axes near = 0;
+    for (int a = 0; a < m->n; a++) {
+        ll_axes axis = (ll_axes)(1u << a);
+        bool all = true;
+        for (int r = 0; r < m->n_rank; r++) {
+            int first = ll_mesh_rank_of(m, axis, r, 0);
+            all &= node ? node[r] == node[first] : !per_node || r / per_node == first / per_node;
+        }
+        if (all) near |= axis;
+    }
+    return near;
+}
+
 int ll_mesh_color(const ll_mesh *m, ll_axes axes, int rank)
 {
     return ll_mesh_member(m, (ll_axes)~axes, rank);

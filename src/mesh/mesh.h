@@ -61,6 +61,9 @@ int ll_mesh_coord(const ll_mesh *m, int axis, int rank);
 int ll_mesh_group(const ll_mesh *m, ll_axes axes);
 int ll_mesh_member(const ll_mesh *m, ll_axes axes, int rank);
 int ll_mesh_rank_of(const ll_mesh *m, ll_axes axes, int rank, int i);
+/* The axes along which no rank's neighbours are on another node. node: of each rank; NULL: so many
+ * ranks, one after another, share one, or all (0). */
+ll_axes ll_mesh_near(const ll_mesh *m, const int *node, int per_node);
 /* Which of its groups rank is in, from 0. */
 int ll_mesh_color(const ll_mesh *m, ll_axes axes, int rank);
 

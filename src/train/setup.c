@@ -127,14 +127,15 @@ ll_err ll_run_generation(const ll_run *r, const ll_build *how, ll_graph **out)
     return declare(r, *how, NULL, out);
 }
 
-ll_err ll_run_place(const ll_run *r, const ll_graph *g, const ll_mesh *m, int zero,
-                    const ll_placement *narrow, ll_placement **out)
+ll_err ll_run_place(const ll_run *r, const ll_graph *g, const ll_mesh *m, const ll_run_cut_opts *o,
+                    ll_placement **out)
 {
     ll_place_opts how = {.mesh = m,
                          .exact = r->parallel.exact,
-                         .wide = narrow != NULL,
-                         .like = narrow,
-                         .zero = zero,
+                         .wide = o->narrow != NULL,
+                         .like = o->narrow,
+                         .zero = o->zero,
+                         .near = ll_mesh_near(m, NULL, o->per_node),
                          .layouts = r->layouts.v};
     how.factors =
         ll_factors_of(r->parallel.compress, !r->train.deterministic || r->parallel.canonical ||
@@ -152,7 +153,7 @@ ll_err ll_run_cut(const ll_run *r, const char *mesh)
     ll_mesh m;
     TRY(ll_mesh_parse(mesh, &m));
     TRY(ll_run_graph(r, r->train.batch / ll_run_micro_batches(r), &r->train.optim, &g));
-    TRY(ll_run_place(r, g, &m, (int)r->parallel.zero, NULL, &place));
+    TRY(ll_run_place(r, g, &m, &(ll_run_cut_opts){.zero = (int)r->parallel.zero}, &place));
     ll_err rc = ll_partition(place, m.n_rank - 1, &part);
     ll_placement_free(place);
     return rc;

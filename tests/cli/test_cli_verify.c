@@ -80,8 +80,59 @@ static void refused(void **state)
     refuses(*state, 1, "verify p.yaml --steps 0", "--steps is 0");
     refuses(*state, 1, "inspect p.yaml --layouts --mesh data=2 --rank 2", "--rank is 2");
     refuses(*state, 1, "inspect p.yaml --layouts -s parallel.mesh=",
-            "--layouts, --zero and --rank go with --mesh");
+            "--layouts, --zero, --rank and --nodes go with --mesh");
+    refuses(*state, 1, "inspect p.yaml --mesh data=2 --nodes 3", "--nodes is 3, of 2 ranks");
     refuses(*state, 1, "inspect p.yaml --mesh height=2", "height=2: nothing in mlp can be cut");
+}
+
+/* Times that the collectives of a kind are in a plan, or run on rank 0 in a traced step. */
+static int planned(const json_t *plan, const char *op)
+{
+    size_t i;
+    const json_t *c;
+    json_array_foreach(json_object_get(plan, "collectives"), i,
+                       c) if (!strcmp(json_string_value(json_object_get(c, "op")),
+                                      op)) return (int)json_num(c, "calls");
+    return 0;
+}
+
+static int ran(const json_t *trace, const char *kind)
+{
+    int n = 0;
+    size_t i;
+    const json_t *e;
+    json_array_foreach(json_object_get(trace, "traceEvents"), i, e)
+    {
+        const char *cat = json_string_value(json_object_get(e, "cat"));
+        const char *name = json_string_value(json_object_get(e, "name"));
+        n += cat && !strcmp(cat, "communication") && json_num(e, "pid") == 0 &&
+             !strncmp(name, kind, strlen(kind));
+    }
+    return n;
+}
+
+/* Of ranks of one machine: what runs there, not what would between nodes. */
+static void inspects_what_runs(void **state)
+{
+    static const char run[] =
+        "model: {name: gpt, layers: 1, width: 128, heads: 4, seq: 128, vocab: 64}\n"
+        "data: {name: synthetic, samples: 64}\n"
+        "train: {batch: 4, steps: 2, threads: 1}\nparallel: {sequence: rows}\n";
+    write_text(tmpdir_path(state, "s.yaml"), run);
+    json_t *near = prints_json(*state, "inspect s.yaml --json --mesh sequence=2");
+    json_t *far = prints_json(*state, "inspect s.yaml --json --mesh sequence=2 --nodes 2");
+    must(*state, "train s.yaml -n 2 --mesh sequence=2 --trace t.json --trace-steps 2 --out a");
+    size_t size;
+    char *text = read_whole(tmpdir_path(state, "t.json"), &size);
+    json_t *trace = json_of(text);
+    assert_true(planned(far, "rotate") > 0);
+    assert_int_equal(planned(near, "rotate"), ran(trace, "rotate "));
+    assert_int_equal(planned(near, "reduce_scatter"), ran(trace, "reduce-scatter "));
+    assert_int_equal(planned(near, "all_gather"), ran(trace, "all-gather "));
+    free(text);
+    json_decref(trace);
+    json_decref(near);
+    json_decref(far);
 }
 
 static void recomputes(void **state)
@@ -187,7 +238,7 @@ static const char images[] = "model: {name: lenet5, image: 32}\n"
 static void plans_are_runs(void **state)
 {
     char text[1024];
-    write_text(tmpdir_path(state, "slow.yaml"), "like: dgx-a100\nnode: {link: 1}\n");
+    write_text(tmpdir_path(state, "slow.yaml"), "like: dgx-a100\nnode: {link: 0.2}\n");
     write_text(tmpdir_path(state, "r.yaml"), images);
     outcome o = succeeds(*state, "plan r.yaml --cluster slow.yaml --ranks 2");
     assert_non_null(strstr(o.out, "\nlayout:\n  \"fc1.weight\": [data, -]\n"));
@@ -251,6 +302,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(recomputes, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(many, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(inspects, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test_setup_teardown(inspects_what_runs, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(plans_are_runs, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(plans_of_words, tmpdir_setup, tmpdir_teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);
