@@ -60,15 +60,19 @@ static void tell(const need *d, const ll_recipe *w, int64_t ranks, size_t bytes)
 static bool try_micro(need *d, ll_recipe w, int64_t ranks)
 {
     int64_t batch = d->run->train.batch, first = ll_run_micro_batches(d->run), most = first;
-    size_t bytes;
+    size_t least, bytes;
     if (ll_now() - d->began > patience_s) return false;
-    while (batch % (2 * most) == 0 && batch / (2 * most) >= ranks) most *= 2;
+    for (int64_t n = first; n <= batch / ranks; n++)
+        if (batch % n == 0) most = n;
     w.micro = most;
-    if (!fits(d, &w, ranks, &bytes)) return false;
-    for (w.micro = first; w.micro < most; w.micro *= 2)
-        if (fits(d, &w, ranks, &bytes)) break;
-    if (w.micro == most) (void)fits(d, &w, ranks, &bytes);
-    tell(d, &w, ranks, bytes);
+    if (!fits(d, &w, ranks, &least)) return false;
+    for (w.micro = first; w.micro < most && ll_now() - d->began <= patience_s; w.micro++) {
+        if (batch % w.micro || !fits(d, &w, ranks, &bytes)) continue;
+        tell(d, &w, ranks, bytes);
+        return true;
+    }
+    w.micro = most;
+    tell(d, &w, ranks, least);
     return true;
 }
 

@@ -106,12 +106,15 @@ static ll_err try_pipes(walk *w, ll_how h)
     return LL_OK;
 }
 
+/* Micro-batches: what divides a rank's share of the batch. Of those above 64 the whole of it. */
 static ll_err try_mesh(walk *w, ll_how h)
 {
+    enum { LARGE = 64 };
     const ll_search *s = w->s;
     double share = s->batch / h.data;
     if (share < 1 || fmod(s->batch, h.data) != 0) return LL_OK;
-    for (double micro = 1; micro <= share && micro <= 64; micro *= 2) {
+    for (double micro = 1; micro <= share;
+         micro = micro == LARGE && share > LARGE ? share : micro + 1) {
         if (fmod(share, micro) != 0 || !allowed(s->micro_batch, micro)) continue;
         if (share / micro > 65536) continue;
         h.micro_batch = micro;

@@ -315,6 +315,33 @@ static void searches(void **state)
     assert_true(fabs(safe.hours * safe.goodput * 3600 - 10000) < 1);
 }
 
+/* Every micro-batch that divides a rank's share can be asked for, and none is quicker than what was
+ * found without. */
+static void micro_batches(void **state)
+{
+    (void)state;
+    LL_OWN(ll_arena) a = ll_arena_new();
+    LL_OWN(ll_cluster) c = NULL;
+    ll_lm m = {12, 768, 3072, 12, 12, 1024, 50304, .tied = true};
+    ll_found f, one;
+    assert_int_equal(ll_cluster_load("dgx-a100", &c), LL_OK);
+    for (int share = 1; share <= 130; share++) {
+        ll_search s = {
+            .cluster = c, .model = &m, .system = &ll_system_loopline, .precision = "bf16"};
+        s.ranks = s.data = 8, s.batch = 8 * share, s.zero = s.remake = -1;
+        assert_int_equal(ll_plan_search(&s, a, &f), LL_OK);
+        for (int micro = 1; micro <= share; micro++) {
+            if (share % micro || (micro > 64 && micro < share)) continue;
+            s.micro_batch = micro;
+            if (ll_plan_search(&s, a, &one) != LL_OK)
+                fail_msg("%d of %d samples are not tried", micro, share);
+            assert_true(one.best[0].how.micro_batch == micro);
+            assert_true(one.best[0].how.n_micro == share / micro);
+            if (one.best[0].fits) assert_true(f.best[0].out.step_s <= one.best[0].out.step_s);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -327,6 +354,7 @@ int main(void)
         cmocka_unit_test(offload),
         cmocka_unit_test(facts_of_sources),
         cmocka_unit_test(searches),
+        cmocka_unit_test(micro_batches),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
