@@ -47,26 +47,26 @@ static json_t *lines_json(const ll_bench_line *lines, int n, const char *key)
 /* What the speed is held against: on a GPU its stated peak, elsewhere a large product. */
 static void add_peak(json_t *j, const ll_bench_report *b)
 {
-    double gflops = 1e-9 * b->flops / b->step_s;
+    double gflops = 1e-9 * b->work.made / b->step_s, model = 1e-9 * b->work.model / b->step_s;
+    json_object_set_new(j, "model_flops", ll_cli_number(b->work.model));
     if (!*b->device) {
         json_object_set_new(j, "gflops", ll_cli_number(gflops));
-        json_object_set_new(j, "flops_done", ll_cli_number(b->flops));
-        json_object_set_new(j, "flops_of_loops", ll_cli_number(b->loop_flops));
-        json_object_set_new(j, "flops_padded", ll_cli_number(b->padded));
+        json_object_set_new(j, "flops_done", ll_cli_number(b->work.made));
+        json_object_set_new(j, "flops_of_loops", ll_cli_number(b->work.loops));
+        json_object_set_new(j, "flops_padded", ll_cli_number(b->work.padded));
         json_object_set_new(j, "gemm_gflops", ll_cli_number(b->gemm_gflops));
         json_object_set_new(j, "percent_of_gemm_peak",
                             ll_cli_number(100 * gflops / b->gemm_gflops));
-        json_object_set_new(j, "mfu", ll_cli_number(gflops / b->gemm_gflops));
+        json_object_set_new(j, "mfu", ll_cli_number(model / b->gemm_gflops));
+        json_object_set_new(j, "hfu", ll_cli_number(gflops / b->gemm_gflops));
         return;
     }
     json_object_set_new(j, "gpu", json_string(b->device));
     json_object_set_new(j, "launches", json_integer(b->n_launch));
     json_object_set_new(j, "used_bytes", json_integer((json_int_t)b->used_bytes));
-    json_object_set_new(j, "model_flops", ll_cli_number(b->model_flops));
-    json_object_set_new(j, "gflops", ll_cli_number(1e-9 * b->model_flops / b->step_s));
+    json_object_set_new(j, "gflops", ll_cli_number(model));
     if (b->peak > 0) json_object_set_new(j, "peak_flops_per_s", ll_cli_number(b->peak));
-    if (b->peak > 0)
-        json_object_set_new(j, "mfu", ll_cli_number(b->model_flops / b->step_s / b->peak));
+    if (b->peak > 0) json_object_set_new(j, "mfu", ll_cli_number(1e9 * model / b->peak));
 }
 
 static ll_err print_json(const ll_run *r, const ll_bench_report *b)
@@ -113,14 +113,17 @@ static void print_lines(const ll_bench_line *lines, int n, const char *title, do
 static void print_speed(const ll_run *r, const ll_bench_report *b)
 {
     char m[LL_NUMBER_TEXT], u[LL_NUMBER_TEXT];
-    double gflops = 1e-9 * b->flops / b->step_s, model = b->model_flops / b->step_s;
+    double gflops = 1e-9 * b->work.made / b->step_s, model = b->work.model / b->step_s;
     ll_text_bytes((double)b->bytes, m);
     if (!*b->device) {
-        printf("products at %.1f GFLOP/s, %.0f %% of a large one here (%.1f, %s)   memory %s\n",
-               gflops, 100 * gflops / b->gemm_gflops, b->gemm_gflops, b->tiles, m);
-        if (b->flops < b->loop_flops)
-            printf("%.1f %% of what the loops count is multiplied, %.1f %% is padding\n",
-                   100 * b->flops / b->loop_flops, 100 * b->padded / b->loop_flops);
+        printf("products at %.1f GFLOP/s of the model, %.0f %% of a large one here (%.1f, %s)   "
+               "memory %s\n",
+               1e-9 * model, 1e-7 * model / b->gemm_gflops, b->gemm_gflops, b->tiles, m);
+        if (b->work.made != b->work.model)
+            printf("as kernels make them %.1f GFLOP/s, %.0f %%: %.1f %% of what loops count, of "
+                   "which %.1f %% is padding\n",
+                   gflops, 100 * gflops / b->gemm_gflops, 100 * b->work.made / b->work.loops,
+                   100 * b->work.padded / b->work.loops);
         return;
     }
     printf("%s: %.1f TFLOP/s of the model, ", b->device, 1e-12 * model);

@@ -22,6 +22,12 @@ static json_t *layouts_json(const ll_layout_rule *rules)
     return j;
 }
 
+/* In per cent. */
+static double of_peak(const ll_tried *o, double flops, double peak)
+{
+    return 100 * flops / o->out.step_s / peak;
+}
+
 static json_t *option_json(const ll_tries *s, const ll_tried *o, double ranks)
 {
     const ll_run *r = s->run;
@@ -44,8 +50,10 @@ static json_t *option_json(const ll_tries *s, const ll_tried *o, double ranks)
     json_object_set_new(j, "samples_per_s", json_real(samples));
     json_object_set_new(j, "tokens_per_s",
                         tokens ? json_real(samples * (double)z->value) : json_null());
-    json_object_set_new(j, "model_flops_per_rank", json_real(o->out.flops));
-    json_object_set_new(j, "percent_of_peak", json_real(100 * o->out.flops / o->out.step_s / peak));
+    json_object_set_new(j, "model_flops_per_rank", json_real(o->out.work.model));
+    json_object_set_new(j, "percent_of_peak", json_real(of_peak(o, o->out.work.model, peak)));
+    json_object_set_new(j, "hardware_percent_of_peak",
+                        json_real(of_peak(o, o->out.work.loops, peak)));
     json_object_set_new(j, "bytes_per_rank", json_integer((json_int_t)o->bytes));
     json_object_set_new(
         j, "bytes_by_kind",
@@ -65,11 +73,11 @@ static void print_option(const ll_tries *s, const ll_tried *o)
 {
     char bytes[LL_NUMBER_TEXT], time[LL_NUMBER_TEXT], rate[LL_NUMBER_TEXT];
     double peak = ll_chip_peak(&s->cluster->chip, s->run->train.precision);
-    fprintf(stderr, "  %-24s %4d %10s %11s %9.1f %9.1f %10s", o->way.mesh, o->way.zero,
+    fprintf(stderr, "  %-24s %4d %10s %11s %8.1f %10.1f %9.1f %10s", o->way.mesh, o->way.zero,
             ll_text_time(o->out.step_s, time),
             ll_text_count((double)s->run->train.batch / o->out.step_s, rate),
-            100 * o->out.flops / o->out.step_s / peak, 100 * o->out.exposed_s / o->out.step_s,
-            ll_text_bytes((double)o->bytes, bytes));
+            of_peak(o, o->out.work.model, peak), of_peak(o, o->out.work.loops, peak),
+            100 * o->out.exposed_s / o->out.step_s, ll_text_bytes((double)o->bytes, bytes));
     for (const ll_layout_rule *l = o->way.layouts; l && l->pattern; l++)
         fprintf(stderr, "%s %s %s", l == o->way.layouts ? " " : ",", l->pattern, l->layout);
     fprintf(stderr, "%s\n", o->fits ? "" : "  does not fit");
@@ -213,9 +221,10 @@ static void print_text(const ll_plan_opts *o, const ll_tries *s, int top)
     const ll_run *r = s->run;
     const ll_cluster *c = s->cluster;
     const ll_tried *b = &s->v[0];
-    fprintf(stderr, "%s, batch %lld, on %lld x %s (%s)\n  %-24s ZeRO %10s %11s %9s %9s %10s  %s\n",
-            r->model.name, (long long)r->train.batch, (long long)o->ranks, c->chip.name, c->name,
-            "mesh", "step", "samples/s", "% of peak", "% exposed", "tensors", "layouts");
+    fprintf(
+        stderr, "%s, batch %lld, on %lld x %s (%s)\n  %-24s ZeRO %10s %11s %8s %10s %9s %10s  %s\n",
+        r->model.name, (long long)r->train.batch, (long long)o->ranks, c->chip.name, c->name,
+        "mesh", "step", "samples/s", "model %", "hardware %", "% exposed", "tensors", "layouts");
     for (int i = 0; i < top; i++) print_option(s, &s->v[i]);
     fprintf(stderr, "The best is bound by %s.\n",
             b->out.exposed_s > b->out.compute_s ? "communication"

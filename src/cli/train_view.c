@@ -221,8 +221,8 @@ static void on_start(void *context, const ll_train_start *s)
 static void on_step(void *context, const ll_train_step *s)
 {
     ll_view *v = (ll_view *)context;
-    if (v->peak && s->gflops > v->peak && !v->device)
-        v->peak = s->gflops; /* the product was timed in a bad moment */
+    if (v->peak && s->made_gflops > v->peak && !v->device)
+        v->peak = s->made_gflops; /* the product was timed in a bad moment */
     if (v->device && v->first)
         ll_progress_note(v->p, "first step done %.2f s after the program's start",
                          ll_process_age());

@@ -54,10 +54,6 @@ static double section(const ll_cluster *c, const ll_program *p, const ll_mesh *m
             double t = ll_replay_kernel(&c->chip, x, precision);
             now += t;
             out->compute_s += t;
-            const ll_op *op = ll_op_find(x->op);
-            if (op && (op->work == LL_WORK_PRODUCT || op->work == LL_WORK_CONVOLUTION ||
-                       op->work == LL_WORK_ATTENTION))
-                out->flops += x->flops;
         } else if (x->wait) {
             if (ends[x->pair] > now) out->exposed_s += ends[x->pair] - now, now = ends[x->pair];
         } else if (m) {
@@ -72,7 +68,7 @@ static double section(const ll_cluster *c, const ll_program *p, const ll_mesh *m
 ll_replayed ll_replay(const ll_cluster *c, const ll_program *p, const ll_mesh *m,
                       const char *precision)
 {
-    ll_replayed out = {0};
+    ll_replayed out = {.work = ll_program_flops(p)};
     LL_OWN(ll_arena) arena = ll_arena_new();
     double *ends = LL_NEW_ARRAY(arena, double, p->n_instr + 1), comm = 0, now = 0;
     for (int k = 0; k < ll_program_rounds(p); k++)

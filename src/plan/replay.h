@@ -10,7 +10,8 @@
 typedef struct ll_replayed {
     double step_s, compute_s;
     double comm_s, exposed_s; /* of collectives; of them, what kernels waited for */
-    double flops, moved;      /* of products; bytes that this rank sends */
+    double moved;             /* bytes that this rank sends */
+    ll_program_work work;
 } ll_replayed;
 
 /* m NULL: one rank. precision: of products. */

@@ -88,3 +88,21 @@ ll_memory_kinds ll_program_kinds(const ll_program *p)
     m.other += p->work_bytes - m.gradients;
     return m;
 }
+
+ll_program_work ll_program_flops(const ll_program *p)
+{
+    ll_program_work w = {0};
+    for (int i = 0; i < p->n_instr; i++) {
+        const ll_instr *x = &p->instrs[i];
+        const ll_op *op = ll_op_find(x->op); /* NULL: a wait */
+        int times = ll_program_times(p, i);
+        if (op && !x->again) w.model += op->model * x->flops * times;
+        if (!op || (op->work != LL_WORK_PRODUCT && op->work != LL_WORK_CONVOLUTION &&
+                    op->work != LL_WORK_ATTENTION))
+            continue;
+        w.loops += x->flops * times;
+        w.made += x->done * times;
+        w.padded += x->padded * times;
+    }
+    return w;
+}

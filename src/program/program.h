@@ -163,6 +163,15 @@ static inline bool ll_program_copies(const ll_program *p, const ll_instr *x)
 /* Listing for people: a line per instruction with its slots, and the memory summary. */
 char *ll_program_print(const ll_program *p, ll_arena *arena);
 /* A program's bytes by what they are for; their sum is p->bytes. */
+/* FLOPs of products (matmul, convolution, attention) in a step. */
+typedef struct ll_program_work {
+    double model;  /* of the model: what is made again for the gradient does not count */
+    double loops;  /* as ops' loops count them */
+    double made;   /* as kernels make them: Winograd's are fewer */
+    double padded; /* of loops, in padding of convolutions */
+} ll_program_work;
+ll_program_work ll_program_flops(const ll_program *p);
+
 typedef struct ll_memory_kinds {
     size_t parameters, state,
         batch;        /* state: moments, statistics, constants; batch: data and scalars */

@@ -106,18 +106,13 @@ static void gather(ll_session *s, int steps, ll_bench_report *out)
 {
     const ll_program *p = s->p;
     const double *seconds = ll_exec_seconds(s->e);
+    out->work = ll_program_flops(p);
     for (int i = 0; i < p->n_instr; i++) {
         const ll_instr *x = &p->instrs[i];
         int times = ll_program_times(p, i);
         const ll_op *op = ll_op_find(x->op); /* NULL: a wait */
         ll_work work = op ? op->work : LL_WORK_COLLECTIVE;
-        if (work == LL_WORK_PRODUCT || work == LL_WORK_CONVOLUTION || work == LL_WORK_ATTENTION) {
-            out->flops += x->done * times;
-            out->loop_flops += x->flops * times;
-            out->padded += x->padded * times;
-        }
-        if (op && !x->again) out->model_flops += op->model * x->flops * times;
-        if (!seconds) continue;
+        if (!seconds) break;
         double took = seconds[i] / steps;
         add_line(out->lines, &out->n_line, LL_BENCH_LINES, x->op, x, took, times);
         add_line(out->classes, &out->n_class, LL_BENCH_CLASSES, ll_work_name(work), x, took, times);

@@ -1,6 +1,7 @@
 /* bench.h: how fast a training step is, and where its time goes. */
 #pragma once
 #include "ir/op.h"
+#include "program/program.h"
 #include "train/run.h"
 
 typedef struct ll_bench_line { /* instructions of one op or kind of work, together; or one alone */
@@ -16,20 +17,18 @@ typedef struct ll_bench_report {
     double step_s, best_s, q1_s, q3_s; /* median, least, quartiles */
     double cpu_s;  /* the least time that a step took of one thread, where there is one; else 0 */
     double cool_s; /* on a device: the median of as long before, when it was cooler */
-    double flops; /* of products (matmul, convolution, attention) in a step, as kernels make them */
-    double loop_flops, padded; /* as ops' loops count them; and of these in convolutions' padding */
-    const char *tiles;         /* of matrix products on a CPU; NULL: on a device */
+    ll_program_work work;
+    const char *tiles;  /* of matrix products on a CPU; NULL: on a device */
     double gemm_gflops; /* a product of 768 cubed, measured in the same run; on a device: 0 */
     double first_loss, last_loss;
     double start_s; /* from the process's start to the end of the first step */
     size_t bytes;   /* planned */
     size_t aside;   /* and of what is laid aside, which is elsewhere */
     /* Of a device: */
-    char device[128];   /* its name; "": this process's threads */
-    double model_flops; /* of a step: what is made anew for the gradient does not count */
-    double peak;        /* FLOP/s, as asked for or as the maker states; 0: not known */
-    size_t used_bytes;  /* of its memory, since before the program was opened: with libraries */
-    int n_launch;       /* in a step of one micro-batch */
+    char device[128];  /* its name; "": this process's threads */
+    double peak;       /* FLOP/s, as asked for or as the maker states; 0: not known */
+    size_t used_bytes; /* of its memory, since before the program was opened: with libraries */
+    int n_launch;      /* in a step of one micro-batch */
     ll_bench_line lines[LL_BENCH_LINES]; /* most seconds first */
     int n_line;
     ll_bench_line tops[LL_BENCH_TOPS]; /* the longest instructions, longest first */

@@ -153,7 +153,12 @@ static ll_err run(trainer *t)
     ll_trainer_doing(t, "what comes before the first step");
     TRY(ll_trainer_plan_memory(t));
     t->flops = t->s->p->flops;
+    const ll_program_work work = ll_program_flops(t->s->p);
+    t->model = work.model;
+    t->made = work.made;
     TRY(ll_ranks_sum(t->comm, &t->flops));
+    TRY(ll_ranks_sum(t->comm, &t->model));
+    TRY(ll_ranks_sum(t->comm, &t->made));
     t->report->parameters = ll_session_parameters(t->s);
     t->report->steps = t->report->first = t->first;
     t->report->val = (ll_score){NAN, NAN, 0};

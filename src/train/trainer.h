@@ -50,7 +50,8 @@ typedef struct ll_train_start {
 typedef struct ll_train_step {
     int64_t step, steps; /* step: 1 for the first */
     double loss, grad_norm, lr, seconds;
-    double samples_per_s, tokens_per_s, gflops; /* tokens_per_s 0 for images */
+    double samples_per_s, tokens_per_s;  /* tokens_per_s 0 for images */
+    double gflops, made_gflops;          /* of products: the model's, and as kernels make them */
     int64_t gradient_bytes, dense_bytes; /* sent by rank 0 of compressed gradients, and those that
                                           * f32 takes; 0: none are compressed */
     double waited;     /* of seconds, those that rank 0 spent waiting for collectives */

@@ -47,6 +47,7 @@ typedef struct trainer {
     double *times, *losses;          /* [RECENT], of step i at (i - first) % RECENT */
     double began;
     double flops;        /* of a step, all ranks together */
+    double model, made;  /* of products: the model's, and as kernels make them */
     int folder;          /* open and locked; -1: not yet */
     bool goes_on;        /* from a state of before */
     bool in_memory;      /* which memory alone has, not the disk */

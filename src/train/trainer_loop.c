@@ -158,7 +158,8 @@ static ll_err take_step(trainer *t, int64_t step, ll_train_step *s)
                          seconds,
                          batch / seconds,
                          info->kind == LL_TOKENS ? batch * (double)info->seq / seconds : 0,
-                         1e-9 * t->flops / seconds,
+                         1e-9 * t->model / seconds,
+                         1e-9 * t->made / seconds,
                          0,
                          0,
                          t->s->e->waited - waited,
@@ -181,6 +182,7 @@ static void tell_rate(trainer *t, ll_train_step *s, int64_t steps)
     s->samples_per_s *= ratio;
     s->tokens_per_s *= ratio;
     s->gflops *= ratio;
+    s->made_gflops *= ratio;
 }
 
 /* Step `done` is over, and one of this rank's was the last before. */

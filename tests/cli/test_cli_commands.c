@@ -398,7 +398,7 @@ static void bench_prints_its_keys(void **state)
 {
     static const char *const keys[] = {
         "step_ms", "samples_per_s", "tokens_per_s", "gflops", "percent_of_gemm_peak",
-        "mfu",     "peak_bytes",    "batch",        "threads"};
+        "mfu",     "hfu",           "peak_bytes",   "batch",  "threads"};
     json_t *j = prints_json(*state, "bench step gpt --json --seconds 0.05 --threads 1 --batch 2 "
                                     "--set model.layers=1 --set model.width=32 --set model.heads=2 "
                                     "--set model.seq=16 --set model.vocab=50");
@@ -411,6 +411,29 @@ static void bench_prints_its_keys(void **state)
     assert_true(fabs(samples - 2e3 / ms) < 1e-6 * samples);
     assert_true(fabs(json_num(j, "tokens_per_s") - 16 * samples) < 1e-5 * samples);
     assert_true(json_num(j, "loss_last") < json_num(j, "loss_first"));
+    json_decref(j);
+}
+
+/* The model's FLOPs and those that kernels make: convolutions that make fewer, and a net that makes
+ * activations again. */
+static void flops_of_the_model(void **state)
+{
+    static const char *const runs[] = {"bench step lenet5 --batch 4 --set train.conv=fast",
+                                       "bench step lenet5 --batch 4 --set parallel.recompute=full"};
+    for (int again = 0; again < 2; again++) {
+        char line[256];
+        snprintf(line, sizeof line, "%s --json --seconds 0.05 --threads 1", runs[again]);
+        json_t *j = prints_json(*state, line);
+        double model = json_num(j, "model_flops"), made = json_num(j, "flops_done"),
+               loops = json_num(j, "flops_of_loops");
+        assert_true(again ? model < loops : model == loops && made < model);
+        assert_true(fabs(json_num(j, "mfu") * made / (json_num(j, "hfu") * model) - 1) < 1e-6);
+        json_decref(j);
+    }
+    json_t *j = prints_json(*state, "plan lenet5 --cluster dgx-h100 --ranks 2 --json --set "
+                                    "parallel.recompute=full");
+    const json_t *best = json_array_get(json_object_get(j, "plans"), 0);
+    assert_true(json_num(best, "hardware_percent_of_peak") > json_num(best, "percent_of_peak"));
     json_decref(j);
 }
 
@@ -448,6 +471,7 @@ static void plans(void **state)
                                        "step_s",
                                        "model_flops_per_rank",
                                        "percent_of_peak",
+                                       "hardware_percent_of_peak",
                                        "bytes_per_rank",
                                        "bytes_by_kind",
                                        "tokens_per_s",
@@ -506,6 +530,7 @@ int main(void)
         IN_FOLDER(counts_parameters),
         IN_FOLDER(lists_data),
         IN_FOLDER(bench_prints_its_keys),
+        IN_FOLDER(flops_of_the_model),
         IN_FOLDER(every_command_has_help),
         IN_FOLDER(plans),
     };
