@@ -244,15 +244,6 @@ static void print_text(const ll_plan_opts *o, const ll_tries *s, int top)
     print_lines(r, b);
 }
 
-/* Was it said on the command line? */
-static bool is_said(const ll_words *set, const char *key)
-{
-    size_t n = strlen(key);
-    for (int i = 0; i < set->n; i++)
-        if (!strncmp(set->v[i], key, n) && set->v[i][n] == '=') return true;
-    return false;
-}
-
 ll_err ll_plan_graph(const ll_plan_opts *o, const ll_run *r, const ll_cluster *c)
 {
     LL_OWN(ll_arena) arena = ll_arena_new();
@@ -273,11 +264,10 @@ ll_err ll_plan_graph(const ll_plan_opts *o, const ll_run *r, const ll_cluster *c
     CHECK(!o->mesh || m.n_rank == o->ranks, LL_E_ARG,
           "--mesh %s is of %d ranks, and --ranks is %lld", o->mesh, m.n_rank, (long long)o->ranks);
     static const char *const unread[] = {"parallel.schedule", "parallel.virtual_stages",
-                                         "parallel.stages", "parallel.compress", "train.offload"};
-    for (size_t i = 0; i < sizeof unread / sizeof *unread; i++)
-        CHECK(!is_said(&o->set, unread[i]), LL_E_ARG,
-              "%s: plans of models that are compiled do not take it; leave it out", unread[i]);
-    bool zero = r->parallel.zero > 0 || is_said(&o->set, "parallel.zero");
+                                         "parallel.stages",   "parallel.compress",
+                                         "train.offload",     NULL};
+    TRY(ll_plan_refuse(&o->set, unread, "models that are compiled"));
+    bool zero = r->parallel.zero > 0 || ll_plan_said(&o->set, "parallel.zero");
     warn_of_cores(o, c);
     if (o->mesh)
         ll_tries_mesh(&s, o->mesh, (int)r->parallel.zero);

@@ -78,28 +78,23 @@ static ll_err ask_mesh(const char *text, ll_search *s)
 static ll_err ask_settings(const ll_words *set, const ll_run *r, ll_search *s)
 {
     static const char *const unread[] = {
-        "train.lora",        "train.base",        "train.memory",
-        "parallel.compress", "train.offload",     "parallel.stages",
-        "parallel.layouts",  "train.micro_batch", "parallel.post_validation"};
-    for (int i = 0; i < set->n; i++) {
-        const char *w = set->v[i], *eq = strchr(w, '=');
-        size_t n = eq ? (size_t)(eq - w) : strlen(w);
-        for (size_t k = 0; k < sizeof unread / sizeof *unread; k++)
-            CHECK(strlen(unread[k]) != n || strncmp(w, unread[k], n), LL_E_ARG,
-                  "%s: plans of transformers on a cluster do not take it; leave it out", unread[k]);
-        if (!strncmp(w, "parallel.zero=", n + 1)) s->zero = (int)r->parallel.zero;
-        if (!strncmp(w, "parallel.virtual_stages=", n + 1))
-            s->virtual_stages = (double)r->parallel.virtual_stages;
-        if (!strncmp(w, "parallel.schedule=", n + 1)) {
-            s->schedule = r->parallel.schedule;
-            CHECK(strstr(" 1f1b interleaved zb-h1 zb-h2 ", s->schedule), LL_E_ARG,
-                  "parallel.schedule=%s: plans know 1f1b, interleaved, zb-h1 and zb-h2",
-                  s->schedule);
-        }
-        if (strncmp(w, "parallel.recompute=", n + 1)) continue;
-        bool none = !strcmp(eq + 1, "none");
-        CHECK(none || !strcmp(eq + 1, "full"), LL_E_ARG,
-              "parallel.recompute=%s: plans know none and full", eq + 1);
+        "train.lora",       "train.base",        "train.memory",
+        "train.offload",    "train.micro_batch", "parallel.compress",
+        "parallel.stages",  "parallel.layouts",  "parallel.post_validation",
+        "parallel.overlap", "parallel.sequence", NULL};
+    const ll_run_parallel *p = &r->parallel;
+    TRY(ll_plan_refuse(set, unread, "transformers on a cluster"));
+    if (ll_plan_said(set, "parallel.zero")) s->zero = (int)p->zero;
+    if (ll_plan_said(set, "parallel.virtual_stages")) s->virtual_stages = (int)p->virtual_stages;
+    if (ll_plan_said(set, "parallel.schedule")) {
+        s->schedule = p->schedule;
+        CHECK(strstr(" 1f1b interleaved zb-h1 zb-h2 ", s->schedule), LL_E_ARG,
+              "parallel.schedule=%s: plans know 1f1b, interleaved, zb-h1 and zb-h2", s->schedule);
+    }
+    if (ll_plan_said(set, "parallel.recompute")) {
+        bool none = !strcmp(p->recompute, "none");
+        CHECK(none || !strcmp(p->recompute, "full"), LL_E_ARG,
+              "parallel.recompute=%s: plans know none and full", p->recompute);
         s->remake = none ? LL_REMAKE_NONE : LL_REMAKE_FULL;
     }
     CHECK(!r->parallel.exact, LL_E_ARG,

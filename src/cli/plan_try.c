@@ -159,7 +159,9 @@ static bool try_way(ll_tries *s, const ll_recipe *w, ll_tried *o)
     size_t bytes;
     if (ll_mesh_parse(w->mesh, &m) != LL_OK ||
         ll_recipe_compile(s->run, s->g, w, 1, &p, &bytes) != LL_OK) {
-        snprintf(s->trouble, sizeof s->trouble, "%s: %s", w->mesh, ll_error_message());
+        bool named = !strncmp(ll_error_message(), w->mesh, strlen(w->mesh));
+        snprintf(s->trouble, sizeof s->trouble, "%s%s%s", named ? "" : w->mesh, named ? "" : ": ",
+                 ll_error_message());
         s->left_out++;
         return false;
     }

@@ -18,6 +18,17 @@ static bool allowed(double asked, double v)
     return asked <= 0 || asked == v;
 }
 
+/* What is asked for, or powers of two up to what is worth a thought. */
+static double first(double asked)
+{
+    return asked > 0 ? asked : 1;
+}
+
+static double last(double asked, double most)
+{
+    return asked > 0 ? asked : most;
+}
+
 const char *ll_how_mesh(const ll_how *h, char out[LL_HOW_TEXT])
 {
     const struct {
@@ -160,14 +171,13 @@ ll_err ll_plan_search(const ll_search *s, ll_arena *arena, ll_found *out)
     walk w = {.s = s, .arena = arena, .out = out};
     *out = (ll_found){0};
     CHECK(s->ranks >= 1 && s->batch >= 1, LL_E_ARG, "want ranks and a batch");
-    for (double t = 1; t <= s->ranks && t <= s->cluster->node.chips; t *= 2)
+    double chips = s->cluster->node.chips, parts = fmin(16, fmax(1, s->model->seq / 2048));
+    for (double t = first(s->tensor); t <= last(s->tensor, fmin(s->ranks, chips)); t *= 2)
         for (double p = 1; p <= fmin(64, s->ranks / t) && p <= s->model->layers; p++)
-            for (double c = 1; c <= 16 && c * 2048 <= fmax(2048, s->model->seq); c *= 2) {
+            for (double c = first(s->context); c <= last(s->context, parts); c *= 2) {
                 double d = s->ranks / (t * p * c);
                 if (d != floor(d) || fmod(s->model->heads, t) != 0) continue;
-                if (!allowed(s->tensor, t) || !allowed(s->pipe, p) || !allowed(s->context, c) ||
-                    !allowed(s->data, d))
-                    continue;
+                if (!allowed(s->pipe, p) || !allowed(s->data, d)) continue;
                 TRY(try_mesh(&w, (ll_how){.data = d,
                                           .tensor = t,
                                           .pipe = p,

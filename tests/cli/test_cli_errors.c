@@ -57,6 +57,11 @@ static void command_line(void **state)
             "parallel.schedule");
     refuses(f, 1, "plan s.yaml --cluster h200 --ranks 2 -s parallel.recompute=selective", "full");
     refuses(f, 1, "plan s.yaml --cluster h200 --ranks 2 -s parallel.schedule=gpipe", "zb-h2");
+    refuses(f, 1, "plan s.yaml --cluster h200 --ranks 2 -s parallel.sequence=rows",
+            "parallel.sequence: plans of transformers on a cluster do not take it");
+    refuses(f, 1, "plan p.yaml --cluster h200 --ranks 2 --mesh width=2",
+            "no mesh of 2 ranks: width=2: nothing in mlp");            /* and not width=2: twice */
+    must(f, "plan s.yaml --cluster h200 --ranks 3 --mesh sequence=3"); /* as train */
     refuses(f, 1, "generate x --draft-tokens 2", "--draft-tokens is of --draft");
     refuses(f, 1, "verify mlp --seed 7", "--seed is of --fuzz", "train.seed=7");
     refuses(f, 1, "import . --out x --names n.txt", "--names");
