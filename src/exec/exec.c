@@ -372,7 +372,7 @@ static void trace(ll_exec *e, ll_trace_row row, const char *name, const char *ki
     ll_trace_add(e->trace, &x);
 }
 
-static ll_err check_finite(const ll_exec *e, const ll_instr *x)
+static ll_err check_finite(ll_exec *e, const ll_instr *x)
 {
     for (int o = 0; o < x->n_out; o++) {
         const ll_type *t = &e->p->slots[x->out[o]].type;
@@ -380,6 +380,7 @@ static ll_err check_finite(const ll_exec *e, const ll_instr *x)
         const void *data = e->machine->view(e, x->out[o]);
         for (int64_t i = 0, n = ll_numel(&t->shape); i < n; i++) {
             double v = ll_load(data, t->dtype, i);
+            if (!isfinite(v)) e->bad = x;
             CHECK(isfinite(v), LL_E_NUMERIC, "%s (%s) gives %g at element %lld of result %d",
                   x->name, x->op, v, (long long)i, o);
         }

@@ -4,8 +4,12 @@
  * loss or gradient that is not finite stops the step before parameters change; the step is then
  * run again node by node on the same data to name the first op that went wrong. */
 #include "exec/session.h"
+#include "program/memory.h"
 
 #include <math.h>
+#include <stdio.h>
+
+enum { CULPRIT_TEXT = 300 };
 
 static size_t whole_bytes(const ll_slot *x)
 {
@@ -139,8 +143,30 @@ static ll_err run_until_bad(const ll_session *s, ll_exec *e)
     return ll_exec_run_checked(e, LL_REPORT, s->step);
 }
 
+/* What of the model an instruction is of, where its own name does not say: exact sums and
+ * expansions make many of one op. */
+static void tell_origin(const ll_graph *g, const ll_program *p, const ll_instr *x,
+                        char out[CULPRIT_TEXT])
+{
+    for (int i = 0; i < g->n_node && x->at > 0; i++) {
+        const ll_node *n = &g->nodes[i];
+        if (n->of.at != x->at || n->of.phase != LL_FORWARD) continue;
+        const char *result = NULL;
+        for (int k = 0; k < g->n_result; k++)
+            if (ll_value_of(g, ll_alias_root(g, g->results[k].value, 1))->node == i)
+                result = g->results[k].name;
+        if (strcmp(n->name, x->name))
+            snprintf(out, CULPRIT_TEXT, ", made for %s%s%s", n->name,
+                     result ? ", which gives " : "", result ? result : "");
+        return;
+    }
+    for (int k = 0; k < x->n_in; k++)
+        if (p->slots[x->in[k]].gradient_of)
+            snprintf(out, CULPRIT_TEXT, ", of the gradient of %s", p->slots[x->in[k]].gradient_of);
+}
+
 /* The step once more, node by node, in the memory of the one that failed where it fits. */
-static ll_err run_again(ll_session *s, const ll_program *p)
+static ll_err run_again(ll_session *s, const ll_program *p, char origin[CULPRIT_TEXT])
 {
     ll_exec *e;
     ll_exec_opts o = ll_session_exec_opts(s);
@@ -149,6 +175,7 @@ static ll_err run_again(ll_session *s, const ll_program *p)
     TRY(ll_exec_open(p, &o, &e));
     ll_err rc = copy_inputs(s, e, p);
     if (rc == LL_OK) rc = run_until_bad(s, e);
+    if (e->bad) tell_origin(s->g, p, e->bad, origin);
     ll_exec_close(e);
     return rc;
 }
@@ -157,15 +184,16 @@ static ll_err run_again(ll_session *s, const ll_program *p)
 static ll_err find_culprit(ll_session *s, const char *what, double value)
 {
     ll_program *p = NULL;
+    char origin[CULPRIT_TEXT] = "";
     ll_err rc = ll_session_lower(s, true, &p);
-    if (rc == LL_OK) rc = run_again(s, p);
+    if (rc == LL_OK) rc = run_again(s, p, origin);
     ll_program_free(p);
     if (rc == LL_E_COMM) return rc;
     const char *found = rc == LL_OK          ? "every single op is finite when run again by itself"
                         : rc == LL_E_NUMERIC ? "the first op that went wrong: "
                                              : "which op went wrong could not be found out: ";
-    FAIL(LL_E_NUMERIC, "step %llu: %s is %g; %s%s", (unsigned long long)s->step + 1, what, value,
-         found, rc == LL_OK ? "" : ll_error_message());
+    FAIL(LL_E_NUMERIC, "step %llu: %s is %g; %s%s%s", (unsigned long long)s->step + 1, what, value,
+         found, rc == LL_OK ? "" : ll_error_message(), origin);
 }
 
 /* A result that is not finite; NULL: none. */

@@ -74,12 +74,13 @@ struct ll_exec { /* a program bound to a machine's memory */
     bool profiling;
     ll_trace *trace; /* NULL: nothing is traced */
     ll_acting acting;
-    ll_comm *comm;   /* of the team; NULL: alone */
-    int n_in_flight; /* collectives through comm/ */
-    int head;        /* of a pipeline: instructions before the first backward pass */
-    bool hollow;     /* kernels are left out: what others wait for is sent, whatever it holds */
-    double waited;   /* seconds, in waits */
-    char *room;      /* scratch of collectives under way */
+    ll_comm *comm;       /* of the team; NULL: alone */
+    const ll_instr *bad; /* found by a look at every result: the first that is not finite */
+    int n_in_flight;     /* collectives through comm/ */
+    int head;            /* of a pipeline: instructions before the first backward pass */
+    bool hollow;         /* kernels are left out: what others wait for is sent, whatever it holds */
+    double waited;       /* seconds, in waits */
+    char *room;          /* scratch of collectives under way */
     size_t room_bytes;
     int n_launch;       /* in a step of one micro-batch */
     size_t extra_bytes; /* of the machine's memory, besides the slab */

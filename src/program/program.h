@@ -47,6 +47,7 @@ typedef struct ll_instr {
     ll_collective collective;   /* of a start: what it is; of several operands: a bundle */
     ll_aside_kind aside;        /* of a start: copies to what lies aside, or from it */
     bool compressed;            /* of a start: its sums may go through a codec */
+    int at;                     /* the declared node that it is made for (ll_origin) */
     bool again;                 /* of activations that are made a second time */
     bool last;                  /* of the micro-batches, runs in the last alone */
     bool wait;                  /* the result of instruction `pair` has come after it */

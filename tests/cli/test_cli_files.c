@@ -123,6 +123,10 @@ static void loss_is_no_number(void **state)
     refuses(folder, 1, "train r.yaml --out out --set train.optimizer=sgd --set train.lr=1e6",
             "not a finite number: step ", "the first op that went wrong: ", "(matmul) gives",
             "train.lr (it was 1e+06)", "train.clip");
+    refuses(folder, 1, /* where many ops are made of one, the one that was declared */
+            "train r.yaml --out exact --exact --set train.optimizer=sgd --set train.lr=1e6",
+            "the first op that went wrong: cast (cast) gives",
+            ", made for scale, which gives loss;");
     char *text = read_whole(tmpdir_path(state, "out/metrics.jsonl"), NULL), *rest = NULL;
     for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest))
         json_decref(json_of(line)); /* no NaN stands there */
