@@ -23,5 +23,9 @@ typedef struct ll_candidate {
     float logit;
     int32_t token;
 } ll_candidate;
-/* Draw number i: of seed, stream and i alone. room: [vocab]. */
-int32_t ll_draw(const ll_draw_from *from, const ll_draw_opts *s, int64_t i, ll_candidate *room);
+typedef struct ll_draw_room { /* [vocab] each */
+    float *logits;
+    ll_candidate *heap;
+} ll_draw_room;
+/* Draw number i: of seed, stream and i alone. */
+int32_t ll_draw(const ll_draw_from *from, const ll_draw_opts *s, int64_t i, ll_draw_room *room);

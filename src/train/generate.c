@@ -36,7 +36,7 @@ struct ll_generator {
     int32_t *at, *last, *x; /* one behind the other, as ranks are told of them */
     int64_t *fresh;         /* of each, how many tokens a run reads */
     float *logits, *made;   /* [batch, vocab]; of one run, of guesses [batch, step, vocab] */
-    ll_candidate *heap;
+    ll_draw_room room;
     sequence *of;
     ll_arena *arena;
 };
@@ -224,7 +224,8 @@ ll_err ll_generator_open(const ll_run *r, const ll_generator_opts *o, ll_generat
     g->fresh = LL_NEW_ARRAY(a, int64_t, g->batch);
     g->logits = LL_NEW_ARRAY(a, float, n);
     g->made = LL_NEW_ARRAY(a, float, n *(g->step[2] ? g->step[2] : 1));
-    g->heap = LL_NEW_ARRAY(a, ll_candidate, g->vocab);
+    g->room.logits = LL_NEW_ARRAY(a, float, g->vocab);
+    g->room.heap = LL_NEW_ARRAY(a, ll_candidate, g->vocab);
     g->of = LL_NEW_ARRAY(a, sequence, g->batch);
     return LL_HAND(out, g);
 }
@@ -275,6 +276,10 @@ size_t ll_generator_bytes(const ll_generator *g)
 
 static ll_err check_finite(const float *x, int64_t n)
 {
+    float none = 0; /* times 0, others are NaN */
+#pragma omp simd reduction(+ : none)
+    for (int64_t i = 0; i < n; i++) none += x[i] * 0;
+    if (none == 0) return LL_OK;
     for (int64_t i = 0; i < n; i++)
         CHECK(isfinite(x[i]), LL_E_NUMERIC,
               "the model's numbers are not finite: the logit of token %lld is %g (its weights are "
@@ -577,5 +582,5 @@ int32_t ll_generator_draw(ll_generator *g, int64_t sequence_of, const ll_draw_op
     const sequence *s = &g->of[sequence_of];
     ll_draw_from from = {ll_generator_logits(g, sequence_of), g->vocab, s->tokens + s->start,
                          s->n - s->start};
-    return ll_draw(&from, how, i, g->heap);
+    return ll_draw(&from, how, i, &g->room);
 }
