@@ -24,15 +24,17 @@ enum { STRETCH = 256 }; /* elements summed in f32 */
 static ll_vec load_some(const float *x, int64_t n, float fill)
 {
     ll_vec v = ll_vec_all(fill);
+    if (n == LL_LANES) return ll_vec_at(x);
     memcpy(&v, x, (size_t)n * sizeof(float));
     return v;
 }
 
-static float vec_total(ll_vec v)
+static void store_some(float *y, int64_t n, ll_vec v)
 {
-    float sum = 0;
-    for (int i = 0; i < LL_LANES; i++) sum += v[i];
-    return sum;
+    if (n == LL_LANES)
+        ll_vec_to(y, v);
+    else
+        memcpy(y, &v, (size_t)n * sizeof(float));
 }
 
 float ll_row_top(const float *x, int64_t n)
@@ -48,9 +50,14 @@ float ll_row_top(const float *x, int64_t n)
     for (; i + LL_LANES <= n; i += LL_LANES) a = ll_vec_max(ll_vec_at(x + i), a);
     if (i < n) b = ll_vec_max(load_some(x + i, n - i, -INFINITY), b);
     a = ll_vec_max(ll_vec_max(a, b), ll_vec_max(c, d));
-    float top = -INFINITY;
-    for (int k = 0; k < LL_LANES; k++) top = a[k] > top ? a[k] : top;
-    return top;
+    ll_quad part[LL_VECTOR / 16];
+    memcpy(part, &a, sizeof part);
+    float top[LL_QUAD];
+    for (int k = 0; k < LL_QUAD; k++) {
+        top[k] = part[0][k];
+        for (int j = 1; j < LL_VECTOR / 16; j++) top[k] = fmaxf(top[k], part[j][k]);
+    }
+    return fmaxf(fmaxf(top[0], top[1]), fmaxf(top[2], top[3]));
 }
 
 /* One stretch; y is NULL where the sum alone is wanted. */
@@ -68,10 +75,10 @@ static inline float exp_stretch(const float *x, float top, float *y, int64_t n)
     for (; i < n; i += LL_LANES) {
         int64_t m = n - i < LL_LANES ? n - i : LL_LANES;
         ll_vec e = ll_vec_exp(load_some(x + i, m, -INFINITY) - top);
-        if (y) memcpy(y + i, &e, (size_t)m * sizeof(float));
+        if (y) store_some(y + i, m, e);
         sum += e;
     }
-    return vec_total(sum + more);
+    return ll_vec_total(sum + more);
 }
 
 double ll_row_exp(const float *x, float top, float *y, int64_t n)
@@ -118,8 +125,8 @@ static void stretch_moments(const float *x, float from, int64_t n, double *total
         s[0] += d;
         q[0] += d * d;
     }
-    *total += (double)vec_total((s[0] + s[1]) + (s[2] + s[3]));
-    *square += (double)vec_total((q[0] + q[1]) + (q[2] + q[3]));
+    *total += (double)ll_vec_total((s[0] + s[1]) + (s[2] + s[3]));
+    *square += (double)ll_vec_total((q[0] + q[1]) + (q[2] + q[3]));
 }
 
 /* The first sum makes a guess; what is left of the sum about it makes it exact. */
@@ -165,8 +172,8 @@ void ll_row_dots(const float *g, const float *gain, const float *x, float mean, 
             a[0] += u;
             b[0] += u * (load_some(x + i, m, mean) - mean);
         }
-        *plain += (double)vec_total((a[0] + a[1]) + (a[2] + a[3]));
-        *weighed += (double)vec_total((b[0] + b[1]) + (b[2] + b[3]));
+        *plain += (double)ll_vec_total((a[0] + a[1]) + (a[2] + a[3]));
+        *weighed += (double)ll_vec_total((b[0] + b[1]) + (b[2] + b[3]));
     }
 }
 

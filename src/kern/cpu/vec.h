@@ -4,6 +4,8 @@
 #pragma once
 #include "kern/cpu/real.h"
 
+#include <string.h>
+
 #if defined(__AVX512F__)
 enum { LL_VECTOR = 64 };
 #elif defined(__AVX__)
@@ -51,6 +53,26 @@ LL_INLINE void ll_quad_transpose(ll_quad v[LL_QUAD])
     v[1] = __builtin_shufflevector(a, b, 2, 3, 6, 7);
     v[2] = __builtin_shufflevector(c, d, 0, 1, 4, 5);
     v[3] = __builtin_shufflevector(c, d, 2, 3, 6, 7);
+#endif
+}
+
+/* Sums of a vector's quads, and of all of it. */
+LL_INLINE ll_quad ll_vec_fold(ll_vec v)
+{
+    enum { QUADS = LL_VECTOR / 16 };
+    ll_quad part[QUADS];
+    memcpy(part, &v, sizeof part);
+    for (int half = QUADS / 2; half; half /= 2)
+        for (int i = 0; i < half; i++) part[i] += part[half + i];
+    return part[0];
+}
+LL_INLINE ll_real ll_vec_total(ll_vec v)
+{
+    ll_quad q = ll_vec_fold(v);
+#ifdef LL_REAL_F64
+    return q[0] + q[1];
+#else
+    return (q[0] + q[2]) + (q[1] + q[3]);
 #endif
 }
 
