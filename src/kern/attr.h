@@ -263,6 +263,16 @@ typedef struct ll_packed_attr {
     int64_t bits, rows;
 } ll_packed_attr;
 
+/* Several of one x, and what surrounds them (fuse/packed_several.c). */
+enum { LL_PACKED_NONE, LL_PACKED_GATE, LL_PACKED_ADD, LL_N_PACKED };
+typedef struct ll_packed_several_attr {
+    int64_t bits, act, rows, rows1, rows2;
+} ll_packed_several_attr;
+static inline int64_t ll_packed_rows(const ll_packed_several_attr *a, int i)
+{
+    return i == 0 ? a->rows : i == 1 ? a->rows1 : a->rows2;
+}
+
 /* Products with weights in blocks (blocks.h): loops, "btk_,nk_->btn" or "btn,nk_->btk_". */
 typedef struct ll_blocked_attr {
     char spec[LL_SPEC_MAX];

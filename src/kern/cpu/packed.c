@@ -2,9 +2,11 @@
  * weights are multiplied with them as whole numbers, several rows, and several of x, at once: each
  * weight is read once for so many. With AVX-512 VNNI four blocks are one register. A result has the
  * same bits whatever is made beside it. */
+#include "base/num.h"
 #include "kern/attr.h"
 #include "kern/cpu/row.h"
 #include "kern/cpu/vec.h"
+#include "kern/cpu/vecmath.h"
 
 #include <math.h>
 #include <string.h>
@@ -15,8 +17,8 @@
 #include <immintrin.h>
 #endif
 
-ll_kernel packed_matmul_cpu;
-ll_scratch packed_matmul_cpu_scratch;
+ll_kernel packed_matmul_cpu, packed_several_cpu;
+ll_scratch packed_matmul_cpu_scratch, packed_several_cpu_scratch;
 
 #if defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512VL__)
 #define WIDE 1
@@ -346,12 +348,11 @@ LL_INLINE void rows_of(const job *j, int64_t from, int64_t to, bool four)
 #endif
 
 /* Pieces of rows that stay in the cache while all of x goes by. */
-static void some_rows(const void *given, int64_t from, int64_t to)
+static void rows_from(const job *j, int64_t from, int64_t to)
 {
-    const job *j = (const job *)given;
     int64_t step = j->m > 1 ? 32 : to - from;
     for (; from < to; from += step) {
-        int64_t end = from + step < to ? from + step : to;
+        int64_t end = ll_min64(from + step, to);
         if (j->bits == 4)
             rows_of(j, from, end, true);
         else
@@ -359,36 +360,129 @@ static void some_rows(const void *given, int64_t from, int64_t to)
     }
 }
 
-static job job_of(const ll_kcall *c)
+/* Products with one x. */
+typedef struct several {
+    job of[3];
+    int n;
+    int64_t act;
+    const float *more;
+} several;
+
+/* What is made of results [from, to) of each row of x. */
+static void act_on(const several *p, int64_t from, int64_t to)
 {
-    const ll_packed_attr *a = (const ll_packed_attr *)c->attr;
-    const ll_shape *s = &c->in[2].shape;
-    job j = {.rows = 1, .blocks = 1, .bits = a->bits};
-    for (int d = 0; d < s->n; d++) *(d < a->rows ? &j.rows : &j.blocks) *= s->d[d];
-    j.m = j.rows ? ll_numel(&c->out[0].shape) / j.rows : 0;
+    const job *last = &p->of[p->n - 1];
+    for (int64_t col = 0; col < last->m; col++) {
+        bool gate = p->act == LL_PACKED_GATE;
+        const float *x = (gate ? p->of[0].y : p->more) + col * last->rows;
+        float *y = last->y + col * last->rows;
+        if (gate) {
+#pragma omp simd
+            for (int64_t i = from; i < to; i++) y[i] *= ll_siluf(x[i]);
+        } else {
+#pragma omp simd
+            for (int64_t i = from; i < to; i++) y[i] += x[i];
+        }
+    }
+}
+
+/* Rows of one matrix after another; those of a gate beside each other. */
+static void some_rows(const void *given, int64_t from, int64_t to)
+{
+    const several *p = (const several *)given;
+    int64_t first = 0;
+    for (int i = 0; i < p->n; i++) {
+        int64_t rows = p->of[i].rows, a = ll_max64(from - first, 0);
+        rows_from(&p->of[i], a, ll_min64(to - first, rows));
+        if (p->act != LL_PACKED_GATE) first += rows;
+    }
+    if (p->act != LL_PACKED_NONE) act_on(p, from, to);
+}
+
+/* Loops of weights, whose scales are given. */
+static job job_of(const ll_kcall *c, const ll_shape *scale, int64_t bits, int64_t dims,
+                  const ll_tensor *out)
+{
+    job j = {.rows = 1, .blocks = 1, .bits = bits, .y = (float *)out->data};
+    for (int d = 0; d < scale->n; d++) *(d < dims ? &j.rows : &j.blocks) *= scale->d[d];
+    j.m = j.rows ? ll_numel(&out->shape) / j.rows : 0;
+    j.x = (const float *)c->in[0].data;
     return j;
+}
+
+static void set_weights(job *j, const ll_tensor *in)
+{
+    j->q = (const uint8_t *)in[0].data;
+    j->scale = (const uint16_t *)in[1].data;
+    j->least = j->bits == 4 ? (const uint16_t *)in[2].data : NULL;
+}
+
+/* Of x that is rounded. */
+static size_t room_of(const job *j)
+{
+    return (size_t)(j->m * groups_of(j) * GROUP) * (32 + 2 * sizeof(float) + MORE);
+}
+
+static void run(const ll_kcall *c, several *p)
+{
+    job *j = p->of;
+    int64_t n = j->m * groups_of(j), rows = p->act == LL_PACKED_GATE ? j->rows : 0, all = 0;
+    j->k = (int8_t *)c->scratch;
+    j->more = (int32_t *)(j->k + n * GROUP * 32);
+    j->d = (float *)((char *)j->more + n * GROUP * MORE);
+    j->sum = j->d + n * GROUP;
+    for (int i = 0; i < p->n; i++) {
+        job *k = &p->of[i];
+        k->k = j->k, k->more = j->more, k->d = j->d, k->sum = j->sum;
+        all += k->rows;
+    }
+    ll_in_parts(ll_team(c, n * GROUP * 32), n, round_groups, j);
+    ll_in_parts(ll_team(c, n * GROUP * 32 * all), rows ? rows : all, some_rows, p);
 }
 
 size_t packed_matmul_cpu_scratch(const ll_kcall *c)
 {
-    job j = job_of(c);
-    return (size_t)(j.m * groups_of(&j) * GROUP) * (32 + 2 * sizeof(float) + MORE);
+    const ll_packed_attr *a = (const ll_packed_attr *)c->attr;
+    job j = job_of(c, &c->in[2].shape, a->bits, a->rows, &c->out[0]);
+    return room_of(&j);
 }
 
 ll_err packed_matmul_cpu(const ll_kcall *c)
 {
-    job j = job_of(c);
-    int64_t n = j.m * groups_of(&j);
-    j.x = (const float *)c->in[0].data;
-    j.q = (const uint8_t *)c->in[1].data;
-    j.scale = (const uint16_t *)c->in[2].data;
-    j.least = c->n_in > 3 ? (const uint16_t *)c->in[3].data : NULL;
-    j.k = (int8_t *)c->scratch;
-    j.more = (int32_t *)(j.k + n * GROUP * 32);
-    j.d = (float *)((char *)j.more + n * GROUP * MORE);
-    j.sum = j.d + n * GROUP;
-    j.y = (float *)c->out[0].data;
-    ll_in_parts(ll_team(c, n * GROUP * 32), n, round_groups, &j);
-    ll_in_parts(ll_team(c, n * GROUP * 32 * j.rows), j.rows, some_rows, &j);
+    const ll_packed_attr *a = (const ll_packed_attr *)c->attr;
+    several p = {.n = 1, .act = LL_PACKED_NONE};
+    p.of[0] = job_of(c, &c->in[2].shape, a->bits, a->rows, &c->out[0]);
+    set_weights(&p.of[0], c->in + 1);
+    run(c, &p);
+    return LL_OK;
+}
+
+static several several_of(const ll_kcall *c)
+{
+    const ll_packed_several_attr *a = (const ll_packed_several_attr *)c->attr;
+    int each = a->bits == 4 ? 3 : 2;
+    several p = {.n = a->act == LL_PACKED_GATE ? 2 : c->n_out, .act = a->act};
+    for (int i = 0; i < p.n; i++) {
+        const ll_tensor *w = &c->in[1 + i * each];
+        p.of[i] =
+            job_of(c, &w[1].shape, a->bits, ll_packed_rows(a, i), &c->out[i < c->n_out ? i : 0]);
+        set_weights(&p.of[i], w);
+    }
+    if (a->act == LL_PACKED_ADD) p.more = (const float *)c->in[c->n_in - 1].data;
+    return p;
+}
+
+size_t packed_several_cpu_scratch(const ll_kcall *c)
+{
+    several p = several_of(c);
+    bool gate = p.act == LL_PACKED_GATE;
+    return room_of(p.of) + (gate ? (size_t)(p.of->m * p.of->rows) * sizeof(float) : 0);
+}
+
+ll_err packed_several_cpu(const ll_kcall *c)
+{
+    several p = several_of(c);
+    if (p.act == LL_PACKED_GATE) p.of[0].y = (float *)((char *)c->scratch + room_of(p.of));
+    run(c, &p);
     return LL_OK;
 }

@@ -7,20 +7,26 @@
 
 ll_kernel rmsnorm_cpu, rmsnorm_dx_cpu, rmsnorm_dw_cpu;
 
-ll_err rmsnorm_cpu(const ll_kcall *c)
+static void some_rows(const void *given, int64_t from, int64_t to)
 {
+    const ll_kcall *c = (const ll_kcall *)given;
     const float *x = (const float *)c->in[0].data, *gain = (const float *)c->in[1].data;
     float *y = (float *)c->out[0].data, *rstds = (float *)c->out[1].data;
     double eps = ((const ll_norm_attr *)c->attr)->eps;
-    int64_t rows = ll_rows(&c->in[0]), n = ll_cols(&c->in[0]);
-#pragma omp parallel for num_threads(ll_team(c, rows *n * 4)) schedule(static)
-    for (int64_t r = 0; r < rows; r++) {
-        const float *from = x + r * n;
-        float rstd = (float)(1 / sqrt(ll_row_square(from, n) / (double)n + eps));
+    int64_t n = ll_cols(&c->in[0]);
+    for (int64_t r = from; r < to; r++) {
+        const float *row = x + r * n;
+        float rstd = (float)(1 / sqrt(ll_row_square(row, n) / (double)n + eps));
 #pragma omp simd
-        for (int64_t j = 0; j < n; j++) y[r * n + j] = from[j] * rstd * gain[j];
+        for (int64_t j = 0; j < n; j++) y[r * n + j] = row[j] * rstd * gain[j];
         rstds[r] = rstd;
     }
+}
+
+ll_err rmsnorm_cpu(const ll_kcall *c)
+{
+    int64_t rows = ll_rows(&c->in[0]);
+    ll_in_parts(ll_team(c, rows * ll_cols(&c->in[0]) * 4), rows, some_rows, c);
     return LL_OK;
 }
 

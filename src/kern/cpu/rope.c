@@ -1,19 +1,24 @@
 /* rope.c: rotary positions of f32. A thread takes times; sines of some pairs are made once, and
- * used for all samples and heads. */
+ * used for all samples and heads. The last few stay: all layers turn by the same, and where a
+ * sequence goes on by one token, sines take longer than turning. */
 #include "kern/attr.h"
 #include "kern/cpu/row.h"
+#include "kern/cpu/vec.h"
 
 #include <math.h>
 
 ll_kernel rope_cpu;
 
-enum { PAIRS = 64 };
+enum { PAIRS = 64, KEPT = 16 };
 
 typedef struct turn {
+    double base; /* 0: none yet */
+    int64_t place, from, n, d, back;
     float cosine[PAIRS], sine[PAIRS];
 } turn;
 
-static void turn_row(const turn *r, const float *x, float *y, int64_t n, int64_t step, int64_t to)
+LL_INLINE void turn_row(const turn *r, const float *x, float *y, int64_t n, int64_t step,
+                        int64_t to)
 {
 #pragma omp simd
     for (int64_t i = 0; i < n; i++) {
@@ -23,19 +28,27 @@ static void turn_row(const turn *r, const float *x, float *y, int64_t n, int64_t
     }
 }
 
-static void turn_of(const ll_rope_attr *a, int64_t place, int64_t from, int64_t n, int64_t d,
-                    turn *r)
+/* Of pairs from, from + 1 ..., n of them, of row `place`. */
+static const turn *turn_of(const ll_rope_attr *a, int64_t place, int64_t from, int64_t n, int64_t d)
 {
+    static _Thread_local turn kept[KEPT];
+    turn *r = &kept[(uint64_t)(place + from / PAIRS) % KEPT];
+    if (r->base == a->base && r->place == place && r->from == from && r->n == n && r->d == d &&
+        r->back == a->back)
+        return r;
+    *r = (turn){a->base, place, from, n, d, a->back};
     for (int64_t i = 0; i < n; i++) {
         double by = pow(a->base, -2 * (double)(from + i) / (double)d);
-        double angle = (double)(a->at + place) * by;
+        double angle = (double)place * by;
         r->cosine[i] = (float)cos(angle);
         r->sine[i] = (float)(a->back ? -sin(angle) : sin(angle));
     }
+    return r;
 }
 
-ll_err rope_cpu(const ll_kcall *c)
+static void some_times(const void *given, int64_t first, int64_t end)
 {
+    const ll_kcall *c = (const ll_kcall *)given;
     const ll_rope_attr *a = (const ll_rope_attr *)c->attr;
     const ll_shape *s = &c->in[0].shape;
     int64_t d = s->d[s->n - 1], half = d / 2, step = a->interleaved ? 2 : 1;
@@ -43,18 +56,27 @@ ll_err rope_cpu(const ll_kcall *c)
     const float *x = (const float *)c->in[0].data;
     const int32_t *place = c->n_in > 1 ? (const int32_t *)c->in[1].data : NULL;
     float *y = (float *)c->out[0].data;
-#pragma omp parallel for num_threads(ll_team(c, ll_numel(s))) schedule(static)
-    for (int64_t t = 0; t < times; t++)
+    for (int64_t t = first; t < end; t++)
         for (int64_t from = 0; from < half; from += PAIRS) {
-            turn r;
+            const turn *r = NULL;
             int64_t n = half - from < PAIRS ? half - from : PAIRS;
             for (int64_t b = 0; b < s->d[0]; b++) {
-                if (!b || place) turn_of(a, place ? place[b * times + t] : t, from, n, d, &r);
+                if (!b || place)
+                    r = turn_of(a, a->at + (place ? place[b * times + t] : t), from, n, d);
                 for (int64_t h = 0; h < heads; h++) {
                     int64_t at = ((b * times + t) * heads + h) * d + from * step;
-                    turn_row(&r, x + at, y + at, n, step, a->interleaved ? 1 : half);
+                    if (a->interleaved)
+                        turn_row(r, x + at, y + at, n, 2, 1);
+                    else
+                        turn_row(r, x + at, y + at, n, 1, half);
                 }
             }
         }
+}
+
+ll_err rope_cpu(const ll_kcall *c)
+{
+    const ll_shape *s = &c->in[0].shape;
+    ll_in_parts(ll_team(c, ll_numel(s)), s->d[1], some_times, c);
     return LL_OK;
 }
