@@ -20,7 +20,8 @@
 ll_kernel packed_matmul_cpu, packed_several_cpu;
 ll_scratch packed_matmul_cpu_scratch, packed_several_cpu_scratch;
 
-#if defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512VL__)
+#if defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512VL__) &&                   \
+    defined(__AVX512DQ__)
 #define WIDE 1
 enum { GROUP = 4, MORE = 16 }; /* blocks of a register; bytes of `more` for each */
 #else
@@ -39,34 +40,6 @@ typedef struct job {
     float *d, *sum, *y;
 } job;
 
-static void round_block(const float *x, int8_t *k, float *d, float *sum)
-{
-    int all = 0;
-#ifdef WIDE
-    __m512 v[2] = {_mm512_loadu_ps(x), _mm512_loadu_ps(x + 16)};
-    float top = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(v[0]), _mm512_abs_ps(v[1]))), by;
-#else
-    float top = 0, by;
-    for (int i = 0; i < 32; i++) top = fabsf(x[i]) > top ? fabsf(x[i]) : top;
-#endif
-    *d = top / 127;
-    by = *d > 0 ? 1 / *d : 0;
-#ifdef WIDE
-    EACH (h, 2) {
-        __m512i w = _mm512_cvtps_epi32(_mm512_mul_ps(v[h], _mm512_set1_ps(by)));
-        _mm_storeu_si128((__m128i *)(k + 16 * h), _mm512_cvtepi32_epi8(w));
-        all += _mm512_reduce_add_epi32(w);
-    }
-#else
-    for (int i = 0; i < 32; i++) {
-        float w = rintf(x[i] * by);
-        k[i] = (int8_t)w;
-        all += (int)w;
-    }
-#endif
-    *sum = *d * (float)all;
-}
-
 #if defined(WIDE)
 /* Groups of four blocks of x lie as weights of 4 bits do: the first halves of all four, then the
  * second ones. What is behind the last block is 0. Products are of an unsigned number and one of x:
@@ -76,26 +49,54 @@ static int64_t groups_of(const job *j)
     return (j->blocks + 3) / 4;
 }
 
+/* The largest of each of four vectors. */
+LL_INLINE __m128 tops_of(const __m512 v[4])
+{
+    __m128 q[4];
+    EACH (u, 4) {
+        __m256 half = _mm256_max_ps(_mm512_castps512_ps256(v[u]), _mm512_extractf32x8_ps(v[u], 1));
+        q[u] = _mm_max_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+    }
+    _MM_TRANSPOSE4_PS(q[0], q[1], q[2], q[3]);
+    return _mm_max_ps(_mm_max_ps(q[0], q[1]), _mm_max_ps(q[2], q[3]));
+}
+
+/* Four sums of four, which lie one behind another. */
+LL_INLINE __m128i fours_of(__m512i v)
+{
+    const __m512i first = _mm512_set_epi32(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 12, 8, 4, 0);
+    v = _mm512_add_epi32(v, _mm512_shuffle_epi32(v, 0x4e));
+    v = _mm512_add_epi32(v, _mm512_shuffle_epi32(v, 0xb1));
+    return _mm512_castsi512_si128(_mm512_permutexvar_epi32(first, v));
+}
+
 static void round_group(const job *j, int64_t col, int64_t g)
 {
-    const __m512i up = _mm512_set1_epi8((char)0x80);
-    const int64_t at = col * groups_of(j) + g;
+    const __m512i one = _mm512_set1_epi8(1);
+    const int64_t at = col * groups_of(j) + g, left = j->blocks - 4 * g;
     int8_t *k = j->k + at * 128;
-    if (4 * g + 4 > j->blocks) memset(k, 0, 128);
+    __m512 v[4][2], top[4];
     EACH (u, 4) {
-        int64_t b = 4 * g + u;
-        int8_t whole[32];
-        j->d[4 * at + u] = j->sum[4 * at + u] = 0;
-        if (b >= j->blocks) continue;
-        round_block(j->x + (col * j->blocks + b) * 32, whole, &j->d[4 * at + u],
-                    &j->sum[4 * at + u]);
-        memcpy(k + 16 * u, whole, 16);
-        memcpy(k + 64 + 16 * u, whole + 16, 16);
+        const float *x = j->x + (col * j->blocks + 4 * g + u) * 32;
+        EACH (h, 2) v[u][h] = u < left ? _mm512_loadu_ps(x + 16 * h) : _mm512_setzero_ps();
+        top[u] = _mm512_max_ps(_mm512_abs_ps(v[u][0]), _mm512_abs_ps(v[u][1]));
     }
-    if (j->bits == 4) return;
-    __m512i all = _mm512_dpbusd_epi32(_mm512_setzero_si512(), up, _mm512_loadu_si512(k));
-    all = _mm512_dpbusd_epi32(all, up, _mm512_loadu_si512(k + 64));
-    _mm512_storeu_si512(j->more + at * 16, _mm512_sub_epi32(_mm512_setzero_si512(), all));
+    __m128 d = _mm_div_ps(tops_of(top), _mm_set1_ps(127)), zero = _mm_setzero_ps();
+    __m128 by = _mm_maskz_div_ps(_mm_cmp_ps_mask(d, zero, _CMP_GT_OQ), _mm_set1_ps(1), d);
+    EACH (u, 4) {
+        __m512 times = _mm512_permutexvar_ps(_mm512_set1_epi32(u), _mm512_castps128_ps512(by));
+        EACH (h, 2) {
+            __m512i w = _mm512_cvtps_epi32(_mm512_mul_ps(v[u][h], times));
+            _mm_storeu_si128((__m128i *)(k + 64 * h + 16 * u), _mm512_cvtepi32_epi8(w));
+        }
+    }
+    __m512i all = _mm512_setzero_si512();
+    EACH (h, 2) all = _mm512_dpbusd_epi32(all, one, _mm512_loadu_si512(k + 64 * h));
+    _mm_storeu_ps(j->d + 4 * at, d);
+    _mm_storeu_ps(j->sum + 4 * at, _mm_mul_ps(d, _mm_cvtepi32_ps(fours_of(all))));
+    if (j->bits == 8) /* 128 times */
+        _mm512_storeu_si512(j->more + at * 16,
+                            _mm512_sub_epi32(_mm512_setzero_si512(), _mm512_slli_epi32(all, 7)));
 }
 
 static void round_groups(const void *given, int64_t from, int64_t to)
@@ -142,12 +143,43 @@ LL_INLINE void halves_at(const uint8_t *q, int n, bool four, __m512i w[2])
     w[1] = _mm512_xor_si512(_mm512_shuffle_i64x2(a, b, 0xdd), up);
 }
 
+/* Four lanes for each of four blocks, from block `at` of 16 on. */
+LL_INLINE __m512i lanes_of(int at)
+{
+    const __m512i each = _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
+    return _mm512_add_epi32(each, _mm512_set1_epi32(at));
+}
+
+/* What group `of` of x and weights give, times their scales. */
+LL_INLINE __m512 group_sum(const job *j, int64_t of, const __m512i w[2], bool four, __m512 scale,
+                           __m512 acc)
+{
+    const int8_t *k = j->k + of * 128;
+    __m512i sum = four ? _mm512_setzero_si512() : _mm512_loadu_si512(j->more + of * 16);
+    sum = _mm512_dpbusd_epi32(sum, w[0], _mm512_loadu_si512(k));
+    sum = _mm512_dpbusd_epi32(sum, w[1], _mm512_loadu_si512(k + 64));
+    return _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), scale, acc);
+}
+
+LL_INLINE const uint8_t *weights_of(const job *j, int64_t row, int64_t g, bool four)
+{
+    return j->q + (row * j->blocks + 4 * g) * (four ? 16 : 32);
+}
+
+/* To the first cache or, of 8 bits, the second, which has room for more lines that are under way:
+ * these products wait for memory alone. */
+LL_INLINE void fetch(const uint8_t *q, bool four)
+{
+    if (four) __builtin_prefetch(q + AHEAD);
+    if (!four) __builtin_prefetch(q + 2 * AHEAD, 0, 2);
+    if (!four) __builtin_prefetch(q + 2 * AHEAD + 64, 0, 2);
+}
+
 /* Group g, of n blocks, of R rows from `row` on and C of x from `col` on. */
 LL_INLINE void group_of(const job *j, int64_t row, int64_t col, int64_t g, int n, int R, int C,
                         bool four, __m512 acc[4][4])
 {
-    const __m512i each = _mm512_set_epi32(3, 3, 3, 3, 2, 2, 2, 2, 1, 1, 1, 1, 0, 0, 0, 0);
-    const int64_t bytes = four ? 16 : 32;
+    const __m512i each = lanes_of(0);
     __m512 d[4];
     EACH (c, C) {
         const float *of = j->d + ((col + c) * groups_of(j) + g) * 4;
@@ -159,20 +191,49 @@ LL_INLINE void group_of(const job *j, int64_t row, int64_t col, int64_t g, int n
                              : _mm_maskz_loadu_epi16((__mmask8)((1 << n) - 1), j->scale + at);
         __m512 s = _mm512_permutexvar_ps(each, _mm512_castps128_ps512(_mm_cvtph_ps(f16)));
         __m512i w[2];
-        halves_at(j->q + at * bytes, n, four, w);
-        if (C == 1) {
-            __builtin_prefetch(j->q + at * bytes + AHEAD);
-            if (!four) __builtin_prefetch(j->q + at * bytes + AHEAD + 64);
-        }
-        EACH (c, C) {
-            int64_t of = (col + c) * groups_of(j) + g;
-            const int8_t *k = j->k + of * 128;
-            __m512i sum = four ? _mm512_setzero_si512() : _mm512_loadu_si512(j->more + of * 16);
-            sum = _mm512_dpbusd_epi32(sum, w[0], _mm512_loadu_si512(k));
-            sum = _mm512_dpbusd_epi32(sum, w[1], _mm512_loadu_si512(k + 64));
-            acc[r][c] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), _mm512_mul_ps(s, d[c]), acc[r][c]);
-        }
+        halves_at(weights_of(j, row + r, g, four), n, four, w);
+        if (C == 1) fetch(weights_of(j, row + r, g, four), four);
+        EACH (c, C)
+            acc[r][c] = group_sum(j, (col + c) * groups_of(j) + g, w, four, _mm512_mul_ps(s, d[c]),
+                                  acc[r][c]);
     }
+}
+
+/* 16 blocks of one x, of which every weight is read from memory: their scales are made at once. */
+LL_INLINE void sixteen_of(const job *j, int64_t row, int64_t col, int64_t g, int R, bool four,
+                          __m512 acc[4][4])
+{
+    const int64_t of = col * groups_of(j) + g;
+    __m512 d = _mm512_loadu_ps(j->d + 4 * of), scale[4];
+    EACH (r, R) {
+        const uint16_t *s = j->scale + (row + r) * j->blocks + 4 * g;
+        scale[r] = _mm512_mul_ps(_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)s)), d);
+    }
+    EACH (k, 4)
+        EACH (r, R) {
+            const uint8_t *q = weights_of(j, row + r, g + k, four);
+            __m512i w[2];
+            halves_at(q, 4, four, w);
+            fetch(q, four);
+            acc[r][0] = group_sum(j, of + k, w, four,
+                                  _mm512_permutexvar_ps(lanes_of(4 * k), scale[r]), acc[r][0]);
+        }
+}
+
+/* Sums of R vectors, each in the order of _mm512_reduce_add_ps. */
+LL_INLINE void totals_of(const __m512 *v, int R, float *y)
+{
+    __m128 q[4];
+    if (R < 4) {
+        EACH (r, R) y[r] = _mm512_reduce_add_ps(v[r]);
+        return;
+    }
+    EACH (r, 4) {
+        __m256 half = _mm256_add_ps(_mm512_castps512_ps256(v[r]), _mm512_extractf32x8_ps(v[r], 1));
+        q[r] = _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+    }
+    _MM_TRANSPOSE4_PS(q[0], q[1], q[2], q[3]);
+    _mm_storeu_ps(y, _mm_add_ps(_mm_add_ps(q[0], q[2]), _mm_add_ps(q[1], q[3])));
 }
 
 LL_INLINE void tile(const job *j, int64_t row, int64_t col, int R, int C, bool four)
@@ -181,8 +242,19 @@ LL_INLINE void tile(const job *j, int64_t row, int64_t col, int R, int C, bool f
     int64_t g = 0;
     EACH (r, R)
         EACH (c, C) acc[r][c] = four ? low_of(j, row + r, col + c) : _mm512_setzero_ps();
+    for (; C == 1 && 4 * g + 16 <= j->blocks; g += 4) sixteen_of(j, row, col, g, R, four, acc);
     for (; 4 * g + 4 <= j->blocks; g++) group_of(j, row, col, g, 4, R, C, four, acc);
-    if (4 * g < j->blocks) group_of(j, row, col, g, (int)(j->blocks - 4 * g), R, C, four, acc);
+    switch (j->blocks - 4 * g) {
+    case 3: group_of(j, row, col, g, 3, R, C, four, acc); break;
+    case 2: group_of(j, row, col, g, 2, R, C, four, acc); break;
+    case 1: group_of(j, row, col, g, 1, R, C, four, acc); break;
+    }
+    if (C == 1) {
+        __m512 all[4];
+        EACH (r, R) all[r] = acc[r][0];
+        totals_of(all, R, j->y + col * j->rows + row);
+        return;
+    }
     EACH (r, R)
         EACH (c, C) j->y[(col + c) * j->rows + row + r] = _mm512_reduce_add_ps(acc[r][c]);
 }
@@ -190,7 +262,8 @@ LL_INLINE void tile(const job *j, int64_t row, int64_t col, int R, int C, bool f
 LL_INLINE void columns_of(const job *j, int64_t from, int64_t to, int64_t col, int C, bool four)
 {
     int64_t row = from;
-    for (; row + 4 <= to; row += 4) tile(j, row, col, 4, C, four);
+    const int R = C > 1 || four ? 4 : 2;
+    for (; row + R <= to; row += R) tile(j, row, col, R, C, four);
     for (; row < to; row++) tile(j, row, col, 1, C, four);
 }
 
@@ -245,6 +318,21 @@ LL_INLINE floats4 halves4(const uint16_t *p)
 static int64_t groups_of(const job *j)
 {
     return j->blocks;
+}
+
+static void round_block(const float *x, int8_t *k, float *d, float *sum)
+{
+    float top = 0;
+    int all = 0;
+    for (int i = 0; i < 32; i++) top = fabsf(x[i]) > top ? fabsf(x[i]) : top;
+    *d = top / 127;
+    float by = *d > 0 ? 1 / *d : 0;
+    for (int i = 0; i < 32; i++) {
+        float w = rintf(x[i] * by);
+        k[i] = (int8_t)w;
+        all += (int)w;
+    }
+    *sum = *d * (float)all;
 }
 
 static void round_groups(const void *given, int64_t from, int64_t to)
