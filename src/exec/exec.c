@@ -6,6 +6,7 @@
 #include "comm/job.h"
 #include "exec/acting.h"
 #include "exec/exec.h"
+#include "kern/cpu/crew.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -465,6 +466,57 @@ static int32_t place_of(const ll_program *p, int i)
     return a->micro * STAGES + (a->kind == LL_ACT_F ? a->stage : STAGES - 1 - a->stage);
 }
 
+/* Once over a range of instructions. */
+typedef struct sweep {
+    ll_exec *e;
+    int from, to; /* of them all; of a crew's stretch */
+    int micro, times;
+    uint64_t step;
+    bool checked, own; /* own: but for what is late */
+    culprit bad;
+    ll_err rc;
+} sweep;
+
+static ll_err run_at(sweep *r, int i)
+{
+    ll_bound *b = &r->e->instrs[i];
+    const ll_program *p = r->e->p;
+    if (b->instr->last && r->micro < r->times - 1) return LL_OK;
+    if (r->own && b->late) return LL_OK;
+    if (!p->unrolled) b->call.micro = r->micro;
+    b->call.step = r->step - b->instr->before;
+    ll_err rc = run_one(r->e, i, r->checked && r->bad.at == INT32_MAX);
+    if (rc != LL_E_NUMERIC) return rc;
+    r->bad.at = p->unrolled ? place_of(p, i) : r->micro * p->n_instr + i;
+    snprintf(r->bad.message, sizeof r->bad.message, "%s", ll_error_message());
+    return LL_OK;
+}
+
+static void run_stretch(void *given)
+{
+    sweep *r = (sweep *)given;
+    r->rc = LL_OK;
+    for (int i = r->from; i < r->to && r->rc == LL_OK; i++) r->rc = run_at(r, i);
+}
+
+/* Stretches of kernels that work in parts are one crew's. */
+static ll_err run_sweep(sweep *r)
+{
+    int end = r->to;
+    for (int i = r->from; i < end; i = r->to) {
+        int n = 0;
+        while (i + n < end && r->e->p->instrs[i + n].kernel.parts) n++;
+        r->from = i;
+        r->to = n ? i + n : i + 1;
+        if (n > 1)
+            ll_crew(r->e->p->threads, run_stretch, r);
+        else
+            run_stretch(r);
+        TRY(r->rc);
+    }
+    return LL_OK;
+}
+
 /* Instructions from..to of a section: all of it, or a part. own: but for what is late. */
 static ll_err run_range(ll_exec *e, int section, int from, int to, uint64_t step, bool checked,
                         bool own)
@@ -472,9 +524,10 @@ static ll_err run_range(ll_exec *e, int section, int from, int to, uint64_t step
     static const char *const names[] = {"micro-batches", "report", "update"};
     double start = e->trace ? ll_now() : 0;
     const ll_program *p = e->p;
-    culprit bad = {.at = INT32_MAX};
     bool first = from == (section ? p->end[section - 1] : 0), last = to == p->end[section];
     int times = section == LL_MICRO ? ll_program_rounds(p) : 1;
+    sweep r = {.e = e, .times = times, .step = step, .checked = checked, .own = own};
+    r.bad.at = INT32_MAX;
     if (section == LL_MICRO && first) TRY(wait_all(e));
     if (section == LL_MICRO && first) TRY(ll_exec_begin(e, step));
     bool acts = e->trace && p->pipe && section == LL_MICRO && (checked || !e->machine->run);
@@ -485,24 +538,15 @@ static ll_err run_range(ll_exec *e, int section, int from, int to, uint64_t step
             TRY(e->machine->run(e, section, m, step));
             continue;
         }
-        for (int i = from; i < to; i++) {
-            if (e->instrs[i].instr->last && m < times - 1) continue;
-            if (own && e->instrs[i].late) continue;
-            if (!p->unrolled) e->instrs[i].call.micro = m;
-            e->instrs[i].call.step = step - e->instrs[i].instr->before;
-            ll_err rc = run_one(e, i, checked && bad.at == INT32_MAX);
-            if (rc != LL_E_NUMERIC) TRY(rc);
-            if (rc == LL_OK) continue;
-            bad.at = p->unrolled ? place_of(p, i) : m * p->n_instr + i;
-            snprintf(bad.message, sizeof bad.message, "%s", ll_error_message());
-        }
+        r.from = from, r.to = to, r.micro = m;
+        TRY(run_sweep(&r));
     }
     if (section == LL_REPORT && e->machine->end) TRY(e->machine->end(e));
     if (acts && last) ll_acting_end(e);
     if (e->trace) trace(e, LL_TRACE_STEP, names[section], NULL, start);
     if (e->trace && p->pipe && section != LL_MICRO)
         trace(e, LL_TRACE_PIPE, names[section], NULL, start);
-    return checked ? tell(e, &bad) : LL_OK;
+    return checked ? tell(e, &r.bad) : LL_OK;
 }
 
 static ll_err run_section(ll_exec *e, int section, uint64_t step, bool checked)

@@ -81,7 +81,7 @@ static const ll_attr_field attrs[] = {{"chain", LL_A_FUSED, 0, 0}, {0}};
     {                                                                                              \
         .name = "fused" #count, .work = LL_WORK_CHAIN, .n_in = -1, .n_out = count,                 \
         .attr_size = sizeof(ll_fused_attr), .attrs = attrs, .infer = infer, .cost = cost,          \
-        .no_grad = true, .ref = fused_ref, .cpu = LL_KERNEL(.run = fused_cpu),                     \
+        .no_grad = true, .ref = fused_ref, .cpu = LL_KERNEL(.run = fused_cpu, .parts = true),      \
         .cuda = LL_GPU(fused_cuda), .trials = {TRIAL(out)},                                        \
     }
 static const ll_op ops[LL_FUSE_OUT] = {

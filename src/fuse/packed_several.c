@@ -140,7 +140,8 @@ static double cost(const void *attr, const ll_loops *l)
     LL_ATTRS(ll_packed_several_attr, bits, act, rows, rows1, rows2),                               \
     .whole = "abcdefghijklmnopqrstuvwxyz", .loops = loops, .infer = infer, .expand = expand,       \
     .no_grad = true, .cost = cost,                                                                 \
-    .cpu = LL_KERNEL(.run = packed_several_cpu, .scratch = packed_several_cpu_scratch)
+    .cpu =                                                                                         \
+        LL_KERNEL(.run = packed_several_cpu, .scratch = packed_several_cpu_scratch, .parts = true)
 static const ll_op ops[3] = {
     {SEVERAL(1),
      .trials = {"f32[2,3,32], u8[5,3,32], f16[5,3], u8[5,3,32], f16[5,3] {bits=8, act=1, rows=1, "

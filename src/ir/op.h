@@ -244,7 +244,7 @@ struct ll_op {
 /* The plain loops are the CPU's too. */
 #define LL_PLAIN_OP(fn, kind, operands, results)                                                   \
     .name = #fn, .work = LL_WORK_##kind, .n_in = operands, .n_out = results, .ref = fn##_ref,      \
-    .cpu = LL_KERNEL(.run = fn##_ref), .cuda = LL_GPU(fn##_cuda)
+    .cpu = LL_KERNEL(.run = fn##_ref, .parts = true), .cuda = LL_GPU(fn##_cuda)
 
 const ll_op *ll_op_find(const char *name); /* NULL: none */
 /* All ops, sorted by file and then as listed; ends with NULL. */

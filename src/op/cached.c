@@ -38,7 +38,7 @@ static ll_err infer(ll_infer *i)
 }
 
 static const ll_op cached_attend = {
-    LL_REF_OP(cached_attend, ATTENTION, 6, 1, .scratch = cached_attend_cpu_scratch),
+    LL_REF_OP(cached_attend, ATTENTION, 6, 1, .scratch = cached_attend_cpu_scratch, .parts = true),
     LL_ATTRS(ll_cached_attr, scale, window),
     .dims = "btngd, btnd, btnd, bsne, bsne, b -> btngd",
     .whole = "tsde",

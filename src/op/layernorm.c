@@ -114,7 +114,7 @@ static void grad(ll_bwd *b)
 }
 
 static const ll_op layernorm = {
-    LL_OP(layernorm, NORM, 3, 3),
+    LL_OP(layernorm, NORM, 3, 3, .parts = true),
     LL_ATTRS(ll_norm_attr, eps),
     .dims = "*c, c, c -> *c, *, *",
     .wide_in = 1u << 1 | 1u << 2,

@@ -41,7 +41,7 @@ static ll_err split(const void *, const ll_loops *l, int loop, ll_range range, c
 }
 
 static const ll_op onehot = {
-    LL_REF_OP(onehot, OTHER, 1, 1),
+    LL_REF_OP(onehot, OTHER, 1, 1, .parts = true),
     LL_ATTRS(ll_onehot_attr, size, from, dtype),
     .dims = "* -> *v",
     .infer = infer,

@@ -26,8 +26,8 @@ LL_EW(X)
 #undef X
 #define LL_EW_OP(fn, fl)                                                                           \
     .name = #fn, .work = LL_WORK_CHAIN, .n_out = 1, .flop = fl, .elementwise = true,               \
-    .ew = LL_EW_##fn, .f64 = true, .ref = fn##_ref, .cpu = LL_KERNEL(.run = fn##_cpu),             \
-    .cuda = LL_GPU(fn##_cuda)
+    .ew = LL_EW_##fn, .f64 = true, .ref = fn##_ref,                                                \
+    .cpu = LL_KERNEL(.run = fn##_cpu, .parts = true), .cuda = LL_GPU(fn##_cuda)
 /* Of one operand, with gradient fn_grad. */
 #define LL_EW_OP1(fn, fl)                                                                          \
     LL_EW_OP(fn, fl), .n_in = 1, .dims = "* -> *", .infer = ll_ew_infer, .grad = fn##_grad

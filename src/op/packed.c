@@ -42,7 +42,7 @@ static ll_err infer(ll_infer *i)
 }
 
 const ll_op ll_op_packed_matmul = {
-    LL_REF_OP(packed_matmul, PRODUCT, 3, 1, .scratch = packed_matmul_cpu_scratch),
+    LL_REF_OP(packed_matmul, PRODUCT, 3, 1, .scratch = packed_matmul_cpu_scratch, .parts = true),
     LL_ATTRS(ll_packed_attr, spec, bits, rows),
     .n_more = 1,
     .model = 1,

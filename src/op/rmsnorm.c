@@ -84,7 +84,7 @@ static void grad(ll_bwd *b)
 }
 
 static const ll_op rmsnorm = {
-    LL_OP(rmsnorm, NORM, 2, 2),
+    LL_OP(rmsnorm, NORM, 2, 2, .parts = true),
     LL_ATTRS(ll_norm_attr, eps),
     .dims = "*c, c -> *c, *",
     .wide_in = 1u << 1,

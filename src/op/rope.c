@@ -42,7 +42,7 @@ static ll_err split(const void *, const ll_loops *l, int loop, ll_range range, c
 static void grad(ll_bwd *b);
 
 static const ll_op rope = {
-    LL_REF_OP(rope, OTHER, 1, 1),
+    LL_REF_OP(rope, OTHER, 1, 1, .parts = true),
     LL_ATTRS(ll_rope_attr, base, at, interleaved, back),
     .n_more = 1,
     .loops = loops,

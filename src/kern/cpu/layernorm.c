@@ -8,16 +8,16 @@
 
 ll_kernel layernorm_cpu, layernorm_dx_cpu, layernorm_dw_cpu;
 
-ll_err layernorm_cpu(const ll_kcall *c)
+static void some_rows(const void *given, int64_t first, int64_t end)
 {
+    const ll_kcall *c = (const ll_kcall *)given;
     const float *x = (const float *)c->in[0].data, *gain = (const float *)c->in[1].data;
     const float *bias = (const float *)c->in[2].data;
     float *y = (float *)c->out[0].data, *means = (float *)c->out[1].data;
     float *rstds = (float *)c->out[2].data;
     double eps = ((const ll_norm_attr *)c->attr)->eps;
-    int64_t rows = ll_rows(&c->in[0]), n = ll_cols(&c->in[0]);
-#pragma omp parallel for num_threads(ll_team(c, rows *n * 4)) schedule(static)
-    for (int64_t r = 0; r < rows; r++) {
+    int64_t n = ll_cols(&c->in[0]);
+    for (int64_t r = first; r < end; r++) {
         const float *from = x + r * n;
         float *to = y + r * n;
         double centre, var;
@@ -28,6 +28,12 @@ ll_err layernorm_cpu(const ll_kcall *c)
         means[r] = mean;
         rstds[r] = rstd;
     }
+}
+
+ll_err layernorm_cpu(const ll_kcall *c)
+{
+    int64_t rows = ll_rows(&c->in[0]);
+    ll_in_parts(ll_team(c, rows * ll_cols(&c->in[0]) * 4), rows, some_rows, c);
     return LL_OK;
 }
 

@@ -7,17 +7,6 @@
 
 #include <math.h>
 
-void ll_in_parts(int threads, int64_t n, ll_part *part, const void *job)
-{
-    int64_t parts = ll_min64(threads, n);
-    if (parts <= 1) {
-        part(job, 0, n);
-        return;
-    }
-#pragma omp parallel for num_threads(threads) schedule(static)
-    for (int64_t t = 0; t < parts; t++) part(job, n * t / parts, n * (t + 1) / parts);
-}
-
 enum { STRETCH = 256 }; /* elements summed in f32 */
 
 /* The first n <= LL_LANES of x, and fill after them. */

@@ -1,0 +1,103 @@
+/* crew.c: work in even parts, one for each thread: in a region of OpenMP's, or by a crew, whose
+ * threads stay in one region for many kernels. A meeting of a crew is a line of memory that the
+ * first writes and the others read, and back: a fifth of what a region takes (bench_threads). */
+#include "kern/cpu/crew.h"
+
+#include "base/num.h"
+#include "kern/cpu/row.h"
+
+#include <omp.h>
+#include <sched.h>
+#include <stdatomic.h>
+
+/* So often a thread looks before it lets others have its core: longer than single threads work
+ * between parts, shorter than a time slice. */
+enum { LOOKS = 1000, LINE = 64 };
+
+typedef struct crew {
+    int threads;
+    bool over;
+    ll_part *part;
+    const void *job;
+    int64_t n, parts;
+    _Alignas(LINE) _Atomic uint32_t given; /* how often there was work */
+    _Alignas(LINE) _Atomic uint32_t done;  /* how often one of the others was through with it */
+} crew;
+
+static _Thread_local crew *led; /* by this thread */
+
+static void wait_for(_Atomic uint32_t *x, uint32_t value)
+{
+    for (int i = 0; atomic_load_explicit(x, memory_order_acquire) != value; i++) {
+        if (i >= LOOKS) sched_yield();
+#if defined(__aarch64__)
+        else
+            __asm__ __volatile__("yield");
+#elif defined(__x86_64__)
+        else
+            __builtin_ia32_pause();
+#endif
+    }
+}
+
+static void make_parts(const crew *c, int number)
+{
+    for (int64_t t = number; t < c->parts; t += c->threads)
+        c->part(c->job, c->n * t / c->parts, c->n * (t + 1) / c->parts);
+}
+
+static void give(crew *c)
+{
+    atomic_fetch_add_explicit(&c->given, 1, memory_order_release);
+}
+
+static void follow(crew *c, int number)
+{
+    for (uint32_t seen = 1;; seen++) {
+        wait_for(&c->given, seen);
+        if (c->over) return;
+        make_parts(c, number);
+        atomic_fetch_add_explicit(&c->done, 1, memory_order_release);
+    }
+}
+
+void ll_crew(int threads, void (*lead)(void *), void *given)
+{
+    if (threads < 2 || omp_in_parallel()) {
+        lead(given);
+        return;
+    }
+    crew c = {0};
+#pragma omp parallel num_threads(threads)
+    if (omp_get_thread_num() > 0)
+        follow(&c, omp_get_thread_num());
+    else {
+        c.threads = omp_get_num_threads();
+        led = &c;
+        lead(given);
+        led = NULL;
+        c.over = true;
+        give(&c);
+    }
+}
+
+void ll_in_parts(int threads, int64_t n, ll_part *part, const void *job)
+{
+    int64_t parts = ll_min64(threads, n);
+    if (parts <= 1) {
+        part(job, 0, n);
+        return;
+    }
+    if (led) {
+        crew *c = led;
+        c->part = part, c->job = job, c->n = n, c->parts = parts;
+        give(c);
+        led = NULL; /* a part has no parts */
+        make_parts(c, 0);
+        led = c;
+        wait_for(&c->done, (uint32_t)(c->threads - 1) * c->given);
+        return;
+    }
+#pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t t = 0; t < parts; t++) part(job, n * t / parts, n * (t + 1) / parts);
+}
