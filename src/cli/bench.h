@@ -2,13 +2,18 @@
 #pragma once
 #include "cli/args.h"
 #include "comm/codec.h"
-#include "tune/tune.h"
+#include "train/bench.h"
 #include "train/scale.h"
+#include "tune/tune.h"
 
 #include <jansson.h>
+#include <stdio.h>
 
 extern const ll_command ll_bench_step_command, ll_bench_comm_command, ll_bench_scale_command,
     ll_bench_consistency_command;
+
+/* Where the time of a run, `all` seconds, goes. */
+void ll_bench_lines(FILE *to, const ll_bench_line *lines, int n, const char *title, double all);
 
 /* ---- bench comm ---- */
 typedef struct ll_comm_bench_opts {

@@ -2,6 +2,7 @@
  * prompts at once: what they were answered so far stays as keys and values (train/generate.h). */
 #include "base/now.h"
 #include "base/text.h"
+#include "cli/bench.h"
 #include "cli/talk.h"
 
 #include <stdio.h>
@@ -13,6 +14,7 @@ typedef struct opts {
     ll_words prompts;
     const char *draft;
     int64_t guesses;
+    bool profile;
 } opts;
 
 static const ll_arg args[] = {
@@ -25,6 +27,7 @@ static const ll_arg args[] = {
     {"--draft", LL_OPT(opts, draft), "RUN_FOLDER",
      "of a smaller model of the same tokens, which guesses what follows: the same text, sooner"},
     {"--draft-tokens", LL_ARG_COUNT, offsetof(opts, guesses), "K", "guesses at once (4)"},
+    {"--profile", LL_OPT(opts, profile), NULL, "where a token's time goes, by op (CPUs)"},
     LL_TALK_ARGS(LL_TALK_PRINTED)};
 
 static json_t *one_json(const ll_talk *t, int64_t i, const char *prompt, const ll_saying *s)
@@ -109,6 +112,18 @@ static ll_err put_prompts(ll_talk *t, char *const *prompts, int64_t n, int64_t *
     return put_sources(t, n);
 }
 
+/* Of the program that takes one token of each, since it had taken `before`; s: all seconds. */
+static void show_profile(const ll_talk *t, uint64_t before, double s)
+{
+    LL_OWN(ll_arena) a = ll_arena_new();
+    ll_bench_report *b = LL_NEW(a, ll_bench_report);
+    const ll_session *one = ll_generator_session(t->g);
+    int runs = (int)(one->step - before);
+    if (!t->profile || !runs) return;
+    ll_bench_gather(one, runs, b);
+    ll_bench_lines(stderr, b->lines, b->n_line, "op, of a token", s / runs);
+}
+
 static ll_err sample(ll_talk *t, char *const *prompts, int64_t n)
 {
     LL_OWN(ll_arena) a = ll_arena_new();
@@ -121,6 +136,9 @@ static ll_err sample(ll_talk *t, char *const *prompts, int64_t n)
     if (stream) printf("%s", prompts[0]);
     double begin = ll_now();
     TRY(ll_generator_run(t->g));
+    ll_session *one = ll_generator_session(t->g);
+    uint64_t before = one->step;
+    if (t->profile) ll_exec_profile(one->e, true);
     double after = ll_now();
     TRY(ll_talk_say(t, s, n, stream));
     double end = ll_now();
@@ -130,6 +148,7 @@ static ll_err sample(ll_talk *t, char *const *prompts, int64_t n)
     fprintf(stderr, "%s%lld tokens read in %.2f s, %.4g/s; %lld drawn in %.2f s, %.4g/s\n",
             t->comm ? "\n" : "", (long long)read, after - begin, (double)read / (after - begin),
             (long long)made, end - after, (double)made / (end - after));
+    show_profile(t, before, end - after);
     if (t->draft)
         fprintf(stderr, "%lld of %lld guesses were right\n", (long long)t->taken,
                 (long long)t->guessed);
@@ -169,7 +188,11 @@ static ll_err run(const void *given)
           sources, n);
     CHECK(!sources || !o->draft, LL_E_ARG, "--source and --draft exclude each other");
     CHECK(o->draft || !o->guesses, LL_E_ARG, "--draft-tokens is of --draft RUN_FOLDER");
+    CHECK(!o->profile || !o->draft, LL_E_ARG, "--profile and --draft exclude each other");
     TRY(ll_talk_begin(&o->talk, &t));
+    CHECK(!o->profile || strcmp(t.run->train.machine, "cuda"), LL_E_ARG,
+          "--profile is of CPUs (-s train.machine=cpu)");
+    t.profile = o->profile;
     its.folder = o->draft;
     its.checkpoint = its.init = NULL;
     its.set = (ll_words){0};

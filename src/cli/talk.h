@@ -61,6 +61,7 @@ typedef struct ll_talk {
     const char *mesh; /* --mesh, or -s parallel.mesh; NULL: neither */
     ll_comm *comm;    /* NULL: this process alone; a draft's is that of whom it guesses for */
     ll_generator *g;
+    bool profile;    /* of what takes one token */
     ll_tokenizer *t; /* NULL: tokens are bytes */
     ll_draw_opts how;
     int64_t vocab, step;

@@ -102,7 +102,7 @@ static int longest_first(const void *a, const void *b)
     return (x->seconds < y->seconds) - (x->seconds > y->seconds);
 }
 
-static void gather(ll_session *s, int steps, ll_bench_report *out)
+void ll_bench_gather(const ll_session *s, int steps, ll_bench_report *out)
 {
     const ll_program *p = s->p;
     const double *seconds = ll_exec_seconds(s->e);
@@ -131,7 +131,7 @@ static ll_err profile_device(ll_session *s, double lr, ll_bench_report *out)
         if (i < 2) ll_exec_profile(s->e, true); /* the first captures */
         TRY(ll_session_run(s, lr));
     }
-    gather(s, STEPS, out);
+    ll_bench_gather(s, STEPS, out);
     ll_exec_profile(s->e, false);
     return LL_OK;
 }
@@ -188,7 +188,7 @@ static ll_err time_steps(ll_session *s, double lr, const ll_bench_opts *o, ll_be
     if (device)
         TRY(profile_device(s, lr, out));
     else
-        gather(s, n, out);
+        ll_bench_gather(s, n, out);
     out->step_s = ll_quantile(times, n, 0.5);
     out->best_s = times[0];
     out->q1_s = ll_quantile(times, n, 0.25);

@@ -46,6 +46,8 @@ typedef struct ll_bench_opts {
 /* Times steps of a finished run's model on random data that stays the same, so the loss must fall:
  * warm-up steps (on a device for `seconds`), then steps until `seconds` have passed, at least 5. */
 ll_err ll_bench_step(const ll_run *r, const ll_bench_opts *opts, ll_bench_report *out);
+/* Lines, tops and classes of a program that was profiled (ll_exec_profile) for so many runs. */
+void ll_bench_gather(const ll_session *s, int runs, ll_bench_report *out);
 /* GFLOP/s of a matrix product of n cubed, of bf16 or f32, on this many threads: the best of a few
  * times. */
 ll_err ll_gemm_peak(int threads, int64_t n, bool bf16, double *gflops);

@@ -577,6 +577,11 @@ const int32_t *ll_generator_tokens(const ll_generator *g, int64_t sequence_of, i
     return g->of[sequence_of].tokens;
 }
 
+ll_session *ll_generator_session(const ll_generator *g)
+{
+    return g->s[0];
+}
+
 int32_t ll_generator_draw(ll_generator *g, int64_t sequence_of, const ll_draw_opts *how, int64_t i)
 {
     const sequence *s = &g->of[sequence_of];

@@ -65,5 +65,8 @@ void ll_generator_back(ll_generator *g, int64_t sequence, int64_t n);
 const float *ll_generator_logits(const ll_generator *g, int64_t sequence);
 const int32_t *ll_generator_tokens(const ll_generator *g, int64_t sequence, int64_t *n);
 
+/* What takes one token of each sequence, to be profiled. */
+ll_session *ll_generator_session(const ll_generator *g);
+
 /* The next token of a sequence, its draw number i: of seed, stream and i alone. */
 int32_t ll_generator_draw(ll_generator *g, int64_t sequence, const ll_draw_opts *s, int64_t i);

@@ -99,6 +99,13 @@ static void generate_text(void **state)
     text = text_of(f, "generate g -p abc -n 0");
     assert_string_equal(text, "abc\n");
     free(text);
+    assert_texts(true, f, "generate g -p a -n 40 --profile", "generate g -p a -n 40");
+    outcome o = succeeds(f, "generate g -p a -n 40 --profile");
+    const char *table = strstr(o.err, "op, of a token\n");
+    assert_non_null(table);
+    assert_non_null(strstr(table, "  cached_attend\n"));
+    outcome_free(&o);
+    refuses(f, 1, "generate g --profile --draft g", "exclude each other");
 }
 
 /* A prompt longer than the window: its end decides, what is before does not. */
