@@ -619,6 +619,9 @@ typedef struct ll_session_opts {
      * summed in any order, which is quicker and gives other bits each time. One rank, or ranks
      * along axis data alone. */
     bool any_order;
+    /* Ranks wait for each other's data where they ask for it: nothing is under way while they
+     * compute, nor between a step's micro-batches and its update. Not along axis pipe. */
+    bool blocking;
     /* Of machine cpu, convolutions: "accurate" (NULL: by sums of products), "fast" (the quickest,
      * as measured on this machine once and kept in the user's cache; some round more), or a solver
      * such as "winograd4", where it fits. And the bytes by which what they work in may raise the

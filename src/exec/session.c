@@ -49,6 +49,7 @@ ll_err ll_session_lower(const ll_session *s, bool no_fuse, ll_program **out)
                                      .ways = s->ways.n ? &s->ways : NULL,
                                      .limited = s->conv.limited,
                                      .workspace = s->conv.workspace,
+                                     .blocking = s->opts.blocking && !s->pipe,
                                      .compress = compressed_axes(s)},
                     out);
 }

@@ -9,6 +9,7 @@
 typedef struct search {
     const ll_program *p;
     int *slots, n; /* that are live */
+    bool *wanted;  /* [instr] of collectives: what it makes is */
 } search;
 
 static bool same_place(const ll_slot *a, const ll_slot *b)
@@ -57,25 +58,31 @@ static ll_err read_by(search *q, const ll_instr *x)
     return LL_OK;
 }
 
-/* Backwards through update and report. */
+/* Backwards through update and report. What a collective makes is there when it was awaited. */
 static ll_err find(search *q)
 {
     const ll_program *p = q->p;
     for (int i = p->end[LL_UPDATE] - 1; i >= p->end[LL_MICRO]; i--) {
         const ll_instr *x = &p->instrs[i];
-        CHECK(!x->collective && !x->wait && !x->aside, LL_E_CONFIG,
-              "the update exchanges %s with other ranks, or lays it aside, and its gradients go to "
-              "a server: use replicas of one rank, and parallel.exchange difference for others",
+        CHECK(!ll_program_copies(p, x), LL_E_CONFIG,
+              "%s is laid aside where updates read it, and gradients go to a server: use "
+              "parallel.exchange difference, or leave train.memory out",
               x->name);
-        bool wanted = write_over(q, x) || i >= p->end[LL_REPORT];
-        if (wanted) TRY(read_by(q, x));
+        bool live = write_over(q, x), wanted = live || i >= p->end[LL_REPORT];
+        CHECK(!live || !x->wait || x->pair >= p->end[LL_MICRO], LL_E_CONFIG,
+              "the gradient of %s is summed beside what follows, and gradients go to a server: use "
+              "another mesh than pipe and data, or parallel.exchange difference",
+              x->name);
+        if (x->wait) q->wanted[x->pair] |= wanted;
+        if (wanted || q->wanted[i]) TRY(read_by(q, x));
     }
     return LL_OK;
 }
 
 ll_err ll_session_made(ll_session *s, int64_t *n)
 {
-    search q = {s->p, LL_NEW_ARRAY(s->arena, int, s->p->n_slot + 1), 0};
+    search q = {s->p, LL_NEW_ARRAY(s->arena, int, s->p->n_slot + 1), 0,
+                LL_NEW_ARRAY(s->arena, bool, s->p->n_instr + 1)};
     TRY(find(&q));
     *n = 0;
     for (int i = 0; i < q.n; i++) {

@@ -14,6 +14,7 @@
  * before a landing, and due comes at a step. */
 #include "train/loose_int.h"
 
+#include "base/crc32c.h"
 #include "base/now.h"
 #include "base/rng.h"
 #include "base/stats.h"
@@ -49,14 +50,11 @@ ll_err ll_loose_open(ll_comm *c, const ll_run *r, ll_loose **out)
                     .rounds = ll_consistency_rounds(&r->parallel.between),
                     .arena = ll_arena_new()};
     ll_err rc = LL_OK;
-    bool open = x->served && is(x->how->server, "open");
-    if (each > 1 && (open || x->rounds))
+    if (each > 1 && x->served && is(x->how->server, "open"))
         rc = RAISE(LL_E_CONFIG,
-                   "%s is of replicas of one rank, and here are %d of %d: set parallel.replicas to "
-                   "%d, or %s",
-                   open ? "parallel.server open (hogwild)" : "a server of gradients (eager)", n,
-                   each, n * each,
-                   open ? "parallel.server sharded" : "parallel.exchange difference (ssp)");
+                   "parallel.server open (hogwild) is of replicas of one rank, and here are %d of "
+                   "%d: set parallel.replicas to %d, or parallel.server sharded",
+                   n, each, n * each);
     TRY(ll_comm_agree(c, rc));
     TRY(ll_comm_split(c, me % each, me, &x->peers));
     return each > 1 ? ll_comm_split(c, me / each, me, &x->mine) : LL_OK;
@@ -183,7 +181,11 @@ ll_err ll_loose_bind(ll_loose *x, ll_session *s)
     const ll_consistency *h = x->how;
     x->s = s;
     TRY(list_items(x));
-    if (x->rounds) TRY(ll_session_made(s, &x->made));
+    if (x->rounds) {
+        TRY(ll_session_made(s, &x->made));
+        uint32_t sum = ll_crc32c(0, s->made, sizeof *s->made * (size_t)s->n_made);
+        TRY(ll_ranks_same(x->peers, sum, "the order of gradients"));
+    }
     x->own = vector(x, x->made > x->all ? x->made : x->all);
     x->mean = vector(x, x->all);
     bool differs = is(h->what, "difference");

@@ -378,13 +378,30 @@ static ll_err enter(ll_server *x)
     return ll_rma_head(x->store, x->h);
 }
 
+/* Before a turn of rounds, its others make updates as the first rank says: ranks of a replica make
+ * them together. */
+static ll_err say_catch_up(ll_server *x)
+{
+    int64_t said = -1 - x->h->round;
+    return ll_ranks_share(x->o.mine, &said, sizeof said);
+}
+
+static ll_err hear_turn(ll_server *x, bool gives, int64_t *turn)
+{
+    for (;;) {
+        TRY(ll_ranks_share(x->o.mine, turn, sizeof *turn));
+        if (*turn >= 0) return LL_OK;
+        TRY(ll_rounds_catch_up(x, -1 - *turn, gives));
+    }
+}
+
 /* A replica's first rank takes the turn; its others follow, each at its own store. */
 static ll_err take_turn(ll_server *x, unsigned what, float *v)
 {
     bool leads = ll_ranks_lead(x->o.mine);
     int64_t turn = 0;
     ll_err rc = LL_OK;
-    if (!leads) TRY(ll_ranks_share(x->o.mine, &turn, sizeof turn));
+    if (!leads) TRY(hear_turn(x, what & LEAVE, &turn));
     if (leads) rc = next_turn(x, &turn);
     if (rc == LL_OK && turn >= 0) rc = ll_server_wait(x, is_turn, turn);
     TRY(rc);
@@ -392,7 +409,9 @@ static ll_err take_turn(ll_server *x, unsigned what, float *v)
     TRY(enter(x));
     while (in_rounds(&x->o) && what & (LEAVE | AWAY) && ll_rounds_full(x, what & LEAVE)) {
         TRY(ll_rma_leave(x->store));
-        TRY(ll_rounds_make_room(x, what & LEAVE));
+        if (leads) TRY(say_catch_up(x));
+        if (leads) TRY(ll_rounds_catch_up(x, x->h->round, what & LEAVE));
+        TRY(ll_rounds_wait(x, what & LEAVE));
         TRY(enter(x));
     }
     turn = x->h->turns;

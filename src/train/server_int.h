@@ -59,12 +59,13 @@ size_t ll_rounds_counters(const ll_server_opts *o); /* of the head, behind at */
 size_t ll_rounds_bytes(const ll_server_opts *o);
 /* Before its turn: v is where others find it. */
 ll_err ll_rounds_lay(ll_server *x, const float *v);
-/* In a turn: what it laid there is in the round; it has gone to a meeting. Both may close it: would
- * that (gives: the first) have to wait? And outside, until it has not. */
+/* In a turn: what it laid there is in the round; it has gone to a meeting. Both may close it. Would
+ * that (gives: the first) have to wait for updates, by this one of rounds before, or by others? */
 void ll_rounds_give(ll_server *x);
 void ll_rounds_leave(ll_server *x);
 bool ll_rounds_full(const ll_server *x, bool gives);
-ll_err ll_rounds_make_room(ll_server *x, bool gives);
+ll_err ll_rounds_catch_up(ll_server *x, int64_t round, bool gives);
+ll_err ll_rounds_wait(ll_server *x, bool gives);
 /* Behind it: the update of its round is made. */
 ll_err ll_rounds_follow(ll_server *x, const float *v);
 /* At a meeting: updates are made until all have come. */

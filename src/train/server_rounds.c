@@ -228,10 +228,14 @@ static ll_err tell_seen(ll_server *x)
 }
 
 /* What it gives is still of what it had seen: that is told when it is given. */
-ll_err ll_rounds_make_room(ll_server *x, bool gives)
+ll_err ll_rounds_catch_up(ll_server *x, int64_t round, bool gives)
 {
-    TRY(catch_up(x, x->h->round));
-    if (!gives) TRY(tell_seen(x));
+    TRY(catch_up(x, round));
+    return gives ? LL_OK : tell_seen(x);
+}
+
+ll_err ll_rounds_wait(ll_server *x, bool gives)
+{
     return ll_server_wait(x, is_time, gives);
 }
 

@@ -44,6 +44,7 @@ static ll_err open_replica(trainer *t, ll_session_opts *o)
 {
     int64_t micro = t->own.train.batch / ll_run_micro_batches(&t->own);
     TRY(ll_bind_rank(t->comm, &o->threads));
+    o->blocking = ll_consistency_rounds(&t->r->parallel.between);
     o->seed = (uint64_t)(t->r->train.seed + ll_loose_index(t->loose));
     TRY(ll_ranks_agree(t->comm, ll_run_graph(&t->own, micro, &t->own.train.optim, &t->g)));
     TRY(ll_ranks_agree(t->comm, ll_session_open(t->g, o, &t->s)));
