@@ -139,7 +139,7 @@ static ll_val reach(ll_graph *g, const void *attr, const ll_type *, const ll_val
 }
 
 const ll_op ll_op_matmul = {
-    LL_REF_OP(matmul, PRODUCT, 2, 1, .scratch = matmul_cpu_scratch),
+    LL_REF_OP(matmul, PRODUCT, 2, 1, .scratch = matmul_cpu_scratch, .parts = true),
     .model = 1,
     .attr_size = sizeof(ll_matmul_attr),
     .attrs = attrs,

@@ -137,7 +137,7 @@ static ll_err fill_split(const void *, const ll_loops *l, int loop, ll_range ran
 }
 
 const ll_op ll_op_fill = {
-    LL_REF_OP(fill, COPY, 0, 1),
+    LL_REF_OP(fill, COPY, 0, 1, .parts = true),
     LL_ATTRS(ll_fill_attr, dtype, shape, value),
     .infer = fill_infer,
     .loops = fill_loops,
@@ -220,7 +220,7 @@ static void reshape_grad(ll_bwd *b)
 }
 
 const ll_op ll_op_reshape = {
-    LL_REF_OP(reshape, COPY, 1, 1),
+    LL_REF_OP(reshape, COPY, 1, 1, .parts = true),
     LL_ATTRS(ll_reshape_attr, shape),
     .infer = reshape_infer,
     .loops = reshape_loops,
@@ -262,7 +262,7 @@ static void transpose_grad(ll_bwd *b)
 }
 
 const ll_op ll_op_transpose = {
-    LL_REF_OP(transpose, COPY, 1, 1),
+    LL_REF_OP(transpose, COPY, 1, 1, .parts = true),
     LL_ATTRS(ll_spec_attr, spec),
     .loops = transpose_loops,
     .grad = transpose_grad,
@@ -313,7 +313,7 @@ static void broadcast_grad(ll_bwd *b)
 }
 
 const ll_op ll_op_broadcast = {
-    LL_REF_OP(broadcast, COPY, 1, 1),
+    LL_REF_OP(broadcast, COPY, 1, 1, .parts = true),
     LL_ATTRS(ll_broadcast_attr, spec, shape),
     .infer = broadcast_infer,
     .loops = broadcast_loops,
@@ -384,8 +384,8 @@ static void pad_grad(ll_bwd *b)
 }
 
 #define RANGE_OP(fn)                                                                               \
-    LL_REF_OP(fn, COPY, 1, 1), LL_ATTRS(ll_range_attr, dim, from, to), .loops = range_loops,       \
-                                                                       .linear = true, .f64 = true
+    LL_REF_OP(fn, COPY, 1, 1, .parts = true), LL_ATTRS(ll_range_attr, dim, from, to),              \
+        .loops = range_loops, .linear = true, .f64 = true
 
 const ll_op ll_op_slice = {
     RANGE_OP(slice),
@@ -436,7 +436,7 @@ static void concat_grad(ll_bwd *b)
 }
 
 static const ll_op concat = {
-    LL_REF_OP(concat, COPY, -1, 1),
+    LL_REF_OP(concat, COPY, -1, 1, .parts = true),
     LL_ATTRS(ll_range_attr, dim),
     .infer = concat_infer,
     .loops = range_loops,

@@ -9,10 +9,11 @@
 #include <omp.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <time.h>
 
-/* So often a thread looks before it lets others have its core: longer than single threads work
- * between parts, shorter than a time slice. */
-enum { LOOKS = 1000, LINE = 64 };
+/* So often a thread looks before it lets others have its core, and as often again before it sleeps
+ * in between: longer than single threads work between parts, shorter than a time slice. */
+enum { LOOKS = 1000, SLEEP_NS = 20000, LINE = 64 };
 
 typedef struct crew {
     int threads;
@@ -26,17 +27,24 @@ typedef struct crew {
 
 static _Thread_local crew *led; /* by this thread */
 
+static void look_again(void)
+{
+#if defined(__aarch64__)
+    __asm__ __volatile__("yield");
+#elif defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
+
 static void wait_for(_Atomic uint32_t *x, uint32_t value)
 {
-    for (int i = 0; atomic_load_explicit(x, memory_order_acquire) != value; i++) {
-        if (i >= LOOKS) sched_yield();
-#if defined(__aarch64__)
+    for (int i = 0; atomic_load_explicit(x, memory_order_acquire) != value; i += i < 2 * LOOKS) {
+        if (i < LOOKS)
+            look_again();
+        else if (i < 2 * LOOKS)
+            sched_yield();
         else
-            __asm__ __volatile__("yield");
-#elif defined(__x86_64__)
-        else
-            __builtin_ia32_pause();
-#endif
+            nanosleep(&(struct timespec){.tv_nsec = SLEEP_NS}, NULL);
     }
 }
 

@@ -15,34 +15,46 @@ static ll_err check_labels(const int32_t *label, int64_t rows, int64_t v)
     return LL_OK;
 }
 
-ll_err cross_entropy_cpu(const ll_kcall *c)
+/* All rows of x in parts; work: operations of an element. */
+static ll_err each_row(const ll_kcall *c, const ll_tensor *x, const ll_tensor *label, int work,
+                       ll_part *part)
 {
+    int64_t rows = ll_rows(x), v = ll_cols(x);
+    TRY(check_labels((const int32_t *)label->data, rows, v));
+    ll_in_parts(ll_team(c, rows * v * work), rows, part, c);
+    return LL_OK;
+}
+
+static void some_losses(const void *given, int64_t first, int64_t end)
+{
+    const ll_kcall *c = (const ll_kcall *)given;
     const float *x = (const float *)c->in[0].data;
     const int32_t *label = (const int32_t *)c->in[1].data;
     float *loss = (float *)c->out[0].data, *lses = (float *)c->out[1].data;
-    int64_t rows = ll_rows(&c->in[0]), v = ll_cols(&c->in[0]);
-    TRY(check_labels(label, rows, v));
-#pragma omp parallel for num_threads(ll_team(c, rows *v * 16)) schedule(static)
-    for (int64_t r = 0; r < rows; r++) {
+    int64_t v = ll_cols(&c->in[0]);
+    for (int64_t r = first; r < end; r++) {
         const float *from = x + r * v;
         float top = ll_row_top(from, v);
         double rest = log(ll_row_exp_total(from, top, v));
         loss[r] = (float)(rest + ((double)top - (double)from[label[r]]));
         lses[r] = (float)(rest + (double)top);
     }
-    return LL_OK;
 }
 
-ll_err cross_entropy_grad_cpu(const ll_kcall *c)
+ll_err cross_entropy_cpu(const ll_kcall *c)
 {
+    return each_row(c, &c->in[0], &c->in[1], 16, some_losses);
+}
+
+static void some_gradients(const void *given, int64_t first, int64_t end)
+{
+    const ll_kcall *c = (const ll_kcall *)given;
     const float *dloss = (const float *)c->in[0].data, *x = (const float *)c->in[1].data;
     const int32_t *label = (const int32_t *)c->in[2].data;
     const float *lses = (const float *)c->in[3].data;
     float *dx = (float *)c->out[0].data;
-    int64_t rows = ll_rows(&c->in[1]), v = ll_cols(&c->in[1]);
-    TRY(check_labels(label, rows, v));
-#pragma omp parallel for num_threads(ll_team(c, rows *v * 16)) schedule(static)
-    for (int64_t r = 0; r < rows; r++) {
+    int64_t v = ll_cols(&c->in[1]);
+    for (int64_t r = first; r < end; r++) {
         const float *from = x + r * v;
         float *to = dx + r * v, lse = lses[r], by = dloss[r];
         int64_t k = label[r];
@@ -50,7 +62,11 @@ ll_err cross_entropy_grad_cpu(const ll_kcall *c)
         ll_row_exp_times(from, lse, by, to, v);
         to[k] = (expf(own - lse) - 1) * by;
     }
-    return LL_OK;
+}
+
+ll_err cross_entropy_grad_cpu(const ll_kcall *c)
+{
+    return each_row(c, &c->in[1], &c->in[2], 16, some_gradients);
 }
 
 /* Is x[k] the first largest of a row? NaNs are passed over. */
@@ -65,14 +81,17 @@ static bool leads(const float *x, int64_t n, int64_t k)
     return !isnan(best) && !before && !after;
 }
 
-ll_err correct_cpu(const ll_kcall *c)
+static void some_correct(const void *given, int64_t first, int64_t end)
 {
+    const ll_kcall *c = (const ll_kcall *)given;
     const float *x = (const float *)c->in[0].data;
     const int32_t *label = (const int32_t *)c->in[1].data;
     float *y = (float *)c->out[0].data;
-    int64_t rows = ll_rows(&c->in[0]), v = ll_cols(&c->in[0]);
-    TRY(check_labels(label, rows, v));
-#pragma omp parallel for num_threads(ll_team(c, rows *v)) schedule(static)
-    for (int64_t r = 0; r < rows; r++) y[r] = leads(x + r * v, v, label[r]) ? 1 : 0;
-    return LL_OK;
+    int64_t v = ll_cols(&c->in[0]);
+    for (int64_t r = first; r < end; r++) y[r] = leads(x + r * v, v, label[r]) ? 1 : 0;
+}
+
+ll_err correct_cpu(const ll_kcall *c)
+{
+    return each_row(c, &c->in[0], &c->in[1], 1, some_correct);
 }

@@ -4,7 +4,7 @@
  * that and k is long (the gradient of a small weight), a range of k: the parts are then added in
  * order of k, so that the result does not depend on who was first. */
 #include "kern/cpu/gemm_int.h"
-#include "kern/cpu/team.h"
+#include "kern/cpu/row.h"
 
 enum { THREAD_WORK = 1 << 14 }; /* multiply-adds of a part, at least */
 
@@ -117,6 +117,23 @@ static void run_c_part(const ll_gemm_call *g, grid d, int x, size_t serial)
     ll_gemm_serial(&s);
 }
 
+typedef struct cut {
+    const ll_gemm_call *g;
+    grid d;
+    share room;
+} cut;
+
+static void some_parts(const void *given, int64_t from, int64_t to)
+{
+    const cut *c = (const cut *)given;
+    for (int x = (int)from; x < to; x++) {
+        if (c->d.k > 1)
+            run_k_part(c->g, c->d, x, c->room);
+        else
+            run_c_part(c->g, c->d, x, c->room.serial);
+    }
+}
+
 void ll_gemm(const ll_gemm_call *g)
 {
     grid d = choose_grid(g);
@@ -126,12 +143,6 @@ void ll_gemm(const ll_gemm_call *g)
         return;
     }
     share room = share_of(g, d);
-#pragma omp parallel for num_threads(g->threads) schedule(static, 1)
-    for (int x = 0; x < parts; x++) {
-        if (d.k > 1)
-            run_k_part(g, d, x, room);
-        else
-            run_c_part(g, d, x, room.serial);
-    }
+    ll_in_parts(g->threads, parts, some_parts, &(cut){g, d, room});
     if (d.k > 1) add_parts(g, d.k, room);
 }

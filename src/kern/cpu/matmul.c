@@ -7,7 +7,7 @@
 #include "base/num.h"
 #include "kern/attr.h"
 #include "kern/cpu/gemm.h"
-#include "kern/cpu/team.h"
+#include "kern/cpu/row.h"
 #include "kern/einsum.h"
 #include "kern/grid.h"
 
@@ -151,6 +151,23 @@ size_t matmul_cpu_scratch(const ll_kcall *c)
     return room_of(c, &p);
 }
 
+typedef struct shared {
+    const plan *p;
+    char *scratch;
+    int threads;
+} shared;
+
+/* What threads from first to end - 1 make. */
+static void some_products(const void *given, int64_t first, int64_t end)
+{
+    const shared *s = (const shared *)given;
+    const plan *p = s->p;
+    for (int64_t t = first; t < end; t++) {
+        int64_t from = p->products * t / s->threads, to = p->products * (t + 1) / s->threads;
+        for (int64_t i = from; i < to; i++) product(p, i, s->scratch + p->one * (size_t)t);
+    }
+}
+
 static void run(const ll_kcall *c, const plan *p)
 {
     if (!p->share_loops) {
@@ -159,12 +176,7 @@ static void run(const ll_kcall *c, const plan *p)
     }
     double work = (double)p->products * (double)p->g.m * (double)p->g.n * (double)(p->g.k + 1);
     int threads = ll_team_for_products(c->threads, work * (double)p->sums);
-#pragma omp parallel for num_threads(threads) schedule(static)
-    for (int t = 0; t < threads; t++) {
-        char *scratch = (char *)c->scratch + p->one * (size_t)t;
-        int64_t from = p->products * t / threads, to = p->products * (t + 1) / threads;
-        for (int64_t i = from; i < to; i++) product(p, i, scratch);
-    }
+    ll_in_parts(threads, threads, some_products, &(shared){p, (char *)c->scratch, threads});
 }
 
 ll_err matmul_cpu(const ll_kcall *c)

@@ -17,12 +17,11 @@
 #include "base/num.h"
 #include "kern/attr.h"
 #include "kern/cpu/real.h"
+#include "kern/cpu/row.h"
 #include "kern/cpu/segments.h"
-#include "kern/cpu/team.h"
 #include "kern/kern.h"
 
 #include <math.h>
-#include <omp.h>
 
 ll_kernel sum_cpu, amax_cpu, absmax_cpu, sumsq_cpu, sum_ref, amax_ref, absmax_ref, sumsq_ref;
 ll_scratch reduce_cpu_scratch;
@@ -282,9 +281,14 @@ static void join_runs(const plan *p)
 
 /* ---- the kernels ---- */
 
-static void do_items(const plan *p, int64_t items, int part, int parts)
+static void do_items(const void *p, int64_t from, int64_t to)
 {
-    (p->rows ? row_items : run_items)(p, items * part / parts, items * (part + 1) / parts);
+    (((const plan *)p)->rows ? row_items : run_items)((const plan *)p, from, to);
+}
+
+static void do_rows(const void *p, int64_t from, int64_t to)
+{
+    join_rows((const plan *)p, from, to);
 }
 
 ll_err LL_REAL(ll_reduce)(const ll_kcall *c, how how)
@@ -302,18 +306,8 @@ ll_err LL_REAL(ll_reduce)(const ll_kcall *c, how how)
     if (!p.rows && p.n_block > 1) p.run_sums = c->scratch;
     int64_t items = p.O * p.n_block * p.n_chunk;
     int threads = items > 1 ? ll_team_for(c->threads, n) : 1;
-    if (threads <= 1) {
-        do_items(&p, items, 0, 1);
-        if (p.row_sums) join_rows(&p, 0, results);
-    } else {
-#pragma omp parallel num_threads(threads)
-        {
-            int t = omp_get_thread_num(), all = omp_get_num_threads();
-            do_items(&p, items, t, all);
-#pragma omp barrier
-            if (p.row_sums) join_rows(&p, results * t / all, results * (t + 1) / all);
-        }
-    }
+    ll_in_parts(threads, items, do_items, &p);
+    if (p.row_sums) ll_in_parts(threads, results, do_rows, &p);
     if (p.run_sums) join_runs(&p);
     /* Of zeros the largest is +0, in whatever order they come. */
     for (int64_t i = 0; i < results && max; i++) p.y[i] += (ll_real)0;

@@ -10,8 +10,6 @@
 #include "kern/cpu/vec.h"
 #include "kern/walk.h"
 
-#include <omp.h>
-
 ll_kernel fill_cpu, reshape_cpu, transpose_cpu, broadcast_cpu, slice_cpu, pad_cpu, concat_cpu;
 
 enum { MAX_IN = 16, BLOCK = 32 /* a swapped block's side */ };
@@ -173,11 +171,18 @@ static void plan(move *m)
     ll_walk_last(w, last - 1);
 }
 
-static void run_part(const move *m, int n, int t, int all)
+typedef struct moves {
+    const move *m;
+    int n, threads;
+} moves;
+
+/* What threads from first to end - 1 move. */
+static void some_moves(const void *given, int64_t first, int64_t end)
 {
-    for (int i = 0; i < n; i++) {
-        int64_t from = m[i].items * t / all, to = m[i].items * (t + 1) / all;
-        if (from < to) (m[i].swaps ? swap_items : move_rows)(&m[i], from, to);
+    const moves *all = (const moves *)given;
+    for (const move *m = all->m; m < all->m + all->n; m++) {
+        int64_t from = m->items * first / all->threads, to = m->items * end / all->threads;
+        if (from < to) (m->swaps ? swap_items : move_rows)(m, from, to);
     }
 }
 
@@ -185,12 +190,7 @@ static ll_err run(const ll_kcall *c, move *m, int n)
 {
     int threads = ll_team(c, ll_numel(&c->out[0].shape));
     for (int i = 0; i < n; i++) plan(&m[i]);
-    if (threads == 1) {
-        run_part(m, n, 0, 1);
-        return LL_OK;
-    }
-#pragma omp parallel num_threads(threads)
-    run_part(m, n, omp_get_thread_num(), omp_get_num_threads());
+    ll_in_parts(threads, threads, some_moves, &(moves){m, n, threads});
     return LL_OK;
 }
 
