@@ -9,6 +9,8 @@
 #include <omp.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <stdlib.h>
+#include <strings.h>
 #include <time.h>
 
 /* So often a thread looks before it lets others have its core, and as often again before it sleeps
@@ -69,9 +71,17 @@ static void follow(crew *c, int number)
     }
 }
 
+/* Threads that wait are to sleep: crews look, and so lose their turns where others want the cores.
+ */
+static bool passive(void)
+{
+    const char *policy = getenv("OMP_WAIT_POLICY");
+    return policy && !strcasecmp(policy, "passive");
+}
+
 void ll_crew(int threads, void (*lead)(void *), void *given)
 {
-    if (threads < 2 || omp_in_parallel()) {
+    if (threads < 2 || omp_in_parallel() || passive()) {
         lead(given);
         return;
     }
