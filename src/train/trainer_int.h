@@ -39,6 +39,8 @@ typedef struct trainer {
     ll_saver *saver;
     ll_goodput good, past; /* past: of the phase before (train_phases) */
     double suspended;      /* seconds of it that are counted */
+    double told_stops;     /* of this rank's, that others have been told of */
+    double held_up;        /* seconds that others were stopped for longer than this one since */
     double wall;           /* that had passed when this start was opened */
     bool writing;          /* some rank's thread writes, as agreed */
     ll_tracer *tracer;     /* NULL: nothing is traced */

@@ -200,15 +200,27 @@ static ll_err tell_step(trainer *t, int64_t done, int64_t steps, const ll_train_
     return t->tracer && done == t->trace_last ? end_trace(t) : LL_OK;
 }
 
-/* Has any rank got a signal, is any writing a checkpoint? */
+/* Has any rank got a signal, is any writing a checkpoint, was one stopped for longer than this? */
 static ll_err listen(trainer *t)
 {
     static const ll_coll_opts site = {.site = "signals"};
-    int32_t any[] = {ll_trainer_caught, ll_saver_busy(t->saver)};
-    if (t->comm) TRY(ll_comm_allreduce(t->comm, any, 2, LL_I32, LL_REDUCE_MAX, &site));
-    t->stop = any[0];
-    t->writing = any[1];
+    double all = ll_process_stopped(), own = all - t->told_stops;
+    double any[] = {ll_trainer_caught, ll_saver_busy(t->saver), own};
+    if (t->comm) TRY(ll_comm_allreduce(t->comm, any, 3, LL_F64, LL_REDUCE_MAX, &site));
+    t->stop = (int)any[0];
+    t->writing = any[1] > 0;
+    t->held_up = any[2] - own;
+    t->told_stops = all;
     return LL_OK;
+}
+
+/* Time that other ranks were stopped for and this one waited is no more useful than its own. */
+static void count_held_up(trainer *t)
+{
+    double since = ll_trainer_awake() - t->good.lost[LL_LOSS_DATA] - t->from_s;
+    double lost = t->served ? 0 : fmax(0, fmin(t->held_up, since));
+    t->from_s += lost;
+    t->good.lost[LL_LOSS_SUSPENDED] += lost;
 }
 
 ll_err ll_trainer_ask(void *context, bool *stop)
@@ -276,6 +288,7 @@ static ll_err pass(trainer *t, int64_t from, int64_t to, const ll_train_step *la
         if (t->served && meets) TRY(ll_loose_arrive(t->loose));
         TRY(tell_step(t, done, to - from, last));
         if (meets) TRY(listen(t)); /* until all ranks have made it */
+        if (meets) count_held_up(t);
         if (t->served && meets) TRY(ll_loose_meet(t->loose));
         t->good.useful += ll_trainer_awake() - t->from_s - t->good.lost[LL_LOSS_DATA];
         TRY(settle(t, done, meets));
