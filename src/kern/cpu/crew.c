@@ -1,6 +1,6 @@
 /* crew.c: work in even parts, one for each thread: in a region of OpenMP's, or by a crew, whose
  * threads stay in one region for many kernels. A meeting of a crew is a line of memory that the
- * first writes and the others read, and back: a fifth of what a region takes (bench_threads). */
+ * first writes and the others read, and back: 0.13 us beside 0.65 of a region, two threads. */
 #include "kern/cpu/crew.h"
 
 #include "base/num.h"
