@@ -229,6 +229,7 @@ static ll_err train_phases(const ll_run *r, const ll_train_opts *opts, ll_train_
     if (step >= part) return train(r, opts, 0, &none, out);
     ll_run first = *r;
     first.parallel.between.what = "gradient";
+    first.parallel.between.peers = "all";
     TRY(train(&first, opts, part, &none, out));
     if (out->signal || out->out_of_patience || out->steps < part) return LL_OK;
     ll_train_opts then = *opts;

@@ -596,8 +596,12 @@ static void test_alike(void **state)
     train(mlp, "alike5", NULL, "train.save_every=5 %s", settings);
     train(mlp, "alike5-on", checkpoint("alike5", 5), "%s", settings);
     train(mlp, "alike5-sync", checkpoint("alike5", 5), "parallel.mesh=data=4");
-    ll_st_close(open_last("alike5-on", 8));
-    ll_st_close(open_last("alike5-sync", 8));
+    const char kept[] = "train.save_every=3 train.keep=9 parallel."; /* a warm-up is synchronous */
+    train(mlp, "cold", NULL, "%smesh=data=4", kept);
+    train(mlp, "warm0", NULL, "%swarm_up=3 %s", kept, settings);
+    train(mlp, "warm1", NULL, "%swarm_up=3 %s parallel.consistency=ssp", kept, settings);
+    for (size_t i = 0; i < 2; i++)
+        same_file("cold", named("warm", i), "checkpoints/step-00000003.safetensors");
 }
 
 /* How many turns the replicas of a run took. */
