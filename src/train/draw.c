@@ -121,8 +121,8 @@ static void take(ll_candidate *h, int64_t n, int64_t k)
 static double floor_of(const among *a, int64_t k, ll_candidate *room)
 {
     int64_t n = 0;
-    for (int64_t i = 0; i < a->n; i += STRETCH)
-        room[n++] = (ll_candidate){ll_row_top(a->x + i, end_of(a, i) - i), (int32_t)n};
+    for (int64_t i = 0; i < a->n; i += STRETCH, n++)
+        room[n] = (ll_candidate){ll_row_top(a->x + i, end_of(a, i) - i), (int32_t)n};
     if (k > n) return -INFINITY;
     make_heap(room, n);
     for (int64_t i = 0; i + 1 < k; i++) take(room, n, i);

@@ -196,7 +196,8 @@ static const struct {
     {4, GPT, 3, 1, "pipe=4 parallel.exact=true train.clip=0.1"},
     {4, GPT, 3, 2, "pipe=2,data=2 parallel.schedule=zb-v parallel.zero=3 train.clip=0.45"},
     {4, GPT, 4, 2,
-     "pipe=2,tensor=2 parallel.schedule=interleaved train.clip=0.4 parallel.recompute=full"},
+     "pipe=2,tensor=2 parallel.schedule=interleaved train.clip=0.4 parallel.recompute=full "
+     "parallel.exact=true"}, /* AdamW of 7 steps makes 1.6e-4 of f32's rounding */
 };
 
 static void test_validated(void **state)
