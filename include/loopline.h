@@ -449,6 +449,7 @@ typedef struct ll_optim {
     double ema;
     const ll_param_rule *rules; /* NULL: none */
     const char *no_decay; /* which parameters skip weight decay: "1d" (biases, norms) or "none" */
+    bool masked; /* zeros stay zeros, in parameters that products alone read: pruned weights */
 } ll_optim;
 /* Gradients of loss, averaged over micro-batches, and an update of every parameter of the graph.
  * Adds the results "loss" (unless there is one) and "grad_norm", and the per-step scalars "lr" and

@@ -22,7 +22,10 @@ static const ll_arg args[] = {
      "of a model of tokens that was trained, or imported"},
     {"--to", LL_OPT(opts, to), "FORMS",
      "f32, int8 and int4; int4+gptq: rounded so that products of the training data change least, "
-     "not each weight; +kv8: also keys and values of 8 bits; with commas between",
+     "not each weight; 2:4 (any N:M): of each 4 weights that a product sums over the 2 largest "
+     "stay, "
+     "sparse:0.5: of each tensor so large a part becomes zeros, both also with +int8; +kv8: also "
+     "keys and values of 8 bits; with commas between",
      "f32,int8,int4,int8+kv8"},
     {"--calibrate", LL_ARG_COUNT, offsetof(opts, calibrate), "N",
      "windows of the training data that +gptq reads (32)"},
@@ -38,7 +41,7 @@ static const ll_arg args[] = {
 typedef struct form {
     char name[32];
     size_t weights, cache; /* bytes; cache: of a token */
-    double loss, read, drawn;
+    double loss, read, drawn, zeros;
 } form;
 
 /* The first windows of the validation data. */
@@ -92,33 +95,63 @@ static ll_err measure(ll_talk *t, const opts *o, const windows *w, form *f)
     return LL_OK;
 }
 
-/* "int4+gptq+kv8" */
+/* "int4+gptq+kv8", "2:4+int8": what comes first, and what follows. */
+typedef struct parts {
+    char first[sizeof((form *)0)->name];
+    const char *weights, *prune;
+    bool kv8, gptq;
+} parts;
+
+static ll_err read_form(const char *name, parts *p)
+{
+    ll_prune rule;
+    char *rest, *plus;
+    *p = (parts){.weights = p->first, .prune = "none"};
+    memcpy(p->first, name, strlen(name) + 1);
+    strtok_r(p->first, "+", &rest);
+    const char *share = strncmp(p->first, "sparse:", 7) ? NULL : p->first + 7;
+    bool prunes = (share || strchr(p->first, ':')) &&
+                  ll_prune_parse(share ? share : p->first, &rule) == LL_OK && ll_prunes(&rule) &&
+                  !rule.of == !!share;
+    if (prunes) p->prune = share ? share : p->first, p->weights = "f32";
+    while ((plus = strtok_r(NULL, "+", &rest))) {
+        bool int8 = prunes && !strcmp(plus, "int8");
+        p->kv8 |= !strcmp(plus, "kv8");
+        p->gptq |= !strcmp(plus, "gptq");
+        if (int8) p->weights = "int8";
+        CHECK(!prunes || int8 || !strcmp(plus, "kv8"), LL_E_ARG,
+              "--to %s: only +int8 and +kv8 can follow %s: of 4 bits zeros would not stay zeros",
+              name, p->first);
+        CHECK(int8 || !strcmp(plus, "kv8") || (!strcmp(plus, "gptq") && !strcmp(p->first, "int4")),
+              LL_E_ARG, "--to %s: only +kv8 can follow, and +gptq after int4", name);
+    }
+    CHECK(prunes || !strcmp(p->first, "f32") || !strcmp(p->first, "int8") ||
+              !strcmp(p->first, "int4"),
+          LL_E_ARG,
+          "--to %s: f32, int8, int4, int4+gptq, N:M with 0 < N < M <= 64 (2:4) and sparse:SHARE "
+          "with a share above 0 and below 1 (sparse:0.5) can be, each with +kv8",
+          name);
+    return LL_OK;
+}
+
 static ll_err try_form(const opts *o, const windows *w, form *f)
 {
     ll_talk_opts how = o->talk;
-    char weights[sizeof f->name], *rest, *plus;
-    memcpy(weights, f->name, sizeof weights);
-    bool kv8 = false, gptq = false;
-    strtok_r(weights, "+", &rest);
-    while ((plus = strtok_r(NULL, "+", &rest))) {
-        kv8 |= !strcmp(plus, "kv8");
-        gptq |= !strcmp(plus, "gptq");
-        CHECK(!strcmp(plus, "kv8") || (!strcmp(plus, "gptq") && !strcmp(weights, "int4")), LL_E_ARG,
-              "--to %s: only +kv8 can follow, and +gptq after int4", f->name);
-    }
-    CHECK(!strcmp(weights, "f32") || !strcmp(weights, "int8") || !strcmp(weights, "int4"), LL_E_ARG,
-          "--to %s: f32, int8, int4 or int4+gptq can be, each with +kv8", f->name);
-    how.weights = weights;
-    how.cache = kv8 ? "int8" : "f32";
+    parts p;
+    TRY(read_form(f->name, &p));
+    how.weights = p.weights;
+    how.cache = p.kv8 ? "int8" : "f32";
     how.context = w->seq;
     how.top_p = how.repetition = 1;
     LL_TALK t = {0};
     TRY(ll_talk_begin(&how, &t));
     t.quiet = true;
-    t.guesses = kv8 ? 3 : 64; /* what is read at once is not from the cache */
+    t.prune = p.prune;
+    t.guesses = p.kv8 ? 3 : 64; /* what is read at once is not from the cache */
     if (t.guesses > w->seq - 1) t.guesses = w->seq - 1;
-    t.calibrate = !gptq ? 0 : o->calibrate ? o->calibrate : 32;
+    t.calibrate = !p.gptq ? 0 : o->calibrate ? o->calibrate : 32;
     TRY(ll_talk_open(&t, 1, w->seq));
+    f->zeros = t.pruned.numbers ? (double)t.pruned.zeros / (double)t.pruned.numbers : 0;
     return measure(&t, o, w, f);
 }
 
@@ -127,25 +160,28 @@ static ll_err show(const opts *o, const form *f, int n, const windows *w)
     json_auto_t *list = json_array();
     char a[LL_NUMBER_TEXT], b[LL_NUMBER_TEXT];
     if (!o->talk.json)
-        printf("%-12s %10s %12s %12s %9s %9s %9s\n", "form", "weights", "cache/token", "perplexity",
-               "change", "read/s", "drawn/s");
+        printf("%-12s %10s %7s %12s %12s %9s %9s %9s\n", "form", "weights", "zeros", "cache/token",
+               "perplexity", "change", "read/s", "drawn/s");
     for (int i = 0; i < n; i++) {
         const form *x = &f[i];
         double change = exp(x->loss - f[0].loss) - 1;
-        json_array_append_new(list, json_pack("{s:s, s:I, s:I, s:f, s:f, s:f, s:f}", "form",
-                                              x->name, "weight_bytes", (json_int_t)x->weights,
-                                              "cache_bytes_per_token", (json_int_t)x->cache,
-                                              "perplexity", exp(x->loss), "change", change,
-                                              "read_per_s", x->read, "drawn_per_s", x->drawn));
+        json_array_append_new(list,
+                              json_pack("{s:s, s:I, s:f, s:I, s:f, s:f, s:f, s:f}", "form", x->name,
+                                        "weight_bytes", (json_int_t)x->weights, "zeros", x->zeros,
+                                        "cache_bytes_per_token", (json_int_t)x->cache, "perplexity",
+                                        exp(x->loss), "change", change, "read_per_s", x->read,
+                                        "drawn_per_s", x->drawn));
         if (!o->talk.json)
-            printf("%-12s %10s %12s %12.4f %+8.2f%% %9.4g %9.4g\n", x->name,
-                   ll_text_bytes((double)x->weights, a), ll_text_bytes((double)x->cache, b),
-                   exp(x->loss), 100 * change, x->read, x->drawn);
+            printf("%-12s %10s %6.1f%% %12s %12.4f %+8.2f%% %9.4g %9.4g\n", x->name,
+                   ll_text_bytes((double)x->weights, a), 100 * x->zeros,
+                   ll_text_bytes((double)x->cache, b), exp(x->loss), 100 * change, x->read,
+                   x->drawn);
     }
     if (o->talk.json)
         return ll_cli_json(json_pack("{s:O, s:I, s:I}", "forms", list, "samples", (json_int_t)w->n,
                                      "seq", (json_int_t)w->seq));
-    printf("of %lld windows of %lld tokens; change: of perplexity, from the first\n",
+    printf("of %lld windows of %lld tokens; change: of perplexity, from the first; zeros: of the "
+           "weights of products, before they are rounded\n",
            (long long)w->n, (long long)w->seq);
     return LL_OK;
 }

@@ -82,6 +82,7 @@ static ll_err load(void *user, ll_session *s)
 {
     ll_talk *t = (ll_talk *)user;
     ll_err rc = ll_cli_trained_load(t->run, t->o->checkpoint, t->o->init, s, &t->step);
+    if (rc == LL_OK && t->prune) rc = ll_prune_session(t->prune, s, &t->pruned);
     return t->comm ? ll_comm_agree(t->comm, rc) : rc; /* what none can read is told once */
 }
 

@@ -4,6 +4,7 @@
 #include "cli/common.h"
 #include "token/tokenizer.h"
 #include "train/generate.h"
+#include "train/prune.h"
 
 typedef struct ll_talk_opts {
     const char *folder, *checkpoint, *init, *mesh, *weights, *cache;
@@ -71,6 +72,8 @@ typedef struct ll_talk {
     int64_t guesses;       /* at once */
     int number;            /* of a draft 1 (ll_generator_opts) */
     int64_t calibrate;     /* windows of the data that weights are rounded by; 0: to nearest */
+    const char *prune;     /* weights of products by this rule (prune.h); NULL: not looked at */
+    ll_pruned pruned;      /* by that */
     bool quiet;            /* of its memory */
     bool waits;            /* who starts the ranks stays, and has the first asked to end */
     int64_t guessed, taken;

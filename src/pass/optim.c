@@ -180,22 +180,23 @@ static ll_val lamb(rule_call *c)
     return step_by(c, direction);
 }
 
-/* Dimensions of a weight that its product's result has, if all that reads it are products with it,
- * which sum over the others, the last ones; 0: it is no such matrix. */
-static int matrix_rows(const rule_call *c)
+int ll_matrix_rows(const ll_graph *g, ll_val v)
 {
     int rows = 0;
-    for (int i = 0; i < c->g->n_node; i++) {
-        const ll_node *n = &c->g->nodes[i];
+    if (ll_value_of(g, v)->node >= 0 || ll_value_of(g, v)->kind != LL_PARAM) return 0;
+    for (int i = 0; i < g->n_node; i++) {
+        const ll_node *n = &g->nodes[i];
         ll_matmul_parts p;
         if (n->of.phase != LL_FORWARD) continue;
         for (int k = 0; k < n->n_in; k++) {
-            if (n->in[k].id != c->p.id) continue;
+            if (n->in[k].id != v.id) continue;
             if (n->op != &ll_op_matmul || k != 1 ||
                 ll_matmul_read(((const ll_matmul_attr *)n->attr)->spec, &p) != LL_OK)
                 return 0;
             int m = 0;
             while (m < p.len[1] && ll_matmul_has(&p, 2, p.text[1][m])) m++;
+            for (int d = m; d < p.len[1]; d++)
+                if (ll_matmul_has(&p, 2, p.text[1][d])) return 0;
             if (!m || m == p.len[1] || (rows && rows != m)) return 0;
             rows = m;
         }
@@ -223,7 +224,7 @@ static ll_val orthogonal(ll_graph *g, ll_val x)
 static ll_val muon(rule_call *c)
 {
     ll_graph *g = c->g;
-    int rows = matrix_rows(c);
+    int rows = ll_matrix_rows(g, c->p);
     if (!rows) return adamw(c);
     ll_optim o = *c->o;
     o.momentum = or (o.momentum, 0.95);
@@ -323,6 +324,14 @@ static void keep_average(rule_call *c, ll_val next)
     ll_graph_update(g, old, ll_select(g, ll_less(g, c->t, half), next, mean));
 }
 
+/* x where a parameter is not 0, and 0 where it is, if its zeros are to stay. */
+static ll_val masked(ll_graph *g, const ll_optim *o, ll_val p, ll_val x)
+{
+    if (!o->masked || !ll_matrix_rows(g, p)) return x;
+    ll_val zero = ll_fill(g, ll_graph_dtype(g, p), LL_SCALAR, 0);
+    return ll_select(g, ll_less(g, zero, ll_abs(g, p)), x, zero);
+}
+
 /* Means over micro-batches of the gradients, named grad:PARAMETER; their global norm; clipping. */
 static void gather(ll_graph *g, const ll_optim *o, int n, const ll_val *p, ll_val *d)
 {
@@ -332,6 +341,7 @@ static void gather(ll_graph *g, const ll_optim *o, int n, const ll_val *p, ll_va
         ll_value *v = ll_value_of(g, d[i]);
         v->gradient_of = ll_value_of(g, p[i])->name;
         v->name = ll_arena_printf(g->arena, LL_GRADIENT "%s", v->gradient_of);
+        d[i] = masked(g, o, p[i], d[i]); /* so moments and averages have these zeros too */
         if (o->clip_value > 0) d[i] = ll_clamp(g, d[i], -o->clip_value, o->clip_value);
         square[i] = ll_sumsq(g, d[i]); /* all before any is added: so they can be one launch */
     }
@@ -428,7 +438,7 @@ void ll_minimize(ll_graph *g, ll_val loss, const ll_optim *o)
         ll_param_rule own = rule_of(o, c.name);
         c.decay = own.set_decay ? own.decay : c.excluded ? 0 : o->weight_decay;
         c.lr = own.lr == 1 ? lr : ll_scale(g, lr, own.lr);
-        ll_val next = rules[rule].rule(&c);
+        ll_val next = masked(g, o, p[i], rules[rule].rule(&c));
         ll_graph_update(g, p[i], next);
         if (o->ema > 0) keep_average(&c, next);
     }

@@ -20,6 +20,10 @@ const char *ll_precision_name(ll_precision p);
 /* NULL is f32. */
 ll_err ll_precision_parse(const char *name, ll_precision *out);
 
+/* Dimensions of a parameter that a product's result has, if all that reads it forward are products
+ * with it, which sum over the others, the last ones; 0: it is no such matrix. */
+int ll_matrix_rows(const ll_graph *g, ll_val v);
+
 /* The grad_norm up to which clipping changes no gradient; INFINITY: there is none; 0: not known. */
 double ll_clip_limit(const ll_graph *g);
 

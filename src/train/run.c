@@ -6,6 +6,7 @@
 #include "model/model.h"
 #include "onnx/onnx.h"
 #include "pass/layouts.h"
+#include "pass/prune.h"
 #include "pass/recompute.h"
 #include "program/ways.h"
 #include "pass/target.h"
@@ -477,6 +478,21 @@ static ll_err finish_base(const ll_run *r)
     return LL_OK;
 }
 
+static ll_err finish_prune(ll_run *r)
+{
+    ll_prune rule;
+    if (!*r->train.prune) r->train.prune = "none";
+    LL_WANT(r, "train.prune", ll_prune_parse(r->train.prune, &rule) == LL_OK, "train.prune: %s",
+            ll_error_message());
+    r->train.optim.masked = ll_prunes(&rule);
+    LL_WANT(r, "train.prune", !r->train.optim.masked || !r->train.lora,
+            "train.prune and train.lora exclude each other: merged adapters fill zeros again");
+    LL_WANT(r, "train.prune", !r->train.optim.masked || !ll_run_loose(r),
+            "train.prune keeps the zeros of one set of weights, and replicas that part have "
+            "several: use parallel.consistency sync");
+    return LL_OK;
+}
+
 static ll_err finish_replicas(ll_run *r)
 {
     ll_run_parallel *p = &r->parallel;
@@ -570,6 +586,7 @@ ll_err ll_run_finish(ll_run *r)
     TRY(finish_parallel(r));
     TRY(finish_base(r));
     TRY(finish_replicas(r));
+    TRY(finish_prune(r));
     TRY(finish_layouts(r));
     TRY(finish_params(r));
     if (!r->name) r->name = name_of(r->file, r->arena);

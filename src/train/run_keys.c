@@ -159,6 +159,9 @@ const ll_key ll_run_keys[] = {
     CHOICE("train.base", train.base, "f32", "f32 int8 int4 nf4",
            "with train.lora: what the frozen weights of products are kept as, in blocks of 32 "
            "(QLoRA)"),
+    TEXT("train.prune", train.prune, "none",
+         "of what the run begins with, the smallest weights of products become zeros, and stay so: "
+         "N:M (2:4: of each 4 that a product sums over 2 stay) or a share of each tensor (0.5)"),
     TEXT("train.teacher", train.teacher, "",
          "a run, trained or imported, from whose logits the model learns besides (distillation)"),
     NUMBER("train.teacher_weight", train.teacher_weight, "0.5", 0, 1,

@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "machine/bind.h"
 #include "train/buddy.h"
+#include "train/prune.h"
 #include "train/recovery.h"
 #include "train/residual.h"
 #include "train/run_int.h"
@@ -131,7 +132,8 @@ int ll_trainer_meta(const trainer *t, ll_arena *a, ll_st_pair out[LL_TRAINER_MET
         {"data digest", ll_arena_printf(a, "%08x", d->digest)},
         {"seed", ll_arena_printf(a, "%" PRId64, r->train.seed)},
         {"batch", ll_arena_printf(a, "%" PRId64, r->train.batch)},
-        {"teacher_hidden", r->train.teacher_hidden}};
+        {"teacher_hidden", r->train.teacher_hidden},
+        {"prune", r->train.prune}};
     memcpy(out, all, sizeof all);
     return LL_TRAINER_META;
 }
@@ -223,6 +225,19 @@ static ll_err resume(trainer *t)
     return ll_ranks_agree(t->comm, f ? load_from(t, f) : no_checkpoint(t));
 }
 
+static ll_err prune(trainer *t)
+{
+    ll_pruned is;
+    if (!t->r->train.optim.masked) return LL_OK;
+    ll_err rc = ll_prune_session(t->r->train.prune, t->s, &is);
+    CHECK(rc == LL_OK, rc, "train.prune: %s", ll_error_message());
+    t->weights = ll_arena_printf(
+        t->arena, "%s%spruned %s: %.4g %% of %" PRId64 " weights of %" PRId64 " products are 0",
+        t->weights ? t->weights : "", t->weights ? "; " : "", t->r->train.prune,
+        100 * (double)is.zeros / (double)is.numbers, is.numbers, is.tensors);
+    return LL_OK;
+}
+
 static ll_err begin(trainer *t)
 {
     const ll_run_train *r = &t->r->train;
@@ -232,6 +247,7 @@ static ll_err begin(trainer *t)
     if (*r->init) TRY(ll_weights_load(t->s, &from, t->arena, &t->weights));
     if (r->lora && !*r->init) /* for whom would that be meant? */
         t->weights = "train.lora without train.init: the frozen weights are random numbers";
+    TRY(prune(t));
     return t->loose ? ll_loose_begin(t->loose) : LL_OK;
 }
 

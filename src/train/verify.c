@@ -213,7 +213,9 @@ static ll_err open_sessions(verifier *v)
     TRY(ll_comm_agree(v->c, ll_session_open(v->g, &o, &v->cut)));
     ll_session_opts alone = ll_verify_alone(v);
     ll_err rc = v->rank == 0 ? ll_session_open(v->g, &alone, &v->alone) : LL_OK;
+    if (rc == LL_OK && v->alone && v->o->begin) rc = v->o->begin(v->o->context, v->alone);
     TRY(ll_comm_agree(v->c, rc));
+    if (v->o->begin) TRY(ll_comm_agree(v->c, v->o->begin(v->o->context, v->cut)));
     double bytes[2] = {v->alone ? (double)ll_session_bytes(v->alone) : 0,
                        (double)ll_session_bytes(v->cut)};
     if (v->n_rank > 1) TRY(ll_comm_allreduce(v->c, bytes, 2, LL_F64, LL_REDUCE_MAX, NULL));

@@ -13,6 +13,7 @@ typedef struct ll_verify_opts {
     double tolerance; /* below 1e-6, whatever rounding may do; 0: no element may differ */
     double lr;
     ll_feed *feed;
+    ll_err (*begin)(void *context, ll_session *s); /* behind initial values; NULL: nothing is */
     void *context;
 } ll_verify_opts;
 

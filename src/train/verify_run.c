@@ -4,6 +4,7 @@
 
 #include "base/rng.h"
 #include "machine/bind.h"
+#include "train/prune.h"
 #include "train/setup.h"
 
 #include <stdlib.h>
@@ -55,6 +56,13 @@ static ll_err feed_data(void *context, ll_session *s, int64_t step)
     return LL_OK;
 }
 
+static ll_err begin(void *context, ll_session *s)
+{
+    const feeder *f = (const feeder *)context;
+    ll_pruned is;
+    return f->r->train.optim.masked ? ll_prune_session(f->r->train.prune, s, &is) : LL_OK;
+}
+
 static ll_err verify(feeder *f, ll_graph *g, const ll_verify_opts *given, ll_verify_report *out)
 {
     const ll_run *r = f->r;
@@ -70,6 +78,7 @@ static ll_err verify(feeder *f, ll_graph *g, const ll_verify_opts *given, ll_ver
         f->data[i] = ll_arena_alloc(f->arena, batch * ll_dataset_info(f->set)->field_bytes[i]);
     ll_verify_opts o = *given;
     o.feed = f->set ? feed_data : feed_random;
+    o.begin = begin;
     o.context = f;
     o.lr = r->train.schedule.lr;
     o.session = ll_run_session(r, given->session.comm, given->session.mesh);

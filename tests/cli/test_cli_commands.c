@@ -182,7 +182,31 @@ static void compresses(void **state)
     }
     json_decref(e);
     json_decref(c);
-    refuses(*state, 1, "compress g --to int3", "f32, int8, int4 or int4+gptq");
+    c = prints_json(*state, "compress g --to f32,2:4,sparse:0.5,2:4+int8 --samples 7 --json");
+    for (size_t i = 0; i < 4; i++) {
+        const json_t *x = json_array_get(json_object_get(c, "forms"), i);
+        double off = fabs(json_num(x, "perplexity") / exact - 1);
+        assert_true(json_num(x, "zeros") == (i ? 0.5 : 0));
+        assert_true(i ? off > 1e-4 && off < 2 : off < 1e-5);
+    }
+    json_decref(c);
+    /* zeros of training are those of the form, and a run that goes on keeps to them */
+    must(*state,
+         "train s.yaml --out p -s train.prune=2:4 -s train.steps=4 -s train.weight_decay=0.1 "
+         "--init g/checkpoints/step-00000060.safetensors");
+    must(*state, "train p --resume -s train.steps=6");
+    c = prints_json(*state, "compress p --to f32,2:4 --samples 7 --json");
+    for (size_t i = 0; i < 2; i++) {
+        const json_t *x = json_array_get(json_object_get(c, "forms"), i);
+        assert_true(json_num(x, "zeros") == 0.5 && json_num(x, "change") == 0);
+    }
+    json_decref(c);
+    refuses(*state, 1, "train p --resume -s train.steps=8 -s train.prune=none",
+            "was made with train.prune 2:4");
+    refuses(*state, 1, "compress g --to int3", "f32, int8, int4, int4+gptq, N:M");
+    refuses(*state, 1, "compress g --to 4:2", "N:M with 0 < N < M");
+    refuses(*state, 1, "compress g --to sparse:none", "sparse:SHARE");
+    refuses(*state, 1, "compress g --to 2:4+int4", "of 4 bits zeros would not stay zeros");
     refuses(*state, 1, "compress g --to int8+x", "only +kv8");
     refuses(*state, 1, "compress g --to int8+gptq", "+gptq after int4");
     refuses(*state, 1, "compress g --to=", "--to is empty");

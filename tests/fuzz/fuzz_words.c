@@ -8,6 +8,7 @@
 #include "pass/layouts.h"
 #include "pass/partition.h"
 #include "pass/pass.h"
+#include "pass/prune.h"
 #include "pass/recompute.h"
 #include "program/ways.h"
 #include "train/recovery.h"
@@ -69,6 +70,7 @@ static void others(const char *text)
     ll_overlap o;
     ll_turn t;
     ll_recompute_how r;
+    ll_prune prune;
     ll_start start;
     ll_err e = ll_start_parse(text, &start);
     LL_ASSERT(e != LL_OK || (start.number >= 0 && start.out > text));
@@ -82,6 +84,8 @@ static void others(const char *text)
     LL_ASSERT(e == LL_OK || *ll_error_message());
     e = ll_recompute_parse(text, &r);
     LL_ASSERT(e == LL_OK ? r.budget >= 0 : *ll_error_message());
+    e = ll_prune_parse(text, &prune);
+    LL_ASSERT(e == LL_OK ? prune.keep >= 0 && prune.of <= LL_PRUNE_MOST : *ll_error_message());
 }
 
 static void turns(const char *text, size_t size)

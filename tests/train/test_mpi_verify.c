@@ -61,6 +61,15 @@ static const char qlora[] = "model: {name: llama, layers: 2, width: 96, heads: 3
                             "head: 32, hidden: 160, seq: 7, vocab: 53}\n"
                             "train: {batch: 5, optimizer: adamw, lora: 3, base: nf4}\n";
 
+/* Weights of products that become zeros, and stay so; groups of 4 and 5 that ranks' pieces cut. */
+#define PRUNED(model, rule, optimizer)                                                             \
+    "model: {name: " model ", layers: 2, width: 18, heads: 3, seq: 13, vocab: 53}\n"               \
+    "train: {batch: 6, optimizer: " optimizer ", weight_decay: 0.1, clip: 1, prune: \"" rule       \
+    "\"}\n"
+static const char in_fours[] = PRUNED("gpt", "2:4", "adamw");
+static const char in_fives[] = PRUNED("llama", "3:5", "muon");
+static const char by_share[] = PRUNED("gpt", "0.7", "momentum");
+
 /* Fewer heads than ranks, or none gone by: queries stay cut, keys and values come in a ring. */
 #define FEW                                                                                        \
     "model: {name: gpt, layers: 2, width: 24, heads: 2, seq: 23, vocab: 53}\n"                     \
@@ -93,6 +102,15 @@ static const pair pairs[] = {
     {2, qlora, "tensor=2", 0, 2},
     {2, qlora, "data=2", 3, 2},
     {3, qlora, "tensor=3", 0, 2},
+    {2, in_fours, "tensor=2", 0, 3},
+    {2, in_fours, "data=2", 3, 3},
+    {2, in_fours, "pipe=2", 0, 3},
+    {3, in_fours, "tensor=3", 0, 3},
+    {2, in_fives, "data=2", 2, 2},
+    {3, in_fives, "tensor=3", 0, 2},
+    {2, by_share, "data=2", 1, 3},
+    {2, by_share, "tensor=2", 0, 3},
+    {4, by_share, "data=2,tensor=2", 3, 3},
     {2, taught, "data=2", 3, 2},
     {2, taught, "tensor=2", 0, 2},
     {2, taught, "pipe=2", 0, 2},

@@ -1,0 +1,19 @@
+/* prune.h: numbers that become zeros, by magnitude: in each M of a row N stay ("2:4"), or of all a
+ * share goes ("0.5"). */
+#pragma once
+#include "pass/pass.h"
+
+typedef struct ll_prune {
+    int keep, of; /* of 0: */
+    double share; /* that becomes zero; 0: none */
+} ll_prune;
+
+enum { LL_PRUNE_MOST = 64 }; /* numbers of a group */
+/* "none", "2:4", "0.5". LL_E_ARG. */
+ll_err ll_prune_parse(const char *text, ll_prune *out);
+static inline bool ll_prunes(const ll_prune *p)
+{
+    return p->of || p->share > 0;
+}
+/* Of equals the first stay; a last group that is smaller keeps as many as the others. */
+void ll_prune_numbers(const ll_prune *p, ll_dtype type, void *w, int64_t rows, int64_t cols);

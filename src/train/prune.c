@@ -1,0 +1,55 @@
+/* prune.c: the smallest weights become zeros. */
+#include "train/prune.h"
+
+#include "train/ranks.h"
+#include "train/teacher.h"
+
+#include <stdlib.h>
+
+/* Where gradients are a step late, both versions of a parameter are set. */
+static ll_err put(ll_session *s, const char *name, const void *w, size_t bytes)
+{
+    LL_OWN(ll_arena) a = ll_arena_new();
+    const char *next = ll_arena_printf(a, "%s" LL_NEXT, name);
+    TRY(ll_session_set(s, name, 0, w, bytes));
+    if (!s->late || ll_program_input(s->p, next) < 0) return LL_OK;
+    return ll_session_set(s, next, 0, w, bytes);
+}
+
+static ll_err prune_one(const ll_prune *p, ll_session *s, const ll_value *v, int n_row,
+                        ll_pruned *out)
+{
+    ll_comm *c = s->team ? ll_team_comm(s->team) : NULL;
+    const ll_type *t = &v->type;
+    size_t bytes = ll_tensor_bytes(t->dtype, &t->shape);
+    int64_t n = ll_numel(&t->shape), rows = 1, zeros = 0;
+    LL_OWN_MEMORY void *w = malloc(bytes + 1);
+    TRY(ll_ranks_agree(c, w ? LL_OK : RAISE(LL_E_MEM, "no memory to prune %s", v->name)));
+    TRY(ll_session_get(s, v->name, w, bytes));
+    for (int i = 0; i < n_row; i++) rows *= t->shape.d[i];
+    if (ll_prunes(p)) {
+        ll_prune_numbers(p, t->dtype, w, rows, n / rows);
+        TRY(ll_ranks_agree(c, put(s, v->name, w, bytes)));
+    }
+    for (int64_t i = 0; i < n; i++) zeros += ll_load(w, t->dtype, i) == 0;
+    CHECK(zeros < n || !ll_find_result(s->g, "grad_norm").id, LL_E_ARG,
+          "%s is of zeros alone, which would stay: no run with train.prune can begin so", v->name);
+    *out = (ll_pruned){out->tensors + 1, out->numbers + n, out->zeros + zeros};
+    return LL_OK;
+}
+
+ll_err ll_prune_session(const char *rule, ll_session *s, ll_pruned *out)
+{
+    ll_prune p;
+    *out = (ll_pruned){0};
+    TRY(ll_prune_parse(rule, &p));
+    for (int i = 1; i < s->g->n_value; i++) {
+        const ll_value *v = &s->g->values[i];
+        int rows = ll_matrix_rows(s->g, (ll_val){i});
+        if (rows && !ll_is_teacher(v->name) && !ll_is_match(v->name))
+            TRY(prune_one(&p, s, v, rows, out));
+    }
+    CHECK(out->tensors || !ll_prunes(&p), LL_E_ARG,
+          "there is nothing to prune: no weights of the model are read by products alone");
+    return LL_OK;
+}
