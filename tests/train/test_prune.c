@@ -101,7 +101,9 @@ static void train(const char *how)
     ll_pruned is;
     int products = 0, n_param = 0;
     no_error(ll_run_graph(r, B, &r->train.optim, &g));
-    no_error(ll_session_open(g, &(ll_session_opts){.threads = 1, .seed = 5}, &s));
+    ll_session_opts o = ll_run_session(r, NULL, NULL);
+    no_error(ll_session_open(g, &o, &s));
+    assert_true((s->late != NULL) == r->train.delay);
     no_error(ll_prune_session("2:4", s, &is));
     assert_true(is.tensors == 4 && is.numbers == 16 * 16 * 12 && is.zeros == is.numbers / 2);
     for (int i = 1; i < g->n_value; i++)
