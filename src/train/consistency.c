@@ -11,7 +11,7 @@ static const ll_consistency presets[] = {
     {"sync", "gradient", 1, 0, "all", 2, 1, "none", "sgd", 1, 0.9, 0, "shared", "sharded", -1, 1},
     {"ssp", "difference", 1, 0, "server", 2, 1, "none", "sgd", 1, 0.9, 0, "shared", "sharded", 3,
      1},
-    {"eager", "gradient", 1, 0, "server", 2, 1, "none", "sgd", 1, 0.9, 0, "shared", "sharded", 3,
+    {"eager", "gradient", 1, 0, "server", 2, 1, "none", "sgd", 1, 0.9, 0, "shared", "sharded", 1,
      0},
     {"async", "difference", 1, 0, "server", 2, 1, "none", "sgd", 1, 0.9, 0, "shared", "sharded", -1,
      1},
