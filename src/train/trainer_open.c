@@ -154,6 +154,7 @@ static ll_err check_same(const trainer *t, const ll_st_file *f)
     int n = ll_trainer_meta(t, t->arena, now);
     for (int i = 0; i < n; i++) {
         const char *key = now[i].key, *is = now[i].value, *was = ll_st_meta(f, key);
+        if (!was && !strcmp(key, "prune")) was = "none"; /* of older versions */
         if (!was || !strcmp(was, is)) continue;
         CHECK(i < LL_TRAINER_TRAIN, LL_E_CONFIG,
               "%s was made with train.%s %.20s, this run has %s: resume with --set train.%s=%.20s",
