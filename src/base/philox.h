@@ -56,7 +56,7 @@ LL_ANYWHERE double ll_log_unit(double u)
     double m;
     memcpy(&bits, &u, sizeof bits);
     int32_t e = (int32_t)((bits - 0x3fe6a09e667f3bcd) >> 52);
-    near_1 = bits - ((int64_t)e << 52);
+    near_1 = bits - e * ((int64_t)1 << 52);
     memcpy(&m, &near_1, sizeof m);
     double s = LL_ADD(m, -1.0) / LL_ADD(m, 1.0), z = LL_MUL(s, s), sum = 2.0 / 23;
     sum = LL_ADD(LL_MUL(sum, z), 2.0 / 21);

@@ -257,8 +257,6 @@ static ll_err check_weights(const ll_run *r)
 
 static ll_err prepare(const opts *o, ll_run **r)
 {
-    CHECK(o->steps >= 1, LL_E_ARG, "--steps is 0, want 1 or more");
-    CHECK(o->tolerance >= 0, LL_E_ARG, "--tolerance is %g, want 0 or more", o->tolerance);
     TRY(ll_cli_run_one(o->run, &o->set, true, r));
     CHECK(!(*r)->parallel.exact || o->tolerance == TOLERANCE, LL_E_ARG,
           "--tolerance is %g, but exact runs may differ in no bit: leave it out", o->tolerance);
@@ -323,6 +321,9 @@ static ll_err run_many(const opts *o)
           "--matrix and --fuzz are of models, and %s is none", o->run);
     int64_t ranks = o->ranks ? o->ranks : ll_job_size() ? ll_job_size() : 8;
     CHECK(ranks > 1, LL_E_ARG, "--matrix and --fuzz are of 2 ranks or more (-n 8), not of 1");
+    LL_OWN(ll_run) r = NULL; /* settings that no run can have */
+    TRY(ll_cli_run_one(o->run ? o->run : "mlp", &o->set, true, &r));
+    if (o->matrix) TRY(ll_verify_matrix_has(&many, (int)ranks));
     TRY(ll_cli_launch(o->ranks || !ll_job_size() ? ranks : 0, NULL));
     ll_comm *c;
     TRY(ll_comm_open(&(ll_comm_opts){.timeout_s = 60, .table = ""}, &c));
@@ -337,6 +338,8 @@ static ll_err run(const void *given)
     CHECK(o->fuzz > 0 || o->seed == 1, LL_E_ARG,
           "--seed is of --fuzz; a run's is set by --set train.seed=%lld", (long long)o->seed);
     CHECK(!o->pipelines || o->matrix, LL_E_ARG, "--pipelines is of --matrix");
+    CHECK(o->steps >= 1, LL_E_ARG, "--steps is 0, want 1 or more");
+    CHECK(o->tolerance >= 0, LL_E_ARG, "--tolerance is %g, want 0 or more", o->tolerance);
     if (o->matrix || o->fuzz > 0) return run_many(o);
     CHECK(o->run, LL_E_ARG, "verify wants a run or a model's name, --matrix or --fuzz SECONDS");
     TRY(prepare(o, &r));

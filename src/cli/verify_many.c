@@ -86,6 +86,7 @@ typedef struct count {
     int64_t n_row;        /* of a matrix: each with f32 sums and with exact ones */
     json_t *rows, *wrong; /* lists, for --json */
     json_t *corners;      /* cases in which rounding made a decision */
+    char refused[256];    /* why, of the first */
 } count;
 
 /* What went wrong or was decided by rounding, and how to see it again. number: of those drawn; -1:
@@ -95,6 +96,7 @@ static void tell(const one *c, const ll_verify_many *o, int64_t number, const ch
 {
     ll_buf b = {.arena = c->arena};
     ll_buf_printf(&b, "loopline verify %s --random --steps %" PRId64, c->model, o->steps);
+    if (o->tolerance != 1e-5) ll_buf_printf(&b, " --tolerance %g", o->tolerance);
     for (int i = 0; i < c->set.n; i++) ll_buf_printf(&b, " -s %s", c->set.v[i]);
     if (o->json) {
         json_t *j = json_object();
@@ -117,6 +119,7 @@ static void take(const ll_comm *world, const one *c, const ll_verify_many *o, in
 {
     char why[256];
     n->of[out]++;
+    if (out == REFUSED && !*n->refused) snprintf(n->refused, sizeof n->refused, "%.255s", c->why);
     n->in_f64 += c->v.worst[1][0] != 0;
     if (ll_comm_rank(world) != 0) return;
     if (out == WRONG) tell(c, o, number, "WRONG", c->why, n->wrong);
@@ -139,6 +142,8 @@ static one begin(const char *model, const ll_verify_many *o)
     one c = {.model = model, .arena = ll_arena_new()};
     c.set = (ll_words){LL_NEW_ARRAY(c.arena, const char *, settings), 0, settings};
     add(&c, "train.threads=1");
+    for (int i = 0; i < o->set->n; i++)
+        c.limited |= !strncmp(o->set->v[i], "train.memory=", strlen("train.memory="));
     for (int i = 0; i < o->set->n; i++)
         if (!mesh_of(o->set->v[i])) add(&c, "%s", o->set->v[i]);
     return c;
@@ -282,11 +287,13 @@ static json_t *row_json(int m, const strategy *s, const one *a, const one *b, ou
     json_object_set_new(j, "micro_batches", json_integer(s->schedule ? s->micro : 1));
     json_object_set_new(j, "sequence", s->sequence ? json_string(s->sequence) : json_null());
     json_object_set_new(j, "zero", json_integer(s->zero));
-    json_object_set_new(j, "ok", json_boolean(plain == ALIKE && exact == ALIKE));
+    json_object_set_new(j, "ok", json_boolean(plain == ALIKE && exact != WRONG));
     json_object_set_new(j, "max_rel_diff", ll_cli_number(a->v.max_rel_diff[0]));
     json_object_set_new(j, "f64_rel_diff",
                         a->v.worst[1][0] ? ll_cli_number(a->v.max_rel_diff[1]) : json_null());
-    json_object_set_new(j, "exact_differing", json_integer(exact == ALIKE ? 0 : b->v.differing));
+    json_object_set_new(j, "exact_differing",
+                        exact == REFUSED ? json_null()
+                                         : json_integer(exact == ALIKE ? 0 : b->v.differing));
     json_object_set_new(j, "seconds", ll_cli_number(a->took + b->took));
     return j;
 }
@@ -309,7 +316,8 @@ static ll_err row(ll_comm *c, const ll_verify_many *o, int m, const strategy *s,
              s->sequence ? s->sequence : "");
     if (s->schedule) snprintf(how, sizeof how, "%s (%s of %d)", s->mesh, s->schedule, s->micro);
     if (a.v.worst[1][0]) snprintf(f64, sizeof f64, "%.1e", a.v.max_rel_diff[1]);
-    if (exact != ALIKE) snprintf(bits, sizeof bits, "%" PRId64, b.v.differing);
+    if (exact == WRONG) snprintf(bits, sizeof bits, "%" PRId64, b.v.differing);
+    if (exact == REFUSED) snprintf(bits, sizeof bits, "refused");
     printf("| %-9s | %-40s | %d | %.1e%s | %-7s | %-4s | %4.1f s |\n", models[m].name, how, s->zero,
            a.v.max_rel_diff[0], plain == ALIKE ? "" : " WRONG", f64, bits, a.took + b.took);
     fflush(stdout);
@@ -359,10 +367,15 @@ static ll_err sum_up(ll_comm *c, const ll_verify_many *o, const count *n, double
     if (rc == LL_OK && ll_comm_rank(c) == 0 && n->of[WRONG])
         rc = RAISE(LL_E_DIFFER, "%" PRId64 " of these do not train what one process trains",
                    n->of[WRONG]);
+    if (rc == LL_OK && ll_comm_rank(c) == 0 && !n->of[ALIKE] && o->seconds <= 0)
+        rc = RAISE(LL_E_SHARD, "nothing was proved: none can be cut so; the first: %s", n->refused);
     return ll_comm_agree(c, rc);
 }
 
-enum { MOST_PIPELINES = 128 };
+enum {
+    MOST_PIPELINES = 128,
+    MOST_STRATEGIES = sizeof strategies / sizeof *strategies + MOST_PIPELINES
+};
 
 /* Every synchronous schedule on two to four stages, with few micro-batches and many; returns how
  * many that makes. */
@@ -379,7 +392,7 @@ static int all_pipelines(strategy list[MOST_PIPELINES])
     return n;
 }
 
-static bool is_asked(const ll_comm *c, const ll_verify_many *o, const strategy *s)
+static bool is_asked(int ranks, const ll_verify_many *o, const strategy *s)
 {
     ll_mesh mesh;
     bool asked = true; /* the last that is said counts, as of other settings */
@@ -387,29 +400,44 @@ static bool is_asked(const ll_comm *c, const ll_verify_many *o, const strategy *
         const char *only = mesh_of(o->set->v[i]);
         if (only) asked = !strcmp(only, s->mesh);
     }
-    return asked && ll_mesh_parse(s->mesh, &mesh) == LL_OK && mesh.n_rank <= ll_comm_size(c);
+    return asked && ll_mesh_parse(s->mesh, &mesh) == LL_OK && mesh.n_rank <= ranks;
 }
 
 /* The strategies that are asked for, all of them first; how many: *n. */
-static void list_asked(const ll_comm *c, const ll_verify_many *o, strategy *list, int *n)
+static void list_asked(int ranks, const ll_verify_many *o, strategy list[MOST_STRATEGIES], int *n)
 {
     enum { N = sizeof strategies / sizeof *strategies };
     int n_pipeline = o->pipelines ? all_pipelines(list + N) : 0;
     memcpy(list, strategies, sizeof strategies);
     *n = 0;
     for (int i = 0; i < N + n_pipeline; i++)
-        if (is_asked(c, o, &list[i])) list[(*n)++] = list[i];
+        if (is_asked(ranks, o, &list[i])) list[(*n)++] = list[i];
+}
+
+ll_err ll_verify_matrix_has(const ll_verify_many *o, int ranks)
+{
+    strategy list[MOST_STRATEGIES];
+    char names[256] = "";
+    int n_list;
+    bool known = !o->model;
+    for (int m = 0; m < (int)(sizeof models / sizeof *models); m++) {
+        known |= o->model && !strcmp(o->model, models[m].name);
+        snprintf(names + strlen(names), sizeof names - strlen(names), " %s", models[m].name);
+    }
+    CHECK(known, LL_E_ARG, "the matrix has no %s: its models are%s", o->model, names);
+    list_asked(ranks, o, list, &n_list);
+    CHECK(n_list, LL_E_ARG,
+          "no strategy of the matrix has this mesh and %d ranks or fewer: without --mesh it prints "
+          "them all (--pipelines: and every schedule)",
+          ranks);
+    return LL_OK;
 }
 
 ll_err ll_verify_matrix(ll_comm *c, const ll_verify_many *o)
 {
-    strategy list[sizeof strategies / sizeof *strategies + MOST_PIPELINES];
+    strategy list[MOST_STRATEGIES];
     int n_list;
-    list_asked(c, o, list, &n_list);
-    CHECK(n_list, LL_E_ARG,
-          "no strategy of the matrix has this mesh and %d ranks or fewer: without --mesh it prints "
-          "them all (--pipelines: and every schedule)",
-          ll_comm_size(c));
+    list_asked(ll_comm_size(c), o, list, &n_list);
     count n = begin_count();
     double began = ll_now();
     if (ll_comm_rank(c) == 0 && !o->json)

@@ -15,5 +15,7 @@ typedef struct ll_verify_many {
 
 /* Collective; rank 0 prints. Each case has as many of the ranks as its mesh has; the others wait.
  * Fails where a case does, after the last one. */
+/* matrix_has: fails where the matrix has nothing of the model and meshes that are asked for. */
+ll_err ll_verify_matrix_has(const ll_verify_many *o, int ranks);
 ll_err ll_verify_matrix(ll_comm *c, const ll_verify_many *o);
 ll_err ll_verify_fuzz(ll_comm *c, const ll_verify_many *o);

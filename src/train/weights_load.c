@@ -19,6 +19,7 @@
 #include "train/weights_copy.h"
 
 #include <fnmatch.h>
+#include <math.h>
 #include <stdlib.h>
 
 /* ---- a file held against the model ---- */
@@ -329,6 +330,10 @@ static ll_err read_all(const fit *f)
         if (blocks) floats.data = room;
         for (int k = 0; k < m->n; k++)
             TRY(read_from(&floats, &part, m, k, &f->w->all[find_theirs(f, m->theirs[k])]));
+        for (int64_t k = 0; blocks && k < n; k++)
+            CHECK(isfinite(room[k]), LL_E_NUMERIC,
+                  "%s has %g, which blocks of 8 or 4 bits cannot hold: its weights are spoilt",
+                  t->name, (double)room[k]);
         for (int64_t b = 0; blocks && b < n / LL_PACK; b++)
             blocks->pack(room + b * LL_PACK, (uint8_t *)t->data + b * blocks->bytes);
     }

@@ -191,6 +191,10 @@ static void many(void **state)
     refuses(*state, 1, "verify --fuzz 1 --exact", "have settings of their own");
     refuses(*state, 1, "verify --fuzz 1 -s train.clip=1", "have settings of their own");
     refuses(*state, 1, "verify mlp --matrix -s model.width=9", "have settings of their own");
+    refuses(*state, 1, "verify mlp --matrix --mesh data=2 -s train.foo=1", "train.foo");
+    refuses(*state, 1, "verify mlp --matrix -s parallel.replicas=2", "has 2 replicas");
+    refuses(*state, 1, "verify vgg16 --matrix", "its models are mlp lenet5");
+    refuses(*state, 1, "verify mlp --matrix --steps 0", "--steps is 0");
     refuses(*state, 1, "verify --fuzz 1 --pipelines", "--pipelines is of --matrix");
     refuses(*state, 1, "verify --matrix p.yaml", "p.yaml is none");
     refuses(*state, 1, "verify --matrix -n 1", "of 2 ranks or more");
