@@ -12,9 +12,6 @@
 extern const ll_command ll_bench_step_command, ll_bench_comm_command, ll_bench_scale_command,
     ll_bench_consistency_command;
 
-/* Where the time of a run, `all` seconds, goes. */
-void ll_bench_lines(FILE *to, const ll_bench_line *lines, int n, const char *title, double all);
-
 /* ---- bench comm ---- */
 typedef struct ll_comm_bench_opts {
     const char *op, *sizes, *algorithms, *segment, *dtype, *svg, *table;

@@ -99,14 +99,14 @@ static ll_err print_json(const ll_run *r, const ll_bench_report *b)
     return ll_cli_json(j);
 }
 
-void ll_bench_lines(FILE *to, const ll_bench_line *lines, int n, const char *title, double all)
+static void print_lines(const ll_bench_line *lines, int n, const char *title, double all)
 {
-    fprintf(to, "\n%6s %10s %6s %10s %10s  %s\n", "calls", "ms", "%", "GFLOP/s", "GB/s", title);
+    printf("\n%6s %10s %6s %10s %10s  %s\n", "calls", "ms", "%", "GFLOP/s", "GB/s", title);
     for (int i = 0; i < n; i++) {
         const ll_bench_line *l = &lines[i];
-        fprintf(to, "%6d %10.3f %5.1f%% %10.1f %10.1f  %s\n", l->count, 1e3 * l->seconds,
-                100 * l->seconds / all, 1e-9 * l->flops / (l->seconds + 1e-12),
-                1e-9 * l->bytes / (l->seconds + 1e-12), l->what);
+        printf("%6d %10.3f %5.1f%% %10.1f %10.1f  %s\n", l->count, 1e3 * l->seconds,
+               100 * l->seconds / all, 1e-9 * l->flops / (l->seconds + 1e-12),
+               1e-9 * l->bytes / (l->seconds + 1e-12), l->what);
     }
 }
 
@@ -156,11 +156,10 @@ static void print_text(const ll_run *r, const ll_bench_report *b, bool profile)
                ll_target_find(r->train.machine)->aside.what);
     printf("loss on the fixed batch: %.4f -> %.4f\n", b->first_loss, b->last_loss);
     ll_kern_notes_print(stdout);
-    if (*b->device) ll_bench_lines(stdout, b->classes, b->n_class, "kernels", b->step_s);
+    if (*b->device) print_lines(b->classes, b->n_class, "kernels", b->step_s);
     if (!profile) return;
-    ll_bench_lines(stdout, b->lines, b->n_line, "op", b->step_s);
-    ll_bench_lines(stdout, b->tops, b->n_top, "longest instructions, and their operands",
-                   b->step_s);
+    print_lines(b->lines, b->n_line, "op", b->step_s);
+    print_lines(b->tops, b->n_top, "longest instructions, and their operands", b->step_s);
 }
 
 static ll_err run(const void *given)

@@ -120,7 +120,7 @@ static ll_err read_form(const char *name, parts *p)
         p->gptq |= !strcmp(plus, "gptq");
         if (int8) p->weights = "int8";
         CHECK(!prunes || int8 || !strcmp(plus, "kv8"), LL_E_ARG,
-              "--to %s: only +int8 and +kv8 can follow %s: of 4 bits zeros would not stay zeros",
+              "--to %s: only +int8 and +kv8 can follow %s (in 4 bits zeros would not stay zeros)",
               name, p->first);
         CHECK(int8 || !strcmp(plus, "kv8") || (!strcmp(plus, "gptq") && !strcmp(p->first, "int4")),
               LL_E_ARG, "--to %s: only +kv8 can follow, and +gptq after int4", name);

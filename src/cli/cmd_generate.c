@@ -121,7 +121,16 @@ static void show_profile(const ll_talk *t, uint64_t before, double s)
     int runs = (int)(one->step - before);
     if (!t->profile || !runs) return;
     ll_bench_gather(one, runs, b);
-    ll_bench_lines(stderr, b->lines, b->n_line, "op, of a token", s / runs);
+    double each = s / runs, rest = each;
+    fprintf(stderr, "\n%6s %10s %6s  op, of a token\n", "calls", "ms", "%");
+    for (int i = 0; i < b->n_line; i++) {
+        const ll_bench_line *l = &b->lines[i];
+        fprintf(stderr, "%6d %10.3f %5.1f%%  %s\n", l->count, 1e3 * l->seconds,
+                100 * l->seconds / each, l->what);
+        rest -= l->seconds;
+    }
+    fprintf(stderr, "%6s %10.3f %5.1f%%  between ops, and the choice of tokens\n", "", 1e3 * rest,
+            100 * rest / each);
 }
 
 static ll_err sample(ll_talk *t, char *const *prompts, int64_t n)

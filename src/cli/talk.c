@@ -36,8 +36,13 @@ static ll_err find_bits(const ll_talk *t, int *weights, int *cache)
     CHECK(*weights || !strcmp(w, "f32"), LL_E_ARG, "--weights %s: f32, int8 or int4 can be", w);
     CHECK(*cache || !strcmp(c, "f32"), LL_E_ARG, "--cache %s: f32 or int8 can be", c);
     bool exact = t->run->parallel.exact;
-    CHECK(!*cache || !exact, LL_E_ARG, "--exact and --cache int8 exclude each other");
-    CHECK(!*weights || !exact, LL_E_ARG, "--exact and --weights %s exclude each other", w);
+    CHECK(!*cache || !exact, LL_E_ARG,
+          "exact sums (--exact, or the run's own) and --cache int8 exclude each other: use "
+          "-s parallel.exact=false");
+    CHECK(!*weights || !exact, LL_E_ARG,
+          "exact sums (--exact, or the run's own) and --weights %s exclude each other: use "
+          "-s parallel.exact=false",
+          w);
     return LL_OK;
 }
 

@@ -488,8 +488,8 @@ static ll_err finish_prune(ll_run *r)
     LL_WANT(r, "train.prune", !r->train.optim.masked || !r->train.lora,
             "train.prune and train.lora exclude each other: merged adapters fill zeros again");
     LL_WANT(r, "train.prune", !r->train.optim.masked || !ll_run_loose(r),
-            "train.prune keeps the zeros of one set of weights, and replicas that part have "
-            "several: use parallel.consistency sync");
+            "train.prune is of ranks that train as one, not of replicas: use parallel.consistency "
+            "sync");
     return LL_OK;
 }
 

@@ -206,7 +206,7 @@ static void compresses(void **state)
     refuses(*state, 1, "compress g --to int3", "f32, int8, int4, int4+gptq, N:M");
     refuses(*state, 1, "compress g --to 4:2", "N:M with 0 < N < M");
     refuses(*state, 1, "compress g --to sparse:none", "sparse:SHARE");
-    refuses(*state, 1, "compress g --to 2:4+int4", "of 4 bits zeros would not stay zeros");
+    refuses(*state, 1, "compress g --to 2:4+int4", "in 4 bits zeros would not stay zeros");
     refuses(*state, 1, "compress g --to int8+x", "only +kv8");
     refuses(*state, 1, "compress g --to int8+gptq", "+gptq after int4");
     refuses(*state, 1, "compress g --to=", "--to is empty");

@@ -270,7 +270,7 @@ static void what_nothing_reads_is_refused(void **state)
          {"train.prune and train.lora exclude each other"}},
         {"model: {name: picture}\ntrain: {prune: 0.5, batch: 4}\n"
          "parallel: {replicas: 2, consistency: local}",
-         {"train.prune keeps the zeros of one set", "use parallel.consistency sync"}},
+         {"train.prune is of ranks that train as one", "use parallel.consistency sync"}},
         {"model: {name: picture}\ntrain: {spike_action: rollback}",
          {"goes with train.spike, which is not set"}},
         {"model: {name: picture}\ntrain: {patience: 2}", {"goes with train.best"}},
