@@ -6,18 +6,22 @@
  * blocks have made is summed by a second kernel, always in the same order. */
 #include "kern/cuda/conv2d_small.cuh"
 
-enum { MOST_SHARED = 48 << 10, MOST_THREADS = 512, SUM_WIDE = 32, SUM_TALL = 8 };
+#include <utility>
+
+enum { MOST_SHARED = 48 << 10, MOST_THREADS = 1024, SUM_WIDE = 32, SUM_TALL = 8 };
 static const double MOST_FLOPS = 3e8; /* above, what a launch costs is not what counts */
 
-/* Channels are made in groups of C, C being 2, 4, 6 or 8. */
-static __host__ __device__ __forceinline__ int groups_of(int channels)
+/* Channels are made in groups, by a thread each: of 8, 6, 4 or 2 where a thread has one tap, of 4
+ * or 2 where it has them all. */
+static __host__ __device__ __forceinline__ int each_of(int channels, bool all)
 {
-    return (channels + 7) / 8;
-}
-static __host__ __device__ __forceinline__ int each_of(int channels)
-{
-    int g = groups_of(channels), each = (channels + g - 1) / g;
+    if (all) return channels % 4 ? 2 : 4;
+    int groups = (channels + 7) / 8, each = (channels + groups - 1) / groups;
     return (each + 1) / 2 * 2;
+}
+static __host__ __device__ __forceinline__ int groups_of(int channels, int each)
+{
+    return (channels + each - 1) / each;
 }
 
 template <int C> struct many { /* C numbers that lie side by side, loaded two or four at a time */
@@ -43,81 +47,107 @@ template <int C> struct many { /* C numbers that lie side by side, loaded two or
 
 /* ---- outputs, and images' gradients ---- */
 
-typedef struct
-    sizes { /* what is read and what is made; k: channels summed over, made: those made */
-    int in[2], out[2], k, made, step; /* step: from one pixel to the next in shared memory */
+/* Forward and back alike: what is read lies in shared memory with zeros around it and, back, between
+ * its pixels, so that a result's window is all there, and filters in the order of the sums. */
+typedef struct sizes {
+    int in[2], out[2], k, made; /* k: channels summed over, made: those that are made */
+    int all[2], first[2];       /* of the image with zeros: extents, where the first pixel is */
+    int apart[2], stride[2];    /* from one pixel to the next, from one window to the next */
+    int step;                   /* from one pixel to the next in shared memory */
+    int each, groups, row;      /* of filters there: from one summed channel to the next */
 } sizes;
 
 static __host__ __device__ __forceinline__ sizes sizes_of(const small_conv &v, bool back)
 {
     sizes z;
-    for (int i = 0; i < 2; i++) z.in[i] = back ? v.y[i] : v.x[i], z.out[i] = back ? v.x[i] : v.y[i];
+    for (int i = 0; i < 2; i++) {
+        int reach = (v.window[i] - 1) * v.dilation[i];
+        z.in[i] = back ? v.y[i] : v.x[i], z.out[i] = back ? v.x[i] : v.y[i];
+        z.stride[i] = back ? 1 : v.stride[i], z.apart[i] = back ? v.stride[i] : 1;
+        z.first[i] = back ? reach - v.pad[i] : v.pad[i];
+        z.all[i] = (z.out[i] - 1) * z.stride[i] + reach + 1;
+    }
     z.k = back ? v.filters : v.channels;
     z.made = back ? v.channels : v.filters;
     z.step = z.k | 1; /* neighbours in banks of their own */
+    z.each = each_of(z.made, true);
+    z.groups = groups_of(z.made, z.each);
+    z.row = (z.groups + 1) * z.each;
     return z;
 }
 
-/* The place in the image that tap t of pixel p reads, along one axis; false: none. */
 template <bool BACK>
-static __device__ __forceinline__ bool reach(const small_conv &v, int axis, int p, int t, int n,
-                                             int *at)
+static __device__ __forceinline__ void stage(const small_conv &v, const sizes &z, const float *in,
+                                             const float *w, float *filter, float *image)
 {
-    if (!BACK) {
-        *at = p * v.stride[axis] - v.pad[axis] + t * v.dilation[axis];
-        return *at >= 0 && *at < n;
+    int taps = v.window[0] * v.window[1];
+    for (int e = threadIdx.x; e < z.all[0] * z.all[1] * z.step; e += blockDim.x) image[e] = 0;
+#pragma unroll 4
+    for (int e = threadIdx.x; e < v.filters * taps * v.channels; e += blockDim.x) {
+        int c = e % v.channels, t = e / v.channels % taps, f = e / v.channels / taps;
+        int at = BACK ? taps - 1 - t : t;
+        filter[(at * z.k + (BACK ? f : c)) * z.row + (BACK ? c : f)] = w[e];
     }
-    int q = p + v.pad[axis] - t * v.dilation[axis];
-    *at = q / v.stride[axis];
-    return q >= 0 && *at < n && *at * v.stride[axis] == q;
+    __syncthreads();
+#pragma unroll 4
+    for (int e = threadIdx.x; e < z.in[0] * z.in[1] * z.k; e += blockDim.x) {
+        int k = e % z.k, j = e / z.k % z.in[1], i = e / z.k / z.in[1];
+        int a = z.first[0] + i * z.apart[0], b = z.first[1] + j * z.apart[1];
+        bool is = a >= 0 && a < z.all[0] && b >= 0 && b < z.all[1];
+        if (is) image[(a * z.all[1] + b) * z.step + k] = in[e];
+    }
+    __syncthreads();
 }
 
-template <int C, bool BACK>
+/* C channels of a pixel. W: the window's width; 0: any. */
+template <int C, int W>
+static __device__ __forceinline__ many<C> window_of(const small_conv &v, const sizes &z,
+                                                    const float *x, const float *f)
+{
+    many<C> sum = {}, u;
+    int wide = W ? W : v.window[1], down = v.dilation[0] * z.all[1] * z.step;
+    int right = v.dilation[1] * z.step;
+    for (int r = 0; r < v.window[0]; r++, x += down) {
+#pragma unroll
+        for (int s = 0; s < wide; s++) {
+            const float *at = x + s * right;
+#pragma unroll 2
+            for (int k = 0; k < z.k; k++, f += z.row) {
+                u.load(f);
+                sum.add(at[k], u);
+            }
+        }
+    }
+    return sum;
+}
+
+/* Forward, or (BACK) the images' gradient: a thread makes C channels of a pixel. */
+template <int C, int W, bool BACK>
 static __global__ void gather(const small_conv v, int parts, const float *in, const float *w,
                               float *out)
 {
     extern __shared__ float4 room[];
     sizes z = sizes_of(v, BACK);
-    int taps = v.window[0] * v.window[1], groups = groups_of(z.made), row = groups * C;
-    float *filter = (float *)room, *image = filter + taps * z.k * row;
-    int n_in = z.in[0] * z.in[1] * z.k, pixels = z.out[0] * z.out[1];
+    int pixels = z.out[0] * z.out[1], part = blockIdx.x % parts;
     int64_t number = blockIdx.x / parts;
-    int part = blockIdx.x % parts;
-    in += number * n_in;
-    for (int e = threadIdx.x; e < taps * z.k * row; e += blockDim.x) {
-        int made = e % row, k = e / row % z.k, tap = e / row / z.k;
-        int f = BACK ? k : made, c = BACK ? made : k;
-        filter[e] = made < z.made ? w[(f * taps + tap) * v.channels + c] : 0;
-    }
-    for (int e = threadIdx.x; e < n_in; e += blockDim.x) image[e / z.k * z.step + e % z.k] = in[e];
-    __syncthreads();
+    float *filter = (float *)room, *image = filter + v.window[0] * v.window[1] * z.k * z.row;
+    stage<BACK>(v, z, in + number * z.in[0] * z.in[1] * z.k, w, filter, image);
     int from = pixels * part / parts, some = pixels * (part + 1) / parts - from;
-    for (int e = threadIdx.x; e < some * groups; e += blockDim.x) {
-        int g = e / some, p = from + e % some, i = p / z.out[1], j = p % z.out[1], a, b;
-        many<C> sum = {}, u;
-        for (int r = 0; r < v.window[0]; r++) {
-            if (!reach<BACK>(v, 0, i, r, z.in[0], &a)) continue;
-            for (int s = 0; s < v.window[1]; s++) {
-                if (!reach<BACK>(v, 1, j, s, z.in[1], &b)) continue;
-                const float *x = image + (a * z.in[1] + b) * z.step;
-                const float *f = filter + (r * v.window[1] + s) * z.k * row + g * C;
-                for (int k = 0; k < z.k; k++, f += row) {
-                    u.load(f);
-                    sum.add(x[k], u);
-                }
-            }
-        }
+    for (int e = threadIdx.x; e < some * z.groups; e += blockDim.x) {
+        int g = e / some, p = from + e % some, i = p / z.out[1], j = p % z.out[1];
+        const float *x = image + (i * z.stride[0] * z.all[1] + j * z.stride[1]) * z.step;
+        many<C> sum = window_of<C, W>(v, z, x, filter + g * C);
         float *to = out + (number * pixels + p) * z.made + g * C;
-        for (int c = 0; c < C && g * C + c < z.made; c++) to[c] = sum.v[c];
+        for (int c = 0; c < C; c++)
+            if (g * C + c < z.made) to[c] = sum.v[c];
     }
 }
 
 static size_t gather_bytes(const small_conv *v, bool back)
 {
     sizes z = sizes_of(*v, back);
-    int row = groups_of(z.made) * each_of(z.made);
-    int64_t filter = (int64_t)v->window[0] * v->window[1] * z.k * row;
-    return (size_t)(filter + (int64_t)z.in[0] * z.in[1] * z.step) * sizeof(float);
+    int64_t filter = (int64_t)v->window[0] * v->window[1] * z.k * z.row;
+    return (size_t)(filter + (int64_t)z.all[0] * z.all[1] * z.step) * sizeof(float);
 }
 
 /* Into how many parts an image is cut so that every processor has one. */
@@ -126,16 +156,22 @@ static int parts_of(const ll_kcall *c, const small_conv *v, int most)
     return (int)ll_max64(1, ll_min64(most, processors_of(c) / v->n));
 }
 
+template <int C, int W>
+static ll_err gather_wide(const ll_kcall *c, const small_conv *v, bool back, const void *in,
+                          const void *w, void *out)
+{
+    int parts = parts_of(c, v, sizes_of(*v, back).out[0]);
+    return launch_shared(c, back ? gather<C, W, true> : gather<C, W, false>, v->n * parts, 512,
+                         gather_bytes(v, back), *v, parts, in, w, out);
+}
+
 template <int C>
 static ll_err gather_each(const ll_kcall *c, const small_conv *v, bool back, const void *in,
                           const void *w, void *out)
 {
-    sizes z = sizes_of(*v, back);
-    int parts = parts_of(c, v, z.out[0]);
-    int64_t items = ll_ceil_div(z.out[0] * z.out[1], parts) * groups_of(z.made);
-    int threads = (int)ll_min64(MOST_THREADS, ll_max64(128, ll_round_up(items, 32)));
-    return launch_shared(c, back ? gather<C, true> : gather<C, false>, v->n * parts, threads,
-                         gather_bytes(v, back), *v, parts, in, w, out);
+    if (v->window[1] == 5) return gather_wide<C, 5>(c, v, back, in, w, out);
+    if (v->window[1] == 3) return gather_wide<C, 3>(c, v, back, in, w, out);
+    return gather_wide<C, 0>(c, v, back, in, w, out);
 }
 
 /* ---- filters' gradients ---- */
@@ -145,12 +181,18 @@ typedef struct shares { /* how a block's threads divide the work */
     int items, slices;  /* taps times channels times groups of filters; rows that go side by side */
 } shares;
 
+static int items_of(const small_conv *v)
+{
+    int groups = groups_of(v->filters, each_of(v->filters, false));
+    return v->window[0] * v->window[1] * v->channels * groups;
+}
+
 static shares shares_of(const ll_kcall *c, const small_conv *v)
 {
     shares s;
     s.parts = parts_of(c, v, v->y[0]);
     s.blocks = (int)ll_min64((int64_t)v->n * s.parts, processors_of(c));
-    s.items = v->window[0] * v->window[1] * v->channels * groups_of(v->filters);
+    s.items = items_of(v);
     int64_t rows = ll_ceil_div(v->y[0], s.parts);
     s.slices = (int)ll_max64(1, ll_min64(rows, MOST_THREADS / s.items));
     return s;
@@ -171,7 +213,7 @@ static __global__ void filters(const small_conv v, const shares s, const float *
                                float *partial)
 {
     extern __shared__ float4 room[];
-    int row = groups_of(v.filters) * C, taps = v.window[0] * v.window[1];
+    int row = groups_of(v.filters, C) * C, taps = v.window[0] * v.window[1];
     float *dy = (float *)room, *image = dy + v.y[0] * v.y[1] * row;
     int item = threadIdx.x % s.items, slice = threadIdx.x / s.items;
     int ch = item % v.channels, tap = item / v.channels % taps, g = item / v.channels / taps;
@@ -186,10 +228,13 @@ static __global__ void filters(const small_conv v, const shares s, const float *
         const float *from_y = y + number * v.y[0] * v.y[1] * v.filters;
         int first = v.y[0] * part / s.parts, last = v.y[0] * (part + 1) / s.parts;
         __syncthreads();
+#pragma unroll 4
         for (int e = threadIdx.x; e < v.x[0] * v.x[1] * v.channels; e += blockDim.x)
             image[e] = from_x[e];
-        for (int e = first * v.y[1] * row + threadIdx.x; e < last * v.y[1] * row; e += blockDim.x)
-            dy[e] = e % row < v.filters ? from_y[e / row * v.filters + e % row] : 0;
+#pragma unroll 4
+        for (int e = first * v.y[1] * v.filters + threadIdx.x; e < last * v.y[1] * v.filters;
+             e += blockDim.x)
+            dy[e / v.filters * row + e % v.filters] = from_y[e];
         __syncthreads();
         if (slice >= s.slices) continue;
         for (int i = first + slice; i < last; i += s.slices) {
@@ -198,6 +243,7 @@ static __global__ void filters(const small_conv v, const shares s, const float *
             int b = left * v.stride[1] - v.pad[1] + t * v.dilation[1];
             const float *px = image + (a * v.x[1] + b) * v.channels + ch;
             const float *py = dy + (i * v.y[1] + left) * row + g * C;
+#pragma unroll 4
             for (int j = left; j < right; j++, py += row, px += v.stride[1] * v.channels) {
                 u.load(py);
                 sum.add(*px, u);
@@ -221,8 +267,8 @@ static __global__ void filters(const small_conv v, const shares s, const float *
 
 static size_t filters_bytes(const small_conv *v, const shares *s)
 {
-    int each = each_of(v->filters);
-    int64_t tensors = (int64_t)v->y[0] * v->y[1] * groups_of(v->filters) * each +
+    int each = each_of(v->filters, false);
+    int64_t tensors = (int64_t)v->y[0] * v->y[1] * groups_of(v->filters, each) * each +
                       (int64_t)v->x[0] * v->x[1] * v->channels;
     int64_t sums = (int64_t)s->slices * s->items * each;
     return (size_t)ll_max64(tensors, sums) * sizeof(float);
@@ -264,7 +310,7 @@ bool ll_conv_small_fits(const small_conv *v)
     double taps = (double)v->window[0] * v->window[1], pixels = (double)v->y[0] * v->y[1];
     if (v->channels > 32 || v->filters > 32 || taps > 49) return false;
     if (2.0 * v->n * pixels * taps * v->channels * v->filters > MOST_FLOPS) return false;
-    if (taps * v->channels * groups_of(v->filters) > (double)MOST_THREADS) return false;
+    if (items_of(v) > MOST_THREADS) return false;
     const shares none = {};
     return ll_max64(
                (int64_t)ll_max64((int64_t)gather_bytes(v, false), (int64_t)gather_bytes(v, true)),
@@ -277,22 +323,20 @@ size_t ll_conv_small_scratch(const ll_kcall *c, enum which which, const small_co
     return which == FILTER ? (size_t)shares_of(c, v).blocks * n + LL_WORKSPACE_SLACK : 0;
 }
 
-template <int C>
-static ll_err run_each(const ll_kcall *c, enum which which, const small_conv *v, void *x, void *w,
-                       void *y)
-{
-    if (which == FILTER) return filters_each<C>(c, v, x, w, y);
-    return which == FORWARD ? gather_each<C>(c, v, false, x, w, y)
-                            : gather_each<C>(c, v, true, y, w, x);
-}
-
 ll_err ll_conv_small(const ll_kcall *c, enum which which, const small_conv *v, void *x, void *w,
                      void *y)
 {
-    switch (each_of(which == IMAGE ? v->channels : v->filters)) {
-    case 2: return run_each<2>(c, which, v, x, w, y);
-    case 4: return run_each<4>(c, which, v, x, w, y);
-    case 6: return run_each<6>(c, which, v, x, w, y);
-    default: return run_each<8>(c, which, v, x, w, y);
+    bool back = which == IMAGE;
+    if (which == FILTER) {
+        switch (each_of(v->filters, false)) {
+        case 2: return filters_each<2>(c, v, x, w, y);
+        case 4: return filters_each<4>(c, v, x, w, y);
+        case 6: return filters_each<6>(c, v, x, w, y);
+        default: return filters_each<8>(c, v, x, w, y);
+        }
     }
+    if (back) std::swap(x, y);
+    return each_of(back ? v->channels : v->filters, true) == 2
+               ? gather_each<2>(c, v, back, x, w, y)
+               : gather_each<4>(c, v, back, x, w, y);
 }
