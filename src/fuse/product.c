@@ -135,6 +135,9 @@ static ll_err infer(ll_infer *i)
     for (int k = 2; k < i->n_in; k++)
         CHECK(ll_wide(i->in[k].dtype) == LL_F32, LL_E_ARG, "operand %d is %s, want f32 or bf16", k,
               ll_dtype_name(i->in[k].dtype));
+    for (int k = 2; k < 4 && a->scaled && k < i->n_in; k++)
+        CHECK(i->in[k].dtype == LL_F32, LL_E_ARG, "scale %d is %s, want f32", k - 2,
+              ll_dtype_name(i->in[k].dtype));
     TRY(check(i, a));
     TRY(ll_infer_dims(i));
     i->out[0].dtype = a->out;

@@ -9,22 +9,6 @@ template <class T, int V> struct alignas(V * sizeof(T)) pack {
     T v[V];
 };
 
-typedef struct ending {
-    const void *bias;
-    int bias_type, act, type;
-    void *y;
-    int64_t rs, cs;
-} ending;
-
-static __device__ void end(const ending &e, int64_t i, int64_t j, float v)
-{
-    if (e.bias) v += (float)load_any(e.bias, e.bias_type, j);
-    if (e.act == LL_ACT_RELU) v = v <= 0 ? 0 : v;
-    if (e.act == LL_ACT_GELU)
-        v = 0.5f * v * (1 + tanhf((float)LL_GELU_A * (v + (float)LL_GELU_B * v * v * v)));
-    store_any(e.y, e.type, i * e.rs + j * e.cs, v);
-}
-
 template <class T, int V, int M>
 static __global__ void __launch_bounds__(THREADS)
     product(const T *a, int64_t a_row, const T *b, int64_t b_column, int64_t k, int rows,
@@ -66,7 +50,7 @@ static int64_t packed(ll_dtype t)
     return 16 / (int64_t)ll_dtype_bytes(t);
 }
 
-bool ll_few_fits(const few *f)
+bool ll_few_fits(const ll_kcall *, const few *f)
 {
     const matrix *a = &f->a, *b = &f->b, *y = &f->y;
     if (f->in != LL_F32 && f->in != LL_BF16) return false;
@@ -93,9 +77,7 @@ template <class T, int V> static ll_err run(const ll_kcall *c, const few *f, con
 /* A tensor that is a part of another one may begin anywhere: then number by number. */
 ll_err ll_few_run(const ll_kcall *c, const few *f)
 {
-    ending e = {};
-    if (f->bias) e.bias = f->bias->data, e.bias_type = f->bias->dtype;
-    e.act = f->act, e.type = f->out, e.y = (void *)f->y.data, e.rs = f->y.rs, e.cs = f->y.cs;
+    ending e = ending_of(f);
     bool even = ((uintptr_t)f->a.data | (uintptr_t)f->b.data) % 16 == 0;
     if (f->in == LL_F32) return even ? run<float, 4>(c, f, e) : run<float, 1>(c, f, e);
     return even ? run<bf16, 8>(c, f, e) : run<bf16, 1>(c, f, e);

@@ -146,6 +146,11 @@ static ll_err one(const ll_kcall *c, matrix a, matrix b, matrix y, int64_t batch
     return run_blas(c, a, b, y, type, batches, add);
 }
 
+static ll_err plainly(const ll_kcall *c, matrix a, matrix b, matrix y, int64_t batches, bool add)
+{
+    return run_plain(c, a, b, y, c->out[0].dtype, batches, add);
+}
+
 static ll_err each_product(const ll_kcall *c, const char *spec, product *run)
 {
     const ll_tensor *a = &c->in[0], *b = &c->in[1], *y = &c->out[0];
@@ -230,8 +235,8 @@ static ll_err run(const ll_kcall *c)
     return ll_blas_product(c, spec_of(c));
 }
 
-/* One plain product of few rows. */
-static bool few_of(const ll_kcall *c, few *f)
+/* One plain product. */
+static bool plain_of(const ll_kcall *c, few *f)
 {
     const ll_tensor *a = &c->in[0], *b = &c->in[1], *y = &c->out[0];
     ll_einsum_plan p;
@@ -243,7 +248,13 @@ static bool few_of(const ll_kcall *c, few *f)
              y->dtype,
              NULL,
              LL_ACT_NONE};
-    return p.n_around == 0 && p.n_sums == 0 && ll_few_fits(f);
+    return p.n_around == 0 && p.n_sums == 0;
+}
+
+/* Without the scratch that cuBLASLt wants. */
+static ll_err run_plainly(const ll_kcall *c)
+{
+    return each_product(c, spec_of(c), plainly);
 }
 
 static ll_err run_from_start(const ll_kcall *c)
@@ -251,8 +262,10 @@ static ll_err run_from_start(const ll_kcall *c)
     return each_product(c, spec_of(c), run_started);
 }
 
-extern "C" const ll_solver matmul_cuda[] = {{"started", has_start, NULL, run_from_start},
-                                            {"few", few_fits<few_of>, NULL, run_few<few_of>},
-                                            {"cublaslt", blas_fits, scratch, run},
-                                            {"plain", has_none, NULL, run},
-                                            {}};
+extern "C" const ll_solver matmul_cuda[] = {
+    {"started", has_start, NULL, run_from_start},
+    {"few", few_fits<plain_of>, NULL, run_few<plain_of>},
+    {"small", small_fits<plain_of>, NULL, run_small<plain_of>},
+    {"cublaslt", blas_fits, scratch, run},
+    {"plain", has_none, NULL, run_plainly},
+    {}};

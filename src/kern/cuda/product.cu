@@ -125,15 +125,15 @@ static ll_err run_own(const ll_kcall *c)
 }
 #endif
 
-/* ---- of few rows ---- */
+/* ---- of few rows, or small ---- */
 
-static bool few_of(const ll_kcall *c, few *f)
+static bool plain_of(const ll_kcall *c, few *f)
 {
     const ll_product_attr *attr = (const ll_product_attr *)c->attr;
     matrices m = matrices_of(c);
     *f = few{m.a, m.b, m.y, c->in[0].dtype, c->out[0].dtype, extras_of(c).bias, (int)attr->act};
     bool plain = attr->act == LL_ACT_NONE || attr->act == LL_ACT_RELU || attr->act == LL_ACT_GELU;
-    return plain && !attr->scaled && c->n_out == 1 && ll_few_fits(f);
+    return plain && !attr->scaled && c->n_out == 1;
 }
 
 /* ---- as an epilogue ---- */
@@ -319,7 +319,8 @@ extern "C" const ll_solver product_cuda[] = {
 #ifdef LL_HOPPER
     {"sm90", own_fits, parts_scratch, run_own},
 #endif
-    {"few", few_fits<few_of>, NULL, run_few<few_of>},
+    {"few", few_fits<plain_of>, NULL, run_few<plain_of>},
+    {"small", small_fits<plain_of>, NULL, run_small<plain_of>},
     {"cublaslt", epilogue_fits, blas_scratch, as_epilogue},
     {"kernels", kernels_fit, blas_scratch, as_kernels},
     {}};
