@@ -196,18 +196,17 @@ static __global__ void __launch_bounds__(BLOCK)
     if (in && threadIdx.x % lanes == 0) y.put(e, some[0]);
 }
 
-/* A thread has N columns, a block 32 N of them. */
+/* A thread has N columns, a block 32 N of them. By block (across, part) of so many parts. */
 template <int HOW, int N, class T>
-static __global__ void __launch_bounds__(BLOCK, FILL)
-    columns(side kept, side gone, const T *x, results y)
+static __device__ __forceinline__ void some_columns(const side &kept, const side &gone, const T *x,
+                                                    const results &y, int64_t across, int64_t at,
+                                                    int64_t parts)
 {
     typedef typename sum_of<T>::type S;
     __shared__ S part[DEEP][N][LANES];
-    int64_t from = gone.points * blockIdx.y / gridDim.y;
-    int64_t to = gone.points * (blockIdx.y + 1) / gridDim.y;
-    int64_t j = (blockIdx.x * (int64_t)LANES + threadIdx.x) * N;
+    int64_t from = gone.points * at / parts, to = gone.points * (at + 1) / parts;
+    int64_t j = (across * LANES + threadIdx.x) * N;
     S some[N];
-    let_next_come();
     walk<HOW, N>(x + (N == 1 ? offset_of(kept, j) : j), gone, from + threadIdx.y,
                  j < kept.points ? to : 0, DEEP, kept.points / N, some);
 #pragma unroll
@@ -217,8 +216,16 @@ static __global__ void __launch_bounds__(BLOCK, FILL)
     for (int k = threadIdx.y; k < N; k += DEEP) {
         S all = part[0][k][threadIdx.x];
         for (int d = 1; d < DEEP; d++) all = join<HOW>(all, part[d][k][threadIdx.x]);
-        y.put(blockIdx.y * kept.points + j + k, all);
+        y.put(at * kept.points + j + k, all);
     }
+}
+
+template <int HOW, int N, class T>
+static __global__ void __launch_bounds__(BLOCK, FILL)
+    columns(side kept, side gone, const T *x, results y)
+{
+    let_next_come();
+    some_columns<HOW, N>(kept, gone, x, y, blockIdx.x, blockIdx.y, gridDim.y);
 }
 
 /* ---- parts ---- */
@@ -398,8 +405,110 @@ static ll_err run_many(const ll_kcall *const *calls, int n, void *table)
 }
 
 static const ll_many many = {alike, table, run_many};
-extern "C" const ll_solver sum_cuda[] = {{.scratch = scratch, .run = reduce<SUM>}, {}},
-                           amax_cuda[] = {{.scratch = scratch, .run = reduce<LARGEST>}, {}},
-                           absmax_cuda[] = {{.scratch = scratch, .run = reduce<MAGNITUDE>}, {}},
-                           sumsq_cuda[] = {
-                               {.scratch = scratch, .run = reduce<SQUARES>, .many = &many}, {}};
+
+/* ---- sums of columns of several tensors, as biases' gradients are: blocks as above ---- */
+
+typedef struct heap { /* a tensor that is summed */
+    const void *x;
+    side kept, gone;
+    results y;
+    size_t room; /* where its parts are in the table */
+    uint32_t parts, at, across,
+        end; /* blocks of the first launch from `at`, of the second to end */
+    bool wide;
+} heap;
+
+static bool of_columns(const ll_kcall *c, plan *p)
+{
+    return make_plan(c, p) == LL_OK && p->columns && p->kept.points > 0;
+}
+
+static bool alike_columns(const ll_kcall *a, const ll_kcall *b)
+{
+    plan p;
+    return a->in[0].dtype == b->in[0].dtype && of_columns(a, &p) && of_columns(b, &p);
+}
+
+template <class T>
+static __global__ void __launch_bounds__(BLOCK, FILL) many_columns(const heap *table)
+{
+    typedef typename sum_of<T>::type S;
+    constexpr int N = std::is_same<T, double>::value ? 1 : wide<T>::N;
+    let_next_come();
+    const heap *h = table;
+    while (blockIdx.x >= h->at + h->across * h->parts) h++;
+    int64_t b = blockIdx.x - h->at, across = b % h->across, at = b / h->across;
+    results to = {(char *)table + h->room, sizeof(S) == 8 ? LL_F64 : LL_F32};
+    if (h->parts == 1) to = h->y;
+    if (h->wide)
+        some_columns<SUM, N>(h->kept, h->gone, (const T *)h->x, to, across, at, h->parts);
+    else
+        some_columns<SUM, 1>(h->kept, h->gone, (const T *)h->x, to, across, at, h->parts);
+}
+
+static __host__ __device__ __forceinline__ int64_t last_blocks(int64_t parts, int64_t columns)
+{
+    return parts > 1 ? (columns + LANES - 1) / LANES : 0;
+}
+
+template <class S> static __global__ void many_combine_columns(const heap *table)
+{
+    await_kernel();
+    const heap *h = table;
+    while (blockIdx.x >= h->end) h++;
+    int64_t n = h->kept.points, from = h->end - last_blocks(h->parts, n);
+    int64_t e = (blockIdx.x - from) * LANES + threadIdx.x;
+    const S *x = (const S *)((const char *)table + h->room);
+    S all = fold_parts<DEEP, AHEAD>(
+        e < n ? (int)h->parts : 0, (S)0, [&](int k) { return x[k * n + e]; }, join<SUM, S>);
+    if (threadIdx.y == 0 && e < n) h->y.put(e, all);
+}
+
+/* The table's bytes: heaps, and behind them room for parts. blocks: of both launches. */
+static size_t heaps(const ll_kcall *const *calls, int n, heap *out, unsigned blocks[2])
+{
+    size_t room = (size_t)ll_round_up((int64_t)n * (int64_t)sizeof(heap), 64);
+    blocks[0] = blocks[1] = 0;
+    for (int i = 0; i < n; i++) {
+        const ll_kcall *c = calls[i];
+        plan p = {};
+        if (!of_columns(c, &p)) return 0; /* alike: they are */
+        int64_t wide = p.wide ? 16 / (int64_t)ll_dtype_bytes(c->in[0].dtype) : 1;
+        heap h = {c->in[0].data, p.kept, p.gone, results_of(c), room, (uint32_t)p.parts, blocks[0]};
+        h.across = (uint32_t)ll_ceil_div(p.kept.points, LANES * wide);
+        h.wide = p.wide;
+        blocks[0] += h.across * h.parts;
+        blocks[1] += (unsigned)last_blocks(p.parts, p.kept.points);
+        h.end = blocks[1];
+        if (p.parts > 1) room += (size_t)ll_round_up(8 * p.parts * p.kept.points, 64);
+        if (out) out[i] = h;
+    }
+    return room;
+}
+
+static size_t table_of_columns(const ll_kcall *const *calls, int n, void *out)
+{
+    unsigned blocks[2];
+    return heaps(calls, n, (heap *)out, blocks);
+}
+
+static ll_err run_many_columns(const ll_kcall *const *calls, int n, void *table)
+{
+    const ll_kcall *c = calls[0];
+    unsigned blocks[2];
+    heaps(calls, n, NULL, blocks);
+    return with_float(c->in[0].dtype, [&](auto a) -> ll_err {
+        typedef decltype(a) T;
+        TRY(launch(c, many_columns<T>, blocks[0], dim3(LANES, DEEP), table));
+        if (!blocks[1]) return LL_OK;
+        return launch_early(c, many_combine_columns<typename sum_of<T>::type>, blocks[1],
+                            dim3(LANES, DEEP), table);
+    });
+}
+
+static const ll_many many_of_columns = {alike_columns, table_of_columns, run_many_columns};
+extern "C" const ll_solver
+    sum_cuda[] = {{.scratch = scratch, .run = reduce<SUM>, .many = &many_of_columns}, {}},
+    amax_cuda[] = {{.scratch = scratch, .run = reduce<LARGEST>}, {}},
+    absmax_cuda[] = {{.scratch = scratch, .run = reduce<MAGNITUDE>}, {}},
+    sumsq_cuda[] = {{.scratch = scratch, .run = reduce<SQUARES>, .many = &many}, {}};
