@@ -57,10 +57,12 @@ typedef struct ll_gpu_piece {
 } ll_gpu_piece;
 ll_err ll_gpu_pieces(ll_gpu *g, const ll_gpu_piece *pieces, int n);
 
-/* All of the above is in the stream that computes; beside it are those of uploads, of collectives,
- * of what is laid aside and comes back, and of messages. */
+/* All of the above is in the stream that computes; beside it are those of kernels that run at the
+ * same time, of uploads, of collectives, of what is laid aside and comes back, and of messages. */
 typedef enum ll_stream_id {
     LL_STREAM_COMPUTE,
+    LL_STREAM_BESIDE,
+    LL_STREAM_BESIDE_2,
     LL_STREAM_UPLOAD,
     LL_STREAM_COMM,
     LL_STREAM_STORE,

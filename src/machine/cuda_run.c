@@ -58,6 +58,42 @@ static void prepare(const ll_exec *e)
     }
 }
 
+/* A kernel or a copy, not a collective. */
+static bool is_queued(const ll_exec *e, int launch)
+{
+    const ll_instr *x = e->instrs[ll_cuda_of(e)->launches[launch].instr[0]].instr;
+    return x->kernel.run || ll_program_copies(e->p, x);
+}
+
+/* Launches whose work is less than what it takes to launch them. */
+static bool is_light(const ll_exec *e, int from, int to)
+{
+    enum { MOST = 512 }; /* all are held against each other */
+    const double FLOPS = 5e13, BYTES = 4e12, SECONDS = 3e-6;
+    double all = 0;
+    for (int i = from; i < to; i++) {
+        const ll_launch *l = &ll_cuda_of(e)->launches[i];
+        for (int k = 0; k < l->n; k++) {
+            const ll_instr *x = e->instrs[l->instr[k]].instr;
+            if (!x->kernel.run) return false; /* copies have events of their own */
+            all += x->flops / FLOPS + x->bytes / BYTES;
+        }
+    }
+    return to - from <= MOST && all < SECONDS * (to - from);
+}
+
+/* Of what lies between two collectives. */
+static void give_lanes(ll_exec *e, int section)
+{
+    ll_cuda *o = ll_cuda_of(e);
+    int to = o->end[section];
+    for (int i = section ? o->end[section - 1] : 0, from = i; i <= to; i++) {
+        if (i < to && is_queued(e, i)) continue;
+        if (is_light(e, from, i)) ll_lanes(e->instrs, o->launches, from, i);
+        from = i + 1;
+    }
+}
+
 ll_err ll_cuda_plan(ll_exec *e)
 {
     ll_cuda *o = ll_cuda_of(e);
@@ -66,6 +102,7 @@ ll_err ll_cuda_plan(ll_exec *e)
         int from = s ? e->p->end[s - 1] : 0;
         n += ll_merge(e->instrs, from, e->p->end[s], e->arena, o->launches + n);
         e->n_launch = o->end[s] = n;
+        give_lanes(e, s);
     }
     TRY(open_tables(e));
     prepare(e);
@@ -78,6 +115,11 @@ static bool runs(const ll_exec *e, const ll_launch *l, const ll_span *s)
 {
     bool last = e->instrs[l->instr[0]].instr->last && !e->p->unrolled;
     return !(last && !s->once && s->micro < e->p->n_micro - 1);
+}
+
+static ll_stream_id stream_of(const ll_launch *l)
+{
+    return (ll_stream_id)(LL_STREAM_COMPUTE + l->lane);
 }
 
 static ll_err queue_one(ll_exec *e, const ll_launch *l, const ll_span *s)
@@ -97,6 +139,67 @@ static ll_err join(ll_exec *e, const ll_span *s)
     for (int i = s->from; i < s->to; i++)
         TRY(ll_cuda_copy_wait(e, &e->instrs[ll_cuda_of(e)->launches[i].instr[0]]));
     return LL_OK;
+}
+
+static bool may_launch(const ll_exec *e, const ll_launch *l, ll_may_run *may)
+{
+    for (int k = 0; k < l->n; k++) {
+        const ll_instr *x = &e->p->instrs[l->instr[k]];
+        if (!x->kernel.run || !may(e->p, x)) return false;
+    }
+    return true;
+}
+
+/* ---- lanes (merge.h): captured, they run beside each other ---- */
+
+/* All others begin where the one that computes is, and it goes on when they are over. */
+static ll_err part_lanes(ll_exec *e, bool back)
+{
+    ll_gpu *g = ll_cuda_of(e)->gpu;
+    for (int t = 1; t < LL_LANES; t++) {
+        ll_stream_id beside = (ll_stream_id)(LL_STREAM_COMPUTE + t);
+        TRY(back ? ll_gpu_after(g, LL_STREAM_COMPUTE, beside)
+                 : ll_gpu_after(g, beside, LL_STREAM_COMPUTE));
+    }
+    return LL_OK;
+}
+
+static bool has_lanes(const ll_exec *e, const ll_span *s)
+{
+    for (int i = s->from; i < s->to; i++)
+        if (ll_cuda_of(e)->launches[i].lane) return true;
+    return false;
+}
+
+/* Events that collectives and copies have the like of, of launches. */
+static int over(const ll_exec *e, int launch)
+{
+    return 2 * e->p->n_instr + launch;
+}
+
+static ll_err queue_in_lane(ll_exec *e, int i, const ll_span *s, bool run)
+{
+    ll_gpu *g = ll_cuda_of(e)->gpu;
+    const ll_launch *l = &ll_cuda_of(e)->launches[i];
+    ll_kcall *c = &e->instrs[l->instr[0]].call;
+    for (int t = 0; t < LL_LANES; t++)
+        if (l->after[t]) TRY(ll_gpu_await(g, stream_of(l), over(e, l->after[t] - 1)));
+    c->stream = ll_gpu_stream(g, stream_of(l));
+    ll_err rc = run ? queue_one(e, l, s) : LL_OK;
+    c->stream = ll_gpu_stream(g, LL_STREAM_COMPUTE);
+    TRY(rc);
+    return l->awaited ? ll_gpu_record(g, stream_of(l), over(e, i)) : LL_OK;
+}
+
+/* may: which are queued; NULL: those that run in this micro-batch. */
+static ll_err queue_in_lanes(ll_exec *e, const ll_span *s, ll_may_run *may)
+{
+    TRY(part_lanes(e, false));
+    for (int i = s->from; i < s->to; i++) {
+        const ll_launch *l = &ll_cuda_of(e)->launches[i];
+        TRY(queue_in_lane(e, i, s, may ? may_launch(e, l, may) : runs(e, l, s)));
+    }
+    return part_lanes(e, true);
 }
 
 /* marks: number i before the i-th of them, and one behind the last. */
@@ -125,7 +228,7 @@ static ll_err replay(ll_exec *e, const ll_span *s, bool marks)
     if (x->runs++ == 0) return queue(e, s, marks);
     if (!*graph) {
         TRY(ll_gpu_capture(g));
-        ll_err rc = queue(e, s, marks);
+        ll_err rc = has_lanes(e, s) && !marks ? queue_in_lanes(e, s, NULL) : queue(e, s, marks);
         ll_err end = ll_gpu_captured(g, graph);
         TRY(rc);
         TRY(end);
@@ -194,13 +297,6 @@ static ll_err rehearse(ll_exec *e, uint64_t step)
 
 /* ---- a section ---- */
 
-/* A kernel or a copy, not a collective. */
-static bool is_queued(const ll_exec *e, int launch)
-{
-    const ll_instr *x = e->instrs[ll_cuda_of(e)->launches[launch].instr[0]].instr;
-    return x->kernel.run || ll_program_copies(e->p, x);
-}
-
 static ll_err collective(ll_exec *e, int i)
 {
     ll_bound *b = &e->instrs[i];
@@ -242,15 +338,6 @@ ll_err ll_cuda_run(ll_exec *e, int section, int micro, uint64_t step)
 
 /* ---- a section that leaves nothing behind ---- */
 
-static bool may_launch(const ll_exec *e, const ll_launch *l, ll_may_run *may)
-{
-    for (int k = 0; k < l->n; k++) {
-        const ll_instr *x = &e->p->instrs[l->instr[k]];
-        if (!x->kernel.run || !may(e->p, x)) return false;
-    }
-    return true;
-}
-
 static ll_err queue_those(ll_exec *e, const ll_span *s, ll_may_run *may)
 {
     for (int i = s->from; i < s->to; i++) {
@@ -283,7 +370,8 @@ ll_err ll_cuda_rehearse(ll_exec *e, int section, ll_may_run *may, int times, dou
     if (!any) return LL_OK;
     TRY(queue_those(e, &s, may)); /* plans and tables are made, which no graph may hold */
     TRY(ll_gpu_capture(o->gpu));
-    ll_err rc = queue_those(e, &s, may), end = ll_gpu_captured(o->gpu, &graph);
+    ll_err rc = has_lanes(e, &s) ? queue_in_lanes(e, &s, may) : queue_those(e, &s, may);
+    ll_err end = ll_gpu_captured(o->gpu, &graph);
     if (rc == LL_OK) rc = end;
     if (rc == LL_OK) rc = replay_often(e, graph, times, seconds);
     if (graph) ll_gpu_drop(graph);

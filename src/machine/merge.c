@@ -6,7 +6,10 @@
  *
  * Memory is shared among values whose lives do not meet, so what counts is bytes, not values: two
  * instructions may change places if neither writes what the other touches. Scratch does not count,
- * for each has it to itself while it runs. */
+ * for each has it to itself while it runs.
+ *
+ * A launch takes some microseconds however little it does. Those that do not depend on each other
+ * are queued in lanes, which run beside each other; there scratch counts, for all have the same. */
 #include "machine/merge.h"
 
 static bool meet(const ll_tensor *a, const ll_tensor *b)
@@ -104,4 +107,66 @@ int ll_merge(const ll_bound *instrs, int from, int to, ll_arena *arena, ll_launc
         if (!instrs[i].instr->kernel.run) m.barrier = m.n;
     }
     return m.n;
+}
+
+/* ---- lanes ---- */
+
+static bool meets_scratch(const ll_bound *a, const ll_bound *b)
+{
+    const char *p = (const char *)a->call.scratch, *q = (const char *)b->call.scratch;
+    size_t n = a->instr->scratch, m = b->instr->scratch;
+    if (!n) return false;
+    if (m && p < q + m && q < p + n) return true;
+    for (int side = 0; side < 2; side++)
+        for (int k = 0; k < (side ? b->call.n_out : b->call.n_in); k++) {
+            const ll_tensor *t = side ? &b->call.out[k] : &b->call.in[k];
+            const char *at = (const char *)t->data;
+            if (p < at + (size_t)ll_numel(&t->shape) * ll_dtype_bytes(t->dtype) && at < p + n)
+                return true;
+        }
+    return false;
+}
+
+static bool share_scratch(const ll_bound *instrs, const ll_launch *a, const ll_launch *b)
+{
+    for (int i = 0; i < a->n; i++)
+        for (int k = 0; k < b->n; k++) {
+            const ll_bound *x = &instrs[a->instr[i]], *y = &instrs[b->instr[k]];
+            if (meets_scratch(x, y) || meets_scratch(y, x)) return true;
+        }
+    return false;
+}
+
+/* The lane whose end a launch waits for anyway, the one that went on longest; or an empty one; or
+ * the one that ended first. */
+static int lane_for(const int last[LL_LANES], const int tail[LL_LANES])
+{
+    int best = -1, oldest = 0;
+    for (int t = 0; t < LL_LANES; t++) {
+        if (last[t] == tail[t] && (best < 0 || tail[t] > tail[best])) best = t;
+        if (tail[t] < tail[oldest]) oldest = t;
+    }
+    return best < 0 ? oldest : best;
+}
+
+void ll_lanes(const ll_bound *instrs, ll_launch *launches, int from, int to)
+{
+    int tail[LL_LANES] = {0}, waited[LL_LANES][LL_LANES] = {0};
+    for (int i = from; i < to; i++) {
+        ll_launch *l = &launches[i];
+        int last[LL_LANES] = {0};
+        for (int j = i - 1; j >= from; j--) {
+            int t = launches[j].lane;
+            if (!last[t] &&
+                (launches_collide(&launches[j], l) || share_scratch(instrs, &launches[j], l)))
+                last[t] = j + 1;
+        }
+        l->lane = lane_for(last, tail);
+        for (int t = 0; t < LL_LANES; t++) {
+            if (t == l->lane || last[t] <= waited[l->lane][t]) continue;
+            l->after[t] = waited[l->lane][t] = last[t];
+            launches[last[t] - 1].awaited = true;
+        }
+        tail[l->lane] = i + 1;
+    }
 }

@@ -1,4 +1,5 @@
-/* Launches of several instructions: whatever moves, memory ends as it does in the program's order.
+/* Launches of several instructions: whatever moves, memory ends as it does in the program's order;
+ * those in lanes: whatever touches the same bytes keeps its order.
  * Random programs on a few bytes that values share; SEED=7 draws others. */
 #include "machine/merge.h"
 
@@ -163,6 +164,78 @@ static void moves_both_ways(void **state)
     }
 }
 
+/* Bytes that a launch reads (1) and writes (2), scratch among the latter. */
+static void touched(const program *p, const ll_launch *l, unsigned char marks[BYTES])
+{
+    memset(marks, 0, BYTES);
+    for (int k = 0; k < l->n; k++) {
+        int i = l->instr[k];
+        const ll_tensor scratch = {p->b[i].call.scratch, LL_U8,
+                                   LL_SHAPE((int64_t)p->instr[i].scratch)};
+        const ll_tensor *all[] = {&p->in[i][0], &p->in[i][1], &p->out[i][0], &scratch};
+        for (int t = 0; t < 4; t++)
+            for (int64_t j = 0; j < all[t]->shape.d[0]; j++)
+                marks[(unsigned char *)all[t]->data - memory + j] |= t < 2 ? 1 : 2;
+    }
+}
+
+static bool conflict(const unsigned char a[BYTES], const unsigned char b[BYTES])
+{
+    for (int i = 0; i < BYTES; i++)
+        if ((a[i] && b[i] & 2) || (a[i] & 2 && b[i])) return true;
+    return false;
+}
+
+/* How many pairs of launches are in no order. */
+static int apart(program *p)
+{
+    ll_arena *a = ll_arena_new();
+    ll_launch *l = LL_NEW_ARRAY(a, ll_launch, p->n);
+    static unsigned char marks[MOST][BYTES];
+    static bool before[MOST][MOST];
+    int n = ll_merge(p->b, 0, p->n, a, l), free = 0, tail[LL_LANES] = {0};
+    memset(before, 0, sizeof before);
+    ll_lanes(p->b, l, 0, n);
+    for (int i = 0; i < n; i++) {
+        touched(p, &l[i], marks[i]);
+        for (int t = 0; t < LL_LANES; t++) {
+            int last = t == l[i].lane ? tail[t] : l[i].after[t];
+            if (!last) continue;
+            assert_true(last <= i);
+            assert_int_equal(l[last - 1].lane, t);
+            assert_true(t == l[i].lane || l[last - 1].awaited);
+            before[i][last - 1] = true;
+            for (int j = 0; j < last; j++) before[i][j] |= before[last - 1][j];
+        }
+        tail[l[i].lane] = i + 1;
+        for (int j = 0; j < i; j++) {
+            if (conflict(marks[j], marks[i]) && !before[i][j])
+                fail_msg("launch %d of %d does not wait for %d (seed %llu)", i, n, j,
+                         (unsigned long long)seed);
+            free += !before[i][j];
+        }
+    }
+    ll_arena_free(a);
+    return free;
+}
+
+static void lanes_keep_order(void **state)
+{
+    (void)state;
+    static program p;
+    int pairs = 0;
+    for (int i = 0; i < 3000; i++) {
+        make(&p);
+        for (int k = 0; k < p.n; k++) {
+            p.instr[k].scratch = draw(4) ? 0 : (size_t)(1 + draw(3 * WIDTH));
+            p.b[k].call.scratch = memory + draw(BYTES - 3 * WIDTH);
+        }
+        pairs += apart(&p);
+    }
+    print_message("%d pairs of launches may run beside each other\n", pairs);
+    assert_true(pairs > 30000);
+}
+
 int main(void)
 {
     const char *s = getenv("SEED");
@@ -171,6 +244,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(memory_ends_the_same),
         cmocka_unit_test(moves_both_ways),
+        cmocka_unit_test(lanes_keep_order),
     };
     return cmocka_run_group_tests_name("merge", tests, NULL, NULL);
 }
