@@ -47,8 +47,8 @@ template <int C> struct many { /* C numbers that lie side by side, loaded two or
 
 /* ---- outputs, and images' gradients ---- */
 
-/* Forward and back alike: what is read lies in shared memory with zeros around it and, back, between
- * its pixels, so that a result's window is all there, and filters in the order of the sums. */
+/* Forward and back alike: what is read lies in shared memory with zeros around it and, back,
+ * between its pixels, so that a result's window is all there, and filters as they are summed. */
 typedef struct sizes {
     int in[2], out[2], k, made; /* k: channels summed over, made: those that are made */
     int all[2], first[2];       /* of the image with zeros: extents, where the first pixel is */
