@@ -59,7 +59,9 @@ void ll_rma_close(ll_rma *s)
 {
     if (!s) return;
     ll_engine_lock(s->c->engine);
-    if (!s->c->engine->failed) s->t->ops->conceal(s->t, s->window);
+    /* All together: not where one is gone. */
+    if (!s->c->engine->failed && !ll_watch_failed(s->c->engine->watch))
+        s->t->ops->conceal(s->t, s->window);
     s->c->engine->served = NULL;
     ll_engine_unlock(s->c->engine);
     free(s);
@@ -70,20 +72,33 @@ int64_t ll_rma_moved(const ll_rma *s)
     return s->moved;
 }
 
+/* Around calls that wait for what another rank holds, or serves. */
+static void begin(ll_rma *s)
+{
+    ll_watch_held(s->c->engine->watch, true);
+    ll_engine_lock(s->c->engine);
+}
+
+static void end(ll_rma *s)
+{
+    ll_engine_unlock(s->c->engine);
+    ll_watch_held(s->c->engine->watch, false);
+}
+
 static ll_err reach(ll_rma *s, int rank, bool alone)
 {
     TRY(ll_watch_check(s->c->engine->watch));
-    ll_engine_lock(s->c->engine);
+    begin(s);
     ll_err rc = s->t->ops->reach(s->t, s->window, s->c->t->world[rank], alone);
-    ll_engine_unlock(s->c->engine);
+    end(s);
     return rc;
 }
 
 static ll_err let_go(ll_rma *s, int rank)
 {
-    ll_engine_lock(s->c->engine);
+    begin(s);
     ll_err rc = s->t->ops->leave(s->t, s->window, s->c->t->world[rank]);
-    ll_engine_unlock(s->c->engine);
+    end(s);
     return rc;
 }
 
@@ -91,11 +106,11 @@ static ll_err move(ll_rma *s, int rank, size_t at, void *to, const void *from, s
 {
     ll_transport *t = s->t;
     int peer = s->c->t->world[rank];
-    ll_engine_lock(s->c->engine);
+    begin(s);
     ll_err rc = to && from ? t->ops->add(t, s->window, peer, at, from, to, bytes)
                 : to       ? t->ops->get(t, s->window, peer, at, to, bytes)
                            : t->ops->put(t, s->window, peer, at, from, bytes);
-    ll_engine_unlock(s->c->engine);
+    end(s);
     if (peer != t->rank) s->moved += (int64_t)bytes * (to && from ? 2 : 1);
     return rc;
 }

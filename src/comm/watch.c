@@ -13,7 +13,8 @@
  *                 themselves.
  * A failed watch gives the rank a grace period to come to ll_watch_check. A rank that is in an
  * endless loop, or in an MPI call that will not end, never does, and nothing but ending the process
- * can keep the promise that no job hangs: that is the one place where this library calls _exit.
+ * can keep the promise that no job hangs: that is the one place where this library calls _exit. One
+ * that says it is held, by a lock that the lost rank may have, is ended at once.
  *
  * Between its periods it looks at the next rank of its node, where somebody would start all anew
  * (job.h): one that is stopped while this one runs is ended, which all see at once, in place of
@@ -46,7 +47,7 @@ struct ll_watch {
     double timeout, period, grace;
     /* What this rank does: written by it, read by the thread. */
     _Atomic uint64_t turn; /* odd while the rest is written */
-    _Atomic bool waiting, slow;
+    _Atomic bool waiting, slow, held;
     _Atomic int64_t number;
     name_cell what, site, doing;
     /* The failure: report stays as it is once failed is set. */
@@ -117,6 +118,11 @@ void ll_watch_tell(ll_watch *w)
 void ll_watch_slow(ll_watch *w, bool slow)
 {
     if (w) atomic_store_explicit(&w->slow, slow, memory_order_relaxed);
+}
+
+void ll_watch_held(ll_watch *w, bool held)
+{
+    if (w) atomic_store_explicit(&w->held, held, memory_order_relaxed);
 }
 
 void ll_watch_wait_begin(ll_watch *w, const char *what, int64_t number, const char *site)
@@ -319,11 +325,16 @@ static void look(ll_watch *w, double now)
     w->looks = false;
 }
 
+/* What a rank that is held may still be given, which has not seen that it is. */
+static const double held_s = 0.1;
+
 static void end_process_if_stuck(ll_watch *w, double now)
 {
-    if (atomic_load(&w->seen) || now - w->failed_at < w->grace) return;
-    say("loopline: rank %d did not come back within %.1f s of the failure and is ended: %s\n",
-        w->world[w->rank], w->grace, w->report);
+    bool held = atomic_load(&w->held);
+    if (atomic_load(&w->seen) || now - w->failed_at < (held ? held_s : w->grace)) return;
+    if (!held)
+        say("loopline: rank %d did not come back within %.1f s of the failure and is ended: %s\n",
+            w->world[w->rank], w->grace, w->report);
     _exit(ll_job_status(1));
 }
 
@@ -371,7 +382,7 @@ static void *watch(void *arg)
     ll_watch *w = (ll_watch *)arg;
     double last = ll_now();
     while (!w->closing) {
-        double now = last, until = last + w->period;
+        double now = last, until = last + (w->failed ? fmin(w->period, held_s) : w->period);
         for (bool woken = false; !woken && now < until; now = ll_now()) {
             woken = listen_until(w, fmin(until, next_look(w)));
             look(w, ll_now());

@@ -24,6 +24,8 @@ void ll_watch_tell(ll_watch *w);
 /* What it does may take long for reasons that are not its own (a disk): others wait ten timeouts.
  */
 void ll_watch_slow(ll_watch *w, bool slow);
+/* It is in a call that others must end, and which does not look at the watch. */
+void ll_watch_held(ll_watch *w, bool held);
 /* This rank waits in a collective, by name, number (-1: none) and site (may be NULL); and goes back
  * to what it was doing. */
 void ll_watch_wait_begin(ll_watch *w, const char *what, int64_t number, const char *site);
