@@ -47,8 +47,8 @@ static json_t *lines_json(const ll_bench_line *lines, int n, const char *key)
 /* What the speed is held against: on a GPU its stated peak, elsewhere a large product. */
 static void add_peak(json_t *j, const ll_bench_report *b)
 {
-    double gflops = 1e-9 * b->work.made / b->step_s, model = 1e-9 * b->work.model / b->step_s;
-    json_object_set_new(j, "model_flops", ll_cli_number(b->work.model));
+    double gflops = 1e-9 * b->work.made / b->step_s, model = 1e-9 * b->model / b->step_s;
+    json_object_set_new(j, "model_flops", ll_cli_number(b->model));
     if (!*b->device) {
         json_object_set_new(j, "gflops", ll_cli_number(gflops));
         json_object_set_new(j, "flops_done", ll_cli_number(b->work.made));
@@ -113,13 +113,13 @@ static void print_lines(const ll_bench_line *lines, int n, const char *title, do
 static void print_speed(const ll_run *r, const ll_bench_report *b)
 {
     char m[LL_NUMBER_TEXT], u[LL_NUMBER_TEXT];
-    double gflops = 1e-9 * b->work.made / b->step_s, model = b->work.model / b->step_s;
+    double gflops = 1e-9 * b->work.made / b->step_s, model = b->model / b->step_s;
     ll_text_bytes((double)b->bytes, m);
     if (!*b->device) {
         printf("products at %.1f GFLOP/s of the model, %.0f %% of a large one here (%.1f, %s)   "
                "memory %s\n",
                1e-9 * model, 1e-7 * model / b->gemm_gflops, b->gemm_gflops, b->tiles, m);
-        if (b->work.made != b->work.model)
+        if (b->work.made != b->model)
             printf("as kernels make them %.1f GFLOP/s, %.0f %%: %.1f %% of what loops count, of "
                    "which %.1f %% is padding\n",
                    gflops, 100 * gflops / b->gemm_gflops, 100 * b->work.made / b->work.loops,

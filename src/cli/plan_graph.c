@@ -50,8 +50,8 @@ static json_t *option_json(const ll_tries *s, const ll_tried *o, double ranks)
     json_object_set_new(j, "samples_per_s", json_real(samples));
     json_object_set_new(j, "tokens_per_s",
                         tokens ? json_real(samples * (double)z->value) : json_null());
-    json_object_set_new(j, "model_flops_per_rank", json_real(o->out.work.model));
-    json_object_set_new(j, "percent_of_peak", json_real(of_peak(o, o->out.work.model, peak)));
+    json_object_set_new(j, "model_flops_per_rank", json_real(o->out.model));
+    json_object_set_new(j, "percent_of_peak", json_real(of_peak(o, o->out.model, peak)));
     json_object_set_new(j, "hardware_percent_of_peak",
                         json_real(of_peak(o, o->out.work.loops, peak)));
     json_object_set_new(j, "bytes_per_rank", json_integer((json_int_t)o->bytes));
@@ -76,7 +76,7 @@ static void print_option(const ll_tries *s, const ll_tried *o)
     fprintf(stderr, "  %-24s %4d %10s %11s %8.1f %10.1f %9.1f %10s", o->way.mesh, o->way.zero,
             ll_text_time(o->out.step_s, time),
             ll_text_count((double)s->run->train.batch / o->out.step_s, rate),
-            of_peak(o, o->out.work.model, peak), of_peak(o, o->out.work.loops, peak),
+            of_peak(o, o->out.model, peak), of_peak(o, o->out.work.loops, peak),
             100 * o->out.exposed_s / o->out.step_s, ll_text_bytes((double)o->bytes, bytes));
     for (const ll_layout_rule *l = o->way.layouts; l && l->pattern; l++)
         fprintf(stderr, "%s %s %s", l == o->way.layouts ? " " : ",", l->pattern, l->layout);

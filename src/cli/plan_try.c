@@ -167,6 +167,7 @@ static bool try_way(ll_tries *s, const ll_recipe *w, ll_tried *o)
     }
     *o = (ll_tried){.way = *w, .bytes = bytes, .kinds = ll_program_kinds(p)};
     o->out = ll_replay(s->cluster, p, m.n_rank > 1 ? &m : NULL, s->run->train.precision);
+    o->out.model = ll_model_flops(s->g, (int)w->micro) / m.n_rank;
     double most = s->run->train.memory_bytes; /* what the run allows its tensors */
     o->fits = (double)bytes + 1e9 * s->cluster->chip.reserved <= 1e9 * s->cluster->chip.memory &&
               (most <= 0 || (double)bytes <= most);

@@ -11,6 +11,7 @@ typedef struct ll_replayed {
     double step_s, compute_s;
     double comm_s, exposed_s; /* of collectives; of them, what kernels waited for */
     double moved;             /* bytes that this rank sends */
+    double model;             /* FLOPs of this rank's share of the model; the caller's to fill in */
     ll_program_work work;
 } ll_replayed;
 

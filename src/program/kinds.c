@@ -96,7 +96,6 @@ ll_program_work ll_program_flops(const ll_program *p)
         const ll_instr *x = &p->instrs[i];
         const ll_op *op = ll_op_find(x->op); /* NULL: a wait */
         int times = ll_program_times(p, i);
-        if (op && !x->again) w.model += op->model * x->flops * times;
         if (!op || (op->work != LL_WORK_PRODUCT && op->work != LL_WORK_CONVOLUTION &&
                     op->work != LL_WORK_ATTENTION))
             continue;
@@ -105,4 +104,22 @@ ll_program_work ll_program_flops(const ll_program *p)
         w.padded += x->padded * times;
     }
     return w;
+}
+
+double ll_model_flops(const ll_graph *g, int n_micro)
+{
+    LL_OWN(ll_arena) arena = ll_arena_new();
+    bool *live = LL_NEW_ARRAY(arena, bool, g->n_value);
+    double sum = 0;
+    for (int i = 0; i < g->n_result; i++) live[g->results[i].value.id] = true;
+    for (int i = 0; i < g->n_update; i++) live[g->updates[i].next.id] = true;
+    for (int i = g->n_node - 1; i >= 0; i--) {
+        const ll_node *n = &g->nodes[i];
+        bool needed = false;
+        for (int k = 0; k < n->n_out; k++) needed |= live[n->out[k].id];
+        if (!needed) continue;
+        for (int k = 0; k < n->n_in; k++) live[n->in[k].id] = true;
+        if (n->of.phase != LL_ONCE) sum += n->op->model * ll_node_flops(g, n);
+    }
+    return sum * n_micro;
 }

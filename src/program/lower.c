@@ -171,7 +171,6 @@ static ll_err add_instr(ll_program *p, const ll_graph *g, const ll_node *n,
     x->bytes = slot_bytes(p, x->in, x->n_in) + slot_bytes(p, x->out, x->n_out);
     x->collective = n->op->collective;
     x->aside = ll_aside_of(n);
-    x->again = n->of.again;
     x->at = n->of.at;
     if (!ll_has_wait(n)) TRY(choose_kernel(p, n, opts, limit, x));
     if (x->scratch > p->scratch_bytes) p->scratch_bytes = x->scratch;

@@ -48,7 +48,6 @@ typedef struct ll_instr {
     ll_aside_kind aside;        /* of a start: copies to what lies aside, or from it */
     bool compressed;            /* of a start: its sums may go through a codec */
     int at;                     /* the declared node that it is made for (ll_origin) */
-    bool again;                 /* of activations that are made a second time */
     bool last;                  /* of the micro-batches, runs in the last alone */
     bool wait;                  /* the result of instruction `pair` has come after it */
     int pair;                   /* of a start its wait, of a wait its start */
@@ -166,12 +165,14 @@ char *ll_program_print(const ll_program *p, ll_arena *arena);
 /* A program's bytes by what they are for; their sum is p->bytes. */
 /* FLOPs of products (matmul, convolution, attention) in a step. */
 typedef struct ll_program_work {
-    double model;  /* of the model: what is made again for the gradient does not count */
     double loops;  /* as ops' loops count them */
     double made;   /* as kernels make them: Winograd's are fewer */
     double padded; /* of loops, in padding of convolutions */
 } ll_program_work;
 ll_program_work ll_program_flops(const ll_program *p);
+/* Of a step of the model as it is declared, on all ranks together: what exact sums, recomputation,
+ * copies on several ranks and the update add does not count. g: of one micro-batch. */
+double ll_model_flops(const ll_graph *g, int n_micro);
 
 typedef struct ll_memory_kinds {
     size_t parameters, state,

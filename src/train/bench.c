@@ -106,6 +106,7 @@ void ll_bench_gather(const ll_session *s, int steps, ll_bench_report *out)
 {
     const ll_program *p = s->p;
     const double *seconds = ll_exec_seconds(s->e);
+    out->model = ll_model_flops(s->g, p->n_micro);
     out->work = ll_program_flops(p);
     for (int i = 0; i < p->n_instr; i++) {
         const ll_instr *x = &p->instrs[i];

@@ -17,6 +17,7 @@ typedef struct ll_bench_report {
     double step_s, best_s, q1_s, q3_s; /* median, least, quartiles */
     double cpu_s;  /* the least time that a step took of one thread, where there is one; else 0 */
     double cool_s; /* on a device: the median of as long before, when it was cooler */
+    double model;  /* FLOPs of a step, as declared */
     ll_program_work work;
     const char *tiles;  /* of matrix products on a CPU; NULL: on a device */
     double gemm_gflops; /* a product of 768 cubed, measured in the same run; on a device: 0 */

@@ -154,10 +154,10 @@ static ll_err run(trainer *t)
     TRY(ll_trainer_plan_memory(t));
     t->flops = t->s->p->flops;
     const ll_program_work work = ll_program_flops(t->s->p);
-    t->model = work.model;
+    t->model =
+        ll_model_flops(t->g, t->s->p->n_micro) * (t->loose ? (double)t->r->parallel.replicas : 1);
     t->made = work.made;
     TRY(ll_ranks_sum(t->comm, &t->flops));
-    TRY(ll_ranks_sum(t->comm, &t->model));
     TRY(ll_ranks_sum(t->comm, &t->made));
     t->report->parameters = ll_session_parameters(t->s);
     t->report->steps = t->report->first = t->first;

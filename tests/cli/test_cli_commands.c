@@ -425,14 +425,16 @@ static void lists_data(void **state)
 
 /* ---- bench, help ---- */
 
+#define SMALL_GPT                                                                                  \
+    "bench step gpt --json --seconds 0.05 --threads 1 --batch 2 --set model.layers=1 --set "       \
+    "model.width=32 --set model.heads=2 --set model.seq=16 --set model.vocab=50"
+
 static void bench_prints_its_keys(void **state)
 {
     static const char *const keys[] = {
         "step_ms", "samples_per_s", "tokens_per_s", "gflops", "percent_of_gemm_peak",
         "mfu",     "hfu",           "peak_bytes",   "batch",  "threads"};
-    json_t *j = prints_json(*state, "bench step gpt --json --seconds 0.05 --threads 1 --batch 2 "
-                                    "--set model.layers=1 --set model.width=32 --set model.heads=2 "
-                                    "--set model.seq=16 --set model.vocab=50");
+    json_t *j = prints_json(*state, SMALL_GPT);
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) assert_true(json_num(j, keys[i]) > 0);
     assert_string_equal(json_string_value(json_object_get(j, "model")), "gpt");
     assert_string_equal(json_string_value(json_object_get(j, "machine")), "cpu");
@@ -459,6 +461,18 @@ static void flops_of_the_model(void **state)
                loops = json_num(j, "flops_of_loops");
         assert_true(again ? model < loops : model == loops && made < model);
         assert_true(fabs(json_num(j, "mfu") * made / (json_num(j, "hfu") * model) - 1) < 1e-6);
+        json_decref(j);
+    }
+    double plain = 0; /* the same of the net as declared, whatever a step makes besides */
+    static const char *const besides[] = {"", "--set parallel.exact=true",
+                                          "--set train.optimizer=muon"};
+    for (int i = 0; i < 3; i++) {
+        char line[512];
+        snprintf(line, sizeof line, "%s %s", SMALL_GPT, besides[i]);
+        json_t *j = prints_json(*state, line);
+        if (i == 0) plain = json_num(j, "model_flops");
+        assert_true(json_num(j, "model_flops") == plain);
+        assert_true(json_num(j, "flops_of_loops") > plain);
         json_decref(j);
     }
     json_t *j = prints_json(*state, "plan lenet5 --cluster dgx-h100 --ranks 2 --json --set "
