@@ -418,7 +418,6 @@ static ll_err loop_steps(trainer *t)
     for (;; step = next, next = t->served ? ll_loose_hand(t->loose)->step : step + 1) {
         TRY(pass(t, step, next, &last));
         if (next >= t->until || t->stop) return LL_OK;
-        begin_useful(t);
         TRY(take_step(t, next, &last));
     }
 }
