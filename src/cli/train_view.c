@@ -139,6 +139,17 @@ static void tell_apart(const ll_train_start *s)
             (long long)(c->warm_up + every), (long long)s->steps);
 }
 
+/* Settings with which no replica is ever apart. */
+static void tell_in_step(const ll_run *r)
+{
+    const ll_run_parallel *p = &r->parallel;
+    if (p->replicas > 1 && !ll_run_loose(r) && strcmp(p->between.name, "sync"))
+        fprintf(stderr,
+                "parallel.consistency %s is synchronous training as it is set: replicas are ranks "
+                "of axis data\n",
+                p->between.name);
+}
+
 /* Settings for several ranks, on one: a job that has lost the others goes on, so no refusal. */
 static void tell_idle(const ll_train_start *s)
 {
@@ -196,6 +207,7 @@ static void on_start(void *context, const ll_train_start *s)
     else if (strcmp(s->run->parallel.compress, "none"))
         fprintf(stderr, "gradients: of fully connected layers, made from factors of all ranks\n");
     tell_apart(s);
+    tell_in_step(s->run);
     tell_idle(s);
     if (s->run->parallel.canonical) fprintf(stderr, "sums over ranks in canonical order\n");
     if (s->steps < s->run->train.steps)

@@ -67,7 +67,9 @@ int ll_step_line(const ll_step_stats *s, int64_t total, const char *unit, int co
     fields f = {.line = line, .columns = columns < LL_STEP_LINE - 1 ? columns : LL_STEP_LINE - 1};
     line[0] = '\0';
     add_field(&f, "step %lld/%lld", (long long)s->step, (long long)total);
-    if (!s->apart) add_field(&f, fabs(s->loss) < 1e5 ? "loss %.4f" : "loss %.3e", s->loss);
+    const char *whose = s->apart ? " (of a replica)" : "";
+    if (!s->apart || !isnan(s->loss))
+        add_field(&f, fabs(s->loss) < 1e5 ? "loss %.4f%s" : "loss %.3e%s", s->loss, whose);
     print_norm(s->norm, t);
     if (!isnan(s->norm) && !s->apart) add_field(&f, "norm %s", t);
     add_field(&f, "lr %.1e", s->lr);

@@ -19,7 +19,7 @@ typedef struct ll_step_stats {
     double rate;           /* units a second; 0: not shown */
     double peak;           /* of the machine's arithmetic, 0 to 1; 0: not shown */
     size_t bytes;          /* of memory; 0: not shown */
-    bool apart;            /* loss and norm are of a part of the ranks: not shown */
+    bool apart;            /* loss and norm are of a part of the ranks: the loss is marked */
 } ll_step_stats;
 
 typedef struct ll_progress_opts {

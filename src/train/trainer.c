@@ -133,6 +133,7 @@ static ll_err foresee(trainer *t)
 {
     ll_train_report *r = t->report;
     const char *step = "the first start of the job did", *between = NULL;
+    const char *slow = t->opts->slow > 1 ? "what --slow adds" : NULL;
     r->predicted_s = NAN;
     if (!ll_trainer_is_restart(t)) /* nobody waits for it again */
         TRY(ll_foresee_step(t->s, t->comm, &r->predicted_s, &step));
@@ -141,8 +142,11 @@ static ll_err foresee(trainer *t)
         if (t->loose) TRY(ll_loose_rehearse(t->loose, &r->exchange_s, &between));
     }
     r->predicted_s += r->exchange_s;
-    snprintf(r->unforeseen, sizeof r->unforeseen, "%s%s%s", step ? step : "",
-             step && between ? ", " : "", between ? between : "");
+    const char *const all[] = {step, between, isnan(r->predicted_s) ? NULL : slow};
+    for (int i = 0, n = 0; i < 3; i++)
+        if (all[i])
+            n += snprintf(r->unforeseen + n, sizeof r->unforeseen - (size_t)n, "%s%s",
+                          n ? ", " : "", all[i]);
     return LL_OK;
 }
 

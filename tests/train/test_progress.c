@@ -43,6 +43,9 @@ static void plain_line(void **state)
     assert_string_equal(line, "step 1/2 | loss nan | lr 0.0e+00 | 1.50 s");
     few = (ll_step_stats){.step = 1, .loss = 1, .norm = 1, .step_s = 1.5, .apart = true};
     ll_step_line(&few, 2, "img", 200, line);
+    assert_string_equal(line, "step 1/2 | loss 1.0000 (of a replica) | lr 0.0e+00 | 1.50 s");
+    few.loss = NAN; /* it has made no step yet */
+    ll_step_line(&few, 2, "img", 200, line);
     assert_string_equal(line, "step 1/2 | lr 0.0e+00 | 1.50 s");
     few = (ll_step_stats){.step = 1, .loss = 1e30, .norm = 1e-9, .step_s = 1.5, .lr = 0.1};
     ll_step_line(&few, 2, "img", 200, line);
