@@ -464,6 +464,8 @@ static ll_err cut_to_fit(const opts *o, const ll_run *r, const ll_graph *g, cut 
     bool sums_up = !o->graph && !o->dot && !o->program && !o->schedule && !o->conv;
     if (!o->eval) c->room.limit = r->train.memory_bytes;
     c->room.offload = *r->train.offload;
+    c->room.recompute = r->parallel.recompute;
+    c->room.schedule = r->parallel.schedule;
     for (bool again = true; again;) {
         double used[LL_MAX_PIPE] = {0};
         forget(c);

@@ -6,6 +6,7 @@
 #include "cli/common.h"
 #include "cli/plan.h"
 #include "cli/plan_try.h"
+#include "train/ranks.h"
 #include "train/setup.h"
 
 #include <stdio.h>
@@ -16,7 +17,8 @@ static const double patience_s = 10;
 
 typedef struct need {
     const ll_run *run;
-    int64_t ranks; /* that it was refused on */
+    int64_t ranks, of; /* that it was refused on, of one replica; replicas */
+    char mesh[LL_MESH_TEXT];
     double room, began;
     int tried;
 } need;
@@ -26,7 +28,7 @@ static bool is_refused(const need *d, const ll_recipe *w, int64_t ranks)
 {
     const ll_run_parallel *was = &d->run->parallel;
     return ranks == d->ranks && w->micro == ll_run_micro_batches(d->run) && !w->aside &&
-           w->zero == was->zero && !strcmp(w->mesh, was->mesh) &&
+           w->zero == was->zero && !strcmp(w->mesh, d->mesh) &&
            !strcmp(w->recompute, was->recompute);
 }
 
@@ -45,12 +47,13 @@ static void tell(const need *d, const ll_recipe *w, int64_t ranks, size_t bytes)
     const ll_run_parallel *was = &d->run->parallel;
     char text[LL_NUMBER_TEXT];
     fprintf(stderr, "it would fit with train.micro_batch=%lld",
-            (long long)(d->run->train.batch / w->micro));
+            (long long)(d->of * d->run->train.batch / w->micro));
     if (w->recompute && strcmp(w->recompute, was->recompute))
         fprintf(stderr, ", parallel.recompute=%s", w->recompute);
     if (w->aside) fprintf(stderr, ", train.memory=%zuB, train.offload=FOLDER", w->aside);
-    if (ranks != d->ranks || strcmp(w->mesh, was->mesh) || w->zero != was->zero) {
-        if (ranks > 1) fprintf(stderr, " on %lld ranks, --mesh %s", (long long)ranks, w->mesh);
+    if (ranks != d->ranks || strcmp(w->mesh, d->mesh) || w->zero != was->zero) {
+        if (ranks > 1)
+            fprintf(stderr, " on %lld ranks, --mesh %s", (long long)(d->of * ranks), w->mesh);
         if (w->zero) fprintf(stderr, " --zero %d", w->zero);
     }
     fprintf(stderr, ": %s a rank\n", ll_text_bytes((double)bytes, text));
@@ -86,11 +89,19 @@ static bool try_mesh(need *d, const char *mesh, int zero, int64_t ranks)
     return try_micro(d, w, ranks);
 }
 
+/* Updates by gradients of a server are made without the step that would have fetched what lies
+ * aside, and has sums beside it (exec/session_round.c). */
+static bool in_rounds(const need *d)
+{
+    return d->of > 1 && ll_consistency_rounds(&d->run->parallel.between);
+}
+
 static bool try_aside(need *d)
 {
     ll_recipe w = {.zero = (int)d->run->parallel.zero, .recompute = "full"};
-    if (*d->run->train.offload || strcmp(d->run->train.machine, "cpu")) return false;
-    snprintf(w.mesh, sizeof w.mesh, "%s", d->run->parallel.mesh);
+    if (*d->run->train.offload || strcmp(d->run->train.machine, "cpu") || in_rounds(d))
+        return false;
+    snprintf(w.mesh, sizeof w.mesh, "%s", d->mesh);
     w.aside = (size_t)d->room;
     return try_micro(d, w, d->ranks);
 }
@@ -104,7 +115,7 @@ static bool try_ranks(need *d, int64_t n)
         if (try_mesh(d, mesh, zero, n)) return true;
     for (size_t a = 0; a < sizeof axes / sizeof *axes; a++)
         for (int64_t k = 2; k <= 8 && k <= n; k *= 2) {
-            if (n % k) continue;
+            if (n % k || (in_rounds(d) && !strcmp(axes[a], "pipe"))) continue;
             if (k == n)
                 snprintf(mesh, sizeof mesh, "%s=%lld", axes[a], (long long)k);
             else
@@ -117,14 +128,16 @@ static bool try_ranks(need *d, int64_t n)
 
 void ll_plan_remedy(const ll_run *r, int64_t ranks, double room)
 {
-    need d = {.run = r, .ranks = ranks, .room = room, .began = ll_now()};
+    const ll_run own = ll_run_replica(r, 0); /* which has batches and ranks of its own */
+    int64_t of = ll_run_loose(r) ? r->parallel.replicas : 1, n = ranks / of;
+    need d = {.run = &own, .ranks = n, .of = of, .room = room, .began = ll_now()};
     char text[LL_NUMBER_TEXT];
-    if (try_mesh(&d, r->parallel.mesh, (int)r->parallel.zero, ranks) || try_aside(&d)) return;
-    int64_t n = ranks;
+    if (ll_run_mesh(r, (int)ranks, d.mesh) != LL_OK) return;
+    if (try_mesh(&d, d.mesh, (int)r->parallel.zero, n) || try_aside(&d)) return;
     for (; n <= RANKS && ll_now() - d.began <= patience_s; n *= 2)
         if (n > 1 && try_ranks(&d, n)) return;
     fprintf(stderr,
             "none of %d ways to train it that were tried, on up to %lld ranks, fits %s a rank "
             "(loopline inspect RUN --mesh ... tells of others)\n",
-            d.tried, (long long)(n / 2), ll_text_bytes(room, text));
+            d.tried, (long long)(of * n / 2), ll_text_bytes(room, text));
 }

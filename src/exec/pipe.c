@@ -5,6 +5,7 @@
 
 #include <ctype.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 static bool trains(const ll_graph *g)
@@ -147,10 +148,25 @@ size_t ll_room_aside(const ll_room *room)
     return room->aside ? (size_t)fmax(room->limit - room->beside, 1) : 0;
 }
 
+static bool is(const char *asked, const char *what)
+{
+    return asked && !strcmp(asked, what);
+}
+
+/* What would make it less, and was not asked for. */
+static const char *tell_ways(const ll_room *room, bool piped, char out[128])
+{
+    snprintf(out, 128, "%s%ssmaller micro-batches, %sor more %s", room->offload ? "" : "offload, ",
+             is(room->recompute, "full") ? "" : "recompute full, ",
+             piped && !is(room->schedule, "auto") ? "schedule auto, " : "",
+             piped ? "stages" : "ranks");
+    return out;
+}
+
 ll_err ll_room_judge(ll_room *room, const ll_pipe_plan *p, const double *used, bool *again)
 {
     enum { TRIES = 8 };
-    char limit[LL_NUMBER_TEXT], least[LL_NUMBER_TEXT];
+    char limit[LL_NUMBER_TEXT], least[LL_NUMBER_TEXT], ways[128];
     int n = p && p->held ? p->pipeline->n_rank : 1;
     double most = 0;
     for (int r = 0; r < n; r++) most = fmax(most, used[r]);
@@ -170,16 +186,13 @@ ll_err ll_room_judge(ll_room *room, const ll_pipe_plan *p, const double *used, b
     }
     room->n_try++;
     *again = p && p->held && room->n_try < TRIES;
-    CHECK(*again, LL_E_MEM,
-          "memory %s: %s takes %s%s%s: allow more, or use %srecompute full, smaller micro-batches, "
-          "%s",
+    CHECK(*again, LL_E_MEM, "memory %s: %s takes %s%s%s: allow more, or use %s",
           ll_text_bytes(room->limit, limit),
           p && p->held ? "of the stages and schedules tried, with the best the fullest rank"
                        : "a rank's program",
           ll_text_bytes(room->least, least),
           room->wide ? ", counting steps of exact sums made again with all bits" : "",
-          room->offload ? " besides what is laid aside" : "", room->offload ? "" : "offload, ",
-          p && p->held ? "schedule auto, or more stages" : "or more ranks");
+          room->offload ? " besides what is laid aside" : "", tell_ways(room, p && p->held, ways));
     return LL_OK;
 }
 

@@ -9,9 +9,10 @@
  * is known when all ranks have compiled it: what is cut by an account of stages is judged by that,
  * and cut again with what the account has missed. */
 typedef struct ll_room {
-    double limit;             /* bytes; 0: any */
-    bool offload;             /* what it has no room for may be laid aside */
-    bool aside;               /* is: what keeps all values has no room */
+    double limit;                     /* bytes; 0: any */
+    bool offload;                     /* what it has no room for may be laid aside */
+    const char *recompute, *schedule; /* as asked for, so that nobody is told to; NULL: not */
+    bool aside;                       /* is: what keeps all values has no room */
     bool wide;                /* counted too: a step of exact sums made again with all bits */
     double beside;            /* bytes of that, of this rank */
     int n_try;                /* plans that were too large */

@@ -22,6 +22,9 @@ ll_err ll_run_mesh(const ll_run *r, int size, char out[LL_MESH_TEXT])
     size /= replicas;
     snprintf(out, LL_MESH_TEXT, "data=%d", size);
     TRY(ll_mesh_parse(*text ? text : out, &m));
+    CHECK(replicas == 1 || m.n_rank == size, LL_E_SHARD,
+          "mesh \"%s\" is of %d rank%s, and each of %d replicas has %d: use -n %d, or another mesh",
+          text, m.n_rank, m.n_rank > 1 ? "s" : "", replicas, size, m.n_rank * replicas);
     CHECK(size > 1 || m.n_rank == 1, LL_E_SHARD,
           "mesh \"%s\" is of %d ranks, but there is one: use -n %d, or --mesh \"\"", text, m.n_rank,
           m.n_rank);

@@ -123,6 +123,12 @@ static void compares_replicas(void **state)
                     "-s parallel.consistency=diloco -s parallel.every=7");
     assert_non_null(strstr(o.err, "replicas never meet"));
     outcome_free(&o);
+    o = succeeds(f, "train r.yaml -n 2 -o g -s parallel.replicas=2 -s parallel.consistency=eager "
+                    "-s parallel.quorum=2");
+    assert_non_null(strstr(o.err, "eager is synchronous training as it is set"));
+    outcome_free(&o);
+    refuses(f, 1, "train r.yaml -n 4 --mesh data=2 -s parallel.replicas=4",
+            "each of 4 replicas has 1: use -n 8");
     o = program_run(f, NULL, "bench consistency r.yaml -n 2 --out d --presets none,local");
     assert_int_equal(o.status, 1);
     assert_non_null(strstr(o.out, "local"));

@@ -91,45 +91,69 @@ static void hints_are_true(void **state)
     must(*state, "%s --set train.micro_batch=%lld", line, micro);
 }
 
+static const char gpt[] =
+    "model: {name: gpt, layers: 2, width: 32, heads: 4, seq: 32, vocab: 128}\n"
+    "data: {name: synthetic, samples: 64}\ntrain: {batch: 8, steps: 1, threads: 1}\n";
+
+/* What a run that is refused is told to try, as words of a command: it trains. Returns the hint. */
+static const char *follow(void **state, const char *line, char hint[512])
+{
+    outcome o = program_run(*state, NULL, line);
+    const char *said = strstr(o.err, "it would fit with train.micro_batch=");
+    if (o.status != 1 || !said) fail_msg("%s: %s", line, o.err);
+    char mesh[64] = "", more[128] = "";
+    long long micro = 0, ranks = 1;
+    int zero = 0;
+    sscanf(said, "it would fit with train.micro_batch=%lld", &micro);
+    const char *on = strstr(said, " ranks, --mesh "), *cut = strstr(said, "--zero ");
+    if (on) assert_int_equal(sscanf(on, " ranks, --mesh %63[^: ]", mesh), 1);
+    if (on) sscanf(strstr(said, " on "), " on %lld", &ranks);
+    if (cut) sscanf(cut, "--zero %d", &zero);
+    if (on) snprintf(more, sizeof more, "-n %lld --mesh %s --zero %d", ranks, mesh, zero);
+    if (strstr(said, "train.offload=FOLDER")) snprintf(more, sizeof more, "-s train.offload=.");
+    snprintf(hint, 512, "%.*s", (int)strcspn(said, "\n"), said);
+    bool full = strstr(hint, "parallel.recompute=full");
+    outcome_free(&o);
+    must(*state, "%s --set train.micro_batch=%lld %s %s", line, micro,
+         full ? "-s parallel.recompute=full" : "", more);
+    return hint;
+}
+
 /* Less and less memory: what is said to fit is made again, laid aside, then cut over more ranks.
  * Each is given back, and trains. */
 static void other_hints(void **state)
 {
-    static const char run[] =
-        "model: {name: gpt, layers: 2, width: 32, heads: 4, seq: 32, vocab: 128}\n"
-        "data: {name: synthetic, samples: 64}\ntrain: {batch: 8, steps: 1, threads: 1}\n";
-    write_text(tmpdir_path(state, "g.yaml"), run);
+    write_text(tmpdir_path(state, "g.yaml"), gpt);
     json_t *j = prints_json(*state, "inspect g.yaml --json --set train.micro_batch=1");
     double limit = json_num(j, "peak_bytes");
     json_decref(j);
-    bool aside = false;
-    for (int i = 0; i < 20; i++) {
-        char line[256], mesh[64] = "", more[128] = "";
-        long long micro = 0, ranks = 1;
-        int zero = 0;
+    bool aside = false, ranks = false;
+    for (int i = 0; i < 20 && !ranks; i++) {
+        char line[256], hint[512];
         limit *= 0.9;
         snprintf(line, sizeof line, "train g.yaml --out %c --set train.memory=%.0fB", 'a' + i,
                  limit);
-        outcome o = program_run(*state, NULL, line);
-        const char *hint = strstr(o.err, "it would fit with train.micro_batch=");
-        if (o.status != 1 || !hint) fail_msg("%s", o.err);
-        sscanf(hint, "it would fit with train.micro_batch=%lld", &micro);
-        const char *on = strstr(hint, " ranks, --mesh "), *cut = strstr(hint, "--zero ");
-        bool again = strstr(hint, "parallel.recompute=full");
-        if (on) assert_int_equal(sscanf(on, " ranks, --mesh %63[^: ]", mesh), 1);
-        if (on) sscanf(strstr(hint, " on "), " on %lld", &ranks);
-        if (cut) sscanf(cut, "--zero %d", &zero);
-        if (on)
-            snprintf(more, sizeof more, "-n %lld --mesh %s --zero %d", ranks, mesh, zero);
-        else if (strstr(hint, "train.offload=FOLDER"))
-            aside = true, snprintf(more, sizeof more, "--set train.offload=.");
-        outcome_free(&o);
-        must(*state, "%s --set train.micro_batch=%lld --set parallel.recompute=%s %s", line, micro,
-             again ? "full" : "none", more);
-        if (on) break;
-        assert_true(i < 19);
+        follow(state, line, hint);
+        aside |= strstr(hint, "train.offload=FOLDER") != NULL;
+        ranks = strstr(hint, " ranks, --mesh ");
     }
-    assert_true(aside);
+    assert_true(aside && ranks);
+}
+
+/* Replicas have a part of each batch, and where they give gradients to a server nothing is laid
+ * aside that updates read. */
+static void hints_of_replicas(void **state)
+{
+    static const char *const memory[] = {"500KiB", "300KiB", "250KiB"};
+    write_text(tmpdir_path(state, "g.yaml"), gpt);
+    for (int i = 0; i < 3; i++) {
+        char line[256], hint[512];
+        snprintf(line, sizeof line,
+                 "train g.yaml -n 2 -s parallel.replicas=2 -s parallel.consistency=eager "
+                 "--out %c --set train.memory=%s",
+                 'a' + i, memory[i]);
+        assert_null(strstr(follow(state, line, hint), "offload"));
+    }
 }
 
 /* Where what keeps all values fits, a limit changes nothing. */
@@ -209,7 +233,13 @@ static void said_once(void **state)
     const char *first = strstr(o.err, "out of memory");
     if (o.status != 1 || !first || strstr(first + 1, "out of memory"))
         fail_msg("%d: %s", o.status, o.err);
+    assert_non_null(strstr(first, "recompute full"));
+    assert_non_null(strstr(first, "schedule auto"));
     outcome_free(&o);
+    refuses(*state, 1, /* nor is it told to do what it does */
+            "train r.yaml -n 2 --mesh pipe=2 --out a -s parallel.recompute=full "
+            "-s parallel.schedule=auto",
+            "allow more, or use offload, smaller micro-batches, or more stages");
 }
 
 static void every_run_has_a_row(void **state)
@@ -228,6 +258,7 @@ int main(void)
         cmocka_unit_test(every_run_has_a_row),
         cmocka_unit_test_setup_teardown(hints_are_true, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(other_hints, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test_setup_teardown(hints_of_replicas, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(room_enough_is_no_limit, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(of_this_machine, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(said_once, tmpdir_setup, tmpdir_teardown),
