@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <math.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -107,4 +108,27 @@ size_t ll_process_bytes(void)
 size_t ll_process_peak(void)
 {
     return of_status("\nVmHWM:");
+}
+
+size_t ll_process_code(void)
+{
+    FILE *f = fopen("/proc/self/smaps", "r");
+    char line[4096], is[4096] = "", mode[8], path[4096];
+    size_t sum = 0, bytes = 0; /* of the file whose ranges, one behind another, are looked at */
+    unsigned long long kib;
+    bool runs = false;
+    while (f && fgets(line, sizeof line, f)) {
+        path[0] = '\0';
+        if (sscanf(line, "Rss: %llu kB", &kib) == 1) bytes += (size_t)kib << 10;
+        if (sscanf(line, "%*x-%*x %7s %*s %*s %*s %4095[^\n]", mode, path) < 1) continue;
+        if (strcmp(path, is)) {
+            if (runs) sum += bytes;
+            bytes = 0;
+            runs = false;
+            strcpy(is, path);
+        }
+        runs |= *path == '/' && strchr(mode, 'x');
+    }
+    if (f) fclose(f);
+    return sum;
 }

@@ -5,6 +5,7 @@
 double ll_process_age(void);   /* seconds that it has run; NaN: not known */
 size_t ll_process_bytes(void); /* in memory now: all of it, libraries too; 0: not known */
 size_t ll_process_peak(void);  /* the most that it ever had (VmHWM); 0: not known */
+size_t ll_process_code(void);  /* of it the program and libraries, which come as they are run */
 
 /* Seconds that Ctrl-Z or Slurm's suspend (SIGTSTP) has stopped this process for, from the time on
  * that they are counted. Who stops it otherwise (SIGSTOP) may tell: SIGUSR2 by sigqueue, with

@@ -187,7 +187,7 @@ ll_err ll_loose_bind(ll_loose *x, ll_session *s)
         TRY(ll_ranks_same(x->peers, sum, "the order of gradients"));
     }
     x->own = vector(x, x->made > x->all ? x->made : x->all);
-    x->mean = vector(x, x->all);
+    if (!ll_loose_no_mean(x)) x->mean = vector(x, x->all);
     bool differs = is(h->what, "difference");
     if (differs && !x->served) x->anchor = vector(x, x->params);
     if (differs && !is(h->outer, "sgd")) x->velocity = vector(x, x->params);
@@ -199,6 +199,7 @@ ll_err ll_loose_bind(ll_loose *x, ll_session *s)
     if (x->served)
         x->bytes += ll_server_bytes(&(ll_server_opts){.how = h,
                                                       .peers = x->peers,
+                                                      .index = x->index,
                                                       .n = x->n,
                                                       .params = x->params,
                                                       .shared = x->rounds ? x->made : x->shared});

@@ -47,7 +47,8 @@ static size_t store_bytes(const ll_server_opts *o)
 /* Of this process's own memory, in elements. */
 static int64_t room_of(const ll_server_opts *o)
 {
-    return in_rounds(o) ? o->shared + LL_ROUNDS_PIECE : 3 * o->shared;
+    if (!in_rounds(o)) return 3 * o->shared;
+    return o->shared + (o->shared < LL_ROUNDS_PIECE ? o->shared : LL_ROUNDS_PIECE);
 }
 
 size_t ll_server_bytes(const ll_server_opts *o)
@@ -55,7 +56,8 @@ size_t ll_server_bytes(const ll_server_opts *o)
     size_t n = strcmp(o->how->server, "central") ? (size_t)o->n : 1, near = 0;
     const int *node = ll_comm_nodes(o->peers), me = ll_comm_rank(o->peers);
     for (size_t k = 0; k < n; k++) near += node[k] == node[me]; /* their pages are seen here, too */
-    return bytes_of(room_of(o)) + store_bytes(o) / n * near;
+    return bytes_of(room_of(o)) +
+           (in_rounds(o) ? ll_rounds_seen(o, (int64_t)near) : store_bytes(o) / n * near);
 }
 
 /* ---- opening ---- */

@@ -57,6 +57,8 @@ ll_err ll_server_wait(ll_server *x, bool (*over)(const ll_server *x, int64_t wha
 enum { LL_ROUNDS_PIECE = 1 << 18 };                 /* elements that are added at a time */
 size_t ll_rounds_counters(const ll_server_opts *o); /* of the head, behind at */
 size_t ll_rounds_bytes(const ll_server_opts *o);
+/* Of this and what other ranks of its node have, so many with it, what it reads or writes. */
+size_t ll_rounds_seen(const ll_server_opts *o, int64_t near);
 /* Before its turn: v is where others find it. */
 ll_err ll_rounds_lay(ll_server *x, const float *v);
 /* In a turn: what it laid there is in the round; it has gone to a meeting. Both may close it. Would

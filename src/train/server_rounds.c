@@ -42,6 +42,34 @@ size_t ll_rounds_bytes(const ll_server_opts *o)
     return block_bytes(o) * (size_t)o->n;
 }
 
+/* Of a gradient, the piece of a round's member; and how much of others' a replica comes to read, in
+ * rounds of whichever members. */
+static void piece_of(int64_t all, int64_t members, int64_t me, int64_t *from, int64_t *to)
+{
+    int64_t each = aligned((all + members - 1) / members);
+    *from = me * each < all ? me * each : all;
+    *to = *from + each < all ? *from + each : all;
+}
+
+static int64_t read_of_others(const ll_server_opts *o)
+{
+    int64_t least = o->shared, most = 0, from, to;
+    for (int64_t m = o->how->quorum > 2 ? o->how->quorum : 2; m <= o->n; m++)
+        for (int64_t me = 0; me < m; me++) {
+            if (me > o->index || o->index - me > o->n - m) continue;
+            piece_of(o->shared, m, me, &from, &to);
+            least = from < least ? from : least;
+            most = to > most ? to : most;
+        }
+    return most > least ? most - least : 0;
+}
+
+size_t ll_rounds_seen(const ll_server_opts *o, int64_t near)
+{
+    return bytes_of(aligned(o->shared) + (near - 1) * read_of_others(o) +
+                    near * kept(o) * part_of(o));
+}
+
 size_t ll_rounds_counters(const ll_server_opts *o)
 {
     return (size_t)(2 * o->n + kept(o));
@@ -200,9 +228,8 @@ static ll_err make_piece(ll_server *x, const float *v)
         if (k == x->o.index) me = members;
         members += joined_by(x)[k] == x->joined + 1;
     }
-    int64_t each = aligned((all + members - 1) / members), from = me * each, to = from + each;
-    if (from > all) from = all;
-    if (to > all) to = all;
+    int64_t from, to;
+    piece_of(all, members, me, &from, &to);
     for (int64_t i = from; i < to; i += LL_ROUNDS_PIECE)
         TRY(add_up(x, v, i, to - i < LL_ROUNDS_PIECE ? to : i + LL_ROUNDS_PIECE));
     TRY(move_mean(x, x->joined, true, from, to));

@@ -18,6 +18,7 @@
 #include "train/foresee.h"
 
 #include <inttypes.h>
+#include <malloc.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -152,7 +153,7 @@ static ll_err foresee(trainer *t)
 
 static ll_err run(trainer *t)
 {
-    t->report->memory.rest = (double)ll_process_bytes();
+    t->report->memory.rest = (double)ll_process_bytes() - (double)ll_process_code();
     TRY(ll_trainer_open(t));
     ll_trainer_doing(t, "what comes before the first step");
     TRY(ll_trainer_plan_memory(t));
@@ -169,6 +170,7 @@ static ll_err run(trainer *t)
     t->report->bubble = NAN;
     TRY(foresee(t));
     tell_start(t);
+    malloc_trim(0); /* what was compiled and timed has left room behind, which steps do not need */
     ll_trainer_count_start(t);
     TRY(ll_trainer_catch_up(t, &(ll_stop){ll_trainer_ask, t}));
     TRY(ll_trainer_loop(t));

@@ -15,7 +15,7 @@ typedef struct ll_train_memory {
     double copies;  /* of the state: for a checkpoint that is being written, for replicas */
     double batches; /* samples read ahead */
     double data;    /* the dataset; the system may drop what is in files, and read it again */
-    double rest;    /* program and libraries, as they were before the run was opened; graphs */
+    double rest;    /* program, libraries, and what they had before the run was opened; graphs */
     double aside;   /* besides: what lies in a file, or on a device in the host's memory */
     double wide; /* besides, for steps of exact sums made again; at the end of those there were */
     double planned; /* all of these, or on a device its tensors: before the first step */

@@ -42,6 +42,7 @@ ll_err ll_trainer_plan_memory(trainer *t)
     pages += (double)val / (double)(d->n[LL_TRAIN] + d->n[LL_VAL]) * (double)d->bytes;
     m->data = (double)(d->bytes - d->mapped) + fmin((double)d->mapped, pages);
     m->aside = (double)t->s->p->aside_bytes;
+    m->rest += (double)ll_process_code(); /* most of it has run by now */
     m->planned = m->tensors;
     if (!t->s->machine->ask) m->planned += m->copies + m->batches + m->data + m->rest;
     if (!ll_trainer_is_restart(t)) { /* compiles it: the first start has, and told */
