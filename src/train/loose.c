@@ -176,6 +176,18 @@ static ll_err open_codecs(ll_loose *x)
     return LL_OK;
 }
 
+ll_server_opts ll_loose_server_opts(const ll_loose *x)
+{
+    return (ll_server_opts){.how = x->how,
+                            .mine = x->mine,
+                            .peers = x->peers,
+                            .index = x->index,
+                            .n = x->n,
+                            .params = x->params,
+                            .shared = x->rounds ? x->made : x->shared,
+                            .seed = (uint64_t)x->run->train.seed};
+}
+
 ll_err ll_loose_bind(ll_loose *x, ll_session *s)
 {
     const ll_consistency *h = x->how;
@@ -196,13 +208,8 @@ ll_err ll_loose_bind(ll_loose *x, ll_session *s)
         TRY(ll_transport_check_threads());
         ll_comm_patient(x->peers);
     }
-    if (x->served)
-        x->bytes += ll_server_bytes(&(ll_server_opts){.how = h,
-                                                      .peers = x->peers,
-                                                      .index = x->index,
-                                                      .n = x->n,
-                                                      .params = x->params,
-                                                      .shared = x->rounds ? x->made : x->shared});
+    const ll_server_opts server = ll_loose_server_opts(x);
+    if (x->served) x->bytes += ll_server_bytes(&server);
     x->most = is(h->peers, "ring")          ? 2
               : is(h->peers, "torus")       ? LL_TORUS
               : is(h->peers, "exponential") ? 1
@@ -565,17 +572,11 @@ static ll_err exchange_nothing(ll_loose *x)
     return ll_loose_put(x, x->own, x->shared);
 }
 
-ll_err ll_loose_rehearse(ll_loose *x, double *seconds, const char **without)
+ll_err ll_loose_rehearse_means(ll_loose *x, double *seconds)
 {
     enum { TIMES = 3 };
     const double patience_s = 1;
     double times[TIMES], all = 0;
-    *seconds = 0;
-    *without = x->served                    ? "what passes between replicas and their server"
-               : !is(x->how->codec, "none") ? "exchanges of replicas, which are coded"
-               : x->due                     ? "exchanges of replicas, which go on beside steps"
-                                            : NULL;
-    if (*without || !x->how->every) return LL_OK;
     const ll_loose_count was = x->count;
     int n = 0;
     for (; n < TIMES && (!n || all < patience_s); n++) {

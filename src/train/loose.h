@@ -40,9 +40,9 @@ bool ll_loose_due(const ll_loose *x, int64_t done);
 bool ll_loose_met(const ll_loose *x, int64_t done);
 ll_err ll_loose_exchange(ll_loose *x, int64_t done);
 int64_t ll_loose_period(const ll_loose *x); /* steps from one exchange to the next */
-/* How long exchanges take, a step in the mean: some are made, and change nothing. *without: what is
- * not told by that; NULL: nothing. Before the first step, in step. */
-ll_err ll_loose_rehearse(ll_loose *x, double *seconds, const char **without);
+/* How long exchanges take, a step in the mean: some are made, and change nothing. step_s: without
+ * them; *without: what is not told by that; NULL: nothing. Before the first step, in step. */
+ll_err ll_loose_rehearse(ll_loose *x, double step_s, double *seconds, const char **without);
 /* Waits for one that is under way; what it changes is due as before. In step, before its state is
  * read or copied. */
 ll_err ll_loose_land(ll_loose *x);

@@ -66,6 +66,9 @@ static inline bool ll_loose_no_mean(const ll_loose *x)
 {
     return ll_loose_ensemble(x) || x->rounds;
 }
+ll_server_opts ll_loose_server_opts(const ll_loose *x); /* without what a run keeps of turns */
+/* ll_loose_rehearse, where there is no server. */
+ll_err ll_loose_rehearse_means(ll_loose *x, double *seconds);
 /* What the session has, the first so many elements of the vector; and back. */
 void ll_loose_take(const ll_loose *x, float *to, int64_t end);
 ll_err ll_loose_put(const ll_loose *x, const float *from, int64_t end);

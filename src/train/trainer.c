@@ -140,7 +140,7 @@ static ll_err foresee(trainer *t)
         TRY(ll_foresee_step(t->s, t->comm, &r->predicted_s, &step));
     if (!isnan(r->predicted_s)) {
         TRY(ll_foresee_data(&t->own, t->data, t->loader, t->s, t->comm, &r->predicted_s));
-        if (t->loose) TRY(ll_loose_rehearse(t->loose, &r->exchange_s, &between));
+        if (t->loose) TRY(ll_loose_rehearse(t->loose, r->predicted_s, &r->exchange_s, &between));
     }
     r->predicted_s += r->exchange_s;
     const char *const all[] = {step, between, isnan(r->predicted_s) ? NULL : slow};

@@ -64,7 +64,11 @@ static void tells_what_is_to_come(void **state)
               {"-s parallel.replicas=2 -s parallel.consistency=diloco", NULL, true},
               {"-s parallel.replicas=2 -s parallel.consistency=ensemble", NULL, false},
               {"-s parallel.replicas=2 -s parallel.consistency=streaming", "coded", false},
-              {"-s parallel.replicas=2 -s parallel.consistency=async", "their server", false},
+              {"-s parallel.replicas=2 -s parallel.consistency=async", NULL, true},
+              {"-s parallel.replicas=2 -s parallel.consistency=eager", NULL, true},
+              {"-s parallel.replicas=2 -s parallel.consistency=ssp", NULL, true},
+              {"-s parallel.replicas=2 -s parallel.consistency=hogwild", NULL, true},
+              {"-s parallel.replicas=2 -s parallel.consistency=ad-psgd", NULL, true},
               {"--slow 1:2", "what --slow adds", false}};
     write_text(tmpdir_path(state, "a.yaml"), picture);
     for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
