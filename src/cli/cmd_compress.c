@@ -25,7 +25,7 @@ static const ll_arg args[] = {
      "not each weight; 2:4 (any N:M): of each 4 weights that a product sums over the 2 largest "
      "stay, "
      "sparse:0.5: of each tensor so large a part becomes zeros, both also with +int8; +kv8: also "
-     "keys and values of 8 bits; with commas between",
+     "keys and values of 8 bits; with commas between; one alone is held against f32",
      "f32,int8,int4,int8+kv8"},
     {"--calibrate", LL_ARG_COUNT, offsetof(opts, calibrate), "N",
      "windows of the training data that +gptq reads (32)"},
@@ -194,6 +194,7 @@ static ll_err run(const void *given)
     windows w;
     int n = 0;
     form f[16];
+    parts p;
     CHECK(*o->to, LL_E_ARG, "--to is empty: want forms such as f32,int8,int4");
     CHECK(!o->calibrate || strstr(o->to, "+gptq"), LL_E_ARG,
           "--calibrate is of form int4+gptq, which --to %s does not have", o->to);
@@ -201,15 +202,17 @@ static ll_err run(const void *given)
     CHECK(ll_run_takes_tokens(r), LL_E_ARG, "%s is no model of tokens, such as gpt and llama",
           r->model.name);
     TRY(read_windows(o, r, a, &w));
-    for (const char *at = o->to; *at;) {
+    const bool alone = !strchr(o->to, ',') && strcmp(o->to, "f32");
+    for (const char *at = alone ? ll_arena_printf(a, "f32,%s", o->to) : o->to; *at;) {
         size_t size = strcspn(at, ",");
         CHECK(n < 16 && size && size < sizeof f->name, LL_E_ARG,
               "--to %s: want up to 16 forms, with commas between", o->to);
         f[n] = (form){0};
         memcpy(f[n].name, at, size);
-        TRY(try_form(o, &w, &f[n++]));
+        TRY(read_form(f[n++].name, &p));
         at += size + (at[size] == ',');
     }
+    for (int i = 0; i < n; i++) TRY(try_form(o, &w, &f[i]));
     return show(o, f, n, &w);
 }
 

@@ -175,13 +175,31 @@ static json_t *traffic_json(const cut *c)
     return list;
 }
 
+/* What axis sequence cuts of attention: "heads", "rows", or both in different layers; NULL: it cuts
+ * none, or attention is products (exact sums). */
+static const char *sequence_cut(const ll_placement *p)
+{
+    static const char *const names[] = {NULL, "heads", "rows", "heads and rows"};
+    int a = ll_mesh_axis(&p->mesh, LL_AXIS_SEQUENCE), found = 0;
+    for (int i = 0; a >= 0 && i < p->g->n_node; i++) {
+        const ll_node *n = &p->g->nodes[i];
+        ll_loops l;
+        if (n->op->work != LL_WORK_ATTENTION || p->loop[i][a] < 0) continue;
+        if (ll_node_loops(p->g, n, &l) != LL_OK) continue;
+        found |= strchr("ts", l.letter[p->loop[i][a]]) ? 2 : 1; /* queries, keys */
+    }
+    return names[found];
+}
+
 static void print_traffic(const opts *o, const cut *c)
 {
+    const char *cut = sequence_cut(c->place);
     char mesh[LL_MESH_TEXT], a[LL_NUMBER_TEXT], b[LL_NUMBER_TEXT];
     const ll_mesh *m = &c->place->mesh;
     printf("mesh %s: %d ranks, tensors of one %s", ll_mesh_text(m, mesh), m->n_rank,
            ll_text_bytes((double)c->least, a));
     if (c->most > c->least) printf(" to %s", ll_text_bytes((double)c->most, b));
+    if (cut) printf("\naxis sequence cuts %s of attention", cut);
     printf("\nrank %lld sends %s a step:\n", (long long)o->rank, ll_text_bytes(sent_in_all(c), a));
     for (int i = 0; i < c->n_line; i++) {
         char axes[LL_LAYOUT_TEXT];
@@ -225,6 +243,8 @@ static json_t *summary_json(const ll_run *r, const ll_graph *g, const ll_program
     char mesh[LL_MESH_TEXT];
     json_object_set_new(j, "mesh", json_string(ll_mesh_text(&c->place->mesh, mesh)));
     json_object_set_new(j, "ranks", json_integer(c->place->mesh.n_rank));
+    const char *cut = sequence_cut(c->place);
+    if (cut) json_object_set_new(j, "sequence", json_string(cut));
     json_object_set_new(j, "bytes_per_rank", json_integer((json_int_t)c->most));
     json_object_set_new(j, "sent_bytes", json_real(sent_in_all(c)));
     json_object_set_new(j, "collectives", traffic_json(c));
@@ -422,7 +442,7 @@ static void forget(cut *c)
 
 static int per_node(const opts *o, const ll_mesh *m)
 {
-    return (int)((m->n_rank + o->nodes - 1) / o->nodes);
+    return (int)(m->n_rank / o->nodes);
 }
 
 /* The graph cut over a mesh. */
@@ -550,8 +570,9 @@ static ll_err check_mesh(const opts *o, const ll_run *r)
     bool piped = ll_mesh_axis(&m, LL_AXIS_PIPE) >= 0;
     CHECK(o->mesh || (!o->layouts && !o->zero && !o->rank && o->nodes == 1), LL_E_ARG,
           "--layouts, --zero, --rank and --nodes go with --mesh");
-    CHECK(o->nodes >= 1 && o->nodes <= m.n_rank, LL_E_ARG, "--nodes is %lld, of %d rank%s",
-          (long long)o->nodes, m.n_rank, m.n_rank == 1 ? "" : "s");
+    CHECK(o->nodes >= 1 && m.n_rank % o->nodes == 0, LL_E_ARG,
+          "--nodes is %lld, of %d rank%s: want as many ranks on each", (long long)o->nodes,
+          m.n_rank, m.n_rank == 1 ? "" : "s");
     CHECK(
         piped || (!*p->schedule && !*p->stages && p->virtual_stages <= 1), LL_E_ARG,
         "parallel.schedule, stages and virtual_stages are of a pipeline: add pipe=2 or more to the "

@@ -102,7 +102,10 @@ static char *more(ll_arena *arena)
 /* A run file may be a stranger's: what it writes outside of this folder the user must have said. */
 static ll_err check_out(const ll_run *r)
 {
-    bool outside = *r->out == '/';
+    char here[4096] = "";
+    size_t n = getcwd(here, sizeof here) ? strlen(here) : 0;
+    bool within = n && !strncmp(r->out, here, n) && (here[n - 1] == '/' || r->out[n] == '/');
+    bool outside = *r->out == '/' && !within;
     for (const char *c = r->out; !outside && (c = strstr(c, "..")); c++)
         outside = (c == r->out || c[-1] == '/') && (!c[2] || c[2] == '/');
     CHECK(!outside || !r->out_in_file, LL_E_CONFIG,

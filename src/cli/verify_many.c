@@ -377,16 +377,16 @@ enum {
     MOST_STRATEGIES = sizeof strategies / sizeof *strategies + MOST_PIPELINES
 };
 
-/* Every synchronous schedule on two to four stages, with few micro-batches and many; returns how
- * many that makes. */
+/* Every schedule on two to four stages, with few micro-batches and many (2bw, the last, has two or
+ * more); returns how many that makes. */
 static int all_pipelines(strategy list[MOST_PIPELINES])
 {
     static const char *const meshes[] = {"pipe=2", "pipe=3", "pipe=4"};
     static const int micro[] = {1, 2, 5, 8};
     int n = 0;
     for (int p = 0; p < 3; p++)
-        for (int k = 0; ll_pipeline_name(k + 1); k++) /* 2bw, the last, is not synchronous */
-            for (int i = 0; i < 4; i++)
+        for (int k = 0; ll_pipeline_name(k); k++)
+            for (int i = !ll_pipeline_name(k + 1); i < 4; i++)
                 list[n++] = (strategy){meshes[p], 0, ll_pipeline_name(k), micro[i], NULL};
     LL_ASSERT(n <= MOST_PIPELINES);
     return n;

@@ -203,6 +203,12 @@ static void compresses(void **state)
     json_decref(c);
     refuses(*state, 1, "train p --resume -s train.steps=8 -s train.prune=none",
             "was made with train.prune 2:4");
+    c = prints_json(*state, "compress g --to int4 --samples 7 --json"); /* and what it is held to */
+    const json_t *both = json_object_get(c, "forms");
+    assert_int_equal(json_array_size(both), 2);
+    assert_string_equal(json_string_value(json_object_get(json_array_get(both, 0), "form")), "f32");
+    assert_true(json_num(json_array_get(both, 1), "change") != 0);
+    json_decref(c);
     refuses(*state, 1, "compress g --to int3", "f32, int8, int4, int4+gptq, N:M");
     refuses(*state, 1, "compress g --to 4:2", "N:M with 0 < N < M");
     refuses(*state, 1, "compress g --to sparse:none", "sparse:SHARE");

@@ -299,7 +299,27 @@ static void run_files_of_strangers(void **state)
     snprintf(text, sizeof text, "%sout: in..side/c\n", run);
     write_text(tmpdir_path(state, "x.yaml"), text);
     must(f, "train x.yaml");
+    snprintf(text, sizeof text, "%sout: %s/d\n", run, f);
+    write_text(tmpdir_path(state, "x.yaml"), text);
+    must(f, "train x.yaml");
     free(run);
+}
+
+/* A rate is blamed for what an update has made, not for what the run began with. */
+static void not_finite(void **state)
+{
+    const char *f = *state;
+    static const char wild[] =
+        "train p.yaml -s model.depth=6 -s train.optimizer=sgd -s train.lr=1e6";
+    put_runs(state);
+    must(f, "%s --out a -s train.steps=1", wild);
+    refuses(f, 1,
+            "train p.yaml --out b -s model.depth=6 -s train.lr=0.001 --init "
+            "a/checkpoints/step-00000001.safetensors",
+            "step 1: ", "no update came before it");
+    char line[256];
+    snprintf(line, sizeof line, "%s --out c -s train.steps=9 -s train.epochs=0", wild);
+    refuses(f, 1, line, "a lower train.lr (it was 1e+06)");
 }
 
 /* What cannot be printed is an error, for JSON and for people. */
@@ -355,6 +375,7 @@ int main(void)
         IN_FOLDER(leaves_nothing_behind),
         IN_FOLDER(tokens),
         IN_FOLDER(run_files_of_strangers),
+        IN_FOLDER(not_finite),
         IN_FOLDER(standard_output),
         IN_FOLDER(folders),
     };

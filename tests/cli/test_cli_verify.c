@@ -82,6 +82,7 @@ static void refused(void **state)
     refuses(*state, 1, "inspect p.yaml --layouts -s parallel.mesh=",
             "--layouts, --zero, --rank and --nodes go with --mesh");
     refuses(*state, 1, "inspect p.yaml --mesh data=2 --nodes 3", "--nodes is 3, of 2 ranks");
+    refuses(*state, 1, "inspect p.yaml --mesh data=4 --nodes 3", "want as many ranks on each");
     refuses(*state, 1, "inspect p.yaml --mesh height=2", "height=2: nothing in mlp can be cut");
 }
 
@@ -121,6 +122,14 @@ static void inspects_what_runs(void **state)
     write_text(tmpdir_path(state, "s.yaml"), run);
     json_t *near = prints_json(*state, "inspect s.yaml --json --mesh sequence=2");
     json_t *far = prints_json(*state, "inspect s.yaml --json --mesh sequence=2 --nodes 2");
+    json_t *own =
+        prints_json(*state, "inspect s.yaml --json --mesh sequence=2 -s parallel.sequence=auto");
+    assert_string_equal(json_string_value(json_object_get(near, "sequence")), "rows");
+    assert_string_equal(json_string_value(json_object_get(own, "sequence")), "heads");
+    json_decref(own);
+    outcome o = succeeds(*state, "inspect s.yaml --mesh sequence=2");
+    assert_non_null(strstr(o.out, "\naxis sequence cuts rows of attention\n"));
+    outcome_free(&o);
     must(*state, "train s.yaml -n 2 --mesh sequence=2 --trace t.json --trace-steps 2 --out a");
     size_t size;
     char *text = read_whole(tmpdir_path(state, "t.json"), &size);
@@ -181,7 +190,8 @@ static void many(void **state)
     o = succeeds(*state, "verify mlp --matrix --pipelines -n 2 --steps 1 -s train.clip=0.5");
     assert_non_null(strstr(o.out, "| mlp       | pipe=2 (zb-v of 1)                       | 0 | "));
     assert_non_null(strstr(o.out, "| mlp       | pipe=2 (gpipe of 8)                      | 0 | "));
-    assert_non_null(strstr(o.out, "\n45 rows, each with f32 sums and exact ones: 90 alike"));
+    assert_non_null(strstr(o.out, "| mlp       | pipe=2 (2bw of 5)                        | 0 | "));
+    assert_non_null(strstr(o.out, "\n48 rows, each with f32 sums and exact ones: 96 alike"));
     outcome_free(&o);
     o = succeeds(*state, "verify mlp --matrix --mesh data=2 -n 2 --steps 1");
     assert_non_null(strstr(o.out, "\n4 rows, each with f32 sums and exact ones: 8 alike"));
