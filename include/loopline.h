@@ -344,6 +344,10 @@ typedef struct ll_attend_opts {
  * of k and v. q may be [b,t,n,h/n,d], and so is the result then: heads can be cut. A query that
  * sees no key gives zeros. opts: NULL for none. */
 LL_API ll_val ll_attend(ll_graph *g, ll_val q, ll_val k, ll_val v, const ll_attend_opts *opts);
+/* Causal linear attention: weights are (elu(q) + 1) (elu(k) + 1) over their sum, in time and memory
+ * that grow with t alone. q [b,t,h,d] or [b,t,n,h/n,d], k [b,t,n,d], v [b,t,n,e]. decay: 0, or head
+ * i of keys keeps 1 - 2^-(decay + i) of what it has as each token comes, decay 1 or more. */
+LL_API ll_val ll_linear_attend(ll_graph *g, ll_val q, ll_val k, ll_val v, double decay);
 /* Rotary positions (Su et al., 2021): pairs of a row of x [b,t,h,d] are turned by t / base^(2i/d).
  * Pair i: elements i and i + d/2; interleaved: 2 i and 2 i + 1. */
 LL_API ll_val ll_rope(ll_graph *g, ll_val x, double base, bool interleaved);
@@ -516,6 +520,10 @@ struct ll_build {
  * all. Generating, keys and values stay in the states "name.k.cache" and "name.v.cache". */
 LL_API ll_val ll_self_attend(const ll_build *b, const char *name, ll_val q, ll_val k, ll_val v,
                              int64_t window);
+/* The same of linear attention (ll_linear_attend). Generating, all that is kept is the state
+ * "name.state.cache", of one size however long a sequence is. */
+LL_API ll_val ll_self_linear(const ll_build *b, const char *name, ll_val q, ll_val k, ll_val v,
+                             double decay);
 /* What a decoder sees of a source, of dim 0 the batch: x, made once. Generating it is the state
  * "name.cache": b->source makes it (of sequences for which batch data "fresh", i32 [batch], is not
  * 0), otherwise it is given and x is not looked at. Such a model has a size "source", and where

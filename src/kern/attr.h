@@ -4,6 +4,7 @@
 #include "base/share.h"
 #include "base/types.h"
 
+#include <math.h>
 #include <string.h>
 
 #ifdef __cplusplus
@@ -245,6 +246,19 @@ typedef struct ll_attend_attr {
     double scale;
     int64_t causal, ahead, own;
 } ll_attend_attr;
+/* linear_attend: query t sees keys s <= t + ahead, times (1 - 2^-(decay + at + n))^(t + ahead - s),
+ * or 1 where decay is 0; at: of a part, its first head of keys. */
+typedef struct ll_linear_attr {
+    double decay;
+    int64_t ahead, at;
+} ll_linear_attr;
+enum { LL_LINEAR_CHUNK = 96 }; /* of keys, between which CPUs keep state */
+#define LL_LINEAR_EPS 1e-6     /* beside a sum of weights, which may be 0 */
+/* What head n of keys forgets, as a logarithm. */
+static inline double ll_linear_fade(const ll_linear_attr *a, int64_t n)
+{
+    return a->decay > 0 ? log1p(-exp2(-(a->decay + (double)(a->at + n)))) : 0;
+}
 typedef struct ll_own_attr {
     int64_t own;
 } ll_own_attr;

@@ -57,6 +57,11 @@ static void mask_grad(ll_bwd *b)
     b->din[0] = LL_EMIT(b->g, &causal_mask, &a, b->dout[0]);
 }
 
+ll_val ll_masked(ll_graph *g, ll_val x, double value, int64_t ahead)
+{
+    return LL_EMIT(g, &causal_mask, (&(ll_mask_attr){value, {ahead, 0}}), x);
+}
+
 /* ---- attend: expansions ---- */
 
 /* s [b,n,g,t,s]; what is masked is far below any score, yet finite. */
@@ -64,8 +69,7 @@ static ll_val scores(ll_graph *g, const ll_attend_attr *a, ll_val q, ll_val k, l
 {
     ll_val s = ll_scale(g, ll_matmul(g, "btngd,bsnd->bngts", q, k), a->scale);
     if (mask.id) s = ll_add(g, s, mask);
-    if (!a->causal) return s;
-    return LL_EMIT(g, &causal_mask, (&(ll_mask_attr){-1e30, {a->ahead, 0}}), s);
+    return a->causal ? ll_masked(g, s, -1e30, a->ahead) : s;
 }
 
 static ll_val at_least(ll_graph *g, ll_val x, double least)

@@ -71,8 +71,7 @@ static const ll_op cache_write = {
 
 /* ---- what models are made with ---- */
 
-/* The graph's input of that name, i32 of each sequence. */
-static ll_val per_sequence(const ll_build *b, const char *name)
+ll_val ll_build_each(const ll_build *b, const char *name)
 {
     ll_val v = ll_find(b->g, name);
     return v.id ? v : ll_batch(b->g, name, LL_I32, LL_SHAPE(b->batch));
@@ -81,7 +80,7 @@ static ll_val per_sequence(const ll_build *b, const char *name)
 ll_val ll_build_places(const ll_build *b)
 {
     if (!b->cache) return (ll_val){0};
-    ll_val at = ll_reshape(b->g, per_sequence(b, "at"), LL_SHAPE(b->batch, 1));
+    ll_val at = ll_reshape(b->g, ll_build_each(b, "at"), LL_SHAPE(b->batch, 1));
     ll_val place = ll_add(b->g, at, ll_arange(b->g, LL_I32, b->step, 0, 1));
     ll_val last = ll_fill(b->g, LL_I32, LL_SCALAR, (double)(b->cache - 1));
     return ll_min(b->g, place, last); /* what is no token may stand behind the last place */
@@ -96,7 +95,7 @@ ll_val ll_build_kept(const ll_build *b, const char *name, ll_dtype dtype, ll_sha
     if (!b->source || !x.id) return kept;
     ll_shape each = {.n = shape.n};
     for (int i = 0; i < shape.n; i++) each.d[i] = i ? 1 : shape.d[0];
-    ll_val fresh = ll_reshape(g, ll_cast(g, per_sequence(b, "fresh"), dtype), each);
+    ll_val fresh = ll_reshape(g, ll_cast(g, ll_build_each(b, "fresh"), dtype), each);
     ll_graph_update(g, kept, ll_select(g, fresh, x, kept));
     return x;
 }
@@ -104,7 +103,7 @@ ll_val ll_build_kept(const ll_build *b, const char *name, ll_dtype dtype, ll_sha
 ll_val ll_build_last(const ll_build *b, ll_val x)
 {
     if (!b->cache || b->all || !x.id) return x;
-    ll_val last = ll_one_hot(b->g, per_sequence(b, "last"), b->step, ll_graph_dtype(b->g, x));
+    ll_val last = ll_one_hot(b->g, ll_build_each(b, "last"), b->step, ll_graph_dtype(b->g, x));
     ll_shape s = ll_graph_shape(b->g, x);
     return ll_reshape(b->g, ll_matmul(b->g, "bt,btc->bc", last, x), LL_SHAPE(s.d[0], 1, s.d[2]));
 }
@@ -122,7 +121,7 @@ static ll_val cached(const ll_build *b, const char *name, ll_val q, ll_val k, ll
 {
     ll_graph *g = b->g;
     ll_shape s = ll_graph_shape(g, k);
-    ll_val at = per_sequence(b, "at"), keep[2], new[2] = {k, v};
+    ll_val at = ll_build_each(b, "at"), keep[2], new[2] = {k, v};
     ll_cached_attr a = {1 / sqrt((double)s.d[3]), window};
     s.d[1] = b->cache;
     if (b->cache_bits) s.d[3] += LL_CACHE8_TAIL;

@@ -44,6 +44,10 @@ ll_val ll_conv2d_transpose(ll_graph *g, ll_val x, ll_val filter, const ll_conv *
 /* 1 at element index - from of a new last dimension of this size, 0 elsewhere; an index outside
  * gives zeros only. i32[...] -> [..., size] */
 ll_val ll_onehot(ll_graph *g, ll_val index, int64_t size, int64_t from, ll_dtype dtype);
+/* x [*,t,s] with value where s > t + ahead. */
+ll_val ll_masked(ll_graph *g, ll_val x, double value, int64_t ahead);
+/* Of generation: the graph's input of that name, i32 of each sequence. */
+ll_val ll_build_each(const ll_build *b, const char *name);
 /* The sum of the squares of everything in x, a scalar. */
 ll_val ll_sumsq(ll_graph *g, ll_val x);
 /* The largest magnitude over the dimensions whose letters vanish; 0 of nothing. */

@@ -3,9 +3,9 @@
 #include "kern/attr.h"
 
 ll_kernel attention_cpu, attention_grad_cpu, attend_cpu, attend_grad_cpu, causal_mask_ref,
-    causal_mask_cpu;
+    causal_mask_cpu, linear_attend_cpu, linear_attend_grad_cpu;
 ll_scratch attention_cpu_scratch, attention_grad_cpu_scratch, attend_cpu_scratch,
-    attend_grad_cpu_scratch;
+    attend_grad_cpu_scratch, linear_attend_cpu_scratch, linear_attend_grad_cpu_scratch;
 
 /* batch, time, heads, width */
 static const int64_t sizes[][4] = {{1, 1, 1, 1},   {2, 1, 3, 64},   {3, 2, 1, 3},    {1, 5, 2, 1},
@@ -203,6 +203,69 @@ static void bf16_general(void **)
     }
 }
 
+/* Linear attention: chunks that end anywhere, parts of queries and of keys, heads that forget half
+ * of all or nearly nothing, widths beside whole vectors. */
+static const struct {
+    int64_t b, t, s, n, g, d, e;
+    ll_linear_attr attr;
+} chunks[] = {{1, 96, 96, 1, 1, 32, 32, {0, 0, 0}},  {2, 97, 97, 2, 1, 5, 3, {1, 0, 0}},
+              {1, 300, 300, 1, 2, 3, 33, {4, 0, 2}}, {1, 40, 200, 1, 3, 64, 16, {0, 160, 0}},
+              {1, 130, 70, 2, 1, 2, 4, {2, -60, 0}}, {1, 110, 60, 1, 1, 3, 3, {0, -200, 0}},
+              {1, 95, 20, 1, 1, 7, 65, {3, 190, 0}}, {3, 1, 1, 1, 1, 1, 1, {0, 0, 0}},
+              {0, 5, 5, 1, 1, 2, 2, {0, 0, 0}}};
+enum { N_CHUNK = sizeof chunks / sizeof *chunks };
+
+/* do, dl, q, k, v */
+static void linear_operands(int i, ll_tensor in[5])
+{
+    int64_t b = chunks[i].b, t = chunks[i].t, s = chunks[i].s, n = chunks[i].n, g = chunks[i].g;
+    in[0] = kc_normal(LL_SHAPE(b, t, n, g, chunks[i].e), 0.3, 0);
+    in[1] = kc_normal(LL_SHAPE(b, n, g, t), 0.3, 0);
+    in[2] = kc_normal(LL_SHAPE(b, t, n, g, chunks[i].d), 0.3, 0);
+    in[3] = kc_normal(LL_SHAPE(b, s, n, chunks[i].d), 0.3, 0);
+    in[4] = kc_normal(LL_SHAPE(b, s, n, chunks[i].e), 0.3, 0);
+}
+
+static void linear(void **)
+{
+    for (int i = 0; i < N_CHUNK; i++) {
+        ll_tensor in[5];
+        kcheck k = {"linear_attend",         NULL,
+                    linear_attend_cpu,       linear_attend_cpu_scratch,
+                    .attr = &chunks[i].attr, .tolerance = 1e-5};
+        kcheck d = {"linear_attend_grad",    NULL,
+                    linear_attend_grad_cpu,  linear_attend_grad_cpu_scratch,
+                    .attr = &chunks[i].attr, .tolerance = 1e-5};
+        linear_operands(i, in);
+        kc_out(&k, in[0].shape);
+        kc_out(&k, in[1].shape);
+        for (int j = 2; j < 5; j++) {
+            kc_in(&k, in[j]);
+            kc_out(&d, in[j].shape);
+        }
+        kc_check(&k);
+        free(in[0].data), free(in[1].data);
+        linear_operands(i, in);
+        for (int j = 0; j < 5; j++) kc_in(&d, in[j]);
+        kc_check(&d);
+    }
+}
+
+static void bf16_linear(void **)
+{
+    for (int i = 0; i < N_CHUNK; i++) {
+        ll_tensor q[5], in[5];
+        linear_operands(i, q);
+        linear_operands(i, in);
+        ll_shape out[2] = {q[0].shape, q[1].shape}, d[3];
+        for (int j = 0; j < 3; j++) d[j] = in[2 + j].shape;
+        free(q[0].data), free(q[1].data);
+        both(linear_attend_cpu, linear_attend_cpu_scratch, &chunks[i].attr, q + 2, 3, 0, out, 2, 2);
+        both(linear_attend_grad_cpu, linear_attend_grad_cpu_scratch, &chunks[i].attr, in, 5, 2, d,
+             3, 0);
+    }
+}
+
 static void mask(void **)
 {
     const ll_mask_attr attrs[] = {{-1e30, {0, 0}}, {0, {3, 0}}, {5, {0, 40}}, {2, {1, 4}}};
@@ -219,6 +282,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(forward),     cmocka_unit_test(backward),     cmocka_unit_test(general),
-        cmocka_unit_test(bf16_packed), cmocka_unit_test(bf16_general), cmocka_unit_test(mask)};
+        cmocka_unit_test(bf16_packed), cmocka_unit_test(bf16_general), cmocka_unit_test(linear),
+        cmocka_unit_test(bf16_linear), cmocka_unit_test(mask)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -97,7 +97,7 @@ static void add_keys(const ll_att *p, const room *r, const float *mask, int64_t 
     }
     for (int64_t q = 0; q < queries && from > 0; q++)
         for (int64_t e = 0; e < width; e++) r->o[q * width + e] *= shrink[q];
-    ll_att_gather(p->e, r->s, r->v + from * width, keys, queries, ahead, r->o);
+    ll_att_gather(p->e, r->s, BLOCK, r->v + from * width, keys, queries, ahead, r->o);
 }
 
 /* A query that sees no key, or keys of -inf alone, gives zeros and LL_ATTEND_NONE. */

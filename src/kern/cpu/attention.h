@@ -44,9 +44,10 @@ int64_t ll_att_seen(int64_t keys, int64_t q, int64_t ahead);
  * the diagonal become minus infinity; s: its column of s. */
 void ll_att_mask(const ll_att *p, const float *mask, int64_t queries, float *s, int64_t keys,
                  int64_t q, int64_t ahead);
-/* c [queries, width] += s^T b for one pair of blocks; b [keys, width]. */
-void ll_att_gather(int64_t d, const float *s, const float *b, int64_t keys, int64_t queries,
-                   int64_t ahead, float *c);
+/* c [queries, width] += s^T b for one pair of blocks; b [keys, width]; s [keys, step]. All keys
+ * where ahead is no less than they are. */
+void ll_att_gather(int64_t d, const float *s, int64_t step, const float *b, int64_t keys,
+                   int64_t queries, int64_t ahead, float *c);
 /* c [keys, width] += s b, from each group's first query that sees it on; b [queries, width]. */
 void ll_att_spread(int64_t d, const float *s, const float *b, int64_t keys, int64_t queries,
                    int64_t ahead, float *c);

@@ -99,7 +99,7 @@ static void add_pair(const ll_att *p, const room *r, const float *mask, int64_t 
     }
     ll_att_spread(p->e, r->s, r->g + i * e, keys, queries, ahead, r->dv + j * e);
     ll_att_spread(p->d, r->ds, r->q + i * d, keys, queries, ahead, r->dk + j * d);
-    ll_att_gather(p->d, r->ds, r->k + j * d, keys, queries, ahead, r->dq + i * d);
+    ll_att_gather(p->d, r->ds, BLOCK, r->k + j * d, keys, queries, ahead, r->dq + i * d);
 }
 
 static void prepare(const ll_att *p, const ll_att_head *x, const room *r, const grads *f)

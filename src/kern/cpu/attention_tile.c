@@ -97,11 +97,11 @@ void ll_att_scores(int64_t d, const float *a, const float *bt, int64_t keys, int
     }
 }
 
-void ll_att_gather(int64_t d, const float *s, const float *b, int64_t keys, int64_t queries,
-                   int64_t ahead, float *c)
+void ll_att_gather(int64_t d, const float *s, int64_t step, const float *b, int64_t keys,
+                   int64_t queries, int64_t ahead, float *c)
 {
     int64_t width = ll_att_width(d);
-    tile t = {.row = 1, .step = BLOCK, .ldb = width, .ldc = width, .add = true};
+    tile t = {.row = 1, .step = step, .ldb = width, .ldc = width, .add = true};
     for (int64_t q = 0; q < queries; q += M) {
         int64_t seen = ahead + q + M;
         t.k = seen < 0 ? 0 : seen < keys ? seen : keys;
