@@ -532,7 +532,8 @@ LL_API ll_val ll_build_kept(const ll_build *b, const char *name, ll_dtype dtype,
                             ll_val x);
 LL_API ll_val ll_build_places(const ll_build *b); /* of x's tokens, i32 [batch,step]; none */
 LL_API ll_val ll_build_last(const ll_build *b, ll_val x); /* [batch,1,c]: each one's last new row */
-LL_API int64_t ll_build_size(const ll_build *b, const char *name); /* a size the model declares */
+/* A size the model declares: as b has it, or else the model's own. */
+LL_API int64_t ll_build_size(const ll_build *b, const char *name);
 /* How classifiers end: batch data "y" i32, a label for each row of logits, results "loss" and
  * "correct"; returns the loss, a mean. Where samples are mixed, "y2" i32 is the other one's label
  * and "mix" f32 [n] how much of the loss is y's. */

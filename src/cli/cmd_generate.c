@@ -72,7 +72,11 @@ static ll_err open_both(ll_talk *t, int64_t n, int64_t places)
         t->draft->prints = t->prints;
         TRY(ll_talk_open(t->draft, n, places));
     }
-    return ll_talk_open(t, n, places);
+    TRY(ll_talk_open(t, n, places));
+    CHECK(!t->draft || !(ll_generator_recurs(t->g) || ll_generator_recurs(t->draft->g)), LL_E_ARG,
+          "--draft: guesses that are wrong are taken back, and a state of linear attention has no "
+          "way back: leave it out");
+    return LL_OK;
 }
 
 static ll_err put_sources(ll_talk *t, int64_t n)

@@ -118,8 +118,9 @@ static ll_err tell_memory(const ll_talk *t)
     char a[LL_NUMBER_TEXT], b[LL_NUMBER_TEXT], c[LL_NUMBER_TEXT];
     if (t->comm) TRY(ll_comm_allreduce(t->comm, most, 3, LL_F64, LL_REDUCE_MAX, NULL));
     if (t->prints)
-        fprintf(stderr, "memory%s: %s, of that keys and values %s%s%s\n",
-                t->comm ? " of a rank" : "", ll_text_bytes(most[0], a),
+        fprintf(stderr, "memory%s: %s, of that %s %s%s%s\n", t->comm ? " of a rank" : "",
+                ll_text_bytes(most[0], a),
+                ll_generator_recurs(t->g) ? "states, however long a text is," : "keys and values",
                 -most[2] < most[1] ? ll_text_bytes(-most[2], b) : "",
                 -most[2] < most[1] ? " to " : "", ll_text_bytes(most[1], c));
     return LL_OK;

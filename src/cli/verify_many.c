@@ -471,6 +471,9 @@ static void draw_sizes(dice *d, one *c)
         add(c, "model.seq=%" PRId64, 2 + draw(d, 16));
         add(c, "model.vocab=%" PRId64, 7 + draw(d, 60));
         if (!draw(d, 4)) add(c, "model.dropout=100");
+        int64_t linear = draw(d, 4); /* attention; heads that forget */
+        if (linear > 1) add(c, "model.linear=1");
+        if (linear > 2) add(c, "model.decay=%" PRId64, 1 + draw(d, 5));
         return;
     }
     bool lenet = !strcmp(c->model, "lenet5");

@@ -17,8 +17,8 @@
 #include <stdio.h>
 
 typedef struct sizes {
-    int64_t batch, layers, width, heads, seq, vocab;
-    double dropout;
+    int64_t batch, layers, width, heads, seq, vocab, linear;
+    double dropout, decay;
 } sizes;
 
 static ll_val dropped(ll_graph *g, const sizes *s, ll_val x)
@@ -47,13 +47,16 @@ static ll_val part(ll_graph *g, ll_val qkv, int z)
                         : LL_SHAPE(s.d[0], s.d[1], s.d[3], 1, s.d[4]));
 }
 
-static ll_val cached(const ll_build *b, ll_val qkv)
+/* What is no softmax of packed ones, [b,t,h,d]. */
+static ll_val unpacked(const ll_build *b, const sizes *s, ll_val qkv)
 {
     ll_graph *g = b->g;
-    ll_shape s = ll_graph_shape(g, qkv);
+    ll_shape x = ll_graph_shape(g, qkv);
     if (!qkv.id) return qkv;
-    ll_val x = ll_self_attend(b, "self", part(g, qkv, 0), part(g, qkv, 1), part(g, qkv, 2), 0);
-    return ll_reshape(g, x, LL_SHAPE(s.d[0], s.d[1], s.d[3], s.d[4]));
+    ll_val q = part(g, qkv, 0), k = part(g, qkv, 1), v = part(g, qkv, 2);
+    ll_val y = s->linear ? ll_self_linear(b, "self", q, k, v, s->decay)
+                         : ll_self_attend(b, "self", q, k, v, 0);
+    return ll_reshape(g, y, LL_SHAPE(x.d[0], x.d[1], x.d[3], x.d[4]));
 }
 
 static ll_val attention(const ll_build *b, const sizes *s, ll_val x)
@@ -62,7 +65,7 @@ static ll_val attention(const ll_build *b, const sizes *s, ll_val x)
     int64_t c = s->width, h = s->heads, d = c / h;
     ll_graph_push(g, "attn");
     x = product(g, "qkv", "btc,zhdc->btzhd", x, LL_SHAPE(3, h, d, c), LL_SHAPE(3, h, d), 0.02);
-    x = b->cache ? cached(b, x) : ll_attention(g, x); /* [b,t,h,d] */
+    x = b->cache || s->linear ? unpacked(b, s, x) : ll_attention(g, x); /* [b,t,h,d] */
     x = product(g, "proj", "bthd,chd->btc", x, LL_SHAPE(c, h, d), LL_SHAPE(c),
                 0.02 / sqrt(2.0 * (double)s->layers));
     ll_graph_pop(g);
@@ -110,14 +113,21 @@ static ll_val network(const ll_build *b, const sizes *s, ll_val tokens)
     return ll_matmul(g, "btc,vc->btv", x, table);
 }
 
-static ll_val declare(ll_graph *g, const ll_build *b)
+static const ll_model gpt;
+
+static ll_val declare(ll_graph *g, const ll_build *given)
 {
+    ll_build own = *given, *b = &own;
+    own.g = g;
+    own.model = &gpt;
     const sizes s = {.batch = b->batch,
                      .layers = ll_build_size(b, "layers"),
                      .width = ll_build_size(b, "width"),
                      .heads = ll_build_size(b, "heads"),
                      .seq = ll_build_size(b, "seq"),
                      .vocab = ll_build_size(b, "vocab"),
+                     .linear = ll_build_size(b, "linear"),
+                     .decay = (double)ll_build_size(b, "decay"),
                      .dropout = b->training ? (double)ll_build_size(b, "dropout") / 1000 : 0};
     if (s.layers > 10000) {
         ll_graph_reject(g, "gpt: layers %lld, want at most 10000", (long long)s.layers);
@@ -128,16 +138,18 @@ static ll_val declare(ll_graph *g, const ll_build *b)
                         (long long)s.heads);
         return (ll_val){0};
     }
-    ll_build own = *b;
-    own.g = g;
+    if (s.linear > 1 || (s.decay > 0 && !s.linear)) {
+        ll_graph_reject(g, "gpt: linear is 0 or 1, and decay is of linear attention");
+        return (ll_val){0};
+    }
     ll_val x = ll_batch(g, "x", LL_I32, LL_SHAPE(s.batch, b->cache ? b->step : s.seq));
     ll_val logits, y, loss;
     if (b->cache) {
-        ll_graph_result(g, "logits", logits = network(&own, &s, x));
+        ll_graph_result(g, "logits", logits = network(b, &s, x));
         return logits;
     }
     y = ll_batch(g, "y", LL_I32, LL_SHAPE(s.batch, s.seq));
-    logits = network(&own, &s, x);
+    logits = network(b, &s, x);
     loss = ll_mean(g, ll_cross_entropy(g, logits, y));
     ll_graph_result(g, "loss", loss);
     if (!b->training) ll_graph_result(g, "logits", logits);
@@ -153,7 +165,9 @@ static const ll_model gpt = {
               {"heads", 12, "attention heads"},
               {"seq", 1024, "tokens in a sequence"},
               {"vocab", 50257, "different tokens"},
-              {"dropout", 0, "dropout after embedding, attention and mlp, in thousandths"}},
+              {"dropout", 0, "dropout after embedding, attention and mlp, in thousandths"},
+              {"linear", 0, "1: linear attention, whose time and memory grow with seq alone"},
+              {"decay", 0, "of linear attention: head i forgets 2^-(decay+i) a token (0: none)"}},
     .declare = declare,
 };
 

@@ -17,7 +17,8 @@
 #include <stdio.h>
 
 typedef struct sizes {
-    int64_t layers, width, heads, kv_heads, head, hidden, seq, vocab, base, eps, tied, window;
+    int64_t layers, width, heads, kv_heads, head, hidden, seq, vocab, base, eps, tied, window,
+        linear, decay;
 } sizes;
 
 static ll_val weight(ll_graph *g, const char *name, ll_shape shape, double deviation)
@@ -46,7 +47,8 @@ static ll_val attention(const ll_build *b, const sizes *s, ll_val x, ll_val plac
     ll_val v = ll_matmul(g, "btc,ndc->btnd", x, weight(g, "v", LL_SHAPE(n, d, c), 0.02));
     q = ll_rope_at(g, q, places, (double)s->base, false);
     k = ll_rope_at(g, k, places, (double)s->base, false);
-    x = ll_self_attend(b, "self", q, k, v, s->window);
+    x = s->linear ? ll_self_linear(b, "self", q, k, v, (double)s->decay)
+                  : ll_self_attend(b, "self", q, k, v, s->window);
     ll_val w = weight(g, "proj", LL_SHAPE(c, n, m, d), 0.02 / sqrt(2.0 * (double)s->layers));
     x = ll_matmul(g, "btngd,cngd->btc", x, w);
     ll_graph_pop(g);
@@ -101,13 +103,21 @@ static bool sound(ll_graph *g, sizes *s)
                         (long long)s->head);
     else if (s->base < 1 || s->eps < 1 || s->tied > 1)
         ll_graph_reject(g, "llama: rope_base and norm_eps want 1 or more, tied 0 or 1");
+    else if (s->linear > 1 || (s->linear ? s->window : s->decay) > 0)
+        ll_graph_reject(g, "llama: linear is 0 or 1; window is of softmax, decay of linear "
+                           "attention");
     else
         return true;
     return false;
 }
 
-static ll_val declare(ll_graph *g, const ll_build *b)
+static const ll_model llama;
+
+static ll_val declare(ll_graph *g, const ll_build *given)
 {
+    ll_build own = *given, *b = &own;
+    own.g = g;
+    own.model = &llama;
     sizes s = {.layers = ll_build_size(b, "layers"),
                .width = ll_build_size(b, "width"),
                .heads = ll_build_size(b, "heads"),
@@ -119,12 +129,12 @@ static ll_val declare(ll_graph *g, const ll_build *b)
                .base = ll_build_size(b, "rope_base"),
                .eps = ll_build_size(b, "norm_eps"),
                .tied = ll_build_size(b, "tied"),
-               .window = ll_build_size(b, "window")};
-    ll_build own = *b;
-    own.g = g;
+               .window = ll_build_size(b, "window"),
+               .linear = ll_build_size(b, "linear"),
+               .decay = ll_build_size(b, "decay")};
     if (!sound(g, &s)) return (ll_val){0};
     int64_t t = b->cache ? b->step : s.seq;
-    ll_val logits = network(&own, &s, ll_batch(g, "x", LL_I32, LL_SHAPE(b->batch, t)));
+    ll_val logits = network(b, &s, ll_batch(g, "x", LL_I32, LL_SHAPE(b->batch, t)));
     if (!b->training) ll_graph_result(g, "logits", logits);
     if (b->cache) return logits;
     ll_val y = ll_batch(g, "y", LL_I32, LL_SHAPE(b->batch, t));
@@ -148,7 +158,9 @@ static const ll_model llama = {
               {"rope_base", 100000, "of rotary positions"},
               {"norm_eps", 10000000, "of norms, in 1e-12"},
               {"tied", 1, "1: the last layer's weights are the token table"},
-              {"window", 0, "tokens that each one sees (0: all before it)"}},
+              {"window", 0, "tokens that each one sees (0: all before it)"},
+              {"linear", 0, "1: linear attention, whose time and memory grow with seq alone"},
+              {"decay", 0, "of linear attention: head i forgets 2^-(decay+i) a token (0: none)"}},
     .declare = declare,
 };
 

@@ -50,8 +50,10 @@ const ll_model *ll_model_find(const char *name)
 
 int64_t ll_build_size(const ll_build *b, const char *name)
 {
-    for (int i = 0; i < LL_MAX_SIZES && b->sizes[i].name; i++)
-        if (!strcmp(b->sizes[i].name, name)) return b->sizes[i].value;
+    const ll_size *lists[] = {b->sizes, b->model ? b->model->sizes : NULL};
+    for (int k = 0; k < 2 && lists[k]; k++)
+        for (int i = 0; i < LL_MAX_SIZES && lists[k][i].name; i++)
+            if (!strcmp(lists[k][i].name, name)) return lists[k][i].value;
     LL_ASSERT(b->g && "that the model declares a size of that name");
     ll_graph_reject(
         b->g, "the model asks for a size named %s, which its list of sizes does not have", name);

@@ -51,26 +51,31 @@ static void put_number(const sink *s, const char *key, double v, bool real)
 }
 
 /* A size: its first key that is neither a number nor follows from tensors or the tokenizer. One
- * that is 0 where that is what a missing key means is not said. */
-static void put_size(const sink *s, const ll_map_key *k)
+ * that is 0 where that is what a missing key means is not said. A lone number is all that it can
+ * be. */
+static ll_err put_size(const sink *s, const ll_map_key *k)
 {
     int64_t v = ll_run_size(s->r, k->name, 0);
     for (int i = 0; i < k->n && !v; i++)
-        if (!strcmp(k->of[i], "0")) return;
+        if (!strcmp(k->of[i], "0")) return LL_OK;
+    CHECK(k->n > 1 || !isdigit((unsigned char)*k->of[0]) || v == atoll(k->of[0]), LL_E_ARG,
+          "model.%s is %lld, which this form has no word for: of model %s it can tell %s alone",
+          k->name, (long long)v, s->r->model.name, k->of[0]);
     for (int i = 0; i < k->n; i++) {
         const char *of = k->of[i];
         if (strchr(of, ':') || isdigit((unsigned char)*of) || !strncmp(of, "tokenizer.", 10))
             continue;
         put_number(s, of, (double)v / k->times, k->real);
-        return;
+        break;
     }
+    return LL_OK;
 }
 
-static void put_keys(const sink *s, const ll_map *m)
+static ll_err put_keys(const sink *s, const ll_map *m)
 {
     for (int i = 0; i < m->n_key; i++) {
         const ll_map_key *k = &m->keys[i];
-        if (!strcmp(k->kind, "size")) put_size(s, k);
+        if (!strcmp(k->kind, "size")) TRY(put_size(s, k));
         if (!strcmp(k->kind, "want")) put_text(s, k->name, k->of[0]);
         if (strcmp(k->kind, "put") || (k->when && !ll_run_size(s->r, k->when, 0))) continue;
         int64_t v = ll_run_size(s->r, k->of[0], -1);
@@ -79,6 +84,7 @@ static void put_keys(const sink *s, const ll_map *m)
         else
             put_text(s, k->name, k->of[0]);
     }
+    return LL_OK;
 }
 
 /* The first map for this model of forms that begin so ("hf:"). */
@@ -119,7 +125,7 @@ static ll_err write_config(const ll_run *r, const ll_map *m, const ll_tokenizer 
 {
     json_auto_t *config = json_object();
     sink s = {.r = r, .config = config};
-    put_keys(&s, m);
+    TRY(put_keys(&s, m));
     put_text(&s, "torch_dtype",
              !strcmp(type, "f32") ? "float32"
              : *type == 'b'       ? "bfloat16"
@@ -222,7 +228,7 @@ ll_err ll_export_gguf(const ll_run *r, ll_session *s, const char *path, const ch
     TRY(open_tokenizer(r, true, &t));
     CHECK(t, LL_E_ARG,
           "a GGUF file has a tokenizer, and this run none: set data.tokenizer (--set)");
-    put_keys(&(sink){.r = r, .gguf = &o}, m);
+    TRY(put_keys(&(sink){.r = r, .gguf = &o}, m));
     ll_gguf_put_text(&o, "general.name", r->name);
     ll_gguf_put_int(&o, "general.file_type", (uint32_t)k->file);
     ll_gguf_put_int(&o, "general.quantization_version", 2);

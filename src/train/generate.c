@@ -20,6 +20,7 @@ typedef struct sequence {
     int64_t n, room;
     int64_t start;     /* the first that has a place */
     int64_t fed;       /* tokens from start on whose keys are there */
+    int64_t held;      /* those that a state has taken in, which may be more */
     int64_t row, rows; /* of what was guessed: where logits are, how many follow */
 } sequence;
 
@@ -33,6 +34,7 @@ struct ll_generator {
     int32_t pad;
     ll_comm *comm; /* of a mesh; NULL: alone */
     int32_t number;
+    bool recurs;            /* what it keeps of a sequence cannot go back (LL_STATE_CACHE) */
     int32_t *at, *last, *x; /* one behind the other, as ranks are told of them */
     int64_t *fresh;         /* of each, how many tokens a run reads */
     float *logits, *made;   /* [batch, vocab]; of one run, of guesses [batch, step, vocab] */
@@ -214,6 +216,9 @@ ll_err ll_generator_open(const ll_run *r, const ll_generator_opts *o, ll_generat
     g->pad = (int32_t)ll_run_size(r, "pad", 0);
     TRY(open_all(g, r, o));
     if (g->s[0]->team) g->comm = o->session.comm;
+    for (int i = 1; i < g->g[0]->n_value; i++)
+        g->recurs |=
+            g->g[0]->values[i].name && ll_ends_with(g->g[0]->values[i].name, LL_STATE_CACHE);
     int64_t n = g->batch * g->vocab, most = 0;
     for (int k = 0; k < PROGRAMS; k++) most = g->step[k] > most ? g->step[k] : most;
     g->source = LL_NEW_ARRAY(a, int32_t, g->batch * g->step[SOURCE] + 1);
@@ -336,13 +341,15 @@ ll_err ll_generator_source(ll_generator *g, int64_t sequence_of, const int32_t *
     return LL_OK;
 }
 
-/* Too long a sequence: what was new at first as much as there is room for, later half of it. */
+/* Too long a sequence: what was new at first as much as there is room for, later half of it. A
+ * state that has taken in other tokens begins anew. */
 static void make_room(const ll_generator *g, sequence *s)
 {
+    if (g->recurs && s->held != s->fed) s->fed = s->held = 0;
     if (s->n - s->start <= g->places) return;
     int64_t keep = s->fed ? (g->places + 1) / 2 : g->places;
     s->start = s->n - keep;
-    s->fed = 0;
+    s->fed = s->held = 0;
 }
 
 /* Tokens of a sequence that were not read yet. */
@@ -352,7 +359,7 @@ static int64_t left_of(const sequence *s)
 }
 
 /* Row i of a run of k: returns how many of its tokens are new. One that has none repeats its last:
- * what is written is what is there. */
+ * what is written is what is there, and a state is told that it is not new. */
 static int64_t set_row(ll_generator *g, int64_t i, int k)
 {
     sequence *s = &g->of[i];
@@ -362,7 +369,7 @@ static int64_t set_row(ll_generator *g, int64_t i, int k)
     for (int64_t j = 0; j < step; j++)
         x[j] = from >= 0 && j < used ? s->tokens[s->start + from + j] : 0;
     g->at[i] = (int32_t)(from < 0 ? 0 : from);
-    g->last[i] = (int32_t)(used - 1);
+    g->last[i] = (int32_t)(g->recurs ? n - 1 : used - 1);
     return n;
 }
 
@@ -373,7 +380,7 @@ static ll_err run_program(ll_generator *g, int k)
     ll_session *s = g->s[k];
     TRY(ll_session_set(s, k == SOURCE ? "source" : "x", 0, g->x, ints * (size_t)g->step[k]));
     TRY(ll_session_set(s, k == SOURCE ? "fresh" : "at", 0, g->at, ints));
-    if (k < 2) TRY(ll_session_set(s, "last", 0, g->last, ints));
+    if (k < 2 || (k == GUESSES && g->recurs)) TRY(ll_session_set(s, "last", 0, g->last, ints));
     TRY(ll_session_run(s, 0));
     if (k == SOURCE) return LL_OK;
     int64_t rows = k < 2 ? g->batch : g->batch * g->step[k];
@@ -433,6 +440,7 @@ static ll_err run_once(ll_generator *g, int k)
     TRY(run_rows(g, k));
     for (int64_t i = 0; i < g->batch; i++) {
         g->of[i].fed += new[i];
+        g->of[i].held = g->of[i].fed;
         if (!new[i]) continue;
         TRY(check_finite(g->made + i * g->vocab, g->vocab));
         memcpy(g->logits + i * g->vocab, g->made + i * g->vocab, row);
@@ -500,6 +508,7 @@ static void set_guesses(ll_generator *g, int64_t i, const int32_t *guesses, int 
     for (int64_t j = 0; j < step; j++)
         x[j] = j < used ? s->tokens[from + j] : j < used + s->rows ? guesses[j - used] : 0;
     g->at[i] = (int32_t)(from - s->start);
+    g->last[i] = (int32_t)(used + s->rows - 1);
     s->row = used ? used - 1 : 0;
 }
 
@@ -515,11 +524,16 @@ ll_err ll_generator_guess(ll_generator *g, const int32_t *guesses, int64_t strid
         }
         if (more) TRY(ll_generator_step(g));
     }
-    for (int64_t i = 0; i < g->batch; i++) set_guesses(g, i, guesses + i * stride, n[i]);
+    for (int64_t i = 0; i < g->batch; i++) {
+        CHECK(!g->recurs || left_of(&g->of[i]) == 1 || !g->of[i].n, LL_E_ARG,
+              "a state of linear attention has no way back: tokens cannot be tried");
+        set_guesses(g, i, guesses + i * stride, n[i]);
+    }
     TRY(run_rows(g, 2));
     for (int64_t i = 0; i < g->batch; i++) {
         sequence *s = &g->of[i];
         s->fed = s->n - s->start;
+        s->held = s->fed + s->rows;
         int64_t rows = (s->row + 1 + s->rows) * g->vocab;
         if (s->n) TRY(check_finite(g->made + i * g->step[2] * g->vocab, rows));
         take_row(g, i);
@@ -575,6 +589,11 @@ const int32_t *ll_generator_tokens(const ll_generator *g, int64_t sequence_of, i
 {
     *n = g->of[sequence_of].n;
     return g->of[sequence_of].tokens;
+}
+
+bool ll_generator_recurs(const ll_generator *g)
+{
+    return g->recurs;
 }
 
 ll_session *ll_generator_session(const ll_generator *g)

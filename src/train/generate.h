@@ -35,8 +35,10 @@ LL_OWNED(ll_generator, ll_generator_close);
 ll_err ll_generator_follow(ll_generator *const *g, int n);
 ll_err ll_generator_idle(const ll_generator *g);
 ll_err ll_generator_dismiss(const ll_generator *g);
-int64_t ll_generator_places(const ll_generator *g);      /* tokens of a sequence that are kept */
-size_t ll_generator_cache_bytes(const ll_generator *g);  /* of keys and values, on this rank */
+int64_t ll_generator_places(const ll_generator *g);     /* tokens of a sequence that are kept */
+size_t ll_generator_cache_bytes(const ll_generator *g); /* of keys and values, on this rank */
+/* Is what it keeps of a sequence a state, of linear attention, rather than keys and values? */
+bool ll_generator_recurs(const ll_generator *g);
 size_t ll_generator_weight_bytes(const ll_generator *g); /* of parameters, on this rank */
 size_t ll_generator_bytes(const ll_generator *g);        /* of all of its memory */
 

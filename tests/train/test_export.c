@@ -193,6 +193,18 @@ static void refused(void **state)
     assert_int_equal(ll_export_gguf(o.r, o.s, path, "q5", a, &x), LL_E_ARG);
     assert_int_equal(ll_export_hf(o.r, o.s, path, "q8_0", a, &x), LL_E_ARG);
     close_it(&o);
+    static const char *const linear[] = {
+        "model: {name: llama, layers: 1, width: 32, heads: 2, kv_heads: 1, hidden: 32, seq: 8, "
+        "vocab: 256, linear: 1}\n",
+        "model: {name: gpt, layers: 1, width: 32, heads: 2, seq: 8, vocab: 256, linear: 1}\n"};
+    for (int i = 0; i < 2; i++) {
+        o = open_text(linear[i], 1);
+        assert_int_equal(ll_export_hf(o.r, o.s, path, "f32", a, &x), LL_E_ARG);
+        assert_non_null(strstr(ll_error_text(), "model.linear is 1"));
+        assert_int_equal(ll_export_gguf(o.r, o.s, path, "f32", a, &x), LL_E_ARG);
+        assert_non_null(strstr(ll_error_text(), "model.linear is 1"));
+        close_it(&o);
+    }
     o = open_text("model: {name: lenet5}\n", 1);
     assert_int_equal(ll_export_hf(o.r, o.s, path, "f32", a, &x), LL_E_ARG);
     assert_non_null(strstr(ll_error_text(), "bert, gpt, llama have"));

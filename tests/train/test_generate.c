@@ -156,6 +156,13 @@ static const char llama[] = "model: {name: llama, layers: 2, width: 64, heads: 4
 static const char gpt[] = "model: {name: gpt, layers: 2, width: 64, heads: 4, seq: 24, vocab: 64}\n"
                           "train: {threads: 1}\n";
 
+/* Of linear attention; one forgets. */
+static const char *const linear[] = {
+    "model: {name: gpt, layers: 2, width: 64, heads: 4, seq: 24, vocab: 64, linear: 1, decay: 2}\n"
+    "train: {threads: 1}\n",
+    "model: {name: llama, layers: 2, width: 64, heads: 4, kv_heads: 2, hidden: 96, seq: 24, "
+    "vocab: 64, linear: 1}\ntrain: {threads: 1}\n"};
+
 static const char seq2seq[] =
     "model: {name: seq2seq, layers: 2, width: 64, heads: 4, hidden: 96, seq: 24, source: 9, "
     "vocab: 64, dropout: 0}\ntrain: {threads: 1}\n";
@@ -178,6 +185,47 @@ static void logits(void **)
     check_all(gpt, 0, 0, true, 5e-6); /* nothing tells of lost bits here: none may be */
     check(gpt, 8, 0.2);
     check_cache(gpt, 0, 8, 0.02);
+    for (int k = 0; k < 2; k++) {
+        check(linear[k], 0, 5e-6);
+        check(linear[k], 8, 0.2);
+        check_all(linear[k], 0, 0, true, 5e-6);
+    }
+}
+
+/* A state is as large whatever the places; 8 bits, and guesses that may be wrong, are refused. */
+static void states(void **)
+{
+    for (int k = 0; k < 2; k++) {
+        whole *w = open_whole(linear[k]);
+        ll_generator_opts o = {.places = 5, .guesses = 3, .load = copy_from, .user = w->s};
+        ll_generator *g;
+        size_t bytes[2];
+        double sum = 0, want = 0;
+        for (int i = 0; i < 2; i++, o.places = 24) {
+            if (i) ll_generator_close(g);
+            no_error(ll_generator_open(w->r, &o, &g));
+            bytes[i] = ll_generator_cache_bytes(g);
+        }
+        assert_int_equal(bytes[0], bytes[1]);
+        assert_int_equal(bytes[0], 2 * (k ? 2 : 4) * 16 * 17 * sizeof(float));
+        no_error(ll_generator_score(g, w->x, 13, &sum)); /* all that is tried is taken */
+        for (int i = 0; i < 12; i++) {
+            double all = 0;
+            for (int v = 0; v < 64; v++) all += exp((double)w->logits[i * 64 + v]);
+            want += log(all) - (double)w->logits[i * 64 + w->x[i + 1]];
+        }
+        assert_true(fabs(sum - want) < 1e-4);
+        ll_generator_back(g, 0, 4); /* what was taken in is not: it is read again */
+        no_error(ll_generator_put(g, 0, w->x + 4, 3));
+        no_error(ll_generator_run(g));
+        assert_true(apart(w, g, 0, 6) < 2e-5);
+        assert_int_equal(ll_generator_guess(g, w->x + 7, 0, (int[]){3}), LL_E_ARG);
+        ll_generator_close(g);
+        o.cache_bits = 8;
+        assert_int_equal(ll_generator_open(w->r, &o, &g), LL_E_ARG);
+        assert_non_null(strstr(ll_error_text(), "linear attention keeps a state"));
+        close_whole(w);
+    }
 }
 
 /* Guesses that are right, and others, read with what they follow: logits are those of the whole. */
@@ -396,6 +444,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logits),
+        cmocka_unit_test(states),
         cmocka_unit_test(guesses),
         cmocka_unit_test(packing),
         cmocka_unit_test(drawing),

@@ -27,6 +27,17 @@ static const char gpt[] = "model: {name: gpt, layers: 2, width: 24, heads: 6, se
 static const char llama[] =
     "model: {name: llama, layers: 2, width: 24, heads: 6, kv_heads: 3, hidden: 40, seq: 13,"
     " vocab: 53, window: 5}\ntrain: {batch: 7, optimizer: adamw}\n";
+/* Linear attention, over several chunks; heads that forget; rows of more ranks than heads. */
+static const char linear[] =
+    "model: {name: gpt, layers: 2, width: 24, heads: 6, seq: 131, vocab: 53, linear: 1, decay: 2}\n"
+    "train: {batch: 7, optimizer: adamw}\n";
+#define FEW_LINEAR                                                                                 \
+    "model: {name: llama, layers: 2, width: 24, heads: 4, kv_heads: 2, hidden: 40, seq: 103, "     \
+    "vocab: 53, linear: 1}\ntrain: {batch: 7, optimizer: adamw}\n"
+static const char few_linear[] = FEW_LINEAR;
+static const char linear_rows[] = FEW_LINEAR "parallel: {sequence: rows, overlap: none}\n";
+static const char linear_ring[] = FEW_LINEAR "parallel: {sequence: rows, overlap: all}\n";
+
 static const char bert[] =
     "model: {name: bert, layers: 2, width: 24, heads: 6, hidden: 40, seq: 13,"
     " vocab: 53, mask: 3}\ntrain: {batch: 7, optimizer: adamw}\n";
@@ -95,6 +106,15 @@ static const pair pairs[] = {
     {2, llama, "tensor=2", 0, 2},
     {2, llama, "sequence=2", 0, 2},
     {2, llama, "data=2", 3, 2},
+    {2, linear, "tensor=2", 0, 2},
+    {2, linear, "data=2", 3, 2},
+    {2, linear, "pipe=2", 0, 2, "full"},
+    {3, linear, "tensor=3", 0, 2},
+    {4, few_linear, "data=2,tensor=2", 1, 2},
+    {6, linear, "data=2,tensor=3", 2, 2},
+    {2, linear, "sequence=2", 0, 2},
+    {3, linear_rows, "sequence=3", 0, 2},
+    {4, linear_ring, "sequence=4", 0, 2},
     {2, bert, "tensor=2", 0, 2},
     {2, seq2seq, "tensor=2", 0, 2},
     {2, seq2seq, "sequence=2", 0, 2},
