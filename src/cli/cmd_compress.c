@@ -22,13 +22,15 @@ static const ll_arg args[] = {
      "of a model of tokens that was trained, or imported"},
     {"--to", LL_OPT(opts, to), "FORMS",
      "f32, int8 and int4; int4+gptq: rounded so that products of the training data change least, "
-     "not each weight; 2:4 (any N:M): of each 4 weights that a product sums over the 2 largest "
+     "not each weight; int4+awq, int8+awq, int4+awq+gptq: channels that meet large numbers of the "
+     "training data have finer steps; 2:4 (any N:M): of each 4 weights that a product sums over "
+     "the 2 largest "
      "stay, "
      "sparse:0.5: of each tensor so large a part becomes zeros, both also with +int8; +kv8: also "
      "keys and values of 8 bits; with commas between; one alone is held against f32",
      "f32,int8,int4,int8+kv8"},
     {"--calibrate", LL_ARG_COUNT, offsetof(opts, calibrate), "N",
-     "windows of the training data that +gptq reads (32)"},
+     "windows of the training data that +gptq and +awq read (32)"},
     {"--samples", LL_ARG_COUNT, offsetof(opts, samples), "N",
      "of the validation data, of model.seq tokens each", "8"},
     {"--tokens|-n", LL_ARG_COUNT, offsetof(opts, draws), "N", "drawn for the speed", "32"},
@@ -95,12 +97,20 @@ static ll_err measure(ll_talk *t, const opts *o, const windows *w, form *f)
     return LL_OK;
 }
 
-/* "int4+gptq+kv8", "2:4+int8": what comes first, and what follows. */
+/* "int4+awq+gptq+kv8", "2:4+int8": what comes first, and what follows. */
 typedef struct parts {
     char first[sizeof((form *)0)->name];
     const char *weights, *prune;
-    bool kv8, gptq;
+    bool kv8, gptq, awq;
 } parts;
+
+/* first NULL: what is pruned. */
+static bool follows(const char *plus, const char *first)
+{
+    bool int4 = first && !strcmp(first, "int4"), int8 = first && !strcmp(first, "int8");
+    return !strcmp(plus, "kv8") || (!first && !strcmp(plus, "int8")) ||
+           (int4 && !strcmp(plus, "gptq")) || ((int4 || int8) && !strcmp(plus, "awq"));
+}
 
 static ll_err read_form(const char *name, parts *p)
 {
@@ -115,22 +125,25 @@ static ll_err read_form(const char *name, parts *p)
                   !rule.of == !!share;
     if (prunes) p->prune = share ? share : p->first, p->weights = "f32";
     while ((plus = strtok_r(NULL, "+", &rest))) {
-        bool int8 = prunes && !strcmp(plus, "int8");
         p->kv8 |= !strcmp(plus, "kv8");
         p->gptq |= !strcmp(plus, "gptq");
-        if (int8) p->weights = "int8";
-        CHECK(!prunes || int8 || !strcmp(plus, "kv8"), LL_E_ARG,
+        p->awq |= !strcmp(plus, "awq");
+        if (prunes && !strcmp(plus, "int8")) p->weights = "int8";
+        CHECK(!prunes || follows(plus, NULL), LL_E_ARG,
               "--to %s: only +int8 and +kv8 can follow %s (in 4 bits zeros would not stay zeros)",
               name, p->first);
-        CHECK(int8 || !strcmp(plus, "kv8") || (!strcmp(plus, "gptq") && !strcmp(p->first, "int4")),
-              LL_E_ARG, "--to %s: only +kv8 can follow, and +gptq after int4", name);
+        CHECK(prunes || follows(plus, p->first), LL_E_ARG,
+              "--to %s: only +kv8 can follow, +gptq after int4, and +awq after int4 and int8",
+              name);
     }
-    CHECK(prunes || !strcmp(p->first, "f32") || !strcmp(p->first, "int8") ||
-              !strcmp(p->first, "int4"),
-          LL_E_ARG,
-          "--to %s: f32, int8, int4, int4+gptq, N:M with 0 < N < M <= 64 (2:4) and sparse:SHARE "
-          "with a share above 0 and below 1 (sparse:0.5) can be, each with +kv8",
-          name);
+    CHECK(
+        prunes || !strcmp(p->first, "f32") || !strcmp(p->first, "int8") ||
+            !strcmp(p->first, "int4"),
+        LL_E_ARG,
+        "--to %s: f32, int8, int4, int8+awq, int4+awq, int4+gptq, int4+awq+gptq, N:M with 0 < N < "
+        "M <= 64 (2:4) and sparse:SHARE with a share above 0 and below 1 (sparse:0.5) can be, "
+        "each with +kv8",
+        name);
     return LL_OK;
 }
 
@@ -149,7 +162,9 @@ static ll_err try_form(const opts *o, const windows *w, form *f)
     t.prune = p.prune;
     t.guesses = p.kv8 ? 3 : 64; /* what is read at once is not from the cache */
     if (t.guesses > w->seq - 1) t.guesses = w->seq - 1;
-    t.calibrate = !p.gptq ? 0 : o->calibrate ? o->calibrate : 32;
+    if (p.gptq || p.awq)
+        t.calibrate = (ll_calibrate){
+            .windows = o->calibrate ? o->calibrate : 32, .gptq = p.gptq, .awq = p.awq};
     TRY(ll_talk_open(&t, 1, w->seq));
     f->zeros = t.pruned.numbers ? (double)t.pruned.zeros / (double)t.pruned.numbers : 0;
     return measure(&t, o, w, f);
@@ -160,7 +175,7 @@ static ll_err show(const opts *o, const form *f, int n, const windows *w)
     json_auto_t *list = json_array();
     char a[LL_NUMBER_TEXT], b[LL_NUMBER_TEXT];
     if (!o->talk.json)
-        printf("%-12s %10s %7s %12s %12s %9s %9s %9s\n", "form", "weights", "zeros", "cache/token",
+        printf("%-13s %10s %7s %12s %12s %9s %9s %9s\n", "form", "weights", "zeros", "cache/token",
                "perplexity", "change", "read/s", "drawn/s");
     for (int i = 0; i < n; i++) {
         const form *x = &f[i];
@@ -172,7 +187,7 @@ static ll_err show(const opts *o, const form *f, int n, const windows *w)
                                         exp(x->loss), "change", change, "read_per_s", x->read,
                                         "drawn_per_s", x->drawn));
         if (!o->talk.json)
-            printf("%-12s %10s %6.1f%% %12s %12.4f %+8.2f%% %9.4g %9.4g\n", x->name,
+            printf("%-13s %10s %6.1f%% %12s %12.4f %+8.2f%% %9.4g %9.4g\n", x->name,
                    ll_text_bytes((double)x->weights, a), 100 * x->zeros,
                    ll_text_bytes((double)x->cache, b), exp(x->loss), 100 * change, x->read,
                    x->drawn);
@@ -196,8 +211,8 @@ static ll_err run(const void *given)
     form f[16];
     parts p;
     CHECK(*o->to, LL_E_ARG, "--to is empty: want forms such as f32,int8,int4");
-    CHECK(!o->calibrate || strstr(o->to, "+gptq"), LL_E_ARG,
-          "--calibrate is of form int4+gptq, which --to %s does not have", o->to);
+    CHECK(!o->calibrate || strstr(o->to, "+gptq") || strstr(o->to, "+awq"), LL_E_ARG,
+          "--calibrate is of forms with +gptq or +awq, which --to %s does not have", o->to);
     TRY(ll_cli_trained_run(o->talk.folder, o->talk.checkpoint, o->talk.init, &o->talk.set, &r));
     CHECK(ll_run_takes_tokens(r), LL_E_ARG, "%s is no model of tokens, such as gpt and llama",
           r->model.name);

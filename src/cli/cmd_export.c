@@ -5,7 +5,7 @@
 #include "ccode/ccode.h"
 #include "onnx/onnx.h"
 #include "train/export.h"
-#include "train/gptq.h"
+#include "train/calibrate.h"
 #include "train/predict.h"
 #include "train/weights_load.h"
 
@@ -131,10 +131,11 @@ static ll_err write_gguf(const opts *o, const ll_trained *t)
 {
     LL_OWN(ll_arena) a = ll_arena_new();
     ll_exported x;
-    LL_OWN(ll_gptq) q = NULL;
+    LL_OWN(ll_calibration) by = NULL;
+    ll_calibrate how = {.windows = o->calibrate, .bits = 4, .gptq = true};
     if (o->calibrate) {
-        TRY(ll_gptq_open(t->run, t->s, o->calibrate, &q));
-        TRY(ll_gptq_session(q, t->s));
+        TRY(ll_calibration_open(t->run, t->s, &how, &by));
+        TRY(ll_calibration_session(by, t->s));
     }
     TRY(ll_export_gguf(t->run, t->s, o->gguf, o->dtype, a, &x));
     tell(o->gguf, &x, o->dtype);

@@ -71,11 +71,11 @@ typedef struct ll_talk {
     struct ll_talk *draft; /* guesses what this one says; NULL: none does */
     int64_t guesses;       /* at once */
     int number;            /* of a draft 1 (ll_generator_opts) */
-    int64_t calibrate;     /* windows of the data that weights are rounded by; 0: to nearest */
-    const char *prune;     /* weights of products by this rule (prune.h); NULL: not looked at */
-    ll_pruned pruned;      /* by that */
-    bool quiet;            /* of its memory */
-    bool waits;            /* who starts the ranks stays, and has the first asked to end */
+    ll_calibrate calibrate;
+    const char *prune; /* weights of products by this rule (prune.h); NULL: not looked at */
+    ll_pruned pruned;  /* by that */
+    bool quiet;        /* of its memory */
+    bool waits;        /* who starts the ranks stays, and has the first asked to end */
     int64_t guessed, taken;
 } ll_talk;
 #define LL_TALK __attribute__((cleanup(ll_talk_close))) ll_talk

@@ -207,6 +207,7 @@ struct ll_op {
     unsigned in_place; /* bit k: result 0 may lie on operand k, if both are of one size */
     bool alias;        /* the result is the first operand's bytes: no kernel runs (reshape) */
     bool linear;       /* op(a + b) = op(a) + op(b), all operands taken together */
+    unsigned gain;     /* bit k: result 0's last dimension is scaled as these operands are, all */
     bool picks;        /* of what it sums at most one term is not zero: any order gives its bits */
     /* Where an op's tensors are bf16: operands that stay f32, and results that are f32 all the same
      * (sums, statistics, losses). Bit k: operand or result k. */

@@ -8,11 +8,25 @@ static uint8_t code(double v, double scale, double least)
     return (uint8_t)(scale > 0 ? fmin(fmax(rint((v - least) / scale), 0), 15) : 0);
 }
 
+/* Are all whole steps from the least on, but for what rounding them to f32 may have changed? Most
+ * numbers are not, which the first ones tell. */
+static bool in_steps(const float *v, double low, double high, int steps)
+{
+    double per = steps / (high - low);
+    double close = 1e-3 + 0x1p-22 * fmax(fabs(low), fabs(high)) * per;
+    for (int i = 0; i < LL_PACK; i++) {
+        double k = ((double)v[i] - low) * per;
+        if (fabs(k - rint(k)) > close) return false;
+    }
+    return true;
+}
+
 /* Numbers that a block of 4 bits has exactly: those of a file of such blocks, or rounded before.
  * Their steps are a part of what lies between the least and the most. */
 static bool on_grid(const float *v, double low, double high, uint16_t *scale, uint16_t *least)
 {
     for (int steps = 15; steps >= 1 && high > low; steps--) { /* most blocks have all 16 */
+        if (!in_steps(v, low, high, steps)) continue;
         ll_store(scale, LL_F16, 0, (high - low) / steps);
         double d = ll_load(scale, LL_F16, 0);
         for (int first = 0; first + steps <= 15; first++) {

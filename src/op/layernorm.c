@@ -119,6 +119,7 @@ static const ll_op layernorm = {
     .dims = "*c, c, c -> *c, *, *",
     .wide_in = 1u << 1 | 1u << 2,
     .wide_out = 1u << 1 | 1u << 2,
+    .gain = 1u << 1 | 1u << 2,
     .whole = "c",
     .infer = ll_infer_floats,
     .expand = expand,

@@ -89,6 +89,7 @@ static const ll_op rmsnorm = {
     .dims = "*c, c -> *c, *",
     .wide_in = 1u << 1,
     .wide_out = 1u << 1,
+    .gain = 1u << 1,
     .whole = "c",
     .infer = ll_infer_floats,
     .expand = expand,

@@ -4,7 +4,6 @@
 #include "exec/session.h"
 #include "kern/blocks.h"
 #include "pass/packed.h"
-#include "train/gptq.h"
 #include "train/setup.h"
 #include "train/state.h"
 
@@ -99,8 +98,9 @@ static ll_err open_one(ll_generator *g, const ll_run *r, const ll_generator_opts
     return ll_session_open(g->g[k], &how, &g->s[k]);
 }
 
-/* Every weight that `to` has, packed or as it is; q4 NULL: to nearest. *count: those packed. */
-static ll_err pack_weights(ll_session *from, ll_session *to, int bits, ll_gptq *q4, int *count)
+/* Every weight that `to` has, packed or as it is; by NULL: to nearest. *count: those packed. */
+static ll_err pack_weights(ll_session *from, ll_session *to, int bits, const ll_calibration *by,
+                           int *count)
 {
     for (int i = 1; i < from->g->n_value; i++) {
         const ll_value *v = &from->g->values[i];
@@ -116,10 +116,11 @@ static ll_err pack_weights(ll_session *from, ll_session *to, int bits, ll_gptq *
         CHECK(x && q && s, LL_E_MEM, "no memory to pack %s", v->name);
         size_t one = ll_dtype_bytes(v->type.dtype); /* of blocks 1: they stay as they are */
         TRY(ll_session_get(from, v->name, x, n * one));
+        if (by && v->type.dtype == LL_F32) ll_calibration_fold(by, v->name, x, (int64_t)n);
         if (ll_find(to->g, v->name).id) TRY(ll_session_set(to, v->name, 0, x, n * one));
         if (!packed) continue;
         ++*count;
-        if (q4) TRY(ll_gptq_round(q4, v->name, x, (int64_t)n));
+        if (by) TRY(ll_calibration_round(by, v->name, x, (int64_t)n));
         ll_pack(x, (int64_t)n, bits, q, s, s + blocks);
         for (int k = 0; k < 3; k++) names[k] = ll_pack_name(a, v->name, bits, k);
         TRY(ll_session_set(to, names[0], 0, q, n * (size_t)bits / 8));
@@ -147,14 +148,14 @@ static ll_err open_whole(ll_generator *whole, const ll_run *r, const ll_generato
 
 /* Programs that have weights of their own, of a session that has all. */
 static ll_err open_from(ll_generator *g, const ll_run *r, const ll_generator_opts *o,
-                        ll_session *whole, ll_gptq *q4)
+                        ll_session *whole, const ll_calibration *by)
 {
     int count = 0;
     TRY(open_one(g, r, o, 0, o->bits, NULL));
-    TRY(pack_weights(whole, g->s[0], o->bits, q4, &count));
+    TRY(pack_weights(whole, g->s[0], o->bits, by, &count));
     if (g->step[SOURCE]) {
         TRY(open_one(g, r, o, SOURCE, o->bits, g->s[0]));
-        TRY(pack_weights(whole, g->s[SOURCE], o->bits, q4, &count));
+        TRY(pack_weights(whole, g->s[SOURCE], o->bits, by, &count));
     }
     CHECK(count || !o->bits, LL_E_ARG,
           "weights of %d bits are in blocks of %d inputs, and no product of the model has a "
@@ -173,12 +174,14 @@ static ll_err open_all(ll_generator *g, const ll_run *r, const ll_generator_opts
     }
     int64_t ranks = o->session.comm ? ll_comm_size(o->session.comm) : 1;
     ll_generator whole = {.batch = g->step[SOURCE] ? ranks : 1, .places = 1, .step = {1, 1}};
-    ll_gptq *q4 = NULL;
+    ll_calibration *by = NULL;
+    ll_calibrate how = o->calibrate;
+    how.bits = o->bits;
     ll_err rc = open_whole(&whole, r, o, g->step[SOURCE] > 0);
     if (rc == LL_OK) rc = o->load(o->user, whole.s[0]);
-    if (rc == LL_OK && o->calibrate) rc = ll_gptq_open(r, whole.s[0], o->calibrate, &q4);
-    if (rc == LL_OK) rc = open_from(g, r, o, whole.s[0], q4);
-    ll_gptq_close(q4);
+    if (rc == LL_OK && how.windows) rc = ll_calibration_open(r, whole.s[0], &how, &by);
+    if (rc == LL_OK) rc = open_from(g, r, o, whole.s[0], by);
+    ll_calibration_close(by);
     ll_session_close(whole.s[0]);
     ll_graph_free(whole.g[0]);
     TRY(rc);
@@ -200,7 +203,8 @@ ll_err ll_generator_open(const ll_run *r, const ll_generator_opts *o, ll_generat
           r->model.name);
     CHECK(o->bits == 0 || o->bits == 4 || o->bits == 8, LL_E_ARG, "weights of %d bits: 8 or 4",
           o->bits);
-    CHECK(!o->calibrate || o->bits == 4, LL_E_ARG, "calibrating is for weights of 4 bits");
+    CHECK(!o->calibrate.windows || o->bits == 4 || (o->bits && !o->calibrate.gptq), LL_E_ARG,
+          "calibrating is for weights of 4 bits, or 8 with awq alone");
     CHECK(!o->session.exact || (!o->bits && !o->cache_bits), LL_E_ARG,
           "exact sums are of f32 numbers, not of weights, keys and values of fewer bits: leave one "
           "out (-s parallel.exact=false)");

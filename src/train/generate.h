@@ -5,6 +5,7 @@
  * what follows each of them: of right guesses several count at once (Leviathan et al., 2023). Where
  * the model answers a source (a size "source"), a fourth reads those, each once. */
 #pragma once
+#include "train/calibrate.h"
 #include "train/draw.h"
 #include "train/run.h"
 
@@ -15,9 +16,8 @@ typedef struct ll_generator_opts {
     int64_t guesses; /* at most, of each; 0: none (ll_generator_guess) */
     int cache_bits;  /* of numbers in keys and values: 8 (kern/cache8.h), or 0: as they are */
     int bits;        /* of weights in products: 8, 4, or 0: as they are (pass/packed.h) */
-    int64_t
-        calibrate; /* of 4 bits: rounded by so many windows of the data (gptq.h); 0: to nearest */
-    int number;    /* of several on the same ranks (ll_generator_follow) */
+    ll_calibrate calibrate; /* how weights of fewer bits are chosen; its bits are these */
+    int number;             /* of several on the same ranks (ll_generator_follow) */
     ll_session_opts session;
     /* Fills a session's parameters. */
     ll_err (*load)(void *user, ll_session *s);

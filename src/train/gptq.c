@@ -2,86 +2,15 @@
 #define _GNU_SOURCE /* qsort_r */
 #include "train/gptq.h"
 
+#include "base/own.h"
+#include "base/types.h"
 #include "kern/blocks.h"
-#include "pass/packed.h"
 
 #include <math.h>
 #include <omp.h>
 #include <stdlib.h>
 
 enum { PANEL = 32, ROWS = 16 }; /* columns of the factor, rows of weights that go together */
-
-struct ll_gptq {
-    ll_graph *g;
-    ll_session *s;
-};
-
-/* ---- moments ---- */
-
-static const char *moment_of(ll_arena *a, ll_val x)
-{
-    return ll_arena_printf(a, "gptq.moment.%d", x.id);
-}
-
-/* A state for each value that products with packed weights read: the sum of its X^T X. */
-static void add_moments(ll_graph *g)
-{
-    int n = g->n_node;
-    for (int i = 0; i < n; i++) {
-        int64_t cols = ll_pack_cols(g, &g->nodes[i]);
-        ll_val x = g->nodes[i].in[0];
-        const char *name = moment_of(g->arena, x);
-        if (!cols || ll_find(g, name).id) continue;
-        ll_shape s = ll_graph_shape(g, x);
-        ll_val flat = ll_reshape(g, x, LL_SHAPE(ll_numel(&s) / cols, cols));
-        ll_val sum = ll_state(g, name, LL_SHAPE(cols, cols), (ll_init){LL_ZEROS, 0});
-        ll_graph_update(g, sum, ll_add(g, sum, ll_matmul(g, "mc,md->cd", flat, flat)));
-    }
-}
-
-static ll_err calibrate(ll_gptq *q, const ll_run *r, int64_t windows)
-{
-    LL_OWN(ll_dataset) d = NULL;
-    LL_OWN(ll_arena) a = ll_arena_new();
-    void *data[LL_MAX_FIELDS] = {0};
-    TRY(ll_run_dataset(r, &d));
-    const ll_data_info *info = ll_dataset_info(d);
-    ll_sampling how = ll_run_sampling(r);
-    for (int i = 0; i < info->n_field; i++) data[i] = ll_arena_alloc(a, info->field_bytes[i]);
-    for (int64_t k = 0; k < windows; k++) {
-        TRY(ll_dataset_read(d, &how, k, 1, data));
-        TRY(ll_run_set_batch(info, q->s, 0, 1, (const void *const *)data));
-        TRY(ll_session_run(q->s, 0));
-    }
-    return LL_OK;
-}
-
-ll_err ll_gptq_open(const ll_run *r, ll_session *s, int64_t windows, ll_gptq **out)
-{
-    *out = NULL;
-    CHECK(!s->opts.comm, LL_E_ARG, "calibrating takes one rank: no mesh");
-    LL_OWN(ll_gptq) q = (ll_gptq *)calloc(1, sizeof *q);
-    CHECK(q, LL_E_MEM, "no memory to calibrate with");
-    TRY(ll_run_graph(r, 1, NULL, &q->g));
-    add_moments(q->g);
-    TRY(ll_graph_check(q->g));
-    ll_session_opts o = s->opts;
-    o.share = s;
-    o.reuse = false;
-    TRY(ll_session_open(q->g, &o, &q->s));
-    TRY(calibrate(q, r, windows));
-    return LL_HAND(out, q);
-}
-
-void ll_gptq_close(ll_gptq *q)
-{
-    if (!q) return;
-    ll_session_close(q->s);
-    ll_graph_free(q->g);
-    free(q);
-}
-
-/* ---- one matrix ---- */
 
 /* w [rows,cols]; columns at[n - 1] to at[0] in turn; l [n,n]: of H in this order, its factor. */
 typedef struct job {
@@ -200,37 +129,4 @@ ll_err ll_gptq_matrix(float *w, int64_t rows, int64_t cols, const float *h, int 
     TRY(factor(&j));
     for (size_t i = 0; i < n * n; i++) lf[i] = (float)l[i];
     return all_rows(&j);
-}
-
-/* ---- parameters ---- */
-
-ll_err ll_gptq_round(ll_gptq *q, const char *name, float *w, int64_t n)
-{
-    LL_OWN(ll_arena) a = ll_arena_new();
-    for (int i = 0; i < q->g->n_node; i++) {
-        const ll_node *p = &q->g->nodes[i];
-        int64_t cols = ll_pack_cols(q->g, p);
-        if (!cols || strcmp(ll_value_of(q->g, p->in[1])->name, name)) continue;
-        size_t bytes = sizeof(float) * (size_t)(cols * cols);
-        LL_OWN_MEMORY float *h = (float *)malloc(bytes);
-        CHECK(h, LL_E_MEM, "no memory for the moments of %s", name);
-        TRY(ll_session_get(q->s, moment_of(a, p->in[0]), h, bytes));
-        return ll_gptq_matrix(w, n / cols, cols, h, q->s->opts.threads);
-    }
-    return LL_OK;
-}
-
-ll_err ll_gptq_session(ll_gptq *q, ll_session *s)
-{
-    for (int i = 1; i < s->g->n_value; i++) {
-        const ll_value *v = &s->g->values[i];
-        if (v->node >= 0 || v->kind != LL_PARAM || v->type.dtype != LL_F32) continue;
-        int64_t n = ll_numel(&v->type.shape);
-        LL_OWN_MEMORY float *w = (float *)malloc(sizeof *w * (size_t)n + 1);
-        CHECK(w, LL_E_MEM, "no memory to round %s", v->name);
-        TRY(ll_session_get(s, v->name, w, sizeof *w * (size_t)n));
-        TRY(ll_gptq_round(q, v->name, w, n));
-        TRY(ll_session_set(s, v->name, 0, w, sizeof *w * (size_t)n));
-    }
-    return LL_OK;
 }

@@ -165,19 +165,19 @@ static void compresses(void **state)
                "train: {batch: 4, steps: 60, lr: 0.01, threads: 1, log_every: 60}\n");
     must(*state, "train s.yaml --out g");
     json_t *e = prints_json(*state, "eval g --json --samples 7");
-    json_t *c = prints_json(*state, "compress g --to f32,int8,int4,f32+kv8,int4+gptq "
-                                    "--calibrate 9 --samples 7 --json");
+    json_t *c = prints_json(*state, "compress g --to f32,int8,int4,f32+kv8,int4+gptq,int8+awq,"
+                                    "int4+awq,int4+awq+gptq --calibrate 9 --samples 7 --json");
     const json_t *f = json_object_get(c, "forms"), *first = json_array_get(f, 0);
     double exact = json_num(first, "perplexity");
     assert_true(fabs(exact / json_num(e, "perplexity") - 1) < 1e-5);
-    for (size_t i = 1; i < 5; i++) {
+    for (size_t i = 1; i < 8; i++) {
         const json_t *x = json_array_get(f, i);
         const char *smaller = i != 3 ? "weight_bytes" : "cache_bytes_per_token";
         double off = fabs(json_num(x, "perplexity") / exact - 1);
         printf("%s: %+.3f%%\n", json_string_value(json_object_get(x, "form")),
                100 * json_num(x, "change"));
         assert_true(json_num(x, smaller) < json_num(first, smaller));
-        assert_true(off > 0 && off < (i == 2 || i == 4 ? 0.3 : 0.02));
+        assert_true(off > 0 && off < (i == 1 || i == 3 || i == 5 ? 0.02 : 0.3));
         assert_true(json_num(x, "drawn_per_s") > 0 && json_num(x, "read_per_s") > 0);
     }
     json_decref(e);
@@ -209,14 +209,17 @@ static void compresses(void **state)
     assert_string_equal(json_string_value(json_object_get(json_array_get(both, 0), "form")), "f32");
     assert_true(json_num(json_array_get(both, 1), "change") != 0);
     json_decref(c);
-    refuses(*state, 1, "compress g --to int3", "f32, int8, int4, int4+gptq, N:M");
+    refuses(*state, 1, "compress g --to int3", "f32, int8, int4, int8+awq, int4+awq, int4+gptq");
     refuses(*state, 1, "compress g --to 4:2", "N:M with 0 < N < M");
     refuses(*state, 1, "compress g --to sparse:none", "sparse:SHARE");
     refuses(*state, 1, "compress g --to 2:4+int4", "in 4 bits zeros would not stay zeros");
     refuses(*state, 1, "compress g --to int8+x", "only +kv8");
     refuses(*state, 1, "compress g --to int8+gptq", "+gptq after int4");
+    refuses(*state, 1, "compress g --to f32+awq", "+awq after int4 and int8");
+    refuses(*state, 1, "compress g --to 2:4+awq", "only +int8 and +kv8");
     refuses(*state, 1, "compress g --to=", "--to is empty");
-    refuses(*state, 1, "compress g --to int4 --calibrate 9", "--calibrate is of form int4+gptq");
+    refuses(*state, 1, "compress g --to int4 --calibrate 9",
+            "--calibrate is of forms with +gptq or +awq");
     must(*state, "train s.yaml --out t -s train.teacher=./g -s model.width=16 -s train.steps=4");
     must(*state, "train t --resume -s train.steps=6");
     must(*state, "train s.yaml --out h -s train.teacher=./g -s train.teacher_hidden=h0=h0 "
