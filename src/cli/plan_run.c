@@ -79,6 +79,7 @@ static ll_err ask_settings(const ll_words *set, const ll_run *r, ll_search *s)
 {
     static const char *const unread[] = {"train.lora",
                                          "train.prune",
+                                         "train.quantize",
                                          "train.base",
                                          "train.memory",
                                          "train.offload",

@@ -197,8 +197,9 @@ struct ll_op {
                     int enough);
     /* Flops of a node, where they are no multiple of the product of all loops (attention). */
     double (*cost)(const void *attr, const ll_loops *l);
-    bool no_grad; /* a constant or a count: no gradient flows through it */
-    double flop;  /* per point of the product of all loops */
+    bool no_grad;  /* a constant or a count: no gradient flows through it */
+    bool straight; /* it rounds, and its gradient is taken to be its result's, as if it did not */
+    double flop;   /* per point of the product of all loops */
     /* Of its FLOPs, those that are the model's, times: a gradient makes some anew, which do not
      * count (attention). 0: none. */
     double model;

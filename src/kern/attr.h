@@ -301,6 +301,9 @@ static inline void ll_blocked_spec(const ll_blocked_attr *a, char out[LL_SPEC_MA
 typedef struct ll_unblock_attr {
     ll_dtype dtype;
 } ll_unblock_attr;
+typedef struct ll_round_blocks_attr {
+    int64_t bits; /* 8 or 4 */
+} ll_round_blocks_attr;
 
 typedef struct ll_cached_attr {
     double scale;

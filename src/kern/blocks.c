@@ -197,3 +197,17 @@ int64_t ll_block_numbers(const char *parameter, ll_dtype t, const ll_shape *s)
     const ll_block_kind *k = t == LL_U8 ? ll_block_named(parameter, &n) : NULL;
     return k ? ll_numel(s) / k->bytes * LL_PACK : ll_numel(s);
 }
+
+void ll_block_round(const float *x, int bits, float *out)
+{
+    const ll_block_kind *k = &kinds[bits == 8 ? 0 : 1];
+    uint8_t block[2 * LL_PACK];
+    bool finite = true;
+    for (int i = 0; i < LL_PACK; i++) finite &= isfinite(x[i]) != 0;
+    if (!finite) {
+        memcpy(out, x, sizeof *x * LL_PACK);
+        return;
+    }
+    k->pack(x, block);
+    k->unpack(block, out);
+}

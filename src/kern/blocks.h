@@ -40,6 +40,8 @@ const ll_block_kind *ll_block_find(const char *name, size_t n); /* NULL: none */
 const ll_block_kind *ll_block_sized(int64_t bytes);
 /* Of a parameter "w.nf4"; *n: the length of "w". NULL: of no blocks. */
 const ll_block_kind *ll_block_named(const char *parameter, size_t *n);
+/* What a block of 8 or 4 bits would have for x; as they are where they are not all finite. */
+void ll_block_round(const float *x, int bits, float *out);
 /* How many numbers a parameter is, or stands for. */
 int64_t ll_block_numbers(const char *parameter, ll_dtype t, const ll_shape *s);
 

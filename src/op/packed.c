@@ -7,7 +7,7 @@
 
 #include <stdio.h>
 
-LL_KERNELS(packed_matmul, unblock, blocked_matmul)
+LL_KERNELS(packed_matmul, unblock, blocked_matmul, round_blocks)
 
 static ll_err loops(const void *attr, int, const ll_type *, char dims[LL_DIMS_TEXT])
 {
@@ -181,4 +181,34 @@ const ll_op ll_op_blocked_matmul = {
                "f32[2,3,1,32], u8[3,2,1,34] {spec=\"btc_,zhc_->btzh\"}"},
 };
 
-const ll_op *const ll_ops_packed[] = {&ll_op_packed_matmul, &unblock, &ll_op_blocked_matmul, NULL};
+/* ---- weights that are trained for blocks ---- */
+
+/* round_blocks: x [*,32] -> the numbers that packed_matmul's blocks would have for it. Gradients go
+ * straight through (Bengio et al., 2013). Where not all of a block is finite it stays as it is: the
+ * loss is to tell. */
+
+static ll_err round_infer(ll_infer *i)
+{
+    const ll_shape *s = &i->in[0].shape;
+    int64_t bits = ((const ll_round_blocks_attr *)i->attr)->bits;
+    ll_dtype t = i->in[0].dtype;
+    CHECK((bits == 8 || bits == 4) && s->n && s->d[s->n - 1] == LL_PACK &&
+              (t == LL_F32 || t == LL_F64),
+          LL_E_SHAPE, "want f32 (or f64) [*,%d], and 8 or 4 bits", LL_PACK);
+    i->out[0] = i->in[0];
+    return LL_OK;
+}
+
+const ll_op ll_op_round_blocks = {
+    LL_REF_OP(round_blocks, COPY, 1, 1),
+    LL_ATTRS(ll_round_blocks_attr, bits),
+    .dims = "*_->*_",
+    .infer = round_infer,
+    .straight = true,
+    .flop = 4 * LL_PACK,
+    .trials = {"f32[3,2,32] {bits=8}", "f32[5,32] {bits=4}", "f32[7,1,32] {bits=4}",
+               "f32[0,32] {bits=8}", "f32[32] {bits=4}"},
+};
+
+const ll_op *const ll_ops_packed[] = {&ll_op_packed_matmul, &unblock, &ll_op_blocked_matmul,
+                                      &ll_op_round_blocks, NULL};

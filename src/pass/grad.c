@@ -78,6 +78,10 @@ static void back_node(walk *w, const ll_node *n)
     }
     for (int i = 0; i < n->n_in; i++) some |= wanted[i] = w->depends[n->in[i].id];
     if (!any || !some || n->op->no_grad) return;
+    if (n->op->straight) {
+        add_to(w, n->in[0], dout[0]);
+        return;
+    }
     const char *dot = strrchr(n->name, '.');
     snprintf(g->scope, sizeof g->scope, "d.%.*s", dot ? (int)(dot - n->name) + 1 : 0, n->name);
     g->of = n->of;

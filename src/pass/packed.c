@@ -114,6 +114,42 @@ ll_err ll_pack_graph(const ll_graph *g, int bits, ll_graph **out)
     return ll_rewrite_end(&rw, rc, out);
 }
 
+/* ---- weights as blocks would have them ---- */
+
+static ll_err make_rounded(ll_rewrite *rw, const ll_node *n, int bits)
+{
+    ll_val w = rw->map[n->in[1].id], in[2] = {rw->map[n->in[0].id]};
+    ll_shape s = ll_graph_shape(rw->to, w);
+    ll_round_blocks_attr a = {bits};
+    ll_rewrite_at(rw, n);
+    w = ll_reshape(rw->to, w, in_blocks(&s, LL_PACK));
+    in[1] = ll_reshape(rw->to, LL_EMIT(rw->to, &ll_op_round_blocks, &a, w), s);
+    ll_rewrite_map(rw, n->out[0], ll_emit(rw->to, n->op, n->attr, in, 2));
+    return ll_graph_check(rw->to);
+}
+
+ll_err ll_round_graph(const ll_graph *g, int bits, ll_graph **out)
+{
+    ll_rewrite rw;
+    ll_err rc = LL_OK;
+    int made = 0;
+    ll_rewrite_begin(&rw, g);
+    for (int i = 0; i < g->n_node && rc == LL_OK; i++) {
+        const ll_node *n = &g->nodes[i];
+        ll_matmul_parts p;
+        int rows;
+        bool some = fits(g, n, &p, &rows);
+        rc = some ? make_rounded(&rw, n, bits) : ll_rewrite_copy(&rw, n);
+        made += some;
+    }
+    rw.to->of.block = g->of.block;
+    TRY(ll_rewrite_end(&rw, rc, out));
+    if (!made) ll_graph_free(*out);
+    CHECK(made, LL_E_ARG, "train.quantize: no weights of products have rows of whole blocks of %d",
+          LL_PACK);
+    return LL_OK;
+}
+
 /* ---- weights in blocks ---- */
 
 static void make_blocked(ll_rewrite *rw, const ll_node *n, const ll_matmul_parts *p,

@@ -8,6 +8,10 @@
 /* Parameters that a product does not read as rows of whole blocks stay as they are, as does what
  * other nodes read of a packed one. */
 ll_err ll_pack_graph(const ll_graph *g, int bits, ll_graph **out);
+/* For training what is packed later: products read such weights as numbers that blocks of so many
+ * bits would have (op round_blocks); gradients are those of these, and go to the weights as they
+ * are. LL_E_ARG: there are none. */
+ll_err ll_round_graph(const ll_graph *g, int bits, ll_graph **out);
 /* Parts 0 to 2 of a packed parameter. */
 const char *ll_pack_name(ll_arena *a, const char *name, int bits, int part);
 /* Of a product whose weights would be packed, how many inputs are summed; else 0. */

@@ -478,6 +478,25 @@ static ll_err finish_base(const ll_run *r)
     return LL_OK;
 }
 
+/* Weights that are trained for blocks. */
+static ll_err finish_quantize(const ll_run *r)
+{
+    bool some = strcmp(r->train.quantize, "none");
+    LL_WANT(r, "train.quantize", !some || !strcmp(r->train.precision, "f32"),
+            "train.quantize %s is with train.precision f32, not %s", r->train.quantize,
+            r->train.precision);
+    LL_WANT(r, "train.quantize", !some || !r->train.lora,
+            "train.quantize and train.lora exclude each other: use train.base, which has frozen "
+            "weights in blocks");
+    LL_WANT(r, "train.quantize", !some || !*r->train.prune || !strcmp(r->train.prune, "none"),
+            "train.quantize and train.prune exclude each other: products read rounded weights, not "
+            "those that have zeros");
+    LL_WANT(r, "train.quantize", !some || strcmp(r->train.optim.name, "muon"),
+            "train.quantize and train.optimizer muon exclude each other: products read rounded "
+            "weights, and muon's are those that they read themselves");
+    return LL_OK;
+}
+
 static ll_err finish_prune(ll_run *r)
 {
     ll_prune rule;
@@ -586,6 +605,7 @@ ll_err ll_run_finish(ll_run *r)
     TRY(finish_parallel(r));
     TRY(finish_base(r));
     TRY(finish_replicas(r));
+    TRY(finish_quantize(r));
     TRY(finish_prune(r));
     TRY(finish_layouts(r));
     TRY(finish_params(r));

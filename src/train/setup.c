@@ -71,6 +71,28 @@ static ll_err check_conv(const ll_run *r, const ll_graph *g)
     return LL_OK;
 }
 
+/* What a run makes of its model's products. A generation reads weights as they are, or packed. */
+static ll_err rewrite(const ll_run *r, bool generates, ll_graph **g, ll_val *loss)
+{
+    bool rounds = strcmp(r->train.quantize, "none") && !generates;
+    for (int k = 0; k < 3; k++) {
+        ll_graph *with = NULL;
+        ll_err rc = LL_OK;
+        if (k == 0 && r->train.lora)
+            rc = ll_lora(*g, r->train.lora, r->train.lora_on, &with);
+        else if (k == 1 && r->train.lora && strcmp(r->train.base, "f32"))
+            rc = ll_block_graph(*g, r->train.base, &with);
+        else if (k == 2 && rounds)
+            rc = ll_round_graph(*g, strcmp(r->train.quantize, "int8") ? 4 : 8, &with);
+        if (rc != LL_OK) return bad_model(r, rc);
+        if (!with) continue;
+        ll_graph_free(*g);
+        *g = with;
+        *loss = ll_find_result(*g, "loss");
+    }
+    return LL_OK;
+}
+
 static ll_err declare(const ll_run *r, ll_build b, const ll_optim *optim, ll_graph **out)
 {
     b.model = r->model.def;
@@ -93,20 +115,7 @@ static ll_err declare(const ll_run *r, ll_build b, const ll_optim *optim, ll_gra
     if (loss.id && !b.cache && !ll_find_result(g, "loss").id) ll_graph_result(g, "loss", loss);
     ll_err rc = ll_graph_check(g);
     ll_optim alone;
-    if (rc == LL_OK && r->train.lora) {
-        ll_graph *with;
-        rc = ll_lora(g, r->train.lora, r->train.lora_on, &with);
-        if (rc != LL_OK) return bad_model(r, rc);
-        ll_graph_free(g);
-        g = with;
-        if (strcmp(r->train.base, "f32")) {
-            rc = ll_block_graph(g, r->train.base, &with);
-            if (rc != LL_OK) return bad_model(r, rc);
-            ll_graph_free(g);
-            g = with;
-        }
-        loss = ll_find_result(g, "loss");
-    }
+    if (rc == LL_OK) TRY(rewrite(r, b.cache > 0, &g, &loss));
     if (rc == LL_OK && optim && *r->train.teacher) TRY(add_teacher(r, g, b.batch, &loss));
     if (rc == LL_OK && optim) {
         ll_minimize(g, loss, with_frozen(r, g, optim, &alone));

@@ -258,6 +258,36 @@ static void compresses(void **state)
     refuses(*state, 1, "export g --gguf h.gguf --overwrite", "--overwrite is of --hf DIR");
 }
 
+/* What a run was trained for is what it generates with, but for inputs of products, which are
+ * rounded to 8 bits there; its weights themselves are others. */
+static void trains_for_blocks(void **state)
+{
+    put_text(tmpdir_path(state, "t.txt"));
+    write_text(
+        tmpdir_path(state, "b.yaml"),
+        "model: {name: gpt, layers: 1, width: 32, heads: 1, seq: 12, vocab: 128}\n"
+        "data: {format: text, path: t.txt}\n"
+        "train: {batch: 4, steps: 60, lr: 0.05, threads: 1, log_every: 60, quantize: int4}\n");
+    must(*state, "train b.yaml --out b");
+    json_t *e = prints_json(*state, "eval b --json --samples 7");
+    json_t *p = prints_json(*state, "eval b --json --samples 7 -s train.quantize=none");
+    json_t *c = prints_json(*state, "compress b --to f32,int4 --samples 7 --json");
+    const json_t *f = json_object_get(c, "forms");
+    double rounded = json_num(e, "perplexity"), plain = json_num(p, "perplexity");
+    double one = json_num(json_array_get(f, 0), "perplexity");
+    double two = json_num(json_array_get(f, 1), "perplexity");
+    printf("%.6g, not rounded %.6g; generating %.6g and %.6g\n", rounded, plain, two, one);
+    assert_true(fabs(one / plain - 1) < 1e-5 && fabs(two / rounded - 1) < 2e-3);
+    assert_true(fabs(rounded / plain - 1) > 2 * fabs(two / rounded - 1));
+    json_decref(e);
+    json_decref(p);
+    json_decref(c);
+    must(*state, "train b --resume -s train.steps=62");
+    refuses(*state, 1, "compress b --to int4+gptq", "train.quantize int4");
+    refuses(*state, 1, "export b --gguf x.gguf --dtype q4_1 --calibrate 2", "train.quantize int4");
+    refuses(*state, 1, "train b.yaml --out u -s model.width=12", "rows of whole blocks of 32");
+}
+
 static void generate_from_a_long_prompt(void **state)
 {
     const char *f = trained_gpt(state);
@@ -574,6 +604,7 @@ int main(void)
         IN_FOLDER(eval_agrees_with_train),
         IN_FOLDER(generate_text),
         IN_FOLDER(compresses),
+        IN_FOLDER(trains_for_blocks),
         IN_FOLDER(generate_with_a_draft),
         IN_FOLDER(generate_from_a_source),
         IN_FOLDER(generate_from_a_long_prompt),

@@ -559,7 +559,7 @@ static void test_trial(const ll_op *op, const char *text, bool first)
     test_split(&t);
     test_same_bits(&t, first);
     if (!empty(&t)) {
-        if (!rounds(&t)) test_gradient(&t, 1);
+        if (!rounds(&t) && !op->straight) test_gradient(&t, 1);
         test_micro(&t);
         test_expand(&t);
         if (first) test_gradient(&t, 2);
@@ -571,8 +571,8 @@ static void test_op(void **state)
 {
     const ll_op *op = (const ll_op *)*state;
     if (!op->cpu) return; /* made for GPUs alone: test_op_gpu.c */
-    if (!op->grad && !op->expand && !op->no_grad)
-        fail_msg("%s has neither grad nor expand, and is not no_grad", op->name);
+    if (!op->grad && !op->expand && !op->no_grad && !op->straight)
+        fail_msg("%s has neither grad nor expand, and is neither no_grad nor straight", op->name);
     if (!op->dims && !op->loops && !op->no_grad) fail_msg("%s declares no loop dims", op->name);
     if (!op->trials[0]) fail_msg("%s has no trials", op->name);
     for (size_t i = 0; i < sizeof op->trials / sizeof *op->trials && op->trials[i]; i++)

@@ -81,6 +81,13 @@ static const char in_fours[] = PRUNED("gpt", "2:4", "adamw");
 static const char in_fives[] = PRUNED("llama", "3:5", "muon");
 static const char by_share[] = PRUNED("gpt", "0.7", "momentum");
 
+/* Products that read weights as blocks of 32 would have them, of which ranks' pieces are some. */
+#define ROUNDED(model, bits)                                                                       \
+    "model: {name: " model ", layers: 2, width: 96, heads: 3, seq: 13, vocab: 53}\n"               \
+    "train: {batch: 6, optimizer: adamw, clip: 1, quantize: " bits "}\n"
+static const char to_four[] = ROUNDED("gpt", "int4");
+static const char to_eight[] = ROUNDED("llama", "int8");
+
 /* Fewer heads than ranks, or none gone by: queries stay cut, keys and values come in a ring. */
 #define FEW                                                                                        \
     "model: {name: gpt, layers: 2, width: 24, heads: 2, seq: 23, vocab: 53}\n"                     \
@@ -131,6 +138,12 @@ static const pair pairs[] = {
     {2, by_share, "data=2", 1, 3},
     {2, by_share, "tensor=2", 0, 3},
     {4, by_share, "data=2,tensor=2", 3, 3},
+    {2, to_four, "data=2", 3, 2},
+    {2, to_four, "tensor=2", 0, 2},
+    {2, to_four, "pipe=2", 0, 2},
+    {3, to_four, "tensor=3", 0, 2},
+    {3, to_eight, "tensor=3", 0, 2},
+    {4, to_eight, "data=2,tensor=2", 1, 2},
     {2, taught, "data=2", 3, 2},
     {2, taught, "tensor=2", 0, 2},
     {2, taught, "pipe=2", 0, 2},

@@ -4,7 +4,7 @@
 #include "kern/blocks.h"
 #include "kern/cpu/row.h"
 
-ll_kernel unblock_cpu, blocked_matmul_cpu, matmul_cpu;
+ll_kernel unblock_cpu, blocked_matmul_cpu, round_blocks_cpu, matmul_cpu;
 ll_scratch blocked_matmul_cpu_scratch, matmul_cpu_scratch;
 
 typedef struct job {
@@ -51,4 +51,28 @@ ll_err blocked_matmul_cpu(const ll_kcall *c)
     ll_blocked_as_plain(c, &p);
     unblock(c, &c->in[1], (float *)c->scratch);
     return matmul_cpu(&p.call);
+}
+
+typedef struct rounding {
+    const float *from;
+    float *to;
+    int bits;
+} rounding;
+
+static void round_some(const void *given, int64_t from, int64_t to)
+{
+    const rounding *r = (const rounding *)given;
+    for (int64_t b = from * LL_PACK; b < to * LL_PACK; b += LL_PACK)
+        ll_block_round(r->from + b, r->bits, r->to + b);
+}
+
+ll_err round_blocks_cpu(const ll_kcall *c)
+{
+    CHECK(c->in[0].dtype == LL_F32, LL_E_ARG, "round_blocks of %s on the cpu machine, want f32",
+          ll_dtype_name(c->in[0].dtype));
+    int64_t n = ll_numel(&c->in[0].shape);
+    rounding r = {(const float *)c->in[0].data, (float *)c->out[0].data,
+                  (int)((const ll_round_blocks_attr *)c->attr)->bits};
+    ll_in_parts(ll_team(c, 16 * n), n / LL_PACK, round_some, &r);
+    return LL_OK;
 }

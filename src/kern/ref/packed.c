@@ -47,3 +47,17 @@ ll_err unblock_ref(const ll_kcall *c)
     }
     return LL_OK;
 }
+
+ll_kernel round_blocks_ref;
+
+ll_err round_blocks_ref(const ll_kcall *c)
+{
+    int bits = (int)((const ll_round_blocks_attr *)c->attr)->bits;
+    for (int64_t b = 0; b < ll_numel(&c->in[0].shape); b += LL_PACK) {
+        float x[LL_PACK], y[LL_PACK];
+        for (int i = 0; i < LL_PACK; i++) x[i] = (float)ll_at(&c->in[0], b + i);
+        ll_block_round(x, bits, y);
+        for (int i = 0; i < LL_PACK; i++) ll_set(&c->out[0], b + i, (double)y[i]);
+    }
+    return LL_OK;
+}
