@@ -31,6 +31,35 @@ ll_err ll_prune_parse(const char *text, ll_prune *out)
     return LL_OK;
 }
 
+ll_err ll_prune_steps_parse(const char *text, ll_prune_steps *out)
+{
+    long long n[3] = {0};
+    int end = 0, count = 0;
+    *out = (ll_prune_steps){0};
+    if (!*text) return LL_OK;
+    if (strspn(text, "0123456789:") == strlen(text) && strlen(text) < 40)
+        count = sscanf(text, "%15lld:%15lld%n:%15lld%n", &n[0], &n[1], &end, &n[2], &end);
+    if (count == 2) n[2] = n[1] - n[0] < 20 ? 1 : (n[1] - n[0]) / 10;
+    CHECK(
+        count >= 2 && !text[end] && n[0] < n[1] && n[2] > 0, LL_E_ARG,
+        "'%.50s' are no steps to prune in: want A:B or A:B:K, from step A to step B, A < B, every "
+        "K steps, such as 100:500:20",
+        text);
+    *out = (ll_prune_steps){n[0], n[1], n[2]};
+    return LL_OK;
+}
+
+bool ll_prune_at(const ll_prune *p, const ll_prune_steps *s, int64_t step, ll_prune *out)
+{
+    if (step < s->from || step > s->to || ((step - s->from) % s->every && step != s->to))
+        return false;
+    double left = (double)(s->to - step) / (double)(s->to - s->from);
+    double part = 1 - left * left * left;
+    *out = (ll_prune){.of = p->of, .share = part * p->share};
+    out->keep = p->of - (int)llrint(part * (p->of - p->keep));
+    return p->of ? out->keep < p->of : out->share > 0;
+}
+
 static double size_of(const void *w, ll_dtype type, int64_t i)
 {
     return fabs(ll_load(w, type, i));

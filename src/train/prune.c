@@ -16,6 +16,27 @@ static ll_err put(ll_session *s, const char *name, const void *w, size_t bytes)
     return ll_session_set(s, next, 0, w, bytes);
 }
 
+/* What an optimizer keeps of a parameter is 0 where that is: averages would bring it back. */
+static ll_err clear_states(ll_session *s, const ll_value *v, const void *w)
+{
+    size_t length = strlen(v->name), bytes = ll_tensor_bytes(v->type.dtype, &v->type.shape);
+    ll_comm *c = s->team ? ll_team_comm(s->team) : NULL;
+    for (int i = 1; i < s->g->n_value; i++) {
+        const ll_value *x = &s->g->values[i];
+        if (x->node >= 0 || x->kind != LL_STATE || strncmp(x->name, v->name, length) ||
+            x->name[length] != '.' || x->type.dtype != v->type.dtype ||
+            !ll_shape_equal(&x->type.shape, &v->type.shape))
+            continue;
+        LL_OWN_MEMORY void *is = malloc(bytes + 1);
+        TRY(ll_ranks_agree(c, is ? LL_OK : RAISE(LL_E_MEM, "no memory to prune %s", x->name)));
+        TRY(ll_session_get(s, x->name, is, bytes));
+        for (int64_t k = 0; k < ll_numel(&v->type.shape); k++)
+            if (ll_load(w, v->type.dtype, k) == 0) ll_store(is, v->type.dtype, k, 0);
+        TRY(ll_ranks_agree(c, ll_session_set(s, x->name, 0, is, bytes)));
+    }
+    return LL_OK;
+}
+
 static ll_err prune_one(const ll_prune *p, ll_session *s, const ll_value *v, int n_row,
                         ll_pruned *out)
 {
@@ -30,6 +51,7 @@ static ll_err prune_one(const ll_prune *p, ll_session *s, const ll_value *v, int
     if (ll_prunes(p)) {
         ll_prune_numbers(p, t->dtype, w, rows, n / rows);
         TRY(ll_ranks_agree(c, put(s, v->name, w, bytes)));
+        if (s->step) TRY(clear_states(s, v, w));
     }
     for (int64_t i = 0; i < n; i++) zeros += ll_load(w, t->dtype, i) == 0;
     CHECK(zeros < n || !ll_find_result(s->g, "grad_norm").id, LL_E_ARG,
@@ -38,18 +60,51 @@ static ll_err prune_one(const ll_prune *p, ll_session *s, const ll_value *v, int
     return LL_OK;
 }
 
-ll_err ll_prune_session(const char *rule, ll_session *s, ll_pruned *out)
+static ll_err prune_all(const ll_prune *p, ll_session *s, ll_pruned *out)
 {
-    ll_prune p;
     *out = (ll_pruned){0};
-    TRY(ll_prune_parse(rule, &p));
     for (int i = 1; i < s->g->n_value; i++) {
         const ll_value *v = &s->g->values[i];
         int rows = ll_matrix_rows(s->g, (ll_val){i});
         if (rows && !ll_is_teacher(v->name) && !ll_is_match(v->name))
-            TRY(prune_one(&p, s, v, rows, out));
+            TRY(prune_one(p, s, v, rows, out));
     }
+    return LL_OK;
+}
+
+ll_err ll_prune_session(const char *rule, ll_session *s, ll_pruned *out)
+{
+    ll_prune p;
+    TRY(ll_prune_parse(rule, &p));
+    TRY(prune_all(&p, s, out));
     CHECK(out->tensors || !ll_prunes(&p), LL_E_ARG,
           "there is nothing to prune: no weights of the model are read by products alone");
     return LL_OK;
+}
+
+ll_err ll_prune_begin(const char *rule, const char *steps, ll_session *s, ll_pruned *out)
+{
+    if (!*steps) return ll_prune_session(rule, s, out);
+    CHECK(!s->late, LL_E_ARG,
+          "train.prune_steps prunes the weights that a step begins with, and with gradients that "
+          "are a step late (train.delay, schedules with two versions) there are two: leave one "
+          "out");
+    TRY(ll_prune_session("none", s, out));
+    CHECK(out->tensors, LL_E_ARG,
+          "there is nothing to prune: no weights of the model are read by products alone");
+    return LL_OK;
+}
+
+ll_err ll_prune_step(const char *rule, const char *steps, int64_t step, ll_session *s,
+                     ll_pruned *out)
+{
+    ll_prune all, now;
+    ll_prune_steps when;
+    *out = (ll_pruned){0};
+    TRY(ll_prune_steps_parse(steps, &when));
+    if (!when.to) return LL_OK;
+    TRY(ll_prune_parse(rule, &all));
+    if (!ll_prune_at(&all, &when, step, &now)) return LL_OK;
+    TRY(ll_session_settle(s));
+    return prune_all(&now, s, out);
 }

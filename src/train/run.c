@@ -500,9 +500,12 @@ static ll_err finish_quantize(const ll_run *r)
 static ll_err finish_prune(ll_run *r)
 {
     ll_prune rule;
+    ll_prune_steps when;
     if (!*r->train.prune) r->train.prune = "none";
     LL_WANT(r, "train.prune", ll_prune_parse(r->train.prune, &rule) == LL_OK, "train.prune: %s",
             ll_error_message());
+    LL_WANT(r, "train.prune_steps", ll_prune_steps_parse(r->train.prune_steps, &when) == LL_OK,
+            "train.prune_steps: %s", ll_error_message());
     r->train.optim.masked = ll_prunes(&rule);
     LL_WANT(r, "train.prune", !r->train.optim.masked || !r->train.lora,
             "train.prune and train.lora exclude each other: merged adapters fill zeros again");

@@ -58,9 +58,10 @@ typedef struct ll_run_train {
     const char *init_map, *init_skip;
     int64_t lora; /* rows of adapters (pass/lora.h); 0: none */
     const char *lora_on, *base;
-    const char *quantize; /* none, int8 or int4: what products read weights as */
-    const char *prune;    /* none, or a rule (prune.h) */
-    const char *teacher;  /* a run (teacher.h); "": none */
+    const char *quantize;    /* none, int8 or int4: what products read weights as */
+    const char *prune_steps; /* "A:B:K", or "": at the beginning */
+    const char *prune;       /* none, or a rule (prune.h) */
+    const char *teacher;     /* a run (teacher.h); "": none */
     double teacher_weight, temperature;
     const char *teacher_hidden; /* "h0=h2,h1=h5" */
     double hidden_weight;

@@ -165,6 +165,9 @@ const ll_key ll_run_keys[] = {
     TEXT("train.prune", train.prune, "none",
          "of what the run begins with, the smallest weights of products become zeros, and stay so: "
          "N:M (2:4: of each 4 that a product sums over 2 stay) or a share of each tensor (0.5)"),
+    TEXT("train.prune_steps", train.prune_steps, "",
+         "A:B[:K]: not at the beginning but little by little, from step A to step B, every K (a "
+         "tenth part of them), most of it early"),
     TEXT("train.teacher", train.teacher, "",
          "a run, trained or imported, from whose logits the model learns besides (distillation)"),
     NUMBER("train.teacher_weight", train.teacher_weight, "0.5", 0, 1,

@@ -26,6 +26,7 @@ static const struct {
     {"train.init_skip", "train.init", NULL},
     {"train.lora_on", "train.lora", NULL},
     {"train.base", "train.lora", NULL},
+    {"train.prune_steps", "train.prune", NULL},
     {"train.teacher_weight", "train.teacher", NULL},
     {"train.temperature", "train.teacher", NULL},
     {"train.teacher_hidden", "train.teacher", NULL},

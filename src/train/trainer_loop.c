@@ -3,6 +3,7 @@
 
 #include "base/now.h"
 #include "base/process.h"
+#include "train/prune.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -144,7 +145,9 @@ static ll_err take_step(trainer *t, int64_t step, ll_train_step *s)
            lr = ll_lr_at(&t->r->train.schedule, t->r->train.batch, t->steps, step) *
                 ll_run_replica_lr(t->r);
     double waited = t->s->e->waited;
+    ll_pruned pruned;
     if (t->served) TRY(ll_loose_ready(t->loose));
+    TRY(ll_prune_step(t->r->train.prune, t->r->train.prune_steps, step, t->s, &pruned));
     limit_norm(t, step);
     TRY(explain(t, run_session(t, step, lr), step, lr));
     lag(t, ll_trainer_awake() - start - (t->s->e->waited - waited));

@@ -133,7 +133,8 @@ int ll_trainer_meta(const trainer *t, ll_arena *a, ll_st_pair out[LL_TRAINER_MET
         {"seed", ll_arena_printf(a, "%" PRId64, r->train.seed)},
         {"batch", ll_arena_printf(a, "%" PRId64, r->train.batch)},
         {"teacher_hidden", r->train.teacher_hidden},
-        {"prune", r->train.prune}};
+        {"prune", r->train.prune},
+        {"prune_steps", r->train.prune_steps}};
     memcpy(out, all, sizeof all);
     return LL_TRAINER_META;
 }
@@ -155,6 +156,7 @@ static ll_err check_same(const trainer *t, const ll_st_file *f)
     for (int i = 0; i < n; i++) {
         const char *key = now[i].key, *is = now[i].value, *was = ll_st_meta(f, key);
         if (!was && !strcmp(key, "prune")) was = "none"; /* of older versions */
+        if (!was && !strcmp(key, "prune_steps")) was = "";
         if (!was || !strcmp(was, is)) continue;
         CHECK(i < LL_TRAINER_TRAIN, LL_E_CONFIG,
               "%s was made with train.%s %.20s, this run has %s: resume with --set train.%s=%.20s",
@@ -230,12 +232,13 @@ static ll_err prune(trainer *t)
 {
     ll_pruned is;
     if (!t->r->train.optim.masked) return LL_OK;
-    ll_err rc = ll_prune_session(t->r->train.prune, t->s, &is);
+    const char *rule = t->r->train.prune, *steps = t->r->train.prune_steps;
+    ll_err rc = ll_prune_begin(rule, steps, t->s, &is);
     CHECK(rc == LL_OK, rc, "train.prune: %s", ll_error_message());
     t->weights = ll_arena_printf(
-        t->arena, "%s%spruned %s: %.4g %% of %" PRId64 " weights of %" PRId64 " products are 0",
-        t->weights ? t->weights : "", t->weights ? "; " : "", t->r->train.prune,
-        100 * (double)is.zeros / (double)is.numbers, is.numbers, is.tensors);
+        t->arena, "%s%spruned %s%s%s: %.4g %% of %" PRId64 " weights of %" PRId64 " products are 0",
+        t->weights ? t->weights : "", t->weights ? "; " : "", rule, *steps ? " in steps " : "",
+        steps, 100 * (double)is.zeros / (double)is.numbers, is.numbers, is.tensors);
     return LL_OK;
 }
 
@@ -243,6 +246,12 @@ static ll_err begin(trainer *t)
 {
     const ll_run_train *r = &t->r->train;
     const ll_weights_from from = {r->init, r->init_map, r->init_skip};
+    ll_prune_steps when;
+    TRY(ll_prune_steps_parse(r->prune_steps, &when));
+    CHECK(!when.to || when.to < t->steps, LL_E_CONFIG,
+          "train.prune_steps %s prunes last after step %" PRId64
+          ", and the run ends after step %" PRId64 ": want a step behind it at least",
+          r->prune_steps, when.to, t->steps);
     if (t->opts->resume) return resume(t);
     if (t->s->opts.undrawn) TRY(ll_exec_draw(t->s->e));
     if (*r->init) TRY(ll_weights_load(t->s, &from, t->arena, &t->weights));

@@ -113,8 +113,8 @@ static ll_err train_nudged(verifier *v, int64_t step, int draw)
     }
     v->nudged->step = (uint64_t)v->since;
     for (int64_t k = v->since + 1; k <= step; k++) {
+        TRY(v->o->feed(v->o->context, v->nudged, k)); /* which may prune */
         TRY(nudge(v, k, draw));
-        TRY(v->o->feed(v->o->context, v->nudged, k));
         TRY(ll_session_run(v->nudged, v->o->lr));
         TRY(nudge_back(v));
     }

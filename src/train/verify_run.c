@@ -26,9 +26,17 @@ static ll_err set_random(const feeder *f, ll_session *s, const ll_value *v, int6
                           ll_tensor_bytes(v->type.dtype, &v->type.shape));
 }
 
+static ll_err prune(const feeder *f, ll_session *s, int64_t step)
+{
+    const ll_run_train *t = &f->r->train;
+    ll_pruned is;
+    return ll_prune_step(t->prune, t->prune_steps, step - 1, s, &is);
+}
+
 static ll_err feed_random(void *context, ll_session *s, int64_t step)
 {
     const feeder *f = (const feeder *)context;
+    TRY(prune(f, s, step));
     for (int m = 0; m < f->n_micro; m++)
         for (int i = 1; i < f->g->n_value; i++)
             if (ll_is_batch(&f->g->values[i]))
@@ -42,6 +50,7 @@ static ll_err feed_data(void *context, ll_session *s, int64_t step)
     const ll_data_info *info = ll_dataset_info(f->set);
     ll_sampling how = ll_run_sampling(f->r);
     int64_t count = f->r->train.batch / f->n_micro;
+    TRY(prune(f, s, step));
     for (int m = 0; m < f->n_micro; m++) {
         int64_t position = ((step - 1) * f->n_micro + m) * count;
         TRY(ll_dataset_read(f->set, &how, position, count, f->data));
@@ -60,7 +69,8 @@ static ll_err begin(void *context, ll_session *s)
 {
     const feeder *f = (const feeder *)context;
     ll_pruned is;
-    return f->r->train.optim.masked ? ll_prune_session(f->r->train.prune, s, &is) : LL_OK;
+    const ll_run_train *t = &f->r->train;
+    return t->optim.masked ? ll_prune_begin(t->prune, t->prune_steps, s, &is) : LL_OK;
 }
 
 static ll_err verify(feeder *f, ll_graph *g, const ll_verify_opts *given, ll_verify_report *out)

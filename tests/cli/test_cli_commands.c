@@ -258,6 +258,42 @@ static void compresses(void **state)
     refuses(*state, 1, "export g --gguf h.gguf --overwrite", "--overwrite is of --hf DIR");
 }
 
+/* Little by little; a run that goes on from between makes the same checkpoint, to the bit. */
+static void prunes_gradually(void **state)
+{
+    put_text(tmpdir_path(state, "t.txt"));
+    write_text(tmpdir_path(state, "s.yaml"),
+               "model: {name: gpt, layers: 1, width: 32, heads: 2, seq: 12, vocab: 128}\n"
+               "data: {format: text, path: t.txt}\n"
+               "train: {batch: 4, steps: 60, lr: 0.01, threads: 1, log_every: 60}\n");
+    must(*state, "train s.yaml --out l -s train.prune=0.8 -s train.prune_steps=1:6:2 "
+                 "-s train.steps=8 -s train.ema=0.5 -s train.save_every=1 -s train.keep=9");
+    for (int step = 3; step <= 5; step++) { /* before it is due, and behind it */
+        char line[128];
+        rename(tmpdir_path(state, "l/checkpoints/step-00000008.safetensors"),
+               tmpdir_path(state, "whole.safetensors"));
+        snprintf(line, sizeof line, "train l --resume --from l/checkpoints/step-%08d.safetensors",
+                 step);
+        must(*state, line);
+        assert_same_file(tmpdir_path(state, "l/checkpoints/step-00000008.safetensors"),
+                         tmpdir_path(state, "whole.safetensors"));
+    }
+    json_t *c = prints_json(*state, "compress l --to f32,sparse:0.8 --samples 7 --json");
+    for (size_t i = 0; i < 2; i++) { /* of what is averaged over steps, too */
+        const json_t *x = json_array_get(json_object_get(c, "forms"), i);
+        assert_true(fabs(json_num(x, "zeros") - 0.8) < 1e-3 && json_num(x, "change") == 0);
+    }
+    json_decref(c);
+    refuses(*state, 1, "train l --resume -s train.steps=9 -s train.prune_steps=1:7",
+            "was made with train.prune_steps 1:6:2");
+    refuses(*state, 1, "train s.yaml --out u -s train.prune=0.8 -s train.prune_steps=1:60",
+            "prunes last after step 60, and the run ends after step 60");
+    refuses(*state, 1,
+            "train s.yaml --out u -s train.prune=0.8 -s train.prune_steps=1:6 "
+            "-s train.delay=true",
+            "train.prune_steps prunes the weights that a step begins with");
+}
+
 /* What a run was trained for is what it generates with, but for inputs of products, which are
  * rounded to 8 bits there; its weights themselves are others. */
 static void trains_for_blocks(void **state)
@@ -604,6 +640,7 @@ int main(void)
         IN_FOLDER(eval_agrees_with_train),
         IN_FOLDER(generate_text),
         IN_FOLDER(compresses),
+        IN_FOLDER(prunes_gradually),
         IN_FOLDER(trains_for_blocks),
         IN_FOLDER(generate_with_a_draft),
         IN_FOLDER(generate_from_a_source),

@@ -84,6 +84,9 @@ static void others(const char *text)
     LL_ASSERT(e == LL_OK || *ll_error_message());
     e = ll_recompute_parse(text, &r);
     LL_ASSERT(e == LL_OK ? r.budget >= 0 : *ll_error_message());
+    ll_prune_steps when;
+    e = ll_prune_steps_parse(text, &when);
+    LL_ASSERT(e == LL_OK ? when.from >= 0 && when.to >= when.from : *ll_error_message());
     e = ll_prune_parse(text, &prune);
     LL_ASSERT(e == LL_OK ? prune.keep >= 0 && prune.of <= LL_PRUNE_MOST : *ll_error_message());
 }

@@ -80,6 +80,12 @@ static const char qlora[] = "model: {name: llama, layers: 2, width: 96, heads: 3
 static const char in_fours[] = PRUNED("gpt", "2:4", "adamw");
 static const char in_fives[] = PRUNED("llama", "3:5", "muon");
 static const char by_share[] = PRUNED("gpt", "0.7", "momentum");
+#define GRADUAL(model, rule, optimizer)                                                            \
+    "model: {name: " model ", layers: 2, width: 18, heads: 3, seq: 13, vocab: 53}\n"               \
+    "train: {batch: 6, optimizer: " optimizer ", weight_decay: 0.1, prune: \"" rule                \
+    "\", prune_steps: \"0:3:1\"}\n"
+static const char little[] = GRADUAL("gpt", "2:4", "adamw");
+static const char by_little[] = GRADUAL("llama", "0.7", "schedule-free-adamw");
 
 /* Products that read weights as blocks of 32 would have them, of which ranks' pieces are some. */
 #define ROUNDED(model, bits)                                                                       \
@@ -138,6 +144,11 @@ static const pair pairs[] = {
     {2, by_share, "data=2", 1, 3},
     {2, by_share, "tensor=2", 0, 3},
     {4, by_share, "data=2,tensor=2", 3, 3},
+    {2, little, "data=2", 3, 5},
+    {2, little, "pipe=2", 0, 5},
+    {3, little, "tensor=3", 0, 5},
+    {2, by_little, "tensor=2", 0, 5},
+    {4, by_little, "data=2,tensor=2", 3, 5},
     {2, to_four, "data=2", 3, 2},
     {2, to_four, "tensor=2", 0, 2},
     {2, to_four, "pipe=2", 0, 2},

@@ -53,6 +53,43 @@ static void rules(void **state)
     assert_false(ll_prunes(&p));
 }
 
+/* Cubic, all of it at the last; a group loses whole numbers. */
+static void steps(void **state)
+{
+    (void)state;
+    ll_prune_steps s;
+    ll_prune half, group, now;
+    no_error(ll_prune_parse("0.5", &half));
+    no_error(ll_prune_parse("2:4", &group));
+    no_error(ll_prune_steps_parse("10:30:8", &s));
+    assert_true(s.from == 10 && s.to == 30 && s.every == 8);
+    for (int64_t i = 0; i < 40; i++) {
+        bool due = i == 18 || i == 26 || i == 30;
+        double left = (30. - (double)i) / 20, part = 1 - left * left * left;
+        assert_true(ll_prune_at(&half, &s, i, &now) == due);
+        if (due) assert_true(!now.of && fabs(now.share - 0.5 * part) < 1e-12);
+        assert_true(ll_prune_at(&group, &s, i, &now) == due);
+        if (due) assert_true(now.of == 4 && now.keep == 2);
+    }
+    no_error(ll_prune_steps_parse("0:9:1", &s));
+    assert_true(ll_prune_at(&group, &s, 1, &now) && now.keep == 3); /* 0.30 of two */
+    assert_false(ll_prune_at(&group, &s, 0, &now));
+    no_error(ll_prune_steps_parse("0:100", &s));
+    assert_true(s.every == 10);
+    no_error(ll_prune_steps_parse("3:5", &s));
+    assert_true(s.every == 1);
+    no_error(ll_prune_steps_parse("", &s));
+    assert_true(!s.to);
+    static const char *const bad[] = {"5",     "5:5",   "6:5",  ":5",
+                                      "5:",    "1:5:0", "1:5:", "1:5:2:3",
+                                      "a:b",   "-1:5",  "1:5 ", "1:99999999999999999999",
+                                      "1:5:1x"};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        if (ll_prune_steps_parse(bad[i], &s) != LL_E_ARG) fail_msg("'%s' is taken", bad[i]);
+        assert_non_null(strstr(ll_error_message(), "such as 100:500:20"));
+    }
+}
+
 /* Is this a parameter that products alone read? */
 static bool is_product(const char *name)
 {
@@ -188,7 +225,8 @@ static void refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(rules), cmocka_unit_test(zeros_stay),
-                                       cmocka_unit_test(else_filled), cmocka_unit_test(refused)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(rules), cmocka_unit_test(steps),
+                                       cmocka_unit_test(zeros_stay), cmocka_unit_test(else_filled),
+                                       cmocka_unit_test(refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -266,6 +266,10 @@ static void what_nothing_reads_is_refused(void **state)
         {"model: {name: picture}\ntrain: {prune: \"4:2\"}",
          {"x.yaml:2: train.prune: '4:2' is no rule", "such as 2:4", "such as 0.5"}},
         {"model: {name: picture}\ntrain: {prune: 1}", {"x.yaml:2: train.prune: '1' is no rule"}},
+        {"model: {name: picture}\ntrain: {prune: 0.5, prune_steps: \"9:2\"}",
+         {"x.yaml:2: train.prune_steps: '9:2' are no steps", "such as 100:500:20"}},
+        {"model: {name: picture}\ntrain: {prune_steps: \"2:9\"}",
+         {"train.prune_steps goes with train.prune, which is not set"}},
         {"model: {name: picture}\ntrain: {prune: 0.5, lora: 2}",
          {"train.prune and train.lora exclude each other"}},
         {"model: {name: picture}\ntrain: {prune: 0.5, batch: 4}\n"
