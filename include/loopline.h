@@ -510,10 +510,11 @@ struct ll_build {
     /* Generation: > 0: each of the batch's sequences has so many places for keys and values, and
      * goes on by `step` tokens at a time: x is i32 [batch,step]. */
     int64_t cache, step;
-    int cache_bits; /* of a key's or value's number: 8; 0: as they are */
-    bool all;       /* and logits of all of them are wanted, not of each one's last alone */
-    bool source;    /* or what is declared reads sources, and ends with what ll_build_kept keeps */
-    bool mixed;     /* training samples are mixed in pairs (data.mixup, data.cutmix) */
+    int64_t longest; /* step of the longest of programs that share a cache; 0: this one's */
+    int cache_bits;  /* of a key's or value's number: 8 or 4; 0: as they are */
+    bool all;        /* and logits of all of them are wanted, not of each one's last alone */
+    bool source;     /* or what is declared reads sources, and ends with what ll_build_kept keeps */
+    bool mixed;      /* training samples are mixed in pairs (data.mixup, data.cutmix) */
 };
 /* For models that generate, all as without where b->cache is 0. Causal attention of q [b,t,h,d] or
  * [b,t,n,h/n,d] to k and v [b,t,n,d]; window: how many keys, its own among them, a query sees, 0:

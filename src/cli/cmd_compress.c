@@ -26,8 +26,9 @@ static const ll_arg args[] = {
      "training data have finer steps; 2:4 (any N:M): of each 4 weights that a product sums over "
      "the 2 largest "
      "stay, "
-     "sparse:0.5: of each tensor so large a part becomes zeros, both also with +int8; +kv8: also "
-     "keys and values of 8 bits; with commas between; one alone is held against f32",
+     "sparse:0.5: of each tensor so large a part becomes zeros, both also with +int8; +kv8 or "
+     "+kv4: also keys and values of 8 or 4 bits; with commas between; one alone is held against "
+     "f32",
      "f32,int8,int4,int8+kv8"},
     {"--calibrate", LL_ARG_COUNT, offsetof(opts, calibrate), "N",
      "windows of the training data that +gptq and +awq read (32)"},
@@ -97,26 +98,31 @@ static ll_err measure(ll_talk *t, const opts *o, const windows *w, form *f)
     return LL_OK;
 }
 
-/* "int4+awq+gptq+kv8", "2:4+int8": what comes first, and what follows. */
+/* "int4+awq+gptq+kv8", "2:4+int8+kv4": what comes first, and what follows. */
 typedef struct parts {
     char first[sizeof((form *)0)->name];
-    const char *weights, *prune;
-    bool kv8, gptq, awq;
+    const char *weights, *prune, *cache;
+    bool gptq, awq;
 } parts;
+
+static bool is_cache(const char *plus)
+{
+    return !strcmp(plus, "kv8") || !strcmp(plus, "kv4");
+}
 
 /* first NULL: what is pruned. */
 static bool follows(const char *plus, const char *first)
 {
     bool int4 = first && !strcmp(first, "int4"), int8 = first && !strcmp(first, "int8");
-    return !strcmp(plus, "kv8") || (!first && !strcmp(plus, "int8")) ||
-           (int4 && !strcmp(plus, "gptq")) || ((int4 || int8) && !strcmp(plus, "awq"));
+    return (!first && !strcmp(plus, "int8")) || (int4 && !strcmp(plus, "gptq")) ||
+           ((int4 || int8) && !strcmp(plus, "awq"));
 }
 
 static ll_err read_form(const char *name, parts *p)
 {
     ll_prune rule;
     char *rest, *plus;
-    *p = (parts){.weights = p->first, .prune = "none"};
+    *p = (parts){.weights = p->first, .prune = "none", .cache = "f32"};
     memcpy(p->first, name, strlen(name) + 1);
     strtok_r(p->first, "+", &rest);
     const char *share = strncmp(p->first, "sparse:", 7) ? NULL : p->first + 7;
@@ -125,16 +131,22 @@ static ll_err read_form(const char *name, parts *p)
                   !rule.of == !!share;
     if (prunes) p->prune = share ? share : p->first, p->weights = "f32";
     while ((plus = strtok_r(NULL, "+", &rest))) {
-        p->kv8 |= !strcmp(plus, "kv8");
+        if (is_cache(plus) && !strcmp(p->cache, "f32")) {
+            p->cache = plus[2] == '8' ? "int8" : "int4";
+            continue;
+        }
         p->gptq |= !strcmp(plus, "gptq");
         p->awq |= !strcmp(plus, "awq");
         if (prunes && !strcmp(plus, "int8")) p->weights = "int8";
-        CHECK(!prunes || follows(plus, NULL), LL_E_ARG,
-              "--to %s: only +int8 and +kv8 can follow %s (in 4 bits zeros would not stay zeros)",
-              name, p->first);
-        CHECK(prunes || follows(plus, p->first), LL_E_ARG,
-              "--to %s: only +kv8 can follow, +gptq after int4, and +awq after int4 and int8",
-              name);
+        CHECK(
+            !prunes || follows(plus, NULL), LL_E_ARG,
+            "--to %s: only +int8, and +kv8 or +kv4, can follow %s (in 4 bits zeros would not stay "
+            "zeros)",
+            name, p->first);
+        CHECK(
+            prunes || follows(plus, p->first), LL_E_ARG,
+            "--to %s: only +kv8 or +kv4 can follow, +gptq after int4, and +awq after int4 and int8",
+            name);
     }
     CHECK(
         prunes || !strcmp(p->first, "f32") || !strcmp(p->first, "int8") ||
@@ -142,7 +154,7 @@ static ll_err read_form(const char *name, parts *p)
         LL_E_ARG,
         "--to %s: f32, int8, int4, int8+awq, int4+awq, int4+gptq, int4+awq+gptq, N:M with 0 < N < "
         "M <= 64 (2:4) and sparse:SHARE with a share above 0 and below 1 (sparse:0.5) can be, "
-        "each with +kv8",
+        "each with +kv8 or +kv4",
         name);
     return LL_OK;
 }
@@ -153,14 +165,14 @@ static ll_err try_form(const opts *o, const windows *w, form *f)
     parts p;
     TRY(read_form(f->name, &p));
     how.weights = p.weights;
-    how.cache = p.kv8 ? "int8" : "f32";
+    how.cache = p.cache;
     how.context = w->seq;
     how.top_p = how.repetition = 1;
     LL_TALK t = {0};
     TRY(ll_talk_begin(&how, &t));
     t.quiet = true;
     t.prune = p.prune;
-    t.guesses = p.kv8 ? 3 : 64; /* what is read at once is not from the cache */
+    t.guesses = strcmp(p.cache, "f32") ? 3 : 64; /* what is read at once is not from the cache */
     if (t.guesses > w->seq - 1) t.guesses = w->seq - 1;
     if (p.gptq || p.awq)
         t.calibrate = (ll_calibrate){

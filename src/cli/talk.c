@@ -32,13 +32,14 @@ static ll_err find_bits(const ll_talk *t, int *weights, int *cache)
 {
     const char *w = t->o->weights, *c = t->o->cache;
     *weights = !strcmp(w, "int8") ? 8 : !strcmp(w, "int4") ? 4 : 0;
-    *cache = strcmp(c, "int8") ? 0 : 8;
+    *cache = !strcmp(c, "int8") ? 8 : !strcmp(c, "int4") ? 4 : 0;
     CHECK(*weights || !strcmp(w, "f32"), LL_E_ARG, "--weights %s: f32, int8 or int4 can be", w);
-    CHECK(*cache || !strcmp(c, "f32"), LL_E_ARG, "--cache %s: f32 or int8 can be", c);
+    CHECK(*cache || !strcmp(c, "f32"), LL_E_ARG, "--cache %s: f32, int8 or int4 can be", c);
     bool exact = t->run->parallel.exact;
     CHECK(!*cache || !exact, LL_E_ARG,
-          "exact sums (--exact, or the run's own) and --cache int8 exclude each other: use "
-          "-s parallel.exact=false");
+          "exact sums (--exact, or the run's own) and --cache %s exclude each other: use "
+          "-s parallel.exact=false",
+          c);
     CHECK(!*weights || !exact, LL_E_ARG,
           "exact sums (--exact, or the run's own) and --weights %s exclude each other: use "
           "-s parallel.exact=false",

@@ -41,7 +41,9 @@ typedef struct ll_talk_opts {
         {"--weights", LL_OPT(ll_talk_opts, weights), "TYPE",                                       \
          "of products: f32, int8 or int4, in blocks of 32", "f32"},                                \
         {"--cache", LL_OPT(ll_talk_opts, cache), "TYPE",                                           \
-         "of keys and values: f32, or int8, with a scale for each token's head", "f32"},           \
+         "of keys and values: f32; int8, with a scale for each token's head; int4, in groups of "  \
+         "32: of keys tokens of a channel, of values channels of a token",                         \
+         "f32"},                                                                                   \
         {"--exact", LL_OPT(ll_talk_opts, exact), NULL,                                             \
          "exact sums: the same text on every mesh, to the bit of each logit"},                     \
         {"--checkpoint", LL_OPT(ll_talk_opts, checkpoint), "FILE",                                 \

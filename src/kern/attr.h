@@ -3,6 +3,7 @@
 #pragma once
 #include "base/share.h"
 #include "base/types.h"
+#include "kern/both.h"
 
 #include <math.h>
 #include <string.h>
@@ -308,8 +309,26 @@ typedef struct ll_round_blocks_attr {
 typedef struct ll_cached_attr {
     double scale;
     int64_t window; /* keys that a query sees, its own among them; 0: all */
+    int64_t bits;   /* of the cache's numbers: 8 (cache8.h), 4 (cache4.h), or 0: as they are */
+    int64_t ring;   /* of 4: newest keys that are bytes */
 } ll_cached_attr;
-enum { LL_CACHE8_TAIL = 2 }; /* bytes behind a row of a cache of bytes (cache8.h) */
+typedef struct ll_cache_write_attr {
+    int64_t bits, ring; /* ring: 0 of values */
+} ll_cache_write_attr;
+enum { LL_CACHE8_TAIL = 2, LL_CACHE4_TAIL = 3, LL_CACHE4_GROUP = 32 };
+/* Elements of a cache's row of d numbers. */
+static inline LL_BOTH int64_t ll_cache_row(int64_t bits, int64_t d)
+{
+    if (bits == 4)
+        return (d + 1) / 2 + (d + LL_CACHE4_GROUP - 1) / LL_CACHE4_GROUP * LL_CACHE4_TAIL;
+    return d + (bits == 8 ? LL_CACHE8_TAIL : 0);
+}
+/* Rows of keys of so many places; ring: 0 where they are as values are. */
+static inline int64_t ll_cache_rows(int64_t places, int64_t ring)
+{
+    if (!ring) return places;
+    return (places + LL_CACHE4_GROUP - 1) / LL_CACHE4_GROUP * LL_CACHE4_GROUP + 2 * ring;
+}
 
 /* ---- elementwise ops, and chains of them as one kernel ----
  * X(name, operands, value for double operands a, b, c and number k) */

@@ -6,7 +6,8 @@
  *   cache_write: cache, new [b,t,n,d], at [b] -> the cache with the new ones behind the old; what
  *     has no place is left out, so that sequences with at = s keep theirs. In place.
  * A cache is of their float type, e = d, or of bytes with a scale for each row, e = d + 2
- * (kern/cache8.h). */
+ * (kern/cache8.h), or of 4 bits (kern/cache4.h), whose keys have more rows than there are places,
+ * and are written before they are looked at. */
 #include "kern/attr.h"
 #include "op/op_int.h"
 #include "op/rows.h"
@@ -16,22 +17,48 @@
 
 LL_KERNELS(cached_attend, cache_write)
 
+/* Of 4 bits: keys have a ring, in which what is read at once and a group have room. */
+static ll_err check_ring(const ll_infer *i, int64_t bits, int64_t ring)
+{
+    const ll_shape *keys = &i->in[i->op->n_in == 6 ? 3 : 0].shape, *new = &i->in[1].shape;
+    CHECK(bits == 0 || bits == 4 || bits == 8, LL_E_ARG, "a cache of %lld bits: 8, 4, or 0",
+          (long long)bits);
+    if (!ring && (bits != 4 || i->op->n_in != 6)) return LL_OK;
+    CHECK(bits == 4 && keys->n == 4 && new->n == 4, LL_E_ARG,
+          "a ring of newest keys is of 4 bits, and those of [b,r,n,e] and [b,t,n,d]");
+    CHECK(ring >= LL_CACHE4_GROUP - 1 + new->d[1] && ring <= keys->d[1] / 2, LL_E_SHAPE,
+          "a ring of %lld newest keys of %lld rows, %lld tokens at once: want %lld or more",
+          (long long)ring, (long long)keys->d[1], (long long)new->d[1],
+          (long long)(LL_CACHE4_GROUP - 1 + new->d[1]));
+    int64_t places =
+        i->op->n_in == 6 && i->in[4].shape.n == 4 ? i->in[4].shape.d[1] : keys->d[1] - 2 * ring;
+    CHECK(keys->d[1] == ll_cache_rows(places, ring), LL_E_SHAPE,
+          "keys of %lld rows, want %lld for %lld places", (long long)keys->d[1],
+          (long long)ll_cache_rows(places, ring), (long long)places);
+    return LL_OK;
+}
+
 /* The last operand is i32, all before it are of one float type, or, of caches, bytes. */
 static ll_err infer(ll_infer *i)
 {
     bool attends = i->op->n_in == 6;
     int cache = attends ? 3 : 0, n_cache = attends ? 2 : 1;
     const ll_type *new = &i->in[attends ? 0 : 1];
+    const ll_cached_attr *look = (const ll_cached_attr *)i->attr;
+    const ll_cache_write_attr *write = (const ll_cache_write_attr *)i->attr;
+    int64_t bits = attends ? look->bits : write->bits;
+    TRY(check_ring(i, bits, attends ? look->ring : write->ring));
     for (int k = 0; k + 1 < i->n_in; k++) {
         const ll_type *x = &i->in[k];
-        bool kept = k >= cache && k < cache + n_cache, bytes = kept && x->dtype == LL_U8;
-        CHECK(bytes || (ll_dtype_is_float(x->dtype) && x->dtype == new->dtype), LL_E_ARG,
-              "operand %d is %s, want the first one's float type%s", k, ll_dtype_name(x->dtype),
-              kept ? ", or u8" : "");
+        bool kept = k >= cache && k < cache + n_cache;
+        ll_dtype want = kept && bits ? LL_U8 : new->dtype;
+        CHECK(ll_dtype_is_float(new->dtype) && x->dtype == want, LL_E_ARG,
+              "operand %d is %s, want %s", k, ll_dtype_name(x->dtype),
+              ll_dtype_is_float(new->dtype) ? ll_dtype_name(want) : "a float type");
         int64_t d = new->shape.n ? new->shape.d[new->shape.n - 1] : 0;
-        CHECK(!kept || x->shape.n != 4 || x->shape.d[3] == d + (bytes ? LL_CACHE8_TAIL : 0),
-              LL_E_SHAPE, "operand %d has rows of %lld, want %lld", k, (long long)x->shape.d[3],
-              (long long)d + (bytes ? LL_CACHE8_TAIL : 0));
+        CHECK(!kept || x->shape.n != 4 || x->shape.d[3] == ll_cache_row(bits, d), LL_E_SHAPE,
+              "operand %d has rows of %lld, want %lld", k, (long long)x->shape.d[3],
+              (long long)ll_cache_row(bits, d));
     }
     TRY(ll_check_index(i, i->n_in - 1));
     return ll_infer_dims(i);
@@ -39,9 +66,9 @@ static ll_err infer(ll_infer *i)
 
 static const ll_op cached_attend = {
     LL_REF_OP(cached_attend, ATTENTION, 6, 1, .scratch = cached_attend_cpu_scratch, .parts = true),
-    LL_ATTRS(ll_cached_attr, scale, window),
-    .dims = "btngd, btnd, btnd, bsne, bsne, b -> btngd",
-    .whole = "tsde",
+    LL_ATTRS(ll_cached_attr, scale, window, bits, ring),
+    .dims = "btngd, btnd, btnd, brne, bsne, b -> btngd",
+    .whole = "trsde",
     .infer = infer,
     .no_grad = true,
     .flop = 4,
@@ -52,13 +79,20 @@ static const ll_op cached_attend = {
                "f32[1,4,1,1,3], f32[1,4,1,3], f32[1,4,1,3], f32[1,1,1,3], f32[1,1,1,3], i32[1]<2 "
                "{scale=1, window=2}",
                "f32[2,3,2,2,5], f32[2,3,2,5], f32[2,3,2,5], u8[2,7,2,7], u8[2,7,2,7], i32[2]<8 "
-               "{scale=0.5, window=0}",
+               "{scale=0.5, window=0, bits=8}",
                "f32[1,1,1,3,16], f32[1,1,1,16], f32[1,1,1,16], u8[1,9,1,18], u8[1,9,1,18], "
-               "i32[1]<10 {scale=0.1, window=4}"},
+               "i32[1]<10 {scale=0.1, window=4, bits=8}",
+               "f32[2,3,2,2,5], f32[2,3,2,5], f32[2,3,2,5], u8[2,100,2,6], u8[2,7,2,6], i32[2]<8 "
+               "{scale=0.5, window=0, bits=4, ring=34}",
+               "f32[3,1,1,3,37], f32[3,1,1,37], f32[3,1,1,37], u8[3,170,1,25], u8[3,71,1,25], "
+               "i32[3]<72 {scale=0.01, window=0, bits=4, ring=37}",
+               "f32[1,2,2,1,64], f32[1,2,2,64], f32[1,2,2,64], u8[1,162,2,38], u8[1,96,2,38], "
+               "i32[1]<97 {scale=0.01, window=35, bits=4, ring=33}"},
 };
 
 static const ll_op cache_write = {
     LL_PLAIN_OP(cache_write, COPY, 3, 1),
+    LL_ATTRS(ll_cache_write_attr, bits, ring),
     .dims = "bsne, btnd, b -> bsne",
     .whole = "sted",
     .infer = infer,
@@ -66,7 +100,10 @@ static const ll_op cache_write = {
     .f64 = true,
     .in_place = 1,
     .trials = {"f32[2,5,2,3], f32[2,2,2,3], i32[2]<6", "f32[1,4,1,1], f32[1,1,1,1], i32[1]<4",
-               "u8[2,5,2,5], f32[2,2,2,3], i32[2]<6"},
+               "u8[2,5,2,5], f32[2,2,2,3], i32[2]<6 {bits=8}",
+               "u8[2,5,2,5], f32[2,2,2,3], i32[2]<6 {bits=4}",
+               "u8[1,7,3,25], f32[1,5,3,37], i32[1]<7 {bits=4}",
+               "u8[2,162,2,6], f32[2,2,2,5], i32[2]<97 {bits=4, ring=33}"},
 };
 
 /* ---- what models are made with ---- */
@@ -122,19 +159,21 @@ static ll_val cached(const ll_build *b, const char *name, ll_val q, ll_val k, ll
     ll_graph *g = b->g;
     ll_shape s = ll_graph_shape(g, k);
     ll_val at = ll_build_each(b, "at"), keep[2], new[2] = {k, v};
-    ll_cached_attr a = {1 / sqrt((double)s.d[3]), window};
-    s.d[1] = b->cache;
-    if (b->cache_bits) s.d[3] += LL_CACHE8_TAIL;
+    ll_cached_attr a = {1 / sqrt((double)s.d[3]), window, b->cache_bits, 0};
+    if (a.bits == 4) a.ring = LL_CACHE4_GROUP - 1 + (b->longest ? b->longest : b->step);
+    s.d[3] = ll_cache_row(a.bits, s.d[3]);
     for (int i = 0; i < 2; i++) {
         const char *full =
             ll_scoped(g, ll_arena_printf(g->arena, "%s.%s" LL_CACHE, name, i ? "v" : "k"));
-        keep[i] = ll_input(g, full, LL_STATE, (ll_type){b->cache_bits ? LL_U8 : LL_F32, s},
+        ll_cache_write_attr w = {a.bits, i ? 0 : a.ring};
+        s.d[1] = ll_cache_rows(b->cache, w.ring);
+        keep[i] = ll_input(g, full, LL_STATE, (ll_type){a.bits ? LL_U8 : LL_F32, s},
                            (ll_init){LL_ZEROS, 0});
+        ll_val next = LL_EMIT(g, &cache_write, &w, keep[i], new[i], at);
+        ll_graph_update(g, keep[i], next);
+        if (w.ring) keep[i] = next;
     }
-    ll_val y = LL_EMIT(g, &cached_attend, &a, q, k, v, keep[0], keep[1], at);
-    for (int i = 0; i < 2; i++)
-        ll_graph_update(g, keep[i], LL_EMIT(g, &cache_write, NULL, keep[i], new[i], at));
-    return y;
+    return LL_EMIT(g, &cached_attend, &a, q, k, v, keep[0], keep[1], at);
 }
 
 ll_val ll_self_attend(const ll_build *b, const char *name, ll_val q, ll_val k, ll_val v,

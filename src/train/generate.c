@@ -2,6 +2,8 @@
 #include "train/generate.h"
 
 #include "exec/session.h"
+#include "base/num.h"
+#include "kern/attr.h"
 #include "kern/blocks.h"
 #include "pass/packed.h"
 #include "train/setup.h"
@@ -29,6 +31,7 @@ struct ll_generator {
      * shares what it keeps of them */
     ll_session *s[PROGRAMS];
     int64_t batch, places, step[PROGRAMS], vocab;
+    int64_t group;            /* of places whose keys are rounded together */
     int32_t *source, *unread; /* [batch,step]; [batch]: that of a sequence was not read yet */
     int32_t pad;
     ll_comm *comm; /* of a mesh; NULL: alone */
@@ -78,6 +81,7 @@ static ll_err open_one(ll_generator *g, const ll_run *r, const ll_generator_opts
     ll_build b = {.batch = g->batch,
                   .cache = g->places,
                   .step = g->step[k],
+                  .longest = ll_max64(g->step[1], g->step[2]),
                   .cache_bits = o->cache_bits,
                   .source = k == SOURCE,
                   .all = k == GUESSES};
@@ -208,8 +212,9 @@ ll_err ll_generator_open(const ll_run *r, const ll_generator_opts *o, ll_generat
     CHECK(!o->session.exact || (!o->bits && !o->cache_bits), LL_E_ARG,
           "exact sums are of f32 numbers, not of weights, keys and values of fewer bits: leave one "
           "out (-s parallel.exact=false)");
-    CHECK(o->cache_bits == 0 || o->cache_bits == 8, LL_E_ARG,
-          "keys and values of %d bits: 8 can be", o->cache_bits);
+    CHECK(o->cache_bits == 0 || o->cache_bits == 4 || o->cache_bits == 8, LL_E_ARG,
+          "keys and values of %d bits: 8 and 4 can be", o->cache_bits);
+    g->group = o->cache_bits == 4 ? LL_CACHE4_GROUP : 1;
     g->step[0] = 1;
     g->step[1] = o->chunk ? o->chunk : CHUNK;
     if (g->step[1] > g->places) g->step[1] = g->places;
@@ -327,7 +332,9 @@ void ll_generator_back(ll_generator *g, int64_t sequence_of, int64_t n)
     if (n >= s->n) return;
     s->n = n;
     if (s->start > n) s->start = s->fed = 0;
-    if (s->fed > n - s->start) s->fed = n - s->start;
+    if (s->fed <= n - s->start) return;
+    s->fed = n - s->start;
+    s->fed -= s->fed % g->group; /* what was rounded with what is no more is read again */
 }
 
 ll_err ll_generator_source(ll_generator *g, int64_t sequence_of, const int32_t *tokens, int64_t n)

@@ -14,7 +14,7 @@ typedef struct ll_generator_opts {
     int64_t places;  /* tokens of each that are kept; 0: the model's seq */
     int64_t chunk;   /* 0: 64 */
     int64_t guesses; /* at most, of each; 0: none (ll_generator_guess) */
-    int cache_bits;  /* of numbers in keys and values: 8 (kern/cache8.h), or 0: as they are */
+    int cache_bits;  /* of numbers in keys and values: 8 or 4 (kern/cache4.h), or 0: as they are */
     int bits;        /* of weights in products: 8, 4, or 0: as they are (pass/packed.h) */
     ll_calibrate calibrate; /* how weights of fewer bits are chosen; its bits are these */
     int number;             /* of several on the same ranks (ll_generator_follow) */

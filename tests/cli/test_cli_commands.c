@@ -165,19 +165,21 @@ static void compresses(void **state)
                "train: {batch: 4, steps: 60, lr: 0.01, threads: 1, log_every: 60}\n");
     must(*state, "train s.yaml --out g");
     json_t *e = prints_json(*state, "eval g --json --samples 7");
-    json_t *c = prints_json(*state, "compress g --to f32,int8,int4,f32+kv8,int4+gptq,int8+awq,"
-                                    "int4+awq,int4+awq+gptq --calibrate 9 --samples 7 --json");
+    json_t *c =
+        prints_json(*state, "compress g --to f32,int8,int4,f32+kv8,int4+gptq,int8+awq,int4+awq,"
+                            "int4+awq+gptq,f32+kv4 --calibrate 9 --samples 7 --json");
     const json_t *f = json_object_get(c, "forms"), *first = json_array_get(f, 0);
     double exact = json_num(first, "perplexity");
     assert_true(fabs(exact / json_num(e, "perplexity") - 1) < 1e-5);
-    for (size_t i = 1; i < 8; i++) {
+    for (size_t i = 1; i < 9; i++) {
         const json_t *x = json_array_get(f, i);
-        const char *smaller = i != 3 ? "weight_bytes" : "cache_bytes_per_token";
+        const char *smaller = i == 3 || i == 8 ? "cache_bytes_per_token" : "weight_bytes";
         double off = fabs(json_num(x, "perplexity") / exact - 1);
         printf("%s: %+.3f%%\n", json_string_value(json_object_get(x, "form")),
                100 * json_num(x, "change"));
-        assert_true(json_num(x, smaller) < json_num(first, smaller));
-        assert_true(off > 0 && off < (i == 1 || i == 3 || i == 5 ? 0.02 : 0.3));
+        /* 12 tokens are no group of keys, and the ring is larger than they are */
+        assert_true(i == 8 || json_num(x, smaller) < json_num(first, smaller));
+        assert_true(off > 0 && off < (i == 1 || i == 3 || i == 5 || i == 8 ? 0.02 : 0.3));
         assert_true(json_num(x, "drawn_per_s") > 0 && json_num(x, "read_per_s") > 0);
     }
     json_decref(e);
@@ -213,10 +215,10 @@ static void compresses(void **state)
     refuses(*state, 1, "compress g --to 4:2", "N:M with 0 < N < M");
     refuses(*state, 1, "compress g --to sparse:none", "sparse:SHARE");
     refuses(*state, 1, "compress g --to 2:4+int4", "in 4 bits zeros would not stay zeros");
-    refuses(*state, 1, "compress g --to int8+x", "only +kv8");
+    refuses(*state, 1, "compress g --to int8+x", "only +kv8 or +kv4");
     refuses(*state, 1, "compress g --to int8+gptq", "+gptq after int4");
     refuses(*state, 1, "compress g --to f32+awq", "+awq after int4 and int8");
-    refuses(*state, 1, "compress g --to 2:4+awq", "only +int8 and +kv8");
+    refuses(*state, 1, "compress g --to 2:4+awq", "only +int8, and +kv8 or +kv4");
     refuses(*state, 1, "compress g --to=", "--to is empty");
     refuses(*state, 1, "compress g --to int4 --calibrate 9",
             "--calibrate is of forms with +gptq or +awq");

@@ -38,9 +38,9 @@ typedef struct whole {
     ll_run *r;
     ll_graph *g;
     ll_session *s;
-    int32_t x[48];      /* two sequences of 24 */
+    int32_t x[300];     /* two sequences of 24 (150) */
     int32_t source[18]; /* of 9; the second ends with pads */
-    float logits[48 * 64];
+    float logits[300 * 64];
 } whole;
 
 static whole *open_whole(const char *model)
@@ -54,14 +54,15 @@ static whole *open_whole(const char *model)
         if (init->kind == LL_NORMAL) init->a = 0.2;
     }
     no_error(ll_session_open(w->g, &(ll_session_opts){.threads = 1, .seed = 3}, &w->s));
-    for (int i = 0; i < 48; i++) w->x[i] = (i * 37 + i / 24 * 5 + i * i) % 64;
-    no_error(ll_session_set(w->s, "x", 0, w->x, sizeof w->x));
-    no_error(ll_session_set(w->s, "y", 0, w->x, sizeof w->x));
+    size_t n = 2 * (size_t)ll_run_size(w->r, "seq", 0);
+    for (int i = 0; i < 300; i++) w->x[i] = (i * 37 + i / 24 * 5 + i * i) % 64;
+    no_error(ll_session_set(w->s, "x", 0, w->x, n * sizeof *w->x));
+    no_error(ll_session_set(w->s, "y", 0, w->x, n * sizeof *w->x));
     for (int i = 0; i < 18; i++) w->source[i] = i < 9 || i < 14 ? 1 + i * i % 63 : 0;
     if (ll_find(w->g, "source").id)
         no_error(ll_session_set(w->s, "source", 0, w->source, sizeof w->source));
     no_error(ll_session_run(w->s, 0));
-    no_error(ll_session_get(w->s, "logits", w->logits, sizeof w->logits));
+    no_error(ll_session_get(w->s, "logits", w->logits, n * 64 * sizeof *w->logits));
     return w;
 }
 
@@ -173,6 +174,7 @@ static void logits(void **)
     check(seq2seq, 0, 5e-6);
     check(seq2seq, 8, 0.2);
     check_cache(seq2seq, 0, 8, 0.02);
+    check_cache(seq2seq, 0, 4, 0.4);
     check_all(seq2seq, 0, 0, true, 5e-6);
     for (int window = 0; window < 6; window += 5) {
         snprintf(text, sizeof text, llama, window);
@@ -181,6 +183,7 @@ static void logits(void **)
     }
     check(text, 4, 1);
     check_cache(text, 0, 8, 0.02);
+    check_cache(text, 0, 4, 0.4);
     check(gpt, 0, 5e-6);
     check_all(gpt, 0, 0, true, 5e-6); /* nothing tells of lost bits here: none may be */
     check(gpt, 8, 0.2);
@@ -190,6 +193,7 @@ static void logits(void **)
         check(linear[k], 8, 0.2);
         check_all(linear[k], 0, 0, true, 5e-6);
     }
+    check_cache(gpt, 0, 4, 0.4);
 }
 
 /* A state is as large whatever the places; 8 bits, and guesses that may be wrong, are refused. */
@@ -226,6 +230,76 @@ static void states(void **)
         assert_non_null(strstr(ll_error_text(), "linear attention keeps a state"));
         close_whole(w);
     }
+}
+
+static const char longer[] = "model: {name: llama, layers: 2, width: 64, heads: 4, kv_heads: 2, "
+                             "hidden: 96, seq: 150, vocab: 64}\ntrain: {threads: 1}\n";
+
+static ll_generator *open_longer(whole *w, int bits, int64_t chunk, int64_t guesses)
+{
+    ll_generator *g;
+    ll_generator_opts o = {.batch = 2,
+                           .chunk = chunk,
+                           .guesses = guesses,
+                           .cache_bits = bits,
+                           .load = copy_from,
+                           .user = w->s,
+                           .session.threads = 2};
+    no_error(ll_generator_open(w->r, &o, &g));
+    return g;
+}
+
+/* Sequence 0 is tokens 0 to n of some; logits behind it. */
+static void read_to(ll_generator *g, const int32_t *x, int64_t n, float out[64])
+{
+    int64_t have;
+    ll_generator_tokens(g, 0, &have);
+    no_error(ll_generator_put(g, 0, x + have, n - have));
+    no_error(ll_generator_run(g));
+    memcpy(out, ll_generator_logits(g, 0), 64 * sizeof *out);
+}
+
+/* Keys and values of 4 bits: those of groups that are whole are rounded once, so that it makes no
+ * difference, but for what is read at once, whether guesses were wrong, a sequence went back, or
+ * another one went on meanwhile. */
+static void four_bits(void **)
+{
+    whole *w = open_whole(longer);
+    ll_generator *one = open_longer(w, 4, 1, 0), *some = open_longer(w, 4, 1, 5);
+    ll_generator *plain = open_longer(w, 0, 1, 0);
+    int32_t x[150];
+    float a[64], b[64], c[64];
+    double most = 0, size = 0;
+    for (int i = 0; i < 150; i++) x[i] = (i * 29 + i * i) % 64;
+    static const int places[] = {1, 31, 32, 33, 64, 65, 97, 128, 149};
+    for (size_t k = 0; k < sizeof places / sizeof *places; k++) {
+        int n = places[k];
+        int32_t wrong[10];
+        for (int i = 0; i < 10; i++) wrong[i] = (i * 11 + n) % 64;
+        read_to(one, x, n, a);
+        read_to(plain, x, n, c);
+        read_to(some, x, n, b);
+        assert_memory_equal(a, b, sizeof a);
+        no_error(ll_generator_guess(some, wrong, 5, (int[]){5, 0}));
+        ll_generator_back(some, 0, n - n / 3);
+        no_error(ll_generator_put(some, 1, wrong, 7)); /* the other goes on; this one stands */
+        no_error(ll_generator_run(some));
+        no_error(ll_generator_put(some, 0, wrong, 4)); /* and takes another way, and back */
+        no_error(ll_generator_run(some));
+        ll_generator_back(some, 0, n - n / 3);
+        read_to(some, x, n, b);
+        assert_memory_equal(a, b, sizeof a);
+        for (int i = 0; i < 64; i++) {
+            most = fmax(most, fabs((double)a[i] - (double)c[i]));
+            size = fmax(size, fabs((double)c[i]));
+        }
+    }
+    printf("4 bits: logits of %.2g, off by %.2g\n", size, most);
+    assert_true(most > 0 && most < 0.4 * size);
+    ll_generator_close(one);
+    ll_generator_close(some);
+    ll_generator_close(plain);
+    close_whole(w);
 }
 
 /* Guesses that are right, and others, read with what they follow: logits are those of the whole. */
@@ -445,6 +519,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logits),
         cmocka_unit_test(states),
+        cmocka_unit_test(four_bits),
         cmocka_unit_test(guesses),
         cmocka_unit_test(packing),
         cmocka_unit_test(drawing),

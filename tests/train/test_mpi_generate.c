@@ -39,6 +39,7 @@ static const trial trials[] = {
     {LLAMA, "tensor=%d", .guess = true},
     {GPT, "tensor=%d", .exact = true},
     {LLAMA, "tensor=%d", .bits = 8, .cache_bits = 8},
+    {LLAMA, "tensor=%d", .cache_bits = 4, .cut = 3},
     {LLAMA, "tensor=%d", .bits = 4},
     {LLAMA, "pipe=%d"},
     {LLAMA, "data=%d"},

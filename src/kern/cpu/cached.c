@@ -4,7 +4,7 @@
  * whatever is made beside it. */
 #include "base/num.h"
 #include "kern/attr.h"
-#include "kern/cache8.h"
+#include "kern/cache4.h"
 #include "kern/cpu/row.h"
 #include "kern/cpu/vec.h"
 
@@ -21,13 +21,13 @@ enum { AHEAD = 16 }; /* keys: a head's lie apart, where the machine itself does 
 
 static int64_t keys_of(const ll_kcall *c) /* that there is room for */
 {
-    return c->in[3].shape.d[1] + c->in[0].shape.d[1] + LL_LANES;
+    return c->in[4].shape.d[1] + c->in[0].shape.d[1] + LL_LANES;
 }
 
-/* Of a thread: scores [QUERIES][keys], and some keys. */
+/* Of a thread: scores [QUERIES][keys], some keys, a group's scales and zeros. */
 static int64_t floats_of(const ll_kcall *c)
 {
-    return keys_of(c) * QUERIES + KEYS * c->in[0].shape.d[4];
+    return keys_of(c) * QUERIES + (KEYS + 2) * c->in[0].shape.d[4];
 }
 
 size_t cached_attend_cpu_scratch(const ll_kcall *c)
@@ -41,28 +41,85 @@ typedef struct rows {
     const char *old; /* [at] of the cache, `step` bytes apart */
     const float *new;
     int64_t step, bytes; /* bytes: of one */
-    bool packed;         /* old ones are bytes (kern/cache8.h) */
+    int bits;            /* of old ones' numbers: 8, 4, or 0: floats */
+    ll_cache4_ring ring; /* of keys in 4 bits, else n is 0 */
 } rows;
 
 typedef struct head {
     const float *q; /* [n,d] */
     rows k, v;
-    float *room;              /* [KEYS,d]: some of these */
+    float *room;              /* [KEYS,d]: some of these; [2,d]: of the group of keys */
+    int64_t *group;           /* whose scales and zeros are there; -1: none's */
     int64_t n, d, row;        /* queries; row: floats between new keys */
     int64_t from, at, end;    /* keys [from, end), the first at of the cache */
     float *scores, *o, scale; /* scores [n,keys] */
     int64_t keys;
 } head;
 
+static void unpack8(const uint8_t *q, float scale, int64_t n, float *out)
+{
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) out[i] = scale * (float)(int8_t)q[i];
+}
+
+/* A row of 4 bits as the numbers 0 to 15. */
+static void unpack4(const uint8_t *q, int64_t d, float *out)
+{
+    int64_t half = ll_cache4_half(d);
+#pragma omp simd
+    for (int64_t i = 0; i < half; i++) out[i] = (float)(q[i] & 15);
+#pragma omp simd
+    for (int64_t i = 0; i < d - half; i++) out[half + i] = (float)(q[i] >> 4);
+}
+
+static void value4(const uint8_t *q, int64_t d, float *out)
+{
+    unpack4(q, d, out);
+    q += ll_cache4_half(d);
+    for (int64_t g = 0; g < d; g += LL_CACHE4_GROUP, q += LL_CACHE4_TAIL) {
+        float scale = ll_cache8_scale(q, 0), zero = ll_cache4_zero(q);
+        int64_t end = ll_min64(d, g + LL_CACHE4_GROUP);
+#pragma omp simd
+        for (int64_t i = g; i < end; i++) out[i] = scale * (out[i] + zero);
+    }
+}
+
+static void key4(const head *h, const ll_cache4_ring *r, int64_t j, float *out)
+{
+    float *scale = h->room + KEYS * h->d, *zero = scale + h->d;
+    int64_t half = ll_cache4_half(h->d);
+    if (j >= h->at - h->at % LL_CACHE4_GROUP) {
+        const uint8_t *pair = ll_cache4_pair(r, j);
+        float by = ll_cache8_scale(pair, half);
+        unpack8(pair, by, half, out);
+        unpack8(pair + r->step, by, h->d - half, out + half);
+        return;
+    }
+    if (*h->group != j / LL_CACHE4_GROUP)
+        for (int64_t i = 0; i < h->d; i++) {
+            const uint8_t *tail = r->first + ll_cache4_tail(r->step, h->d, j, i);
+            scale[i] = ll_cache8_scale(tail, 0);
+            zero[i] = ll_cache4_zero(tail);
+        }
+    *h->group = j / LL_CACHE4_GROUP;
+    unpack4(r->first + j * r->step, h->d, out);
+#pragma omp simd
+    for (int64_t i = 0; i < h->d; i++) out[i] = scale[i] * (out[i] + zero[i]);
+}
+
 /* Key or value j, in place k of the room where it is of bytes. */
 static const float *row_at(const head *h, const rows *r, int64_t j, int k)
 {
     if (j >= h->at) return r->new + (j - h->at) * h->row;
-    if (!r->packed) return (const float *)(r->old + j * r->step);
+    if (!r->bits) return (const float *)(r->old + j * r->step);
     const uint8_t *q = (const uint8_t *)(r->old + j * r->step);
-    float scale = ll_cache8_scale(q, h->d), *key = h->room + k * h->d;
-#pragma omp simd
-    for (int64_t i = 0; i < h->d; i++) key[i] = scale * (float)(int8_t)q[i];
+    float *key = h->room + k * h->d;
+    if (r->ring.n)
+        key4(h, &r->ring, j, key);
+    else if (r->bits == 4)
+        value4(q, h->d, key);
+    else
+        unpack8(q, ll_cache8_scale(q, h->d), h->d, key);
     return key;
 }
 
@@ -156,13 +213,18 @@ LL_INLINE void weigh(const head *h, int Q)
     for (; i < h->d; i += LL_LANES) weigh_some(h, i, ll_min64(LL_LANES, h->d - i), Q, 1);
 }
 
-static rows rows_of(const ll_tensor *old, const ll_tensor *new, int64_t at_old, int64_t at_new)
+/* Keys (0) or values (1) of head i of sequence b. */
+static rows rows_of(const ll_kcall *c, int which, int64_t b, int64_t i)
 {
-    int64_t n = old->shape.d[2], d = new->shape.d[3];
-    rows r = {.new = (const float *)new->data + at_new *d, .packed = old->dtype == LL_U8};
-    r.bytes = r.packed ? d + LL_CACHE8_TAIL : d * (int64_t)sizeof(float);
-    r.step = n * r.bytes;
-    r.old = (const char *)old->data + at_old * r.bytes;
+    const ll_cached_attr *a = (const ll_cached_attr *)c->attr;
+    const ll_tensor *old = &c->in[3 + which], *new = &c->in[1 + which];
+    const int64_t *s = old->shape.d, *x = new->shape.d;
+    rows r = {.new = (const float *)new->data + (b * x[1] * x[2] + i) * x[3], .bits = (int)a->bits};
+    r.bytes = s[3] * (int64_t)ll_dtype_bytes(old->dtype);
+    r.step = s[2] * r.bytes;
+    r.old = (const char *)old->data + (b * s[1] * s[2] + i) * r.bytes;
+    if (a->ring && !which)
+        r.ring = (ll_cache4_ring){(uint8_t *)r.old, r.step, s[1] - 2 * a->ring, a->ring, x[3]};
     return r;
 }
 
@@ -177,12 +239,13 @@ static void some_of_head(const ll_kcall *c, int64_t k, int64_t from, int64_t end
 {
     const ll_cached_attr *a = (const ll_cached_attr *)c->attr;
     const int64_t *s = c->in[0].shape.d, t = s[1], n = s[2], g = s[3], d = s[4], b = k / n;
-    const int64_t room = c->in[3].shape.d[1], i = k % n;
+    const int64_t room = c->in[4].shape.d[1], i = k % n;
+    int64_t group = -1;
     const int32_t at = ((const int32_t *)c->in[5].data)[b];
-    head h = {.n = end - from, .d = d, .row = n * d, .keys = keys_of(c)};
+    head h = {.n = end - from, .d = d, .row = n * d, .keys = keys_of(c), .group = &group};
     h.at = at < 0 ? 0 : ll_min64(at, room);
-    h.k = rows_of(&c->in[3], &c->in[1], b * room * n + i, b * t * n + i);
-    h.v = rows_of(&c->in[4], &c->in[2], b * room * n + i, b * t * n + i);
+    h.k = rows_of(c, 0, b, i);
+    h.v = rows_of(c, 1, b, i);
     h.scale = (float)a->scale;
     h.scores = (float *)c->scratch + omp_get_thread_num() * floats_of(c);
     h.room = h.scores + QUERIES * h.keys;

@@ -3,14 +3,15 @@
  * A block has one query. A warp takes keys with their values, AHEAD of them at once, a lane its
  * channels of each, and keeps what a softmax needs of what it has seen: the largest score, the sum
  * of weights, the values times theirs; in the end warps' are joined. Heads of more than 32 * WIDE
- * channels: a thread scores keys, then all weigh values, a channel each; scores are in scratch. */
-#include "kern/cache8.h"
+ * channels, and caches of 4 bits: a thread scores keys, then all weigh values, a channel each;
+ * scores are in scratch. */
+#include "kern/cache4.h"
 #include "kern/cuda/gpu.cuh"
 
 enum { THREADS = 128, WARPS = 16, AHEAD = 4, WIDE = 8 };
 
 typedef struct sizes {
-    int64_t t, n, g, d, kept, room, window;
+    int64_t t, n, g, d, kept, rows, room, window, bits, ring; /* rows: of keys */
     double scale;
 } sizes;
 
@@ -39,6 +40,28 @@ template <class T, class S> static __device__ S dot(const T *key, const S *query
     return sum * scale_of(key, n);
 }
 
+/* Of 4 bits. */
+static __device__ float number4(const uint8_t *row, int64_t d, int64_t i, const uint8_t *tail)
+{
+    int q = ll_cache4_number(row, ll_cache4_half(d), i);
+    return ll_cache8_scale(tail, 0) * ((float)q + ll_cache4_zero(tail));
+}
+static __device__ float value4(const uint8_t *row, int64_t d, int64_t i)
+{
+    return number4(row, d, i, row + ll_cache4_half(d) + i / LL_CACHE4_GROUP * LL_CACHE4_TAIL);
+}
+template <class S>
+static __device__ S dot4(const ll_cache4_ring *r, int64_t j, int64_t seen, const S *query)
+{
+    S sum = 0;
+    bool newest = j >= seen - seen % LL_CACHE4_GROUP;
+    for (int64_t i = 0; i < r->d; i++)
+        sum += query[i] * (S)(newest ? ll_cache4_newest(r, j, i)
+                                     : number4(r->first + j * r->step, r->d, i,
+                                               r->first + ll_cache4_tail(r->step, r->d, j, i)));
+    return sum;
+}
+
 /* A lane's channels of a row; returns what they are all times. */
 template <int N, class T, class S>
 static __device__ __forceinline__ S channels(const T *row, int64_t d, S out[N])
@@ -64,9 +87,9 @@ static __global__ void __launch_bounds__(32 * WARPS)
     int64_t row = blockIdx.x, head = row / s.g % s.n, i = row / s.g / s.n % s.t;
     int64_t b = row / s.g / s.n / s.t, seen = at[b] < 0 ? 0 : at[b] < s.room ? at[b] : s.room;
     int64_t end = seen + i + 1, from = s.window > 0 && end > s.window ? end - s.window : 0;
-    int64_t first = b * s.room * s.n + head, old = s.n * s.kept, young = s.n * s.d;
+    int64_t old = s.n * s.kept, young = s.n * s.d;
     k += (b * s.t * s.n + head) * s.d, v += (b * s.t * s.n + head) * s.d;
-    kc += first * s.kept, vc += first * s.kept;
+    kc += (b * s.rows * s.n + head) * s.kept, vc += (b * s.room * s.n + head) * s.kept;
     S query[N], made[N] = {}, top = -INFINITY, sum = 0;
     channels<N>(q + row * s.d, s.d, query);
     for (int64_t j = from + warp * AHEAD; j < end; j += WARPS * AHEAD) {
@@ -134,15 +157,17 @@ static __global__ void attend(sizes s, const T *q, const T *k, const T *v, const
     int64_t row = blockIdx.x, head = row / s.g % s.n, i = row / s.g / s.n % s.t;
     int64_t b = row / s.g / s.n / s.t, seen = at[b] < 0 ? 0 : at[b] < s.room ? at[b] : s.room;
     int64_t end = seen + i + 1, from = s.window > 0 && end > s.window ? end - s.window : 0;
-    int64_t first = b * s.room * s.n + head, old = s.n * s.kept, young = s.n * s.d;
+    int64_t old = s.n * s.kept, young = s.n * s.d;
     k += (b * s.t * s.n + head) * s.d, v += (b * s.t * s.n + head) * s.d;
-    kc += first * s.kept, vc += first * s.kept;
+    kc += (b * s.rows * s.n + head) * s.kept, vc += (b * s.room * s.n + head) * s.kept;
     S *mine = scores + row * (s.room + s.t), top = -INFINITY, sum = 0;
     for (int64_t d = threadIdx.x; d < s.d; d += THREADS) query[d] = to_float(q[row * s.d + d]);
     __syncthreads();
+    const ll_cache4_ring ring = {(uint8_t *)kc, old, s.rows - 2 * s.ring, s.ring, s.d};
     for (int64_t j = from + threadIdx.x; j < end; j += THREADS) {
-        mine[j] = (S)s.scale * (j < seen ? dot(kc + j * old, query, s.d)
-                                         : dot(k + (j - seen) * young, query, s.d));
+        mine[j] = (S)s.scale * (j >= seen     ? dot(k + (j - seen) * young, query, s.d)
+                                : s.bits == 4 ? dot4(&ring, j, seen, query)
+                                              : dot(kc + j * old, query, s.d));
         top = mine[j] > top ? mine[j] : top;
     }
     top = block_max(top);
@@ -154,7 +179,8 @@ static __global__ void attend(sizes s, const T *q, const T *k, const T *v, const
     for (int64_t d = threadIdx.x; d < s.d; d += THREADS) {
         S o = 0;
         for (int64_t j = from; j < seen; j++)
-            o += mine[j] * scale_of(vc + j * old, s.d) * number(vc[j * old + d]);
+            o += mine[j] * (s.bits == 4 ? (S)value4((const uint8_t *)(vc + j * old), s.d, d)
+                                        : scale_of(vc + j * old, s.d) * number(vc[j * old + d]));
         for (int64_t j = from > seen ? from : seen; j < end; j++)
             o += mine[j] * to_float(v[(j - seen) * young + d]);
         y[row * s.d + d] = from_float<T>::of(o / sum);
@@ -165,13 +191,22 @@ static sizes sizes_of(const ll_kcall *c)
 {
     const ll_cached_attr *a = (const ll_cached_attr *)c->attr;
     const int64_t *x = c->in[0].shape.d;
-    return sizes{x[1],      x[2],    x[3], x[4], c->in[3].shape.d[3], c->in[3].shape.d[1],
-                 a->window, a->scale};
+    return sizes{x[1],
+                 x[2],
+                 x[3],
+                 x[4],
+                 c->in[3].shape.d[3],
+                 c->in[3].shape.d[1],
+                 c->in[4].shape.d[1],
+                 a->window,
+                 a->bits,
+                 a->ring,
+                 a->scale};
 }
 
 static bool warps_fit(const ll_kcall *c)
 {
-    return c->in[0].shape.d[4] <= 32 * WIDE;
+    return c->in[0].shape.d[4] <= 32 * WIDE && ((const ll_cached_attr *)c->attr)->bits != 4;
 }
 
 static ll_err run_warps(const ll_kcall *c)
@@ -199,7 +234,7 @@ static ll_err run_warps(const ll_kcall *c)
 static size_t attend_scratch(const ll_kcall *c)
 {
     const int64_t *s = c->in[0].shape.d;
-    return (size_t)(s[0] * s[1] * s[2] * s[3] * (c->in[3].shape.d[1] + s[1])) * sizeof(double);
+    return (size_t)(s[0] * s[1] * s[2] * s[3] * (c->in[4].shape.d[1] + s[1])) * sizeof(double);
 }
 
 static ll_err run_attend(const ll_kcall *c)
@@ -248,8 +283,90 @@ static __global__ void write_bytes(const T *x, const int32_t *at, uint8_t *y, in
     }
 }
 
+/* The same to 4 bits, by groups of channels. */
+template <class T>
+static __global__ void write_values4(const T *x, const int32_t *at, uint8_t *y, int64_t n,
+                                     int64_t t, int64_t room, int64_t heads, int64_t d)
+{
+    int64_t half = ll_cache4_half(d), kept = ll_cache_row(4, d);
+    GRID_STRIDE(i, n)
+    {
+        int64_t b = i / heads / t, place = at[b] + i / heads % t;
+        if (at[b] < 0 || place >= room) continue;
+        uint8_t *row = y + ((b * room + place) * heads + i % heads) * kept, *tail = row + half;
+        for (int64_t g = 0; g < d; g += LL_CACHE4_GROUP, tail += LL_CACHE4_TAIL) {
+            int64_t end = g + LL_CACHE4_GROUP < d ? g + LL_CACHE4_GROUP : d;
+            float least = INFINITY, most = -INFINITY;
+            for (int64_t j = g; j < end; j++) {
+                least = fminf(least, (float)to_float(x[i * d + j]));
+                most = fmaxf(most, (float)to_float(x[i * d + j]));
+            }
+            ll_cache4_begin(tail, least, most);
+            for (int64_t j = g; j < end; j++)
+                ll_cache4_put(row, half, j, ll_cache4_round(tail, (float)to_float(x[i * d + j])));
+        }
+    }
+}
+
+/* Channel i of the group of keys from place `from` on, from the ring to 4 bits. */
+static __device__ void settle(const ll_cache4_ring *r, int64_t from, int64_t i)
+{
+    uint8_t *tail = r->first + ll_cache4_tail(r->step, r->d, from, i);
+    int64_t end = from + LL_CACHE4_GROUP;
+    float least = INFINITY, most = -INFINITY;
+    for (int64_t p = from; p < end; p++) {
+        least = fminf(least, ll_cache4_newest(r, p, i));
+        most = fmaxf(most, ll_cache4_newest(r, p, i));
+    }
+    ll_cache4_begin(tail, least, most);
+    for (int64_t p = from; p < end; p++)
+        ll_cache4_put(r->first + p * r->step, ll_cache4_half(r->d), i,
+                      ll_cache4_round(tail, ll_cache4_newest(r, p, i)));
+}
+
+/* A block has a head of a sequence: groups that wait, a thread the two channels of its bytes; then
+ * new keys, a thread one. */
+template <class T>
+static __global__ void write_keys4(const T *x, const int32_t *at, uint8_t *y, int64_t t,
+                                   int64_t rows, int64_t heads, int64_t d, int64_t ring)
+{
+    int64_t b = blockIdx.x / heads, h = blockIdx.x % heads, kept = ll_cache_row(4, d);
+    int64_t now = at[b], half = ll_cache4_half(d);
+    const ll_cache4_ring r = {y + (b * rows * heads + h) * kept, heads * kept, rows - 2 * ring,
+                              ring, d};
+    int64_t n = t < r.rows - now ? t : r.rows - now, from = 0;
+    if (now < 0 || n < 0) return;
+    if (now > ring) from = (now - ring) / LL_CACHE4_GROUP * LL_CACHE4_GROUP;
+    for (; from + LL_CACHE4_GROUP <= now; from += LL_CACHE4_GROUP) {
+        bool waits = true;
+        for (int64_t p = from; waits && p < from + LL_CACHE4_GROUP; p++)
+            waits = ll_cache4_place(&r, ll_cache4_pair(&r, p)) == p;
+        __syncthreads(); /* all have looked */
+        if (!waits) continue;
+        for (int64_t i = threadIdx.x; i < half; i += blockDim.x) {
+            settle(&r, from, i);
+            if (i + half < d) settle(&r, from, i + half);
+        }
+        __syncthreads();
+        if (threadIdx.x == 0)
+            ll_cache4_set_place(&r, ll_cache4_pair(&r, from + LL_CACHE4_GROUP - 1), -1);
+    }
+    __syncthreads();
+    for (int64_t i = threadIdx.x; i < n; i += blockDim.x) {
+        const T *key = x + ((b * t + i) * heads + h) * d;
+        uint8_t *pair = ll_cache4_pair(&r, now + i);
+        float top = 0;
+        for (int64_t j = 0; j < d; j++) top = fmaxf(top, fabsf((float)to_float(key[j])));
+        float scale = ll_cache8_begin(pair, half, top);
+        for (int64_t j = 0; j < d; j++)
+            *ll_cache4_byte(&r, pair, j) = ll_cache8_byte((float)to_float(key[j]), scale);
+        ll_cache4_set_place(&r, pair, now + i);
+    }
+}
+
 static ll_err run_write(const ll_kcall *c)
 {
+    const ll_cache_write_attr *a = (const ll_cache_write_attr *)c->attr;
     const int64_t *s = c->in[0].shape.d, *x = c->in[1].shape.d, n = ll_numel(&c->in[1].shape);
     if (c->out[0].data != c->in[0].data)
         CUDA_TRY(cudaMemcpyAsync(c->out[0].data, c->in[0].data,
@@ -257,7 +374,15 @@ static ll_err run_write(const ll_kcall *c)
                                  cudaMemcpyDeviceToDevice, stream_of(c)));
     return with_float(c->in[1].dtype, [&](auto v) -> ll_err {
         typedef decltype(v) T;
-        if (c->in[0].dtype == LL_U8)
+        if (n == 0) return LL_OK;
+        if (a->ring)
+            return launch(c, write_keys4<T>, (unsigned)(x[0] * x[2]), 64, c->in[1].data,
+                          c->in[2].data, c->out[0].data, x[1], s[1], x[2], x[3], a->ring);
+        if (a->bits == 4)
+            return launch_each(c, x[0] * x[1] * x[2], write_values4<T>, c->in[1].data,
+                               c->in[2].data, c->out[0].data, x[0] * x[1] * x[2], x[1], s[1], x[2],
+                               x[3]);
+        if (a->bits == 8)
             return launch_each(c, x[0] * x[1] * x[2], write_bytes<T>, c->in[1].data, c->in[2].data,
                                c->out[0].data, x[0] * x[1] * x[2], x[1], s[1], x[2], x[3]);
         return launch_each(c, n, write<T>, c->in[1].data, c->in[2].data, c->out[0].data, n, x[1],
