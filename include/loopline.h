@@ -511,6 +511,7 @@ struct ll_build {
      * goes on by `step` tokens at a time: x is i32 [batch,step]. */
     int64_t cache, step;
     int64_t longest; /* step of the longest of programs that share a cache; 0: this one's */
+    int64_t keep;    /* keys and values of so many tokens stay, those attended to; 0: of all */
     int cache_bits;  /* of a key's or value's number: 8 or 4; 0: as they are */
     bool all;        /* and logits of all of them are wanted, not of each one's last alone */
     bool source;     /* or what is declared reads sources, and ends with what ll_build_kept keeps */

@@ -27,8 +27,8 @@ static const ll_arg args[] = {
      "the 2 largest "
      "stay, "
      "sparse:0.5: of each tensor so large a part becomes zeros, both also with +int8; +kv8 or "
-     "+kv4: also keys and values of 8 or 4 bits; with commas between; one alone is held against "
-     "f32",
+     "+kv4: also keys and values of 8 or 4 bits; +keep:N: of N tokens alone, as generate --keep; "
+     "with commas between; one alone is held against f32",
      "f32,int8,int4,int8+kv8"},
     {"--calibrate", LL_ARG_COUNT, offsetof(opts, calibrate), "N",
      "windows of the training data that +gptq and +awq read (32)"},
@@ -102,12 +102,21 @@ static ll_err measure(ll_talk *t, const opts *o, const windows *w, form *f)
 typedef struct parts {
     char first[sizeof((form *)0)->name];
     const char *weights, *prune, *cache;
+    int64_t keep;
     bool gptq, awq;
 } parts;
 
-static bool is_cache(const char *plus)
+/* "+kv8", "+keep:64": of keys and values. */
+static bool read_cache(const char *plus, parts *p)
 {
-    return !strcmp(plus, "kv8") || !strcmp(plus, "kv4");
+    char *end = NULL;
+    if (!strcmp(p->cache, "f32") && (!strcmp(plus, "kv8") || !strcmp(plus, "kv4"))) {
+        p->cache = plus[2] == '8' ? "int8" : "int4";
+        return true;
+    }
+    if (p->keep || strncmp(plus, "keep:", 5) || plus[5] < '1' || plus[5] > '9') return false;
+    p->keep = strtoll(plus + 5, &end, 10);
+    return !*end && p->keep < 1000000000;
 }
 
 /* first NULL: what is pruned. */
@@ -131,22 +140,19 @@ static ll_err read_form(const char *name, parts *p)
                   !rule.of == !!share;
     if (prunes) p->prune = share ? share : p->first, p->weights = "f32";
     while ((plus = strtok_r(NULL, "+", &rest))) {
-        if (is_cache(plus) && !strcmp(p->cache, "f32")) {
-            p->cache = plus[2] == '8' ? "int8" : "int4";
-            continue;
-        }
+        if (read_cache(plus, p)) continue;
         p->gptq |= !strcmp(plus, "gptq");
         p->awq |= !strcmp(plus, "awq");
         if (prunes && !strcmp(plus, "int8")) p->weights = "int8";
-        CHECK(
-            !prunes || follows(plus, NULL), LL_E_ARG,
-            "--to %s: only +int8, and +kv8 or +kv4, can follow %s (in 4 bits zeros would not stay "
-            "zeros)",
-            name, p->first);
-        CHECK(
-            prunes || follows(plus, p->first), LL_E_ARG,
-            "--to %s: only +kv8 or +kv4 can follow, +gptq after int4, and +awq after int4 and int8",
-            name);
+        CHECK(!prunes || follows(plus, NULL), LL_E_ARG,
+              "--to %s: only +int8, and +kv8, +kv4 or +keep:N, can follow %s (in 4 bits zeros "
+              "would not stay "
+              "zeros)",
+              name, p->first);
+        CHECK(prunes || follows(plus, p->first), LL_E_ARG,
+              "--to %s: only +kv8, +kv4 or +keep:N can follow, +gptq after int4, and +awq after "
+              "int4 and int8",
+              name);
     }
     CHECK(
         prunes || !strcmp(p->first, "f32") || !strcmp(p->first, "int8") ||
@@ -154,7 +160,7 @@ static ll_err read_form(const char *name, parts *p)
         LL_E_ARG,
         "--to %s: f32, int8, int4, int8+awq, int4+awq, int4+gptq, int4+awq+gptq, N:M with 0 < N < "
         "M <= 64 (2:4) and sparse:SHARE with a share above 0 and below 1 (sparse:0.5) can be, "
-        "each with +kv8 or +kv4",
+        "each with +kv8, +kv4 or +keep:N",
         name);
     return LL_OK;
 }
@@ -166,13 +172,16 @@ static ll_err try_form(const opts *o, const windows *w, form *f)
     TRY(read_form(f->name, &p));
     how.weights = p.weights;
     how.cache = p.cache;
+    how.keep = p.keep;
     how.context = w->seq;
     how.top_p = how.repetition = 1;
     LL_TALK t = {0};
     TRY(ll_talk_begin(&how, &t));
     t.quiet = true;
     t.prune = p.prune;
-    t.guesses = strcmp(p.cache, "f32") ? 3 : 64; /* what is read at once is not from the cache */
+    t.guesses = p.keep                   ? 0
+                : strcmp(p.cache, "f32") ? 3
+                                         : 64; /* what is read at once is not from the cache */
     if (t.guesses > w->seq - 1) t.guesses = w->seq - 1;
     if (p.gptq || p.awq)
         t.calibrate = (ll_calibrate){

@@ -200,6 +200,8 @@ static ll_err run(const void *given)
           "--source is given %d times and --prompt %d times: want one source, or one for each",
           sources, n);
     CHECK(!sources || !o->draft, LL_E_ARG, "--source and --draft exclude each other");
+    CHECK(!o->draft || !o->talk.keep, LL_E_ARG,
+          "--keep and --draft exclude each other: what was given up for a wrong guess is gone");
     CHECK(o->draft || !o->guesses, LL_E_ARG, "--draft-tokens is of --draft RUN_FOLDER");
     CHECK(!o->profile || !o->draft, LL_E_ARG, "--profile and --draft exclude each other");
     TRY(ll_talk_begin(&o->talk, &t));

@@ -40,6 +40,8 @@ static ll_err find_bits(const ll_talk *t, int *weights, int *cache)
           "exact sums (--exact, or the run's own) and --cache %s exclude each other: use "
           "-s parallel.exact=false",
           c);
+    CHECK(!t->o->keep || (!*cache && !exact), LL_E_ARG,
+          "--keep is of --cache f32, without exact sums (-s parallel.exact=false)");
     CHECK(!*weights || !exact, LL_E_ARG,
           "exact sums (--exact, or the run's own) and --weights %s exclude each other: use "
           "-s parallel.exact=false",
@@ -134,6 +136,7 @@ ll_err ll_talk_open(ll_talk *t, int64_t batch, int64_t places)
                            .guesses = t->guesses,
                            .number = t->number,
                            .calibrate = t->calibrate,
+                           .keep = t->o->keep,
                            .places = t->o->context ? t->o->context : places,
                            .load = load,
                            .user = t};

@@ -8,7 +8,7 @@
 
 typedef struct ll_talk_opts {
     const char *folder, *checkpoint, *init, *mesh, *weights, *cache;
-    int64_t tokens, top_k, seed, context;
+    int64_t tokens, top_k, seed, context, keep;
     double temperature, top_p, min_p, repetition;
     bool exact, json;
     ll_words set, stop, source; /* source: of generate alone */
@@ -38,6 +38,9 @@ typedef struct ll_talk_opts {
          "tokens whose keys and values are kept (0: as many as wanted, up to model.seq; of chat "  \
          "and serve up to 2048)",                                                                  \
          "0"},                                                                                     \
+        {"--keep", LL_ARG_COUNT, offsetof(ll_talk_opts, keep), "N",                                \
+         "of each head, keys and values of N tokens alone stay: half of them the newest, half "    \
+         "those that were attended to most (all of --context)"},                                   \
         {"--weights", LL_OPT(ll_talk_opts, weights), "TYPE",                                       \
          "of products: f32, int8 or int4, in blocks of 32", "f32"},                                \
         {"--cache", LL_OPT(ll_talk_opts, cache), "TYPE",                                           \

@@ -315,6 +315,9 @@ typedef struct ll_cached_attr {
 typedef struct ll_cache_write_attr {
     int64_t bits, ring; /* ring: 0 of values */
 } ll_cache_write_attr;
+typedef struct ll_cache_keep_attr {
+    double scale; /* of attention */
+} ll_cache_keep_attr;
 enum { LL_CACHE8_TAIL = 2, LL_CACHE4_TAIL = 3, LL_CACHE4_GROUP = 32 };
 /* Elements of a cache's row of d numbers. */
 static inline LL_BOTH int64_t ll_cache_row(int64_t bits, int64_t d)

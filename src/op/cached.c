@@ -5,6 +5,10 @@
  *     New token i sees the at[b] places of the cache and new tokens up to itself.
  *   cache_write: cache, new [b,t,n,d], at [b] -> the cache with the new ones behind the old; what
  *     has no place is left out, so that sequences with at = s keep theirs. In place.
+ *   cache_keep: q, k; their cache of keys; kept [b,s,n,2]; at, count [b] -> kept, of which key is
+ *     in which place, with count of the new tokens (kern/keep.h), where there are fewer places than
+ *     tokens: attention then sees at or all s places of the cache, whichever are fewer.
+ *   cache_place: cache, new, kept, at -> the cache with new ones where kept has them. In place.
  * A cache is of their float type, e = d, or of bytes with a scale for each row, e = d + 2
  * (kern/cache8.h), or of 4 bits (kern/cache4.h), whose keys have more rows than there are places,
  * and are written before they are looked at. */
@@ -15,7 +19,7 @@
 #include <math.h>
 #include <stdio.h>
 
-LL_KERNELS(cached_attend, cache_write)
+LL_KERNELS(cached_attend, cache_write, cache_keep, cache_place)
 
 /* Of 4 bits: keys have a ring, in which what is read at once and a group have room. */
 static ll_err check_ring(const ll_infer *i, int64_t bits, int64_t ring)
@@ -106,6 +110,51 @@ static const ll_op cache_write = {
                "u8[2,162,2,6], f32[2,2,2,5], i32[2]<97 {bits=4, ring=33}"},
 };
 
+/* All but indices are f32. */
+static ll_err infer_kept(ll_infer *i)
+{
+    int floats = i->n_in == 6 ? 4 : 3;
+    for (int k = 0; k < i->n_in; k++) {
+        const ll_type *x = &i->in[k];
+        if (k >= floats)
+            TRY(ll_check_index(i, k));
+        else
+            CHECK(x->dtype == LL_F32, LL_E_ARG, "operand %d is %s, want f32", k,
+                  ll_dtype_name(x->dtype));
+        bool kept = k == floats - 1;
+        CHECK(!kept || (x->shape.n == 4 && x->shape.d[3] == 2), LL_E_SHAPE,
+              "operand %d: want a mass and a place for each entry", k);
+    }
+    return ll_infer_dims(i);
+}
+
+static const ll_op cache_keep = {
+    LL_REF_OP(cache_keep, ATTENTION, 6, 1, .scratch = cache_keep_cpu_scratch, .parts = true),
+    LL_ATTRS(ll_cache_keep_attr, scale),
+    .dims = "btngd, btnd, bsnd, bsnz, b, b -> bsnz",
+    .whole = "tgdsz",
+    .infer = infer_kept,
+    .no_grad = true,
+    .flop = 2,
+    .trials = {"f32[2,3,2,2,4], f32[2,3,2,4], f32[2,7,2,4], f32[2,7,2,2], i32[2]<9, i32[2]<4 "
+               "{scale=0.5}",
+               "f32[3,1,1,3,5], f32[3,1,1,5], f32[3,1,1,5], f32[3,1,1,2], i32[3]<5, i32[3]<2 "
+               "{scale=0.3}",
+               "f32[1,5,3,1,3], f32[1,5,3,3], f32[1,2,3,3], f32[1,2,3,2], i32[1]<2, i32[1]<6 "
+               "{scale=1}"},
+};
+
+static const ll_op cache_place = {
+    LL_PLAIN_OP(cache_place, COPY, 4, 1),
+    .dims = "bsnd, btnd, bsnz, b -> bsnd",
+    .whole = "stdz",
+    .infer = infer_kept,
+    .no_grad = true,
+    .in_place = 1,
+    .trials = {"f32[2,5,2,3], f32[2,2,2,3], f32[2,5,2,2], i32[2]<2",
+               "f32[1,4,1,1], f32[1,1,1,1], f32[1,4,1,2], i32[1]<1"},
+};
+
 /* ---- what models are made with ---- */
 
 ll_val ll_build_each(const ll_build *b, const char *name)
@@ -153,6 +202,37 @@ static ll_val window_mask(ll_graph *g, int64_t t, int64_t window)
     return ll_scale(g, ll_less(g, far, ll_sub(g, query, key)), -1e30);
 }
 
+/* Of fewer entries than tokens: those that are attended to. */
+static ll_val kept_few(const ll_build *b, const char *name, ll_val q, ll_val k, ll_val v,
+                       int64_t window)
+{
+    ll_graph *g = b->g;
+    ll_shape s = ll_graph_shape(g, k);
+    ll_val at = ll_build_each(b, "at"), keep[3], new[2] = {k, v};
+    ll_cached_attr a = {1 / sqrt((double)s.d[3]), 0, 0, 0};
+    if (window > 0 && window < b->cache) {
+        ll_graph_reject(g, "keep %lld: a model with a window (%lld) forgets by itself",
+                        (long long)b->keep, (long long)window);
+        return (ll_val){0};
+    }
+    s.d[1] = b->keep;
+    for (int i = 0; i < 3; i++) {
+        const char *full = ll_scoped(g, ll_arena_printf(g->arena, "%s.%s" LL_CACHE, name,
+                                                        i == 0   ? "k"
+                                                        : i == 1 ? "v"
+                                                                 : "kept"));
+        if (i == 2) s.d[3] = 2;
+        keep[i] = ll_input(g, full, LL_STATE, (ll_type){LL_F32, s}, (ll_init){LL_ZEROS, 0});
+    }
+    ll_val y = LL_EMIT(g, &cached_attend, &a, q, k, v, keep[0], keep[1], at);
+    ll_val next = LL_EMIT(g, &cache_keep, &(ll_cache_keep_attr){a.scale}, q, k, keep[0], keep[2],
+                          at, ll_build_each(b, "count"));
+    for (int i = 0; i < 2; i++)
+        ll_graph_update(g, keep[i], LL_EMIT(g, &cache_place, NULL, keep[i], new[i], next, at));
+    ll_graph_update(g, keep[2], next);
+    return y;
+}
+
 static ll_val cached(const ll_build *b, const char *name, ll_val q, ll_val k, ll_val v,
                      int64_t window)
 {
@@ -181,6 +261,7 @@ ll_val ll_self_attend(const ll_build *b, const char *name, ll_val q, ll_val k, l
 {
     ll_graph *g = b->g;
     if (!q.id || !k.id || !v.id) return (ll_val){0};
+    if (b->cache && b->keep && b->keep < b->cache) return kept_few(b, name, q, k, v, window);
     if (b->cache) return cached(b, name, q, k, v, window);
     int64_t t = ll_graph_shape(g, q).d[1];
     ll_attend_opts o = {.causal = LL_CAUSAL};
@@ -188,4 +269,5 @@ ll_val ll_self_attend(const ll_build *b, const char *name, ll_val q, ll_val k, l
     return ll_attend(g, q, k, v, &o);
 }
 
-const ll_op *const ll_ops_cached[] = {&cached_attend, &cache_write, NULL};
+const ll_op *const ll_ops_cached[] = {&cached_attend, &cache_write, &cache_keep, &cache_place,
+                                      NULL};

@@ -32,14 +32,15 @@ struct ll_generator {
     ll_session *s[PROGRAMS];
     int64_t batch, places, step[PROGRAMS], vocab;
     int64_t group;            /* of places whose keys are rounded together */
+    int64_t keep;             /* entries that stay; 0: of all places */
     int32_t *source, *unread; /* [batch,step]; [batch]: that of a sequence was not read yet */
     int32_t pad;
     ll_comm *comm; /* of a mesh; NULL: alone */
     int32_t number;
-    bool recurs;            /* what it keeps of a sequence cannot go back (LL_STATE_CACHE) */
-    int32_t *at, *last, *x; /* one behind the other, as ranks are told of them */
-    int64_t *fresh;         /* of each, how many tokens a run reads */
-    float *logits, *made;   /* [batch, vocab]; of one run, of guesses [batch, step, vocab] */
+    bool recurs; /* what it keeps of a sequence cannot go back (LL_STATE_CACHE) */
+    int32_t *at, *last, *count, *x; /* one behind the other, as ranks are told of them */
+    int64_t *fresh;                 /* of each, how many tokens a run reads */
+    float *logits, *made; /* [batch, vocab]; of one run, of guesses [batch, step, vocab] */
     ll_draw_room room;
     sequence *of;
     ll_arena *arena;
@@ -82,6 +83,7 @@ static ll_err open_one(ll_generator *g, const ll_run *r, const ll_generator_opts
                   .cache = g->places,
                   .step = g->step[k],
                   .longest = ll_max64(g->step[1], g->step[2]),
+                  .keep = g->keep,
                   .cache_bits = o->cache_bits,
                   .source = k == SOURCE,
                   .all = k == GUESSES};
@@ -215,6 +217,11 @@ ll_err ll_generator_open(const ll_run *r, const ll_generator_opts *o, ll_generat
     CHECK(o->cache_bits == 0 || o->cache_bits == 4 || o->cache_bits == 8, LL_E_ARG,
           "keys and values of %d bits: 8 and 4 can be", o->cache_bits);
     g->group = o->cache_bits == 4 ? LL_CACHE4_GROUP : 1;
+    g->keep = o->keep < g->places ? o->keep : 0;
+    CHECK(!g->keep || (!o->cache_bits && !o->guesses && !o->session.exact), LL_E_ARG,
+          "keeping %lld of %lld keys and values, those attended to: of f32, without guesses "
+          "(drafts) and exact sums",
+          (long long)g->keep, (long long)g->places);
     g->step[0] = 1;
     g->step[1] = o->chunk ? o->chunk : CHUNK;
     if (g->step[1] > g->places) g->step[1] = g->places;
@@ -232,9 +239,10 @@ ll_err ll_generator_open(const ll_run *r, const ll_generator_opts *o, ll_generat
     for (int k = 0; k < PROGRAMS; k++) most = g->step[k] > most ? g->step[k] : most;
     g->source = LL_NEW_ARRAY(a, int32_t, g->batch * g->step[SOURCE] + 1);
     g->unread = LL_NEW_ARRAY(a, int32_t, g->batch);
-    g->at = LL_NEW_ARRAY(a, int32_t, g->batch * (most + 2));
+    g->at = LL_NEW_ARRAY(a, int32_t, g->batch * (most + 3));
     g->last = g->at + g->batch;
-    g->x = g->last + g->batch;
+    g->count = g->last + g->batch;
+    g->x = g->count + g->batch;
     g->fresh = LL_NEW_ARRAY(a, int64_t, g->batch);
     g->logits = LL_NEW_ARRAY(a, float, n);
     g->made = LL_NEW_ARRAY(a, float, n *(g->step[2] ? g->step[2] : 1));
@@ -335,6 +343,7 @@ void ll_generator_back(ll_generator *g, int64_t sequence_of, int64_t n)
     if (s->fed <= n - s->start) return;
     s->fed = n - s->start;
     s->fed -= s->fed % g->group; /* what was rounded with what is no more is read again */
+    if (g->keep) s->fed = 0;     /* and what was given up for it */
 }
 
 ll_err ll_generator_source(ll_generator *g, int64_t sequence_of, const int32_t *tokens, int64_t n)
@@ -370,17 +379,19 @@ static int64_t left_of(const sequence *s)
 }
 
 /* Row i of a run of k: returns how many of its tokens are new. One that has none repeats its last:
- * what is written is what is there, and a state is told that it is not new. */
+ * what is written is what is there, and a state, or where few entries stay, is told that none is
+ * new. */
 static int64_t set_row(ll_generator *g, int64_t i, int k)
 {
     sequence *s = &g->of[i];
     int64_t step = g->step[k], left = left_of(s), n = left < step ? left : step;
-    int64_t from = n ? s->fed : s->fed - 1, used = n ? n : 1;
+    int64_t from = n || g->keep ? s->fed : s->fed - 1, used = n || g->keep ? n : 1;
     int32_t *x = g->x + i * step;
     for (int64_t j = 0; j < step; j++)
         x[j] = from >= 0 && j < used ? s->tokens[s->start + from + j] : 0;
     g->at[i] = (int32_t)(from < 0 ? 0 : from);
-    g->last[i] = (int32_t)(g->recurs ? n - 1 : used - 1);
+    g->last[i] = (int32_t)(g->recurs ? n - 1 : used ? used - 1 : 0);
+    g->count[i] = (int32_t)n;
     return n;
 }
 
@@ -392,6 +403,7 @@ static ll_err run_program(ll_generator *g, int k)
     TRY(ll_session_set(s, k == SOURCE ? "source" : "x", 0, g->x, ints * (size_t)g->step[k]));
     TRY(ll_session_set(s, k == SOURCE ? "fresh" : "at", 0, g->at, ints));
     if (k < 2 || (k == GUESSES && g->recurs)) TRY(ll_session_set(s, "last", 0, g->last, ints));
+    if (k < 2 && g->keep) TRY(ll_session_set(s, "count", 0, g->count, ints));
     TRY(ll_session_run(s, 0));
     if (k == SOURCE) return LL_OK;
     int64_t rows = k < 2 ? g->batch : g->batch * g->step[k];
@@ -407,7 +419,7 @@ static ll_err tell(const ll_generator *g, int32_t number, int32_t k)
 
 static ll_err share_rows(ll_generator *g, int k)
 {
-    int64_t n = g->batch * (g->step[k] + 2);
+    int64_t n = g->batch * (g->step[k] + 3);
     return g->comm ? ll_comm_broadcast(g->comm, g->at, n, LL_I32, 0, NULL) : LL_OK;
 }
 
@@ -581,7 +593,7 @@ ll_err ll_generator_score(ll_generator *g, const int32_t *tokens, int64_t n, dou
     TRY(ll_generator_put(g, 0, tokens, 1));
     for (int64_t i = 1; i < n;) {
         count[0] = (int)(n - 1 - i < g->step[2] - 1 ? n - 1 - i : g->step[2] - 1);
-        TRY(ll_generator_guess(g, tokens + i, 0, count));
+        TRY(g->step[2] ? ll_generator_guess(g, tokens + i, 0, count) : ll_generator_run(g));
         for (bool more = true; more; i++) {
             *sum += surprise(ll_generator_logits(g, 0), g->vocab, tokens[i]);
             TRY(ll_generator_put(g, 0, &tokens[i], 1));

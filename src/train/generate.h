@@ -14,6 +14,7 @@ typedef struct ll_generator_opts {
     int64_t places;  /* tokens of each that are kept; 0: the model's seq */
     int64_t chunk;   /* 0: 64 */
     int64_t guesses; /* at most, of each; 0: none (ll_generator_guess) */
+    int64_t keep;    /* entries of each head that stay (kern/keep.h); 0: all places' */
     int cache_bits;  /* of numbers in keys and values: 8 or 4 (kern/cache4.h), or 0: as they are */
     int bits;        /* of weights in products: 8, 4, or 0: as they are (pass/packed.h) */
     ll_calibrate calibrate; /* how weights of fewer bits are chosen; its bits are these */
@@ -59,7 +60,8 @@ bool ll_generator_ready(const ll_generator *g, int64_t sequence); /* all of it w
 ll_err ll_generator_guess(ll_generator *g, const int32_t *guesses, int64_t stride, const int *n);
 bool ll_generator_accept(ll_generator *g, int64_t sequence);
 /* Sequence 0 becomes these tokens, one more than places at most, and to *sum is added minus the
- * logarithm of what each but the first has after those before it; by guesses. */
+ * logarithm of what each but the first has after those before it; by guesses, or one by one where
+ * there are none. */
 ll_err ll_generator_score(ll_generator *g, const int32_t *tokens, int64_t n, double *sum);
 /* Takes back all tokens behind the first n. */
 void ll_generator_back(ll_generator *g, int64_t sequence, int64_t n);

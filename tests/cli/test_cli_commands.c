@@ -155,6 +155,27 @@ static void generate_from_a_source(void **state)
     refuses(f, 1, "generate q -p a --source a --draft q", "exclude each other");
 }
 
+/* Keys and values of fewer tokens than there are; of model g, whose perplexity is `exact`. */
+static void keeps_few(void **state, double exact)
+{
+    json_t *c =
+        prints_json(*state, "compress g --to f32,f32+keep:12,f32+keep:6,int8+keep:3 --samples 7 "
+                            "--json");
+    for (size_t i = 1; i < 4; i++) { /* keep:12: all */
+        const json_t *x = json_array_get(json_object_get(c, "forms"), i);
+        static const double rows[] = {12, 12, 6, 3};
+        double off = fabs(json_num(x, "perplexity") / exact - 1), full = 2 * 32 * sizeof(float);
+        double more = i > 1 ? 2 * 2 * sizeof(float) : 0; /* masses and places, of 2 heads */
+        assert_true(json_num(x, "cache_bytes_per_token") == floor(rows[i] * (full + more) / 12));
+        assert_true(i == 1 ? off < 1e-5 : off > 0 && off < 1);
+    }
+    json_decref(c);
+    refuses(*state, 1, "compress g --to f32+keep:0", "+keep:N can follow");
+    refuses(*state, 1, "compress g --to f32+kv8+keep:4", "--keep is of --cache f32");
+    refuses(*state, 1, "generate g --keep 4 --draft g", "--keep and --draft exclude each other");
+    refuses(*state, 1, "generate g --keep 4 --exact", "--keep is of --cache f32, without exact");
+}
+
 /* The first form is the model as eval measures it; others are smaller, and not the same. */
 static void compresses(void **state)
 {
@@ -211,14 +232,15 @@ static void compresses(void **state)
     assert_string_equal(json_string_value(json_object_get(json_array_get(both, 0), "form")), "f32");
     assert_true(json_num(json_array_get(both, 1), "change") != 0);
     json_decref(c);
+    keeps_few(state, exact);
     refuses(*state, 1, "compress g --to int3", "f32, int8, int4, int8+awq, int4+awq, int4+gptq");
     refuses(*state, 1, "compress g --to 4:2", "N:M with 0 < N < M");
     refuses(*state, 1, "compress g --to sparse:none", "sparse:SHARE");
     refuses(*state, 1, "compress g --to 2:4+int4", "in 4 bits zeros would not stay zeros");
-    refuses(*state, 1, "compress g --to int8+x", "only +kv8 or +kv4");
+    refuses(*state, 1, "compress g --to int8+x", "only +kv8, +kv4 or +keep:N");
     refuses(*state, 1, "compress g --to int8+gptq", "+gptq after int4");
     refuses(*state, 1, "compress g --to f32+awq", "+awq after int4 and int8");
-    refuses(*state, 1, "compress g --to 2:4+awq", "only +int8, and +kv8 or +kv4");
+    refuses(*state, 1, "compress g --to 2:4+awq", "only +int8, and +kv8, +kv4 or +keep:N");
     refuses(*state, 1, "compress g --to=", "--to is empty");
     refuses(*state, 1, "compress g --to int4 --calibrate 9",
             "--calibrate is of forms with +gptq or +awq");

@@ -1,11 +1,12 @@
-/* Caches of 4 bits: what is read from them is what they hold, as numbers; it is near what was
+/* Caches of fewer entries than tokens, against a list of all tokens of which some are crossed out;
+ * caches of 4 bits: what is read from them is what they hold, as numbers; it is near what was
  * written; and it does not matter how many tokens were written at once, whether some of them were
  * none, or whether a sequence went back. */
 #include "kern/cache4.h"
 #include "tensors.h"
 
-ll_kernel cached_attend_cpu, cached_attend_ref, cache_write_ref;
-ll_scratch cached_attend_cpu_scratch;
+ll_kernel cached_attend_cpu, cached_attend_ref, cache_write_ref, cache_keep_cpu, cache_place_ref;
+ll_scratch cached_attend_cpu_scratch, cache_keep_cpu_scratch;
 
 enum { PLACES = 101, HEADS = 2, G = 3, RING = 48, MOST = 17, ROWS = 128 + 2 * RING };
 
@@ -183,9 +184,102 @@ static void odd_numbers(void **)
     }
 }
 
+/* ---- those that are attended to ---- */
+
+enum { TOKENS = 61, D = 5, STEP = 4 };
+
+/* A head: all tokens, of which some are gone. */
+typedef struct all_tokens {
+    double k[TOKENS][D], v[TOKENS][D], mass[TOKENS];
+    bool gone[TOKENS];
+} all_tokens;
+
+/* What a query at place p sees, of what was there at `at` and tokens behind it. */
+static void look(all_tokens *a, const float *q, int p, double out[D])
+{
+    double w[TOKENS], sum = 0;
+    for (int c = 0; c < D; c++) out[c] = 0;
+    for (int j = 0; j <= p; j++) {
+        double dot = 0;
+        for (int c = 0; c < D; c++) dot += (double)q[c] * a->k[j][c];
+        sum += w[j] = a->gone[j] ? 0 : exp(0.4 * dot);
+    }
+    for (int j = 0; j <= p; j++) {
+        a->mass[j] += w[j] / sum;
+        for (int c = 0; c < D; c++) out[c] += w[j] / sum * a->v[j][c];
+    }
+}
+
+static void cross_out(all_tokens *a, int n, int rows)
+{
+    int there = 0;
+    for (int j = 0; j < n; j++) there += !a->gone[j];
+    for (; there > rows; there--) {
+        int least = -1;
+        for (int j = 0; j < n - (rows - rows / 2); j++)
+            if (!a->gone[j] && (least < 0 || a->mass[j] < a->mass[least])) least = j;
+        a->gone[least] = true;
+    }
+}
+
+/* Tokens in steps of up to `step`, as many rows as entries stay; some runs have no new ones. */
+static void check_kept(int rows, int step)
+{
+    all_tokens *head = (all_tokens *)calloc(HEADS, sizeof *head);
+    ll_tensor cache[2], kept = new_tensor(LL_F32, LL_SHAPE(1, rows, HEADS, 2));
+    for (int i = 0; i < 2; i++) cache[i] = new_tensor(LL_F32, LL_SHAPE(1, rows, HEADS, D));
+    double most = 0;
+    for (int at = 0, turn = 0; at + step <= TOKENS; turn++) {
+        int32_t from = at, n = turn % 5 == 3 ? 0 : 1 + turn % step;
+        ll_tensor q = new_random(LL_F32, LL_SHAPE(1, step, HEADS, G, D), 40 + (uint64_t)turn);
+        ll_tensor k = new_random(LL_F32, LL_SHAPE(1, step, HEADS, D), 140 + (uint64_t)turn);
+        ll_tensor v = new_random(LL_F32, LL_SHAPE(1, step, HEADS, D), 240 + (uint64_t)turn);
+        ll_tensor y = new_tensor(LL_F32, q.shape), next = new_tensor(LL_F32, kept.shape);
+        ll_tensor first = {&from, LL_I32, LL_SHAPE(1)}, count = {&n, LL_I32, LL_SHAPE(1)};
+        call(cached_attend_cpu, cached_attend_cpu_scratch, &(ll_cached_attr){0.4, 0, 0, 0}, 6,
+             (ll_tensor[]){q, k, v, cache[0], cache[1], first}, 1, &y, 2);
+        call(cache_keep_cpu, cache_keep_cpu_scratch, &(ll_cache_keep_attr){0.4}, 6,
+             (ll_tensor[]){q, k, cache[0], kept, first, count}, 1, &next, 2);
+        for (int i = 0; i < 2; i++)
+            call(cache_place_ref, NULL, NULL, 4, (ll_tensor[]){cache[i], i ? v : k, next, first}, 1,
+                 &cache[i], 1);
+        memcpy(kept.data, next.data, bytes_of(&kept));
+        for (int h = 0; h < HEADS; h++) {
+            for (int i = 0; i < n * D; i++) {
+                int64_t j = (i / D * HEADS + h) * D + i % D;
+                head[h].k[at + i / D][i % D] = (double)((float *)k.data)[j];
+                head[h].v[at + i / D][i % D] = (double)((float *)v.data)[j];
+            }
+            for (int i = 0; i < n * G; i++) {
+                double want[D];
+                int64_t j = ((i / G * HEADS + h) * G + i % G) * D;
+                look(&head[h], (float *)q.data + j, at + i / G, want);
+                for (int c = 0; c < D; c++)
+                    most = fmax(most, fabs(want[c] - (double)((float *)y.data)[j + c]));
+            }
+            cross_out(&head[h], at + n, rows);
+        }
+        at += n;
+        free_tensor(&q), free_tensor(&k), free_tensor(&v), free_tensor(&y), free_tensor(&next);
+    }
+    printf("%d entries, %d at once: off by %.2g\n", rows, step, most);
+    assert_true(most < 1e-5);
+    for (int i = 0; i < 2; i++) free_tensor(&cache[i]);
+    free_tensor(&kept);
+    free(head);
+}
+
+static void kept_entries(void **)
+{
+    static const int rows[] = {1, 2, 3, 7, 32, 64};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (int step = 1; step <= STEP; step += 3) check_kept(rows[i], step);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(as_floats), cmocka_unit_test(any_steps),
-                                       cmocka_unit_test(odd_numbers)};
+                                       cmocka_unit_test(odd_numbers),
+                                       cmocka_unit_test(kept_entries)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

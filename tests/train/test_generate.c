@@ -235,13 +235,14 @@ static void states(void **)
 static const char longer[] = "model: {name: llama, layers: 2, width: 64, heads: 4, kv_heads: 2, "
                              "hidden: 96, seq: 150, vocab: 64}\ntrain: {threads: 1}\n";
 
-static ll_generator *open_longer(whole *w, int bits, int64_t chunk, int64_t guesses)
+static ll_generator *open_longer(whole *w, int bits, int64_t chunk, int64_t guesses, int64_t keep)
 {
     ll_generator *g;
     ll_generator_opts o = {.batch = 2,
                            .chunk = chunk,
                            .guesses = guesses,
                            .cache_bits = bits,
+                           .keep = keep,
                            .load = copy_from,
                            .user = w->s,
                            .session.threads = 2};
@@ -265,8 +266,8 @@ static void read_to(ll_generator *g, const int32_t *x, int64_t n, float out[64])
 static void four_bits(void **)
 {
     whole *w = open_whole(longer);
-    ll_generator *one = open_longer(w, 4, 1, 0), *some = open_longer(w, 4, 1, 5);
-    ll_generator *plain = open_longer(w, 0, 1, 0);
+    ll_generator *one = open_longer(w, 4, 1, 0, 0), *some = open_longer(w, 4, 1, 5, 0);
+    ll_generator *plain = open_longer(w, 0, 1, 0, 0);
     int32_t x[150];
     float a[64], b[64], c[64];
     double most = 0, size = 0;
@@ -299,6 +300,55 @@ static void four_bits(void **)
     ll_generator_close(one);
     ll_generator_close(some);
     ll_generator_close(plain);
+    close_whole(w);
+}
+
+/* Fewer entries than tokens: up to so many tokens, and with as many entries as places, logits have
+ * the bits of those without; a sequence that begins anew, goes back or stands while another goes on
+ * is as if it had been alone. */
+static void few_entries(void **)
+{
+    whole *w = open_whole(longer);
+    ll_generator *plain = open_longer(w, 0, 6, 0, 0), *all = open_longer(w, 0, 6, 0, 150);
+    ll_generator *few = open_longer(w, 0, 6, 0, 67), *again = open_longer(w, 0, 6, 0, 67);
+    int32_t x[150];
+    float a[64], b[64];
+    for (int i = 0; i < 150; i++) x[i] = (i * 29 + i * i) % 64;
+    size_t bytes = ll_generator_cache_bytes(plain), row = 2 * 2 * 2 * 16 * sizeof(float);
+    assert_int_equal(ll_generator_cache_bytes(all), bytes);
+    assert_int_equal(bytes,
+                     2 * 150 * row); /* sequences, of 2 layers of keys and values of 2 heads */
+    assert_int_equal(ll_generator_cache_bytes(few), 2 * 67 * (row + 2 * 2 * 2 * sizeof(float)));
+    no_error(ll_generator_put(again, 0, x + 9, 99)); /* something else was there */
+    no_error(ll_generator_run(again));
+    ll_generator_clear(again, 0);
+    static const int places[] = {1, 7, 30, 67, 68, 80, 140, 150};
+    for (size_t k = 0; k < sizeof places / sizeof *places; k++) {
+        read_to(plain, x, places[k], a);
+        read_to(all, x, places[k], b);
+        assert_memory_equal(a, b, sizeof a);
+        read_to(few, x, places[k], b);
+        assert_true(!memcmp(a, b, sizeof a) == (places[k] <= 68)); /* the last sees all before it */
+        no_error(ll_generator_put(again, 1, x, 11)); /* the other goes on, this one stands */
+        no_error(ll_generator_run(again));
+        read_to(again, x, places[k], a);
+        assert_memory_equal(a, b, sizeof a);
+    }
+    ll_generator_close(again);
+    again = open_longer(w, 0, 6, 0, 67);
+    read_to(again, x, 131, a);
+    ll_generator_back(few, 0, 120);
+    read_to(few, x, 131, b);
+    assert_memory_equal(a, b, sizeof a);
+    ll_generator_opts o = {.keep = 9, .guesses = 2, .load = copy_from, .user = w->s};
+    ll_generator *none;
+    assert_int_equal(ll_generator_open(w->r, &o, &none), LL_E_ARG);
+    o = (ll_generator_opts){.keep = 9, .cache_bits = 8, .load = copy_from, .user = w->s};
+    assert_int_equal(ll_generator_open(w->r, &o, &none), LL_E_ARG);
+    ll_generator_close(plain);
+    ll_generator_close(all);
+    ll_generator_close(few);
+    ll_generator_close(again);
     close_whole(w);
 }
 
@@ -520,6 +570,7 @@ int main(void)
         cmocka_unit_test(logits),
         cmocka_unit_test(states),
         cmocka_unit_test(four_bits),
+        cmocka_unit_test(few_entries),
         cmocka_unit_test(guesses),
         cmocka_unit_test(packing),
         cmocka_unit_test(drawing),

@@ -22,7 +22,7 @@ static ll_comm *comm;
 
 typedef struct trial {
     const char *model, *mesh; /* mesh: axis with %d ranks */
-    int bits, cache_bits;
+    int bits, cache_bits, keep;
     bool exact, guess;
     int cut; /* heads of keys that are divided; 0: caches are something else's matter */
 } trial;
@@ -40,6 +40,9 @@ static const trial trials[] = {
     {GPT, "tensor=%d", .exact = true},
     {LLAMA, "tensor=%d", .bits = 8, .cache_bits = 8},
     {LLAMA, "tensor=%d", .cache_bits = 4, .cut = 3},
+    {LLAMA, "tensor=%d", .keep = 11, .cut = 3},
+    {GPT, "pipe=%d", .keep = 11},
+    {GPT, "data=%d", .keep = 11},
     {LLAMA, "tensor=%d", .bits = 4},
     {LLAMA, "pipe=%d"},
     {LLAMA, "data=%d"},
@@ -84,6 +87,7 @@ static ll_generator *open_one(const trial *t, const ll_run *r, ll_session *weigh
                            .chunk = 6,
                            .bits = t->bits,
                            .cache_bits = t->cache_bits,
+                           .keep = t->keep,
                            .guesses = t->guess ? 2 : 0,
                            .load = copy_from,
                            .user = weights,

@@ -54,7 +54,9 @@ ll_err cached_attend_ref(const ll_kcall *c)
     const int64_t *s = c->in[0].shape.d, width = s[4]; /* [b,t,n,g,d] */
     for (int64_t row = 0; row < s[0] * s[1] * s[2] * s[3]; row++) {
         int64_t n = row / s[3] % s[2], i = row / s[3] / s[2] % s[1], b = row / s[3] / s[2] / s[1];
-        int64_t at = (int64_t)ll_at(&c->in[5], b), end = at + i + 1, from = end - a->window;
+        int64_t at = (int64_t)ll_at(&c->in[5], b), room = c->in[4].shape.d[1];
+        if (at > room) at = room;
+        int64_t end = at + i + 1, from = end - a->window;
         if (a->window <= 0 || from < 0) from = 0;
         double top = -INFINITY, sum = 0;
         for (int pass = 0; pass < 2; pass++) {
