@@ -79,7 +79,7 @@ static ll_err measure(ll_talk *t, const opts *o, const windows *w, form *f)
 {
     double begin = ll_now(), sum = 0;
     for (int64_t i = 0; i < w->n; i++)
-        TRY(ll_generator_score(t->g, w->x + i * (w->seq + 1), w->seq + 1, &sum));
+        TRY(ll_generator_score(t->g, w->x + i * (w->seq + 1), 1, w->seq + 1, &sum));
     f->read = (double)(w->n * w->seq) / (ll_now() - begin);
     f->loss = sum / (double)(w->n * w->seq);
     int64_t first = w->seq < 16 ? w->seq / 2 : 16, n = o->draws;

@@ -2,6 +2,7 @@
 #include "cli/common.h"
 
 #include "base/file.h"
+#include "cli/choices.h"
 #include "train/classes.h"
 
 #include <math.h>
@@ -9,7 +10,7 @@
 #include <string.h>
 
 typedef struct opts {
-    const char *folder, *checkpoint, *init, *confusion;
+    const char *folder, *checkpoint, *init, *confusion, *choices;
     ll_words set;
     int64_t samples, top;
     bool json, classes;
@@ -19,11 +20,15 @@ static const ll_arg args[] = {
     {"RUN_FOLDER", LL_OPT(opts, folder), NULL, "where loopline train put the run"},
     LL_CHECKPOINT_ARGS(opts),
     {"--samples", LL_OPT(opts, samples), "N",
-     "the first N validation samples (0: all); as -s train.eval_samples"},
+     "the first N validation samples, or questions (0: all); as -s train.eval_samples"},
     {"--classes", LL_OPT(opts, classes), NULL,
      "precision, recall and F1 of each class, and which are taken for which"},
     {"--confusion", LL_OPT(opts, confusion), "FILE.svg",
      "which classes are taken for which, as a picture"},
+    {"--choices", LL_OPT(opts, choices), "FILE.jsonl",
+     "of a model of tokens: not the validation data, but questions: lines of {\"question\": "
+     "\"...\", "
+     "\"choices\": [\"...\", \"...\"], \"answer\": 0}, answered by what is likeliest"},
     {"--top|-k", LL_ARG_COUNT, offsetof(opts, top), "K",
      "how often the label is among the K likeliest classes"},
     {"--set|-s", LL_OPT(opts, set), "KEY=VALUE", "override a setting of the run"},
@@ -212,6 +217,13 @@ static ll_err run(const void *given)
     LL_OWN(ll_arena) a = ll_arena_new();
     ll_score s;
     ll_classes c = {0};
+    if (o->choices) {
+        CHECK(!o->classes && !o->confusion && !o->top, LL_E_ARG,
+              "--choices is of a file of questions, --classes, --confusion and --top of the "
+              "validation data: use one of them");
+        return ll_cli_choices(o->folder, o->checkpoint, o->init, &o->set, o->choices, o->samples,
+                              o->json);
+    }
     TRY(ll_cli_trained(o->folder, o->checkpoint, o->init, &o->set, 1, &t));
     for (int i = 0; i < o->set.n && !o->samples; i++) /* of the run's own, training's concern */
         if (!strncmp(o->set.v[i], "train.eval_samples=", 19))

@@ -84,6 +84,17 @@ ll_err ll_cdf_parse(const uint8_t *bytes, size_t size, const char *file, ll_cdf 
 ll_err ll_jsonl_parse(const uint8_t *bytes, size_t size, const char *field, const char *file,
                       uint8_t **out, size_t *out_size);
 
+/* Questions of which one choice is right, one a line. Errors name the line. */
+enum { LL_CHOICES = 26 };
+typedef struct ll_question {
+    const char *text, *choices[LL_CHOICES];
+    int n, answer;
+    int64_t line;
+} ll_question;
+struct ll_arena;
+ll_err ll_choices_parse(const uint8_t *bytes, size_t size, const char *file, struct ll_arena *a,
+                        ll_question **out, int64_t *n);
+
 /* A CSV, its cells in the arena: the first line's, which names the columns, then the rows'. */
 typedef struct ll_csv {
     int columns;
@@ -91,6 +102,5 @@ typedef struct ll_csv {
     char **cells;  /* [1 + rows, columns] */
     int64_t *line; /* [1 + rows] of the file, where each begins */
 } ll_csv;
-struct ll_arena;
 ll_err ll_csv_parse(const uint8_t *bytes, size_t size, const char *file, struct ll_arena *a,
                     ll_csv *out);

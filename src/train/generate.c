@@ -584,14 +584,21 @@ static double surprise(const float *logits, int64_t n, int32_t token)
     return log(sum) + top - logits[token];
 }
 
-ll_err ll_generator_score(ll_generator *g, const int32_t *tokens, int64_t n, double *sum)
+ll_err ll_generator_score(ll_generator *g, const int32_t *tokens, int64_t first, int64_t n,
+                          double *sum)
 {
+    int64_t same = 0, have;
+    const int32_t *had = ll_generator_tokens(g, 0, &have);
+    while (same < first - 1 && same < have && had[same] == tokens[same]) same++;
     LL_OWN_MEMORY int *count = (int *)calloc((size_t)g->batch, sizeof *count);
-    CHECK(count && n > 0 && n <= g->places + 1, LL_E_ARG, "%lld tokens to score, of %lld places",
-          (long long)n, (long long)g->places);
-    ll_generator_clear(g, 0);
-    TRY(ll_generator_put(g, 0, tokens, 1));
-    for (int64_t i = 1; i < n;) {
+    CHECK(count && first > 0 && n >= first && n <= g->places + 1, LL_E_ARG,
+          "%lld tokens to score, of %lld places", (long long)n, (long long)g->places);
+    if (same)
+        ll_generator_back(g, 0, same);
+    else
+        ll_generator_clear(g, 0);
+    TRY(ll_generator_put(g, 0, tokens + same, first - same));
+    for (int64_t i = first; i < n;) {
         count[0] = (int)(n - 1 - i < g->step[2] - 1 ? n - 1 - i : g->step[2] - 1);
         TRY(g->step[2] ? ll_generator_guess(g, tokens + i, 0, count) : ll_generator_run(g));
         for (bool more = true; more; i++) {

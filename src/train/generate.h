@@ -60,9 +60,10 @@ bool ll_generator_ready(const ll_generator *g, int64_t sequence); /* all of it w
 ll_err ll_generator_guess(ll_generator *g, const int32_t *guesses, int64_t stride, const int *n);
 bool ll_generator_accept(ll_generator *g, int64_t sequence);
 /* Sequence 0 becomes these tokens, one more than places at most, and to *sum is added minus the
- * logarithm of what each but the first has after those before it; by guesses, or one by one where
- * there are none. */
-ll_err ll_generator_score(ll_generator *g, const int32_t *tokens, int64_t n, double *sum);
+ * logarithm of what each from `first` (1 or more) on has after those before it; by guesses, or one
+ * by one where there are none. What it has of the others already is not read again. */
+ll_err ll_generator_score(ll_generator *g, const int32_t *tokens, int64_t first, int64_t n,
+                          double *sum);
 /* Takes back all tokens behind the first n. */
 void ll_generator_back(ll_generator *g, int64_t sequence, int64_t n);
 /* Logits of what follows a sequence; its tokens so far. */

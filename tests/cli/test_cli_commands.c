@@ -348,6 +348,62 @@ static void trains_for_blocks(void **state)
     refuses(*state, 1, "train b.yaml --out u -s model.width=12", "rows of whole blocks of 32");
 }
 
+static double likely(const json_t *j, size_t question, size_t choice)
+{
+    const json_t *q = json_array_get(json_object_get(j, "questions"), question);
+    return json_number_value(json_array_get(json_object_get(q, "log_likelihood"), choice));
+}
+
+/* Choices by likelihood: what was learned is taken, and the likelihood of two words is that of the
+ * first, and of the second behind it. */
+static void eval_choices(void **state)
+{
+    const char *f = trained_gpt(state);
+    write_text(tmpdir_path(state, "q.jsonl"),
+               "{\"question\": \"the\", \"choices\": [\" ring ran\", \" ring\", \"zq\"], "
+               "\"answer\": \"zq\"}\n\r\n"
+               "{\"question\": \"the ring\", \"choices\": [\"ran\", \"xyz\"], \"answer\": \"A\"}\n"
+               "{\"question\": \"the ring\", \"choices\": [\" xyz\", \" ran\"], \"answer\": 1}");
+    json_t *j = prints_json(f, "eval g --choices q.jsonl --json");
+    const json_t *last = json_array_get(json_object_get(j, "questions"), 2);
+    assert_true(json_array_size(json_object_get(j, "questions")) == 3);
+    assert_true(json_num(last, "line") == 4 && json_num(last, "picked") == 1);
+    assert_true(fabs(likely(j, 0, 0) - likely(j, 0, 1) - likely(j, 1, 0)) < 1e-4);
+    assert_true(fabs(likely(j, 1, 0) - likely(j, 2, 1)) < 1e-5); /* a blank comes between */
+    assert_true(fabs(likely(j, 1, 1) - likely(j, 2, 0)) < 1e-5);
+    assert_true(likely(j, 0, 0) < likely(j, 0, 1) && likely(j, 0, 1) < 0);
+    assert_true(fabs(json_num(j, "accuracy") - 2.0 / 3) < 1e-9);
+    assert_true(fabs(json_num(j, "chance") - 4.0 / 9) < 1e-9);
+    json_decref(j);
+    j = prints_json(f, "eval g --choices q.jsonl --json --samples 1");
+    assert_true(json_array_size(json_object_get(j, "questions")) == 1);
+    json_decref(j);
+    static const char *const bad[][2] = {
+        {"x", "b.jsonl:2: is no JSON"},
+        {"{\"choices\": [\"a\", \"b\"], \"answer\": 0}",
+         "b.jsonl:2: has no text in field \"question\""},
+        {"{\"question\": \"a\", \"choices\": [\"a\"], \"answer\": 0}",
+         "b.jsonl:2: field \"choices\""},
+        {"{\"question\": \"a\", \"choices\": [\"a\", 7], \"answer\": 0}",
+         "b.jsonl:2: choice 1 is no text"},
+        {"{\"question\": \"a\", \"choices\": [\"a\", \"b\"], \"answer\": 2}",
+         "b.jsonl:2: field \"answer\""},
+        {"{\"question\": \"a\", \"choices\": [\"a\", \"b\"], \"answer\": \"C\"}",
+         "letter (A to B)"},
+        {"{\"question\": \"0123456789abcdef\", \"choices\": [\"a\", \"b\"], \"answer\": 0}",
+         "b.jsonl:2: question and choice 0 are 18 tokens, and the model reads 12"}};
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char text[512];
+        snprintf(text, sizeof text,
+                 "{\"question\": \"a\", \"choices\": [\"a\", \"b\"], \"answer\": 0}\n%s\n",
+                 bad[i][0]);
+        write_text(tmpdir_path(state, "b.jsonl"), text);
+        refuses(f, 1, "eval g --choices b.jsonl", bad[i][1]);
+    }
+    refuses(f, 1, "eval g --choices q.jsonl --classes", "use one of them");
+    refuses(f, 1, "eval g --choices none.jsonl", "none.jsonl: No such file");
+}
+
 static void generate_from_a_long_prompt(void **state)
 {
     const char *f = trained_gpt(state);
@@ -664,6 +720,7 @@ int main(void)
         IN_FOLDER(eval_agrees_with_train),
         IN_FOLDER(generate_text),
         IN_FOLDER(compresses),
+        IN_FOLDER(eval_choices),
         IN_FOLDER(prunes_gradually),
         IN_FOLDER(trains_for_blocks),
         IN_FOLDER(generate_with_a_draft),

@@ -71,6 +71,22 @@ static void check_jsonl(const uint8_t *data, size_t size)
     free(out);
 }
 
+static void check_choices(const uint8_t *data, size_t size)
+{
+    LL_OWN(ll_arena) a = ll_arena_new();
+    ll_question *q;
+    int64_t n;
+    if (ll_choices_parse(data, size, "fuzz", a, &q, &n) != LL_OK) {
+        must(ll_error_text()[0]);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        must(q[i].n >= 2 && q[i].answer >= 0 && q[i].answer < q[i].n && *q[i].text);
+        for (int k = 0; k < q[i].n; k++)
+            touch((const uint8_t *)q[i].choices[k], strlen(q[i].choices[k]));
+    }
+}
+
 static void check_csv(const uint8_t *data, size_t size)
 {
     ll_csv c;
@@ -102,5 +118,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     check_zip(data, size);
     check_cdf(data, size);
     check_jsonl(data, size);
+    check_choices(data, size);
     return 0;
 }

@@ -212,7 +212,7 @@ static void states(void **)
         }
         assert_int_equal(bytes[0], bytes[1]);
         assert_int_equal(bytes[0], 2 * (k ? 2 : 4) * 16 * 17 * sizeof(float));
-        no_error(ll_generator_score(g, w->x, 13, &sum)); /* all that is tried is taken */
+        no_error(ll_generator_score(g, w->x, 1, 13, &sum)); /* all that is tried is taken */
         for (int i = 0; i < 12; i++) {
             double all = 0;
             for (int v = 0; v < 64; v++) all += exp((double)w->logits[i * 64 + v]);

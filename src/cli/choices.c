@@ -1,0 +1,152 @@
+/* choices.c: eval --choices. Of each question the choice is taken that the model would go on with
+ * most likely: by the sum of its tokens' log-probabilities, and by that over the choice's bytes, as
+ * long choices are less likely for their length alone. A choice's tokens are those of question and
+ * choice together, but for those that the question begins with by itself. */
+#include "cli/choices.h"
+
+#include "base/file.h"
+#include "cli/talk.h"
+#include "data/parse.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* One choice, with its question. */
+typedef struct reading {
+    int32_t *tokens;
+    int64_t n, first; /* first: the first token that is the choice's */
+} reading;
+
+typedef struct work {
+    ll_talk *t;
+    ll_arena *arena;
+    const char *file;
+    ll_question *q;
+    reading *of;     /* [n,LL_CHOICES] */
+    int64_t n, most; /* most: tokens of a reading */
+    double *likely;  /* [n,LL_CHOICES]: logarithms */
+    int8_t *picked;  /* [n,2]: by likelihood, by likelihood of a byte */
+    int64_t right[2];
+    double chance;
+} work;
+
+/* With what texts begin with, where there is such a token. */
+static ll_err encode(const work *w, const char *text, reading *out)
+{
+    LL_OWN_MEMORY int32_t *v = NULL;
+    int64_t n;
+    int bos = w->t->t ? ll_tokenizer_bos(w->t->t) : -1;
+    TRY(ll_talk_encode(w->t, text, true, &v, &n));
+    out->tokens = LL_NEW_ARRAY(w->arena, int32_t, n + 1);
+    if (bos >= 0) out->tokens[out->n++] = bos;
+    memcpy(out->tokens + out->n, v, sizeof *v * (size_t)n);
+    out->n += n;
+    return LL_OK;
+}
+
+/* A blank between them, where neither has one. */
+static const char *together(ll_arena *a, const char *question, const char *choice)
+{
+    bool blank = strchr(" \t\n", question[strlen(question) - 1]) || strchr(" \t\n", *choice);
+    return ll_arena_printf(a, "%s%s%s", question, blank ? "" : " ", choice);
+}
+
+static ll_err read_question(work *w, int64_t i)
+{
+    const ll_question *q = &w->q[i];
+    reading alone = {0};
+    int64_t seq = ll_run_size(w->t->run, "seq", 0);
+    TRY(encode(w, q->text, &alone));
+    for (int k = 0; k < q->n; k++) {
+        reading *r = &w->of[i * LL_CHOICES + k];
+        *r = (reading){0};
+        TRY(encode(w, together(w->arena, q->text, q->choices[k]), r));
+        while (r->first < alone.n && r->first < r->n - 1 &&
+               r->tokens[r->first] == alone.tokens[r->first])
+            r->first++;
+        CHECK(r->first > 0, LL_E_IO,
+              "%s:%lld: question and choice %d are one token, of which nothing can be told",
+              w->file, (long long)q->line, k);
+        CHECK(!seq || r->n <= seq + 1, LL_E_IO,
+              "%s:%lld: question and choice %d are %lld tokens, and the model reads %lld "
+              "(model.seq)",
+              w->file, (long long)q->line, k, (long long)r->n, (long long)seq);
+        if (r->n > w->most) w->most = r->n;
+    }
+    return LL_OK;
+}
+
+static ll_err answer(work *w, int64_t i)
+{
+    const ll_question *q = &w->q[i];
+    double best[2] = {0};
+    for (int k = 0; k < q->n; k++) {
+        const reading *r = &w->of[i * LL_CHOICES + k];
+        double sum = 0;
+        TRY(ll_generator_score(w->t->g, r->tokens, r->first, r->n, &sum));
+        double is[2] = {-sum, -sum / (double)strlen(q->choices[k])};
+        w->likely[i * LL_CHOICES + k] = -sum;
+        for (int by = 0; by < 2; by++)
+            if (!k || is[by] > best[by]) best[by] = is[by], w->picked[2 * i + by] = (int8_t)k;
+    }
+    for (int by = 0; by < 2; by++) w->right[by] += w->picked[2 * i + by] == q->answer;
+    w->chance += 1.0 / q->n;
+    return LL_OK;
+}
+
+static ll_err show(const work *w, bool json)
+{
+    double n = (double)w->n;
+    if (!json) {
+        printf("%s after step %lld: %.2f %% of %lld questions by likelihood, %.2f %% by likelihood "
+               "of a byte (by chance %.2f %%)\n",
+               w->t->run->name, (long long)w->t->step, 100 * (double)w->right[0] / n,
+               (long long)w->n, 100 * (double)w->right[1] / n, 100 * w->chance / n);
+        return LL_OK;
+    }
+    json_t *list = json_array();
+    for (int64_t i = 0; i < w->n; i++) {
+        json_t *likely = json_array();
+        for (int k = 0; k < w->q[i].n; k++)
+            json_array_append_new(likely, ll_cli_number(w->likely[i * LL_CHOICES + k]));
+        json_array_append_new(list, json_pack("{s:I, s:i, s:i, s:i, s:o}", "line",
+                                              (json_int_t)w->q[i].line, "answer", w->q[i].answer,
+                                              "picked", w->picked[2 * i], "picked_by_byte",
+                                              w->picked[2 * i + 1], "log_likelihood", likely));
+    }
+    return ll_cli_json(
+        json_pack("{s:s, s:I, s:f, s:f, s:f, s:o}", "model", w->t->run->model.name, "step",
+                  (json_int_t)w->t->step, "accuracy", (double)w->right[0] / n, "accuracy_by_byte",
+                  (double)w->right[1] / n, "chance", w->chance / n, "questions", list));
+}
+
+ll_err ll_cli_choices(const char *folder, const char *checkpoint, const char *init,
+                      const ll_words *set, const char *file, int64_t most, bool json)
+{
+    LL_OWN(ll_arena) a = ll_arena_new();
+    LL_OWN_MEMORY uint8_t *text = NULL;
+    size_t size;
+    ll_talk_opts o = {.folder = folder,
+                      .checkpoint = checkpoint,
+                      .init = init,
+                      .set = *set,
+                      .weights = "f32",
+                      .cache = "f32",
+                      .top_p = 1,
+                      .repetition = 1};
+    LL_TALK t = {0};
+    work w = {.t = &t, .arena = a, .file = file};
+    TRY(ll_file_read(file, (size_t)1 << 32, &text, &size));
+    TRY(ll_choices_parse(text, size, file, a, &w.q, &w.n));
+    if (most && most < w.n) w.n = most;
+    TRY(ll_talk_begin(&o, &t));
+    w.of = LL_NEW_ARRAY(a, reading, w.n * LL_CHOICES);
+    w.likely = LL_NEW_ARRAY(a, double, w.n *LL_CHOICES);
+    w.picked = LL_NEW_ARRAY(a, int8_t, 2 * w.n);
+    for (int64_t i = 0; i < w.n; i++) TRY(read_question(&w, i));
+    t.quiet = true;
+    t.guesses = w.most > 33 ? 32 : w.most > 3 ? w.most - 2 : 1;
+    TRY(ll_talk_open(&t, 1, w.most));
+    for (int64_t i = 0; i < w.n; i++) TRY(answer(&w, i));
+    return show(&w, json);
+}
