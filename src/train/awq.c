@@ -102,8 +102,10 @@ static void off_by(const job *j, const ll_awq_product *p, int64_t from, int64_t 
 #pragma omp simd
             for (int64_t k = 0; k < n; k++) to[k] += by * h[k];
         }
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t i = off[r] = 0; i < n; i++) off[r] += (double)(d[r * n + i] * sum[r * n + i]);
+    for (int64_t r = 0; r < rows; r++) {
+        off[r] = 0;
+        for (int64_t i = 0; i < n; i++) off[r] += (double)(d[r * n + i] * sum[r * n + i]);
+    }
 }
 
 /* Of all products: rows with as much between them, which stand for the others. */
