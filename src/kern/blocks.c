@@ -77,24 +77,26 @@ static void pack4(const float *v, uint8_t *q, uint16_t *scale, uint16_t *least)
         q[i] = (uint8_t)(code(v[i], by, from) | code(v[i + 16], by, from) << 4);
 }
 
+static void pack8(const float *v, uint8_t *q, uint16_t *scale)
+{
+    double top = 0;
+    for (int i = 0; i < LL_PACK; i++) top = fmax(top, fabs((double)v[i]));
+    ll_store(scale, LL_F16, 0, top / 127);
+    double by = ll_load(scale, LL_F16, 0);
+    for (int i = 0; i < LL_PACK; i++) {
+        double k = by > 0 ? rint((double)v[i] / by) : 0;
+        q[i] = (uint8_t)(int8_t)fmin(fmax(k, -127), 127);
+    }
+}
+
 void ll_pack(const float *x, int64_t n, int bits, uint8_t *q, uint16_t *scale, uint16_t *least)
 {
 #pragma omp parallel for if (n > 1 << 16)
-    for (int64_t b = 0; b < n / LL_PACK; b++) {
-        const float *v = x + b * LL_PACK;
-        if (bits == 4) {
-            pack4(v, q + b * 16, scale + b, least + b);
-            continue;
-        }
-        double top = 0;
-        for (int i = 0; i < LL_PACK; i++) top = fmax(top, fabs((double)v[i]));
-        ll_store(scale, LL_F16, b, top / 127);
-        double by = ll_load(scale, LL_F16, b);
-        for (int i = 0; i < LL_PACK; i++) {
-            double k = by > 0 ? rint((double)v[i] / by) : 0;
-            q[b * LL_PACK + i] = (uint8_t)(int8_t)fmin(fmax(k, -127), 127);
-        }
-    }
+    for (int64_t b = 0; b < n / LL_PACK; b++)
+        if (bits == 4)
+            pack4(x + b * LL_PACK, q + b * 16, scale + b, least + b);
+        else
+            pack8(x + b * LL_PACK, q + b * LL_PACK, scale + b);
 }
 
 /* ---- rows of blocks ---- */
@@ -102,7 +104,7 @@ void ll_pack(const float *x, int64_t n, int bits, uint8_t *q, uint16_t *scale, u
 static void pack_int8(const float *x, uint8_t *b)
 {
     uint16_t scale;
-    ll_pack(x, LL_PACK, 8, b + 2, &scale, NULL);
+    pack8(x, b + 2, &scale);
     memcpy(b, &scale, 2);
 }
 
