@@ -5,7 +5,6 @@
 #include "cli/choices.h"
 
 #include "base/file.h"
-#include "cli/talk.h"
 #include "data/parse.h"
 
 #include <stdio.h>
@@ -120,22 +119,16 @@ static ll_err show(const work *w, bool json)
                   (double)w->right[1] / n, "chance", w->chance / n, "questions", list));
 }
 
-ll_err ll_cli_choices(const char *folder, const char *checkpoint, const char *init,
-                      const ll_words *set, const char *file, int64_t most, bool json)
+ll_err ll_cli_choices(const ll_talk_opts *given, const char *file, int64_t most)
 {
     LL_OWN(ll_arena) a = ll_arena_new();
     LL_OWN_MEMORY uint8_t *text = NULL;
     size_t size;
-    ll_talk_opts o = {.folder = folder,
-                      .checkpoint = checkpoint,
-                      .init = init,
-                      .set = *set,
-                      .weights = "f32",
-                      .cache = "f32",
-                      .top_p = 1,
-                      .repetition = 1};
+    ll_talk_opts o = *given;
     LL_TALK t = {0};
     work w = {.t = &t, .arena = a, .file = file};
+    o.weights = o.cache = "f32";
+    o.top_p = o.repetition = 1;
     TRY(ll_file_read(file, (size_t)1 << 32, &text, &size));
     TRY(ll_choices_parse(text, size, file, a, &w.q, &w.n));
     if (most && most < w.n) w.n = most;
@@ -148,5 +141,5 @@ ll_err ll_cli_choices(const char *folder, const char *checkpoint, const char *in
     t.guesses = w.most > 33 ? 32 : w.most > 3 ? w.most - 2 : 1;
     TRY(ll_talk_open(&t, 1, w.most));
     for (int64_t i = 0; i < w.n; i++) TRY(answer(&w, i));
-    return show(&w, json);
+    return show(&w, o.json);
 }

@@ -221,8 +221,12 @@ static ll_err run(const void *given)
         CHECK(!o->classes && !o->confusion && !o->top, LL_E_ARG,
               "--choices is of a file of questions, --classes, --confusion and --top of the "
               "validation data: use one of them");
-        return ll_cli_choices(o->folder, o->checkpoint, o->init, &o->set, o->choices, o->samples,
-                              o->json);
+        ll_talk_opts talk = {.folder = o->folder,
+                             .checkpoint = o->checkpoint,
+                             .init = o->init,
+                             .set = o->set,
+                             .json = o->json};
+        return ll_cli_choices(&talk, o->choices, o->samples);
     }
     TRY(ll_cli_trained(o->folder, o->checkpoint, o->init, &o->set, 1, &t));
     for (int i = 0; i < o->set.n && !o->samples; i++) /* of the run's own, training's concern */
