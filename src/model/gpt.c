@@ -138,7 +138,7 @@ static ll_val declare(ll_graph *g, const ll_build *given)
                         (long long)s.heads);
         return (ll_val){0};
     }
-    if (s.linear > 1 || (s.decay > 0 && !s.linear)) {
+    if (s.linear < 0 || s.linear > 1 || (s.decay > 0 && !s.linear)) {
         ll_graph_reject(g, "gpt: linear is 0 or 1, and decay is of linear attention");
         return (ll_val){0};
     }

@@ -103,7 +103,7 @@ static bool sound(ll_graph *g, sizes *s)
                         (long long)s->head);
     else if (s->base < 1 || s->eps < 1 || s->tied > 1)
         ll_graph_reject(g, "llama: rope_base and norm_eps want 1 or more, tied 0 or 1");
-    else if (s->linear > 1 || (s->linear ? s->window : s->decay) > 0)
+    else if (s->linear < 0 || s->linear > 1 || (s->linear ? s->window : s->decay) > 0)
         ll_graph_reject(g, "llama: linear is 0 or 1; window is of softmax, decay of linear "
                            "attention");
     else

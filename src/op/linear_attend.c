@@ -221,10 +221,11 @@ static ll_val feature(ll_graph *g, ll_val x)
     return ll_add(g, ll_relu(g, x), ll_exp(g, ll_min(g, x, ll_like(g, x, 0))));
 }
 
-/* o over l, as q's heads lie. */
-static ll_val weighed(ll_graph *g, ll_val o, ll_val l, bool packed)
+/* o over l, results k and k + 1 of the node that made v, as q's heads lie. */
+static ll_val weighed(ll_graph *g, ll_val v, int k, bool packed)
 {
-    if (!o.id || !l.id) return (ll_val){0};
+    if (!v.id) return v;
+    ll_val o = ll_sibling(g, v, k), l = ll_sibling(g, v, k + 1);
     ll_shape s = ll_graph_shape(g, o);
     l = ll_transpose(g, ll_shift(g, l, LL_LINEAR_EPS), "bngt->btng");
     o = ll_div(g, o, ll_row_spread(g, ll_cast(g, l, ll_graph_dtype(g, o)), &s));
@@ -256,11 +257,8 @@ ll_val ll_linear_attend(ll_graph *g, ll_val q, ll_val k, ll_val v, double decay)
 {
     ll_linear_attr a = {.decay = decay};
     bool packed = q.id && ll_graph_shape(g, q).n == 4;
-    ll_val out[2];
     if (!features(g, &q, &k, v)) return (ll_val){0};
-    ll_val in[3] = {q, k, v};
-    if (ll_emit_all(g, &linear_attend, &a, in, 3, out) != LL_OK) return (ll_val){0};
-    return weighed(g, out[0], out[1], packed);
+    return weighed(g, LL_EMIT(g, &linear_attend, &a, q, k, v), 0, packed);
 }
 
 ll_val ll_self_linear(const ll_build *b, const char *name, ll_val q, ll_val k, ll_val v,
@@ -279,11 +277,11 @@ ll_val ll_self_linear(const ll_build *b, const char *name, ll_val q, ll_val k, l
     ll_shape s = ll_graph_shape(g, k), e = ll_graph_shape(g, v);
     const char *full = ll_scoped(g, ll_arena_printf(g->arena, "%s" LL_STATE_CACHE, name));
     ll_type type = {LL_F32, LL_SHAPE(s.d[0], s.d[2], s.d[3], e.d[3] + 1)};
-    ll_val state = ll_input(g, full, LL_STATE, type, (ll_init){LL_ZEROS, 0}), out[3];
-    ll_val in[6] = {state, q, k, v, ll_build_each(b, "at"), ll_build_each(b, "last")};
-    if (ll_emit_all(g, &linear_step, &a, in, 6, out) != LL_OK) return (ll_val){0};
-    ll_graph_update(g, state, out[0]);
-    return weighed(g, out[1], out[2], packed);
+    ll_val state = ll_input(g, full, LL_STATE, type, (ll_init){LL_ZEROS, 0});
+    ll_val next = LL_EMIT(g, &linear_step, &a, state, q, k, v, ll_build_each(b, "at"),
+                          ll_build_each(b, "last"));
+    ll_graph_update(g, state, next);
+    return weighed(g, next, 1, packed);
 }
 
 const ll_op *const ll_ops_linear_attend[] = {&linear_attend, &linear_attend_grad, &linear_step,

@@ -31,6 +31,12 @@ typedef struct trial {
     "{name: llama, layers: 4, width: 96, heads: 6, kv_heads: 3, hidden: 64, seq: 24, vocab: 61}"
 #define GPT "{name: gpt, layers: 4, width: 32, heads: 4, seq: 24, vocab: 61}"
 
+#define LINEAR                                                                                     \
+    "{name: gpt, layers: 4, width: 32, heads: 4, seq: 24, vocab: 61, linear: 1, decay: 2}"
+#define SHARED                                                                                     \
+    "{name: llama, layers: 4, width: 96, heads: 6, kv_heads: 3, hidden: 64, seq: 24, vocab: 61, "  \
+    "linear: 1}"
+
 #define SEQ2SEQ                                                                                    \
     "{name: seq2seq, layers: 4, width: 48, heads: 4, hidden: 64, seq: 24, source: 7, vocab: 61}"
 
@@ -48,6 +54,11 @@ static const trial trials[] = {
     {LLAMA, "data=%d"},
     {GPT, "tensor=%d", .cut = 4},
     {GPT, "pipe=%d", .guess = true},
+    {LINEAR, "tensor=%d", .cut = 4},
+    {LINEAR, "tensor=%d", .exact = true},
+    {LINEAR, "pipe=%d"},
+    {SHARED, "tensor=%d", .cut = 3},
+    {SHARED, "data=%d"},
     {SEQ2SEQ, "tensor=%d", .cut = 4},
     {SEQ2SEQ, "tensor=%d", .bits = 8},
     {SEQ2SEQ, "pipe=%d"},
