@@ -6,7 +6,6 @@
 #include "comm/job.h"
 #include "exec/acting.h"
 #include "exec/exec.h"
-#include "kern/cpu/crew.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -469,7 +468,7 @@ static int32_t place_of(const ll_program *p, int i)
 /* Once over a range of instructions. */
 typedef struct sweep {
     ll_exec *e;
-    int from, to; /* of them all; of a crew's stretch */
+    int from, to; /* of them all; of a stretch */
     int micro, times;
     uint64_t step;
     bool checked, own; /* own: but for what is late */
@@ -499,17 +498,18 @@ static void run_stretch(void *given)
     for (int i = r->from; i < r->to && r->rc == LL_OK; i++) r->rc = run_at(r, i);
 }
 
-/* Stretches of kernels that work in parts are one crew's. */
+/* By stretches of kernels that work in parts, where the machine has threads that stay together. */
 static ll_err run_sweep(sweep *r)
 {
+    const ll_machine *m = r->e->machine;
     int end = r->to;
     for (int i = r->from; i < end; i = r->to) {
         int n = 0;
-        while (i + n < end && r->e->p->instrs[i + n].kernel.parts) n++;
+        while (m->together && i + n < end && r->e->p->instrs[i + n].kernel.parts) n++;
         r->from = i;
         r->to = n ? i + n : i + 1;
         if (n > 1)
-            ll_crew(r->e->p->threads, run_stretch, r);
+            m->together(r->e->p->threads, run_stretch, r);
         else
             run_stretch(r);
         TRY(r->rc);

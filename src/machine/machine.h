@@ -133,6 +133,9 @@ struct ll_machine {
     ll_err (*begin)(ll_exec *e, uint64_t step); /* before the first section: what is new is taken */
     /* A section of one micro-batch; NULL: instruction by instruction. */
     ll_err (*run)(ll_exec *e, int section, int micro, uint64_t step);
+    /* Runs `lead`, which runs instructions whose kernels work in parts (ll_solver), with threads
+     * that stay together. NULL: each kernel calls its own. */
+    void (*together)(int threads, void (*lead)(void *), void *given);
     /* Kernels of a section that may run, as run has them, so many times; seconds of one. Set where
      * run is not instruction by instruction. */
     ll_err (*rehearse)(ll_exec *e, int section, ll_may_run *may, int times, double *seconds);
