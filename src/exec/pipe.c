@@ -81,10 +81,14 @@ static ll_err check_text(const ll_pipeline *p, const ll_mesh *m, int axis, const
 
 /* ---- memory ---- */
 
+/* Plans for one aim, and aims, each a part of the one before. */
+enum { TRIES = 8, AIMS = 4 };
+static const double next_aim = 0.88;
+
 /* Bytes that a rank has for what the account of stages knows of. */
 static double room_of(const ll_room *room, int rank)
 {
-    return room->limit - room->over[rank];
+    return room->limit * pow(next_aim, room->n_try / TRIES) - room->over[rank];
 }
 
 /* What each rank holds: its stages' own, and of micro-batches as many as the schedule says. */
@@ -165,7 +169,6 @@ static const char *tell_ways(const ll_room *room, bool piped, char out[128])
 
 ll_err ll_room_judge(ll_room *room, const ll_pipe_plan *p, const double *used, bool *again)
 {
-    enum { TRIES = 8 };
     char limit[LL_NUMBER_TEXT], least[LL_NUMBER_TEXT], ways[128];
     int n = p && p->held ? p->pipeline->n_rank : 1;
     double most = 0;
@@ -180,12 +183,15 @@ ll_err ll_room_judge(ll_room *room, const ll_pipe_plan *p, const double *used, b
     }
     for (int r = 0; r < n && p && p->held; r++) {
         double excess = used[r] - room->limit; /* stages and schedules move by leaps */
-        if (room->n_try && excess > 0)
-            room->push[r] += fmax(excess / 2, 0.01 * room->n_try * room->limit);
+        int nth = room->n_try % TRIES;
+        if (nth == TRIES - 1)
+            room->push[r] = 0; /* from one leap to the next may be too far: with another aim */
+        else if (nth && excess > 0)
+            room->push[r] += fmax(excess / 2, 0.01 * nth * room->limit);
         room->over[r] = used[r] - p->held[r] + room->push[r];
     }
     room->n_try++;
-    *again = p && p->held && room->n_try < TRIES;
+    *again = p && p->held && room->n_try < TRIES * AIMS;
     CHECK(*again, LL_E_MEM, "memory %s: %s takes %s%s%s: allow more, or use %s",
           ll_text_bytes(room->limit, limit),
           p && p->held ? "of the stages and schedules tried, with the best the fullest rank"

@@ -185,6 +185,25 @@ static void room_enough_is_no_limit(void **state)
     }
 }
 
+/* Stages that fit are found under any limit that leaves room for them, not under a lower one alone.
+ */
+static void stages_that_fit(void **state)
+{
+    static const char run[] =
+        "inspect lenet5 --mesh pipe=3 --set train.batch=32 --set "
+        "train.micro_batch=4 --set train.threads=1 --set train.optimizer=adamw --json";
+    json_t *j = prints_json(*state, run);
+    double bytes = json_num(j, "bytes_per_rank");
+    json_decref(j);
+    for (int percent = 98; percent >= 86; percent -= 3) {
+        char line[256];
+        snprintf(line, sizeof line, "%s --set train.memory=%.0fB", run, bytes * percent / 100);
+        j = prints_json(*state, line);
+        assert_true(json_num(j, "bytes_per_rank") <= bytes * percent / 100);
+        json_decref(j);
+    }
+}
+
 /* A machine of two cores, whatever it is measured to be. */
 static void describe_machine(void **state, const char *memory)
 {
@@ -261,6 +280,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(other_hints, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(hints_of_replicas, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(room_enough_is_no_limit, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test_setup_teardown(stages_that_fit, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(of_this_machine, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(said_once, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(planned_is_used, tmpdir_setup, tmpdir_teardown),
