@@ -248,29 +248,6 @@ const char *ll_cluster_name(int i)
     return bundled[i].name;
 }
 
-char *ll_cluster_print(const ll_cluster *c, ll_arena *arena)
-{
-    ll_buf b = {.arena = arena};
-    const char *section = "";
-    size_t n_section = 0;
-    for (int i = 0; i < N_KEY; i++) {
-        const char *name = keys[i].name, *dot = strchr(name, '.');
-        const char *at = (const char *)c + keys[i].offset;
-        if (!strcmp(name, "like")) continue;
-        if (dot && ((size_t)(dot - name) != n_section || strncmp(section, name, n_section))) {
-            section = name, n_section = (size_t)(dot - name);
-            ll_buf_printf(&b, "%.*s:\n", (int)n_section, section);
-        }
-        ll_buf_printf(&b, "%s%s: ", dot ? "  " : "", dot ? dot + 1 : name);
-        if (keys[i].max == 0)
-            ll_buf_json(&b, *(const char *const *)(const void *)at);
-        else
-            ll_buf_printf(&b, "%.6g", *(const double *)(const void *)at);
-        ll_buf_puts(&b, "\n");
-    }
-    return b.text;
-}
-
 double ll_chip_peak(const ll_chip *c, const char *precision)
 {
     double tera = !strcmp(precision, "f32")    ? c->f32

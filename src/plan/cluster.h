@@ -72,7 +72,5 @@ void ll_cluster_free(ll_cluster *c);
 LL_OWNED(ll_cluster, ll_cluster_free);
 /* Name i of the bundled ones; NULL: there are no more. */
 const char *ll_cluster_name(int i);
-/* As a file that reads back the same. */
-char *ll_cluster_print(const ll_cluster *c, ll_arena *arena);
 /* Of precision f32, tf32, bf16 or fp8 (f16 is bf16's), FLOP/s; 0: the chip has none. */
 double ll_chip_peak(const ll_chip *c, const char *precision);

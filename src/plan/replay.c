@@ -3,7 +3,8 @@
 
 #include <math.h>
 
-double ll_replay_kernel(const ll_chip *c, const ll_instr *x, const char *precision)
+/* Seconds of one instruction that has a kernel. */
+static double kernel(const ll_chip *c, const ll_instr *x, const char *precision)
 {
     const ll_op *op = ll_op_find(x->op);
     ll_work work = op ? op->work : LL_WORK_OTHER;
@@ -51,7 +52,7 @@ static double section(const ll_cluster *c, const ll_program *p, const ll_mesh *m
     for (int i = s ? p->end[s - 1] : 0; i < p->end[s]; i++) {
         const ll_instr *x = &p->instrs[i];
         if (x->kernel.run) {
-            double t = ll_replay_kernel(&c->chip, x, precision);
+            double t = kernel(&c->chip, x, precision);
             now += t;
             out->compute_s += t;
         } else if (x->wait) {

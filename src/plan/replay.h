@@ -18,5 +18,3 @@ typedef struct ll_replayed {
 /* m NULL: one rank. precision: of products. */
 ll_replayed ll_replay(const ll_cluster *c, const ll_program *p, const ll_mesh *m,
                       const char *precision);
-/* Seconds of one instruction that has a kernel. */
-double ll_replay_kernel(const ll_chip *c, const ll_instr *x, const char *precision);
