@@ -63,7 +63,6 @@ static void expand(ll_graph *g, const void *, const ll_val *in, int n_in, ll_val
 
 static const ll_op classify = {
     LL_GPU_OP(classify, PRODUCT, 4, 3),
-    .model = 1,
     .n_more = 1,
     .dims = "*k, vk, *, *, v -> *v, *, *",
     .whole = "*kv",

@@ -78,7 +78,6 @@ static const ll_op grid_matmul = {
     .work = LL_WORK_PRODUCT,
     .n_in = 4,
     .n_out = 1,
-    .model = 1,
     LL_ATTRS(ll_grid_matmul_attr, spec, a, b, bits, rounded),
     .loops = loops,
     .whole = "abcdefghijklmnopqrstuvwxyz",

@@ -136,7 +136,7 @@ static double cost(const void *attr, const ll_loops *l)
 }
 
 #define SEVERAL(results)                                                                           \
-    .name = "packed" #results, .work = LL_WORK_PRODUCT, .model = 1, .n_in = -1, .n_out = results,  \
+    .name = "packed" #results, .work = LL_WORK_PRODUCT, .n_in = -1, .n_out = results,              \
     LL_ATTRS(ll_packed_several_attr, bits, act, rows, rows1, rows2),                               \
     .whole = "abcdefghijklmnopqrstuvwxyz", .loops = loops, .infer = infer, .expand = expand,       \
     .no_grad = true, .cost = cost,                                                                 \

@@ -200,8 +200,8 @@ struct ll_op {
     bool no_grad;  /* a constant or a count: no gradient flows through it */
     bool straight; /* it rounds, and its gradient is taken to be its result's, as if it did not */
     double flop;   /* per point of the product of all loops */
-    /* Of its FLOPs, those that are the model's, times: a gradient makes some anew, which do not
-     * count (attention). 0: none. */
+    /* In a graph as declared, of its FLOPs those that are the model's, times: a gradient makes some
+     * anew, which do not count (attention). 0: none. */
     double model;
     bool elementwise;  /* may run in place and be fused; ew says which */
     int ew;            /* ll_ew */
