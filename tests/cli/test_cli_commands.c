@@ -176,6 +176,51 @@ static void keeps_few(void **state, double exact)
     refuses(*state, 1, "generate g --keep 4 --exact", "--keep is of --cache f32, without exact");
 }
 
+/* By the run g, whose settings are in s.yaml. */
+static void teaches(void **state)
+{
+    must(*state, "train s.yaml --out t -s train.teacher=./g -s model.width=16 -s train.steps=4");
+    must(*state, "train t --resume -s train.steps=6");
+    must(*state, "train s.yaml --out h -s train.teacher=./g -s train.teacher_hidden=h0=h0 "
+                 "-s model.width=16 -s train.steps=4");
+    must(*state, "train h --resume -s train.steps=6");
+    refuses(*state, 1, "train h --resume -s train.steps=8 -s train.teacher_hidden=h0=h0.mlp",
+            "was made with train.teacher_hidden h0=h0");
+    must(*state, "eval h");
+    refuses(*state, 1,
+            "train s.yaml --out u -s train.teacher=./g -s train.teacher_hidden=h0=h0 "
+            "-s train.teacher_weight=0 -s model.vocab=129",
+            "./g reads other tokens: its vocabulary is 128, ours 129");
+    write_text(tmpdir_path(state, "q.yaml"),
+               "model: {name: seq2seq, layers: 1, width: 16, heads: 2, hidden: 16, seq: 16, "
+               "source: 12}\ndata: {format: text, path: t.txt}\n");
+    refuses(*state, 1, "train q.yaml --out u",
+            "data text are bytes, and model.vocab is seq2seq's 37000: use model.vocab=256");
+    must(*state, "train s.yaml --out i -s model.width=16 -s train.steps=1 "
+                 "--init h/checkpoints/step-00000006.safetensors");
+    must(*state, "train s.yaml --out v -s model.width=12 -s train.steps=1");
+    refuses(*state, 1, "compress v --to int8", "blocks of 32 inputs");
+    refuses(*state, 1, "train s.yaml --out u -s train.teacher=s.yaml", "no checkpoint");
+}
+
+static void exports(void **state)
+{
+    must(*state, "export g --gguf g.gguf --dtype q4_1 --calibrate 9");
+    must(*state, "export g --hf hf");
+    refuses(*state, 1, "export g --hf hf", "model.safetensors is there already: --overwrite");
+    write_text(tmpdir_path(state, "hf/model-00001-of-00002.safetensors"), "of another");
+    must(*state, "export g --hf hf --overwrite");
+    assert_int_equal(access(tmpdir_path(state, "hf/model-00001-of-00002.safetensors"), F_OK), -1);
+    assert_int_equal(access(tmpdir_path(state, "hf/tokenizer.json"), F_OK), 0); /* of bytes */
+    refuses(*state, 1, "export g --hf g", "g holds a run");
+    refuses(*state, 1, "export g --gguf h.gguf --dtype q8_0 --calibrate 9", "q4_1");
+    refuses(*state, 1, "export g --hf h --map hf-gpt2", "--map is of --weights FILE.safetensors");
+    refuses(*state, 1, "export g --c h --dtype bf16", "--dtype is of --weights");
+    refuses(*state, 1, "export g --gguf h.gguf --result logits",
+            "--result is of --c DIR or --onnx");
+    refuses(*state, 1, "export g --gguf h.gguf --overwrite", "--overwrite is of --hf DIR");
+}
+
 /* The first form is the model as eval measures it; others are smaller, and not the same. */
 static void compresses(void **state)
 {
@@ -244,42 +289,8 @@ static void compresses(void **state)
     refuses(*state, 1, "compress g --to=", "--to is empty");
     refuses(*state, 1, "compress g --to int4 --calibrate 9",
             "--calibrate is of forms with +gptq or +awq");
-    must(*state, "train s.yaml --out t -s train.teacher=./g -s model.width=16 -s train.steps=4");
-    must(*state, "train t --resume -s train.steps=6");
-    must(*state, "train s.yaml --out h -s train.teacher=./g -s train.teacher_hidden=h0=h0 "
-                 "-s model.width=16 -s train.steps=4");
-    must(*state, "train h --resume -s train.steps=6");
-    refuses(*state, 1, "train h --resume -s train.steps=8 -s train.teacher_hidden=h0=h0.mlp",
-            "was made with train.teacher_hidden h0=h0");
-    must(*state, "eval h");
-    refuses(*state, 1,
-            "train s.yaml --out u -s train.teacher=./g -s train.teacher_hidden=h0=h0 "
-            "-s train.teacher_weight=0 -s model.vocab=129",
-            "./g reads other tokens: its vocabulary is 128, ours 129");
-    write_text(tmpdir_path(state, "q.yaml"),
-               "model: {name: seq2seq, layers: 1, width: 16, heads: 2, hidden: 16, seq: 16, "
-               "source: 12}\ndata: {format: text, path: t.txt}\n");
-    refuses(*state, 1, "train q.yaml --out u",
-            "data text are bytes, and model.vocab is seq2seq's 37000: use model.vocab=256");
-    must(*state, "train s.yaml --out i -s model.width=16 -s train.steps=1 "
-                 "--init h/checkpoints/step-00000006.safetensors");
-    must(*state, "train s.yaml --out v -s model.width=12 -s train.steps=1");
-    refuses(*state, 1, "compress v --to int8", "blocks of 32 inputs");
-    refuses(*state, 1, "train s.yaml --out u -s train.teacher=s.yaml", "no checkpoint");
-    must(*state, "export g --gguf g.gguf --dtype q4_1 --calibrate 9");
-    must(*state, "export g --hf hf");
-    refuses(*state, 1, "export g --hf hf", "model.safetensors is there already: --overwrite");
-    write_text(tmpdir_path(state, "hf/model-00001-of-00002.safetensors"), "of another");
-    must(*state, "export g --hf hf --overwrite");
-    assert_int_equal(access(tmpdir_path(state, "hf/model-00001-of-00002.safetensors"), F_OK), -1);
-    assert_int_equal(access(tmpdir_path(state, "hf/tokenizer.json"), F_OK), 0); /* of bytes */
-    refuses(*state, 1, "export g --hf g", "g holds a run");
-    refuses(*state, 1, "export g --gguf h.gguf --dtype q8_0 --calibrate 9", "q4_1");
-    refuses(*state, 1, "export g --hf h --map hf-gpt2", "--map is of --weights FILE.safetensors");
-    refuses(*state, 1, "export g --c h --dtype bf16", "--dtype is of --weights");
-    refuses(*state, 1, "export g --gguf h.gguf --result logits",
-            "--result is of --c DIR or --onnx");
-    refuses(*state, 1, "export g --gguf h.gguf --overwrite", "--overwrite is of --hf DIR");
+    teaches(state);
+    exports(state);
 }
 
 /* Little by little; a run that goes on from between makes the same checkpoint, to the bit. */
