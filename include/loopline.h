@@ -515,6 +515,7 @@ struct ll_build {
     int cache_bits;  /* of a key's or value's number: 8 or 4; 0: as they are */
     bool all;        /* and logits of all of them are wanted, not of each one's last alone */
     bool source;     /* or what is declared reads sources, and ends with what ll_build_kept keeps */
+    int64_t prompt;  /* vectors that are trained, before the tokens (ll_build_embed); 0: none */
     bool mixed;      /* training samples are mixed in pairs (data.mixup, data.cutmix) */
 };
 /* For models that generate, all as without where b->cache is 0. Causal attention of q [b,t,h,d] or
@@ -533,7 +534,11 @@ LL_API ll_val ll_self_linear(const ll_build *b, const char *name, ll_val q, ll_v
 LL_API ll_val ll_build_kept(const ll_build *b, const char *name, ll_dtype dtype, ll_shape shape,
                             ll_val x);
 LL_API ll_val ll_build_places(const ll_build *b); /* of x's tokens, i32 [batch,step]; none */
-LL_API ll_val ll_build_last(const ll_build *b, ll_val x); /* [batch,1,c]: each one's last new row */
+/* [batch,1,c]: each one's last new row; not generating, x without the rows of b->prompt. */
+LL_API ll_val ll_build_last(const ll_build *b, ll_val x);
+/* Rows of table [v,c] for tokens [b,t]. Of b->prompt vectors, parameter "prompt_embeddings", before
+ * them: [b,prompt + t,c]; generating, tokens v and on are these vectors. */
+LL_API ll_val ll_build_embed(const ll_build *b, ll_val table, ll_val tokens);
 /* A size the model declares: as b has it, or else the model's own. */
 LL_API int64_t ll_build_size(const ll_build *b, const char *name);
 /* How classifiers end: batch data "y" i32, a label for each row of logits, results "loss" and

@@ -26,7 +26,8 @@ static const ll_arg args[] = {
     {"RUN", LL_OPT(opts, run), NULL,
      "where loopline train put the run; with --init also a run file or a model"},
     {"--weights", LL_OPT(opts, weights), "FILE.safetensors", "parameters and statistics alone"},
-    {"--adapter", LL_OPT(opts, adapter), "DIR", "adapters (train.lora) alone, as PEFT has them"},
+    {"--adapter", LL_OPT(opts, adapter), "DIR",
+     "adapters (train.lora), or a prompt (train.prompt), alone, as PEFT has them"},
     {"--hf", LL_OPT(opts, hf), "DIR",
      "a folder of Hugging Face's, for transformers: config.json, model.safetensors, tokenizer; "
      "adapters are merged"},

@@ -77,12 +77,22 @@ static ll_err ask_mesh(const char *text, ll_search *s)
 /* Settings that were given fix what is searched; those that no prediction reads are refused. */
 static ll_err ask_settings(const ll_words *set, const ll_run *r, ll_search *s)
 {
-    static const char *const unread[] = {
-        "train.lora",       "train.prune",       "train.prune_steps",
-        "train.quantize",   "train.base",        "train.memory",
-        "train.offload",    "train.micro_batch", "parallel.compress",
-        "parallel.stages",  "parallel.layouts",  "parallel.post_validation",
-        "parallel.overlap", "parallel.sequence", NULL};
+    static const char *const unread[] = {"train.lora",
+                                         "train.prompt",
+                                         "train.prune",
+                                         "train.prune_steps",
+                                         "train.quantize",
+                                         "train.base",
+                                         "train.memory",
+                                         "train.offload",
+                                         "train.micro_batch",
+                                         "parallel.compress",
+                                         "parallel.stages",
+                                         "parallel.layouts",
+                                         "parallel.post_validation",
+                                         "parallel.overlap",
+                                         "parallel.sequence",
+                                         NULL};
     const ll_run_parallel *p = &r->parallel;
     TRY(ll_plan_refuse(set, unread, "transformers on a cluster"));
     if (ll_plan_said(set, "parallel.zero")) s->zero = (int)p->zero;

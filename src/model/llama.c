@@ -74,7 +74,7 @@ static ll_val network(const ll_build *b, const sizes *s, ll_val tokens)
     ll_val places = ll_build_places(b);
     ll_graph_block(g);
     ll_val table = weight(g, "embed", LL_SHAPE(s->vocab, s->width), 0.02);
-    ll_val x = ll_embedding(g, table, tokens);
+    ll_val x = ll_build_embed(b, table, tokens);
     for (int64_t i = 0; i < s->layers; i++) {
         char name[32];
         snprintf(name, sizeof name, "h%lld", (long long)i);

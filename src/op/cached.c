@@ -188,10 +188,37 @@ ll_val ll_build_kept(const ll_build *b, const char *name, ll_dtype dtype, ll_sha
 
 ll_val ll_build_last(const ll_build *b, ll_val x)
 {
+    if (x.id && !b->cache && b->prompt && ll_find(b->g, LL_PROMPT).id)
+        return ll_slice(b->g, x, 1, b->prompt, ll_graph_shape(b->g, x).d[1]);
     if (!b->cache || b->all || !x.id) return x;
     ll_val last = ll_one_hot(b->g, ll_build_each(b, "last"), b->step, ll_graph_dtype(b->g, x));
     ll_shape s = ll_graph_shape(b->g, x);
     return ll_reshape(b->g, ll_matmul(b->g, "bt,btc->bc", last, x), LL_SHAPE(s.d[0], 1, s.d[2]));
+}
+
+/* Where tokens are below n: rows of them, else of the prompt. */
+static ll_val of_both(ll_graph *g, ll_val table, ll_val prompt, ll_val tokens)
+{
+    ll_shape t = ll_graph_shape(g, tokens);
+    int64_t n = ll_graph_shape(g, table).d[0];
+    ll_val end = ll_fill(g, LL_I32, LL_SCALAR, (double)n), zero = ll_fill(g, LL_I32, LL_SCALAR, 0);
+    ll_val last = ll_fill(g, LL_I32, LL_SCALAR, (double)(n - 1));
+    ll_val hard = ll_embedding(g, table, ll_min(g, tokens, last));
+    ll_val soft = ll_embedding(g, prompt, ll_max(g, ll_sub(g, tokens, end), zero));
+    ll_val is = ll_cast(g, ll_less(g, tokens, end), ll_graph_dtype(g, hard));
+    return ll_select(g, ll_reshape(g, is, LL_SHAPE(t.d[0], t.d[1], 1)), hard, soft);
+}
+
+ll_val ll_build_embed(const ll_build *b, ll_val table, ll_val tokens)
+{
+    ll_graph *g = b->g;
+    if (!b->prompt || !table.id || !tokens.id) return ll_embedding(g, table, tokens);
+    int64_t n = b->prompt, c = ll_graph_shape(g, table).d[1];
+    ll_val prompt = ll_param(g, LL_PROMPT, LL_SHAPE(n, c), (ll_init){LL_NORMAL, 0.02});
+    if (b->cache) return of_both(g, table, prompt, tokens);
+    ll_val rows[2] = {ll_broadcast(g, prompt, "pc->bpc", LL_SHAPE(b->batch, n, c)),
+                      ll_embedding(g, table, tokens)};
+    return ll_concat(g, rows, 2, 1);
 }
 
 /* Adds to scores: 0 for the last `window` keys of each query, else -1e30. */

@@ -10,6 +10,7 @@ extern const ll_op ll_op_accum, ll_op_accum_on, ll_op_amax, ll_op_broadcast, ll_
 /* Of states' names: keys and values of a generation (op/cached.c), which no file has. */
 #define LL_CACHE ".cache"
 #define LL_STATE_CACHE ".state" LL_CACHE /* one that cannot go back: linear attention's */
+#define LL_PROMPT "prompt_embeddings"    /* of prompt tuning: a parameter */
 /* Of states' names: a parameter's newest version, where gradients are of the one before it
  * (ll_delay). It begins as the parameter does. */
 #define LL_NEXT ".next"

@@ -13,6 +13,16 @@ bool ll_is_lora(const char *name)
     return dot && (!strcmp(dot, LL_LORA_A) || !strcmp(dot, LL_LORA_B));
 }
 
+bool ll_is_prompt(const char *name)
+{
+    return !strcmp(name, LL_PROMPT);
+}
+
+bool ll_is_adapter(const char *name)
+{
+    return ll_is_lora(name) || ll_is_prompt(name);
+}
+
 /* The next of them, in arena; NULL after the last. */
 static const char *next_pattern(ll_arena *a, const char **at)
 {

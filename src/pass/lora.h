@@ -7,6 +7,8 @@
 #define LL_LORA_A ".lora_a"
 #define LL_LORA_B ".lora_b"
 bool ll_is_lora(const char *name);
+bool ll_is_prompt(const char *name);  /* the vectors of prompt tuning (ll_build_embed) */
+bool ll_is_adapter(const char *name); /* either: what is trained beside frozen weights */
 /* patterns: of parameters' names, with blanks or commas between. LL_E_ARG: they match no weights
  * of a product. */
 ll_err ll_lora(const ll_graph *g, int64_t rank, const char *patterns, ll_graph **out);

@@ -31,6 +31,7 @@ struct ll_generator {
      * shares what it keeps of them */
     ll_session *s[PROGRAMS];
     int64_t batch, places, step[PROGRAMS], vocab;
+    int64_t prompt;           /* vectors before each sequence's tokens: "tokens" vocab and on */
     int64_t group;            /* of places whose keys are rounded together */
     int64_t keep;             /* entries that stay; 0: of all places */
     int32_t *source, *unread; /* [batch,step]; [batch]: that of a sequence was not read yet */
@@ -198,15 +199,17 @@ ll_err ll_generator_open(const ll_run *r, const ll_generator_opts *o, ll_generat
 {
     ll_arena *a = ll_arena_new();
     LL_OWN(ll_generator) g = LL_NEW(a, ll_generator);
-    int64_t seq = ll_run_size(r, "seq", 0);
+    int64_t seq = ll_run_size(r, "seq", 0), prompt = r->train.prompt;
     *g = (ll_generator){.arena = a,
                         .number = o->number,
                         .batch = o->batch ? o->batch : 1,
+                        .prompt = prompt,
                         .places = o->places && (o->places < seq || !seq) ? o->places : seq};
     *out = NULL;
     CHECK(ll_run_takes_tokens(r) && g->places > 0, LL_E_ARG,
           "%s does not make text: generate takes models of tokens, such as gpt and llama",
           r->model.name);
+    g->places += prompt;
     CHECK(o->bits == 0 || o->bits == 4 || o->bits == 8, LL_E_ARG, "weights of %d bits: 8 or 4",
           o->bits);
     CHECK(!o->calibrate.windows || o->bits == 4 || (o->bits && !o->calibrate.gptq), LL_E_ARG,
@@ -273,7 +276,7 @@ static size_t kept_bytes(const ll_session *s, bool cache)
 
 int64_t ll_generator_places(const ll_generator *g)
 {
-    return g->places;
+    return g->places - g->prompt;
 }
 
 size_t ll_generator_cache_bytes(const ll_generator *g)
@@ -310,6 +313,21 @@ static ll_err check_finite(const float *x, int64_t n)
     return LL_OK;
 }
 
+/* Places that a sequence wants; what stands there; those that were not read yet. */
+static int64_t length_of(const ll_generator *g, const sequence *s)
+{
+    return s->n > s->start ? g->prompt + s->n - s->start : 0;
+}
+static int32_t token_of(const ll_generator *g, const sequence *s, int64_t place)
+{
+    return place < g->prompt ? (int32_t)(g->vocab + place)
+                             : s->tokens[s->start + place - g->prompt];
+}
+static int64_t left_of(const ll_generator *g, const sequence *s)
+{
+    return length_of(g, s) - s->fed;
+}
+
 ll_err ll_generator_put(ll_generator *g, int64_t sequence_of, const int32_t *tokens, int64_t n)
 {
     sequence *s = &g->of[sequence_of];
@@ -340,8 +358,8 @@ void ll_generator_back(ll_generator *g, int64_t sequence_of, int64_t n)
     if (n >= s->n) return;
     s->n = n;
     if (s->start > n) s->start = s->fed = 0;
-    if (s->fed <= n - s->start) return;
-    s->fed = n - s->start;
+    if (s->fed <= length_of(g, s)) return;
+    s->fed = length_of(g, s);
     s->fed -= s->fed % g->group; /* what was rounded with what is no more is read again */
     if (g->keep) s->fed = 0;     /* and what was given up for it */
 }
@@ -365,17 +383,12 @@ ll_err ll_generator_source(ll_generator *g, int64_t sequence_of, const int32_t *
  * state that has taken in other tokens begins anew. */
 static void make_room(const ll_generator *g, sequence *s)
 {
+    int64_t most = g->places - g->prompt;
     if (g->recurs && s->held != s->fed) s->fed = s->held = 0;
-    if (s->n - s->start <= g->places) return;
-    int64_t keep = s->fed ? (g->places + 1) / 2 : g->places;
+    if (s->n - s->start <= most) return;
+    int64_t keep = s->fed ? (most + 1) / 2 : most;
     s->start = s->n - keep;
     s->fed = s->held = 0;
-}
-
-/* Tokens of a sequence that were not read yet. */
-static int64_t left_of(const sequence *s)
-{
-    return s->n - s->start - s->fed;
 }
 
 /* Row i of a run of k: returns how many of its tokens are new. One that has none repeats its last:
@@ -384,11 +397,10 @@ static int64_t left_of(const sequence *s)
 static int64_t set_row(ll_generator *g, int64_t i, int k)
 {
     sequence *s = &g->of[i];
-    int64_t step = g->step[k], left = left_of(s), n = left < step ? left : step;
+    int64_t step = g->step[k], left = left_of(g, s), n = left < step ? left : step;
     int64_t from = n || g->keep ? s->fed : s->fed - 1, used = n || g->keep ? n : 1;
     int32_t *x = g->x + i * step;
-    for (int64_t j = 0; j < step; j++)
-        x[j] = from >= 0 && j < used ? s->tokens[s->start + from + j] : 0;
+    for (int64_t j = 0; j < step; j++) x[j] = from >= 0 && j < used ? token_of(g, s, from + j) : 0;
     g->at[i] = (int32_t)(from < 0 ? 0 : from);
     g->last[i] = (int32_t)(g->recurs ? n - 1 : used ? used - 1 : 0);
     g->count[i] = (int32_t)n;
@@ -486,7 +498,7 @@ static ll_err read_sources(ll_generator *g)
 
 bool ll_generator_ready(const ll_generator *g, int64_t sequence_of)
 {
-    return !left_of(&g->of[sequence_of]);
+    return !left_of(g, &g->of[sequence_of]);
 }
 
 ll_err ll_generator_step(ll_generator *g)
@@ -495,7 +507,7 @@ ll_err ll_generator_step(ll_generator *g)
     TRY(read_sources(g));
     for (int64_t i = 0; i < g->batch; i++) {
         make_room(g, &g->of[i]);
-        int64_t left = left_of(&g->of[i]);
+        int64_t left = left_of(g, &g->of[i]);
         if (left > most) most = left;
     }
     return most ? run_once(g, most > FEW && g->step[1] > FEW) : LL_OK;
@@ -524,13 +536,13 @@ static void take_row(ll_generator *g, int64_t i)
 static void set_guesses(ll_generator *g, int64_t i, const int32_t *guesses, int n)
 {
     sequence *s = &g->of[i];
-    int64_t left = left_of(s), used = left ? left : s->n > s->start, step = g->step[2];
-    int64_t from = s->n - used, room = g->places - (s->n - s->start);
+    int64_t left = left_of(g, s), used = left ? left : s->n > s->start, step = g->step[2];
+    int64_t from = length_of(g, s) - used, room = g->places - length_of(g, s);
     int32_t *x = g->x + i * step;
     s->rows = n < room ? n : room;
     for (int64_t j = 0; j < step; j++)
-        x[j] = j < used ? s->tokens[from + j] : j < used + s->rows ? guesses[j - used] : 0;
-    g->at[i] = (int32_t)(from - s->start);
+        x[j] = j < used ? token_of(g, s, from + j) : j < used + s->rows ? guesses[j - used] : 0;
+    g->at[i] = (int32_t)from;
     g->last[i] = (int32_t)(used + s->rows - 1);
     s->row = used ? used - 1 : 0;
 }
@@ -543,19 +555,19 @@ ll_err ll_generator_guess(ll_generator *g, const int32_t *guesses, int64_t strid
         more = false;
         for (int64_t i = 0; i < g->batch; i++) {
             make_room(g, &g->of[i]);
-            more |= left_of(&g->of[i]) > 1;
+            more |= left_of(g, &g->of[i]) > 1;
         }
         if (more) TRY(ll_generator_step(g));
     }
     for (int64_t i = 0; i < g->batch; i++) {
-        CHECK(!g->recurs || left_of(&g->of[i]) == 1 || !g->of[i].n, LL_E_ARG,
+        CHECK(!g->recurs || left_of(g, &g->of[i]) == 1 || !g->of[i].n, LL_E_ARG,
               "a state of linear attention has no way back: tokens cannot be tried");
         set_guesses(g, i, guesses + i * stride, n[i]);
     }
     TRY(run_rows(g, 2));
     for (int64_t i = 0; i < g->batch; i++) {
         sequence *s = &g->of[i];
-        s->fed = s->n - s->start;
+        s->fed = length_of(g, s);
         s->held = s->fed + s->rows;
         int64_t rows = (s->row + 1 + s->rows) * g->vocab;
         if (s->n) TRY(check_finite(g->made + i * g->step[2] * g->vocab, rows));
@@ -591,8 +603,8 @@ ll_err ll_generator_score(ll_generator *g, const int32_t *tokens, int64_t first,
     const int32_t *had = ll_generator_tokens(g, 0, &have);
     while (same < first - 1 && same < have && had[same] == tokens[same]) same++;
     LL_OWN_MEMORY int *count = (int *)calloc((size_t)g->batch, sizeof *count);
-    CHECK(count && first > 0 && n >= first && n <= g->places + 1, LL_E_ARG,
-          "%lld tokens to score, of %lld places", (long long)n, (long long)g->places);
+    CHECK(count && first > 0 && n >= first && n <= ll_generator_places(g) + 1, LL_E_ARG,
+          "%lld tokens to score, of %lld places", (long long)n, (long long)ll_generator_places(g));
     if (same)
         ll_generator_back(g, 0, same);
     else

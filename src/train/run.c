@@ -485,6 +485,9 @@ static ll_err finish_quantize(const ll_run *r)
     LL_WANT(r, "train.quantize", !some || !strcmp(r->train.precision, "f32"),
             "train.quantize %s is with train.precision f32, not %s", r->train.quantize,
             r->train.precision);
+    LL_WANT(r, "train.prompt", !r->train.prompt || !some,
+            "train.prompt and train.quantize exclude each other: with a prompt nothing else is "
+            "trained");
     LL_WANT(r, "train.quantize", !some || !r->train.lora,
             "train.quantize and train.lora exclude each other: use train.base, which has frozen "
             "weights in blocks");
@@ -507,6 +510,9 @@ static ll_err finish_prune(ll_run *r)
     LL_WANT(r, "train.prune_steps", ll_prune_steps_parse(r->train.prune_steps, &when) == LL_OK,
             "train.prune_steps: %s", ll_error_message());
     r->train.optim.masked = ll_prunes(&rule);
+    LL_WANT(r, "train.prompt", !r->train.prompt || (!r->train.lora && !r->train.optim.masked),
+            "train.prompt and %s exclude each other: with a prompt nothing else is trained",
+            r->train.lora ? "train.lora" : "train.prune");
     LL_WANT(r, "train.prune", !r->train.optim.masked || !r->train.lora,
             "train.prune and train.lora exclude each other: merged adapters fill zeros again");
     LL_WANT(r, "train.prune", !r->train.optim.masked || !ll_run_loose(r),

@@ -56,7 +56,8 @@ typedef struct ll_run_train {
     int64_t seed, threads;
     const char *init; /* weights to begin with; "": none (weights_load.h) */
     const char *init_map, *init_skip;
-    int64_t lora; /* rows of adapters (pass/lora.h); 0: none */
+    int64_t prompt; /* vectors before the tokens (prompt tuning); 0: none */
+    int64_t lora;   /* rows of adapters (pass/lora.h); 0: none */
     const char *lora_on, *base;
     const char *quantize;    /* none, int8 or int4: what products read weights as */
     const char *prune_steps; /* "A:B:K", or "": at the beginning */

@@ -162,6 +162,9 @@ const ll_key ll_run_keys[] = {
     CHOICE("train.quantize", train.quantize, "none", "none int8 int4",
            "products read their weights as blocks of 32 of so many bits would have them, and "
            "gradients go straight to the weights, which stay f32: for compress --to int8 and int4"),
+    INT("train.prompt", train.prompt, "0", 0, 4096,
+        "so many vectors before the tokens of each sequence, which alone are trained (prompt "
+        "tuning; of llama); 0: none"),
     TEXT("train.prune", train.prune, "none",
          "of what the run begins with, the smallest weights of products become zeros, and stay so: "
          "N:M (2:4: of each 4 that a product sums over 2 stay) or a share of each tensor (0.5)"),

@@ -35,8 +35,8 @@ static const ll_optim *with_frozen(const ll_run *run, ll_graph *g, const ll_opti
     for (int i = 1; i < g->n_value; i++) {
         const ll_value *v = &g->values[i];
         if (v->node >= 0 || v->kind != LL_PARAM) continue;
-        if (ll_is_teacher(v->name) ||
-            (run->train.lora && !ll_is_lora(v->name) && !ll_is_match(v->name)))
+        if (ll_is_teacher(v->name) || ((run->train.lora || run->train.prompt) &&
+                                       !ll_is_adapter(v->name) && !ll_is_match(v->name)))
             rules[n++] = (ll_param_rule){.pattern = v->name, .freeze = true};
     }
     *out = *o;
@@ -96,6 +96,7 @@ static ll_err rewrite(const ll_run *r, bool generates, ll_graph **g, ll_val *los
 static ll_err declare(const ll_run *r, ll_build b, const ll_optim *optim, ll_graph **out)
 {
     b.model = r->model.def;
+    b.prompt = r->train.prompt;
     b.mixed = optim && (r->data.mixup > 0 || r->data.cutmix > 0);
     memcpy(b.sizes, r->model.sizes, sizeof b.sizes);
     LL_OWN(ll_graph) g = ll_graph_new(r->model.name);
@@ -109,6 +110,9 @@ static ll_err declare(const ll_run *r, ll_build b, const ll_optim *optim, ll_gra
     if (b.mixed && loss.id && !ll_find(g, "mix").id)
         ll_graph_reject(g, "data.mixup and data.cutmix want a loss of two labels, y and y2, of "
                            "which mix says how much each counts (ll_label_loss)");
+    if (b.prompt && !b.source && loss.id && !ll_find(g, LL_PROMPT).id)
+        ll_graph_reject(g, "train.prompt is of models that embed tokens by ll_build_embed, such as "
+                           "llama (train.lora is of all)");
     const char *names[LL_MAX_METRICS + 1];
     if (ll_run_metrics(g, names) > LL_MAX_METRICS)
         ll_graph_reject(g, "more than %d scalar results beside the loss", LL_MAX_METRICS);

@@ -257,6 +257,8 @@ static ll_err begin(trainer *t)
     if (*r->init) TRY(ll_weights_load(t->s, &from, t->arena, &t->weights));
     if (r->lora && !*r->init) /* for whom would that be meant? */
         t->weights = "train.lora without train.init: the frozen weights are random numbers";
+    if (r->prompt && !*r->init)
+        t->weights = "train.prompt without train.init: the frozen weights are random numbers";
     TRY(prune(t));
     return t->loose ? ll_loose_begin(t->loose) : LL_OK;
 }

@@ -215,7 +215,7 @@ static ll_err hold(fit *f, const ll_weights *w, const ll_own_tensors *x, const c
     TRY(ll_map_open(map, &f->map));
     for (int i = 0; i < x->n; i++) /* adapters begin anew where the file has none */
         if (!x->moment[i] && !f->fresh[i] &&
-            (ll_is_lora(x->t[i].name) || ll_is_match(x->t[i].name)) &&
+            (ll_is_adapter(x->t[i].name) || ll_is_match(x->t[i].name)) &&
             find_theirs(f, x->t[i].name) < 0)
             f->fresh[i] = true, f->n_fresh++;
     TRY(hold_ours(f));

@@ -101,6 +101,9 @@ static ll_err write_all(theirs *o, const ll_map *map, ll_session *s)
     for (int i = 0; i < x.n; i++) {
         ll_st_tensor t;
         if (x.moment[i] || ll_is_lora(x.t[i].name)) continue;
+        CHECK(!ll_is_prompt(x.t[i].name), LL_E_ARG,
+              "a prompt that was trained (train.prompt) is no weight of the model: export it alone "
+              "(--adapter)");
         TRY(unblocked(o->arena, &x, i));
         TRY(merged(o->arena, &x, &x.t[i], &t));
         TRY(write_one(o, map, &t));
@@ -213,6 +216,19 @@ static ll_err adapter_config(const char *folder, int64_t rank, const char **modu
     return ll_file_write(ll_arena_printf(a, "%s/adapter_config.json", folder), b.text, b.len);
 }
 
+/* Prompt tuning's: one tensor. */
+static ll_err prompt_config(const char *folder, const ll_shape *s, ll_arena *a)
+{
+    const char *text = ll_arena_printf(
+        a,
+        "{\n  \"peft_type\": \"PROMPT_TUNING\",\n  \"task_type\": \"CAUSAL_LM\",\n  "
+        "\"num_virtual_tokens\": %lld,\n  \"token_dim\": %lld,\n  "
+        "\"num_transformer_submodules\": 1,\n  \"prompt_tuning_init\": \"RANDOM\",\n  "
+        "\"inference_mode\": true,\n  \"base_model_name_or_path\": null\n}\n",
+        (long long)s->d[0], (long long)s->d[1]);
+    return ll_file_write(ll_arena_printf(a, "%s/adapter_config.json", folder), text, strlen(text));
+}
+
 ll_err ll_adapters_save(ll_session *s, const char *folder, const char *map, int *n)
 {
     LL_ASSERT(!s->team);
@@ -223,17 +239,22 @@ ll_err ll_adapters_save(ll_session *s, const char *folder, const char *map, int 
     ll_st_tensor *t = LL_NEW_ARRAY(a, ll_st_tensor, x.n + 1);
     const char **modules = LL_NEW_ARRAY(a, const char *, x.n + 1);
     int64_t rank = 0;
+    const ll_st_tensor *prompt = tensor_named(&x, LL_PROMPT);
     *n = 0;
+    if (prompt) t[(*n)++] = *prompt;
     for (int i = 0; i < x.n; i++) {
         if (x.moment[i] || !ll_is_lora(x.t[i].name)) continue;
         TRY(adapter_tensor(m, &x, &x.t[i], a, &t[*n], &modules[*n]));
         rank = t[*n].shape.d[strstr(t[*n].name, ".lora_A.") ? 0 : 1];
         ++*n;
     }
-    CHECK(*n, LL_E_ARG, "the model has no adapters: train.lora is their rank");
+    CHECK(*n, LL_E_ARG,
+          "the model has no adapters: train.lora is their rank, train.prompt "
+          "how many vectors a prompt has");
     TRY(ll_mkdirs(folder));
     ll_st_pair pt = {"format", "pt"};
     TRY(ll_st_write(ll_arena_printf(a, "%s/adapter_model.safetensors", folder),
                     &(ll_st_content){.tensors = t, .n = *n, .meta = &pt, .n_meta = 1}));
+    if (prompt) return prompt_config(folder, &prompt->shape, a);
     return adapter_config(folder, rank, modules, *n, a);
 }

@@ -164,6 +164,9 @@ static const char *const linear[] = {
     "model: {name: llama, layers: 2, width: 64, heads: 4, kv_heads: 2, hidden: 96, seq: 24, "
     "vocab: 64, linear: 1}\ntrain: {threads: 1}\n"};
 
+static const char soft[] = "model: {name: llama, layers: 2, width: 64, heads: 4, kv_heads: 2, "
+                           "hidden: 96, seq: 24, vocab: 64}\ntrain: {threads: 1, prompt: 5}\n";
+
 static const char seq2seq[] =
     "model: {name: seq2seq, layers: 2, width: 64, heads: 4, hidden: 96, seq: 24, source: 9, "
     "vocab: 64, dropout: 0}\ntrain: {threads: 1}\n";
@@ -194,6 +197,9 @@ static void logits(void **)
         check_all(linear[k], 0, 0, true, 5e-6);
     }
     check_cache(gpt, 0, 4, 0.4);
+    check(soft, 0, 5e-6);
+    check(soft, 8, 0.2);
+    check_cache(soft, 0, 8, 0.05);
 }
 
 /* A state is as large whatever the places; 8 bits, and guesses that may be wrong, are refused. */
@@ -356,9 +362,9 @@ static void few_entries(void **)
 static void guesses(void **)
 {
     char text[512];
-    for (int k = 0; k < 4; k++) {
+    for (int k = 0; k < 5; k++) {
         snprintf(text, sizeof text, llama, k == 1 ? 5 : 0);
-        whole *w = open_whole(k == 2 ? gpt : text);
+        whole *w = open_whole(k == 2 ? gpt : k == 4 ? soft : text);
         ll_generator_opts o = {.batch = 2,
                                .chunk = 6,
                                .guesses = 3,

@@ -86,6 +86,130 @@ static void adapters(void **state)
     ll_run_free(plain);
 }
 
+/* ---- prompts ---- */
+
+enum { P = 3 };
+
+static ll_run *run_long(const char *more, int seq)
+{
+    char text[512];
+    snprintf(
+        text, sizeof text,
+        "model: {name: llama, layers: 2, width: 8, heads: 4, kv_heads: 2, hidden: 12, seq: %d, "
+        "vocab: 19}\ntrain: {threads: 1, batch: 2, optimizer: sgd%s}\n",
+        seq, more);
+    return lm_run(text);
+}
+
+static void open_run(const ll_run *r, bool train, ll_graph **g, ll_session **s)
+{
+    no_error(ll_run_graph(r, B, train ? &r->train.optim : NULL, g));
+    for (int i = 1; i < (*g)->n_value; i++) /* so that logits differ */
+        if ((*g)->values[i].init.kind == LL_NORMAL) (*g)->values[i].init.a = 0.5;
+    no_error(ll_session_open(*g, &(ll_session_opts){.threads = 1, .seed = 5}, s));
+}
+
+static void copy(ll_session *from, ll_session *to)
+{
+    for (int i = 1; i < to->g->n_value; i++) {
+        const ll_value *v = &to->g->values[i];
+        float x[4096];
+        if (v->kind != LL_PARAM || v->node >= 0 || ll_is_prompt(v->name)) continue;
+        size_t bytes = (size_t)ll_numel(&v->type.shape) * sizeof *x;
+        no_error(ll_session_get(from, v->name, x, bytes));
+        no_error(ll_session_set(to, v->name, 0, x, bytes));
+    }
+}
+
+static double loss_with(ll_session *s, float prompt[P * 8], int i, float more)
+{
+    float loss, was = prompt[i];
+    prompt[i] += more;
+    no_error(ll_session_set(s, "prompt_embeddings", 0, prompt, sizeof(float) * P * 8));
+    prompt[i] = was;
+    no_error(ll_session_run(s, 0));
+    no_error(ll_session_get(s, "loss", &loss, sizeof loss));
+    return (double)loss;
+}
+
+/* Vectors that are those of tokens are as these tokens before the others; they alone are trained,
+ * by the slope of the loss; they are written alone, and nothing else is. */
+static void prompts(void **state)
+{
+    static const int32_t tokens[P] = {7, 2, 11};
+    ll_run *soft = run_long(", prompt: 3", T), *plain = run_long("", T + P);
+    ll_graph *gs, *gp, *gt;
+    ll_session *s, *p, *t;
+    float table[V * 8], prompt[P * 8], one[B * T * V], two[B * (T + P) * V], after[P * 8];
+    int32_t x[B * (T + P)];
+    open_run(soft, false, &gs, &s);
+    open_run(plain, false, &gp, &p);
+    copy(s, p);
+    no_error(ll_session_get(s, "embed.weight", table, sizeof table));
+    for (int i = 0; i < P * 8; i++) prompt[i] = table[tokens[i / 8] * 8 + i % 8];
+    no_error(ll_session_set(s, "prompt_embeddings", 0, prompt, sizeof prompt));
+    for (int i = 0; i < B * (T + P); i++) {
+        int place = i % (T + P), k = i / (T + P) * T + place - P;
+        x[i] = place < P ? tokens[place] : k * k % V;
+    }
+    no_error(ll_session_set(p, "x", 0, x, sizeof x));
+    no_error(ll_session_set(p, "y", 0, x, sizeof x));
+    no_error(ll_session_run(p, 0));
+    no_error(ll_session_get(p, "logits", two, sizeof two));
+    lm_set(s, B * T, V);
+    no_error(ll_session_run(s, 0));
+    no_error(ll_session_get(s, "logits", one, sizeof one));
+    double most = 0, size = 0;
+    for (int i = 0; i < B * T * V; i++) {
+        double b = (double)two[i + (i / (T * V) + 1) * P * V];
+        most = fmax(most, fabs((double)one[i] - b)), size = fmax(size, fabs(b));
+    }
+    printf("logits of %g with a prompt are off by %g\n", size, most);
+    assert_true(size > 0.1 && most < 1e-5 * size);
+    open_run(soft, true, &gt, &t);
+    copy(s, t);
+    assert_int_equal(ll_find(gt, "d.embed.weight").id, 0);
+    no_error(ll_session_set(t, "prompt_embeddings", 0, prompt, sizeof prompt));
+    lm_set(t, B * T, V);
+    no_error(ll_session_run(t, 1));
+    no_error(ll_session_get(t, "prompt_embeddings", after, sizeof after));
+    for (int i = 0; i < P * 8; i++) {
+        double slope = (loss_with(s, prompt, i, 1e-2f) - loss_with(s, prompt, i, -1e-2f)) / 2e-2;
+        double took = (double)prompt[i] - (double)after[i];
+        if (fabs(slope - took) > 2e-3 * (1 + fabs(slope)))
+            fail_msg("prompt %d: moved by %g, want %g", i, took, slope);
+    }
+    no_error(ll_session_get(t, "embed.weight", two, sizeof table));
+    assert_memory_equal(two, table, sizeof table);
+    int n;
+    char folder[512];
+    ll_st_file *f;
+    assert_int_equal(ll_weights_save(t, tmpdir_path(state, "w.safetensors"), NULL, LL_F32, &n),
+                     LL_E_ARG);
+    snprintf(folder, sizeof folder, "%s", tmpdir_path(state, "prompt"));
+    no_error(ll_adapters_save(t, folder, NULL, &n));
+    assert_int_equal(n, 1);
+    strcat(folder, "/adapter_model.safetensors");
+    no_error(ll_st_open(folder, &f));
+    const ll_st_entry *e = ll_st_find(f, "prompt_embeddings");
+    assert_true(e && e->n_dims == 2 && e->dims[0] == P && e->dims[1] == 8);
+    ll_st_close(f);
+    ll_session_close(s), ll_session_close(p), ll_session_close(t);
+    ll_graph_free(gs), ll_graph_free(gp), ll_graph_free(gt);
+    ll_run_free(soft), ll_run_free(plain);
+}
+
+/* A model that has no place for one says so. */
+static void no_prompt(void **)
+{
+    ll_run *r = lm_run("model: {name: gpt, layers: 1, width: 8, heads: 2, seq: 8, vocab: 19}\n"
+                       "train: {prompt: 3}\n");
+    ll_graph *g;
+    assert_int_not_equal(ll_run_graph(r, B, NULL, &g), LL_OK);
+    assert_non_null(strstr(ll_error_text(), "such as llama"));
+    ll_run_free(r);
+}
+
 /* ---- frozen weights in blocks ---- */
 
 static ll_run *run_of_base(const char *base)
@@ -171,6 +295,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(adapters, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test_setup_teardown(prompts, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test(no_prompt),
         cmocka_unit_test_setup_teardown(in_blocks, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test(refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);

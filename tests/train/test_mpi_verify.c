@@ -72,6 +72,11 @@ static const char qlora[] = "model: {name: llama, layers: 2, width: 96, heads: 3
                             "head: 32, hidden: 160, seq: 7, vocab: 53}\n"
                             "train: {batch: 5, optimizer: adamw, lora: 3, base: nf4}\n";
 
+/* Vectors before the tokens, all else frozen. */
+static const char prompted[] = "model: {name: llama, layers: 2, width: 24, heads: 6, kv_heads: 3, "
+                               "hidden: 40, seq: 13, vocab: 53}\n"
+                               "train: {batch: 7, optimizer: adamw, prompt: 5}\n";
+
 /* Weights of products that become zeros, and stay so; groups of 4 and 5 that ranks' pieces cut. */
 #define PRUNED(model, rule, optimizer)                                                             \
     "model: {name: " model ", layers: 2, width: 18, heads: 3, seq: 13, vocab: 53}\n"               \
@@ -135,6 +140,10 @@ static const pair pairs[] = {
     {2, qlora, "tensor=2", 0, 2},
     {2, qlora, "data=2", 3, 2},
     {3, qlora, "tensor=3", 0, 2},
+    {2, prompted, "tensor=2", 0, 2},
+    {2, prompted, "data=2", 3, 2},
+    {2, prompted, "pipe=2", 0, 2},
+    {3, prompted, "tensor=3", 0, 2},
     {2, in_fours, "tensor=2", 0, 3},
     {2, in_fours, "data=2", 3, 3},
     {2, in_fours, "pipe=2", 0, 3},

@@ -270,6 +270,8 @@ static void what_nothing_reads_is_refused(void **state)
          {"x.yaml:2: train.prune_steps: '9:2' are no steps", "such as 100:500:20"}},
         {"model: {name: picture}\ntrain: {prune_steps: \"2:9\"}",
          {"train.prune_steps goes with train.prune, which is not set"}},
+        {"model: {name: picture}\ntrain: {prompt: 5, lora: 2}",
+         {"train.prompt and train.lora exclude each other"}},
         {"model: {name: picture}\ntrain: {prune: 0.5, lora: 2}",
          {"train.prune and train.lora exclude each other"}},
         {"model: {name: picture}\ntrain: {prune: 0.5, batch: 4}\n"
