@@ -22,7 +22,7 @@ static ll_comm *comm;
 
 typedef struct trial {
     const char *model, *mesh; /* mesh: axis with %d ranks */
-    int bits, cache_bits, keep;
+    int bits, cache_bits, keep, prompt;
     bool exact, guess;
     int cut; /* heads of keys that are divided; 0: caches are something else's matter */
 } trial;
@@ -49,6 +49,8 @@ static const trial trials[] = {
     {LLAMA, "tensor=%d", .keep = 11, .cut = 3},
     {GPT, "pipe=%d", .keep = 11},
     {GPT, "data=%d", .keep = 11},
+    {LLAMA, "tensor=%d", .prompt = 5, .cut = 3},
+    {LLAMA, "pipe=%d", .prompt = 5, .guess = true},
     {LLAMA, "tensor=%d", .bits = 4},
     {LLAMA, "pipe=%d"},
     {LLAMA, "data=%d"},
@@ -169,7 +171,8 @@ static void one(const trial *t)
     ll_run *r;
     ll_graph *g;
     said alone[2], here;
-    snprintf(text, sizeof text, "model: %s\ntrain: {threads: 1}\n", t->model);
+    snprintf(text, sizeof text, "model: %s\ntrain: {threads: 1, prompt: %d}\n", t->model,
+             t->prompt);
     no_error(ll_run_parse(text, strlen(text), "test", &r));
     no_error(ll_run_finish(r));
     ll_session *weights = weights_of(r, &g);
