@@ -199,6 +199,7 @@ static ll_err wait_for(ll_request *r)
     for (int64_t n = 0; !rc && !r->done; n++) {
         rc = poll_all(e);
         if (rc || r->done) break;
+        if (e->served) e->served->ops->serve(e->served);
         if ((n + 1) % (n < e->spin ? LOOK : LOOK_YIELDING) == 0) rc = look(e, r, &p);
         if (n < e->spin) {
             relax();

@@ -46,8 +46,9 @@ ll_err ll_rma_open(ll_comm *c, size_t head, size_t bytes, bool sharded, ll_rma *
     int rank = ll_comm_rank(c);
     TRY(ll_comm_drain(c));
     TRY(open_window(s, (rank == 0 ? s->room : 0) + ((size_t)rank < n ? s->block : 0)));
-    if (!far_apart(c)) return LL_OK;
-    CHECK(c->engine->threaded, LL_E_ARG, "a store between nodes wants a thread to serve it");
+    if (!far_apart(c) && !s->t->lazy) return LL_OK;
+    CHECK(c->engine->threaded || !far_apart(c), LL_E_ARG,
+          "a store between nodes wants a thread to serve it");
     ll_engine_lock(c->engine);
     c->engine->served = s->t;
     pthread_cond_signal(&c->engine->wake);

@@ -67,6 +67,7 @@ struct ll_transport {
     int max_tag;      /* tags 0..max_tag */
     const int *node;  /* [size]: which node each rank is on */
     const int *world; /* [size]: ranks in the first communicator of this process */
+    bool lazy;        /* others come to a rank's memory only while it calls, on one node too */
 };
 
 ll_err ll_transport_self(ll_transport **out);

@@ -238,6 +238,7 @@ static ll_err new_transport(MPI_Comm comm, mpi_transport **out)
     CHECK(m->node && m->world, LL_E_MEM, "no memory for a communicator");
     m->t.node = m->node;
     m->t.world = m->world;
+    m->t.lazy = !strncmp(ll_transport_library(), "MPICH", 5);
     return LL_OK;
 }
 

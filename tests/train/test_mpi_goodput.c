@@ -37,18 +37,19 @@ static void on_step(void *context, const ll_train_step *s)
         assert_int_equal(pthread_create((pthread_t *)context, NULL, suspend, NULL), 0);
 }
 
-static ll_goodput train(const char *parallel, ll_train_opts o)
+static ll_goodput train(int steps, const char *parallel, ll_train_opts o)
 {
     static const char net[] = "model: {name: mlp, image: 8, width: 16}\n"
                               "data: {name: synthetic, samples: 64}\n"
-                              "train: {batch: 4, steps: 3000, epochs: 0, threads: 1}\n";
+                              "train: {batch: 4, steps: %d, epochs: 0, threads: 1}\n";
     char out[] = "/tmp/goodput-XXXXXX", text[512];
     ll_run *r;
     ll_train_report report;
     bool lead = ll_comm_rank(comm) == 0;
     if (lead) assert_non_null(mkdtemp(out));
     no_error(ll_ranks_share(comm, out, sizeof out));
-    snprintf(text, sizeof text, "%sparallel: {%s}\nout: %s/run\n", net, parallel, out);
+    int n = snprintf(text, sizeof text, net, steps);
+    snprintf(text + n, sizeof text - (size_t)n, "parallel: {%s}\nout: %s/run\n", parallel, out);
     no_error(ll_run_parse(text, strlen(text), "goodput", &r));
     no_error(ll_run_finish(r));
     o.comm = comm;
@@ -66,8 +67,8 @@ static void one_is_suspended(void **state)
     bool lead = ll_comm_rank(comm) == 0;
     other = lead ? 0 : (double)getpid();
     no_error(ll_comm_allreduce(comm, &other, 1, LL_F64, LL_REDUCE_MAX, NULL));
-    ll_goodput g =
-        train("mesh: data=2", (ll_train_opts){.watch = {.context = &thread, .step = on_step}});
+    ll_goodput g = train(3000, "mesh: data=2",
+                         (ll_train_opts){.watch = {.context = &thread, .step = on_step}});
     if (!lead) return;
     pthread_join(thread, NULL);
     print_message("%.3f s: useful %.3f, suspended %.3f\n", g.wall, g.useful,
@@ -81,7 +82,7 @@ static void shares_are_useful(void **state)
 {
     (void)state;
     ll_goodput g =
-        train("replicas: 2, consistency: async", (ll_train_opts){.slow_rank = 1, .slow = 8});
+        train(800, "replicas: 2, consistency: async", (ll_train_opts){.slow_rank = 1, .slow = 8});
     double told = g.useful;
     for (int i = 0; i < LL_N_LOSS; i++) told += g.lost[i];
     print_message("%.3f s: useful %.3f, with what is lost %.3f\n", g.wall, g.useful, told);
