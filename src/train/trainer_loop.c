@@ -67,14 +67,18 @@ static ll_err explain(trainer *t, ll_err rc, int64_t step, double lr)
     return rc == LL_E_ARG || t->loose ? rc : ll_ranks_agree(t->comm, rc);
 }
 
-/* A straggler: what it computed for so long takes as much longer. */
-static void lag(const trainer *t, double seconds)
+/* A straggler: what it computed for so long takes as much longer. Others of a mesh have it in their
+ * step, as they would where gradients are summed. */
+static ll_err lag(const trainer *t, double seconds)
 {
-    if (t->opts->slow <= 1 || (t->comm ? ll_comm_rank(t->comm) : 0) != t->opts->slow_rank) return;
     double s = seconds * (t->opts->slow - 1);
-    if (t->comm) ll_comm_slow(t->comm, true);
-    nanosleep(&(struct timespec){(time_t)s, (long)(1e9 * (s - floor(s)))}, NULL);
-    if (t->comm) ll_comm_slow(t->comm, false);
+    if (t->opts->slow <= 1) return LL_OK;
+    if ((t->comm ? ll_comm_rank(t->comm) : 0) == t->opts->slow_rank) {
+        if (t->comm) ll_comm_slow(t->comm, true);
+        nanosleep(&(struct timespec){(time_t)s, (long)(1e9 * (s - floor(s)))}, NULL);
+        if (t->comm) ll_comm_slow(t->comm, false);
+    }
+    return t->comm && !t->loose ? ll_comm_barrier(t->comm) : LL_OK;
 }
 
 static ll_err exchange(trainer *t, int64_t done)
@@ -150,7 +154,7 @@ static ll_err take_step(trainer *t, int64_t step, ll_train_step *s)
     TRY(ll_prune_step(t->r->train.prune, t->r->train.prune_steps, step, t->s, &pruned));
     limit_norm(t, step);
     TRY(explain(t, run_session(t, step, lr), step, lr));
-    lag(t, ll_trainer_awake() - start - (t->s->e->waited - waited));
+    TRY(lag(t, ll_trainer_awake() - start - (t->s->e->waited - waited)));
     bool told = t->s->told == t->s->step; /* else the next step tells */
     double loss = told ? ll_session_result(t->s, "loss") : NAN;
     TRY(exchange(t, step + 1)); /* of gradients: the norm is then the round's */
