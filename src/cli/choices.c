@@ -138,7 +138,11 @@ ll_err ll_cli_choices(const ll_talk_opts *given, const char *file, int64_t most)
     w.picked = LL_NEW_ARRAY(a, int8_t, 2 * w.n);
     for (int64_t i = 0; i < w.n; i++) TRY(read_question(&w, i));
     t.quiet = true;
+    CHECK(!strcmp(t.run->train.quantize, "none"), LL_E_ARG,
+          "--choices reads f32 weights, and this run's are rounded (train.quantize): measure those "
+          "with -s train.quantize=none");
     t.guesses = w.most > 33 ? 32 : w.most > 3 ? w.most - 2 : 1;
+    if (ll_run_size(t.run, "linear", 0)) t.guesses = 0; /* a state has no way back */
     TRY(ll_talk_open(&t, 1, w.most));
     for (int64_t i = 0; i < w.n; i++) TRY(answer(&w, i));
     return show(&w, o.json);

@@ -17,6 +17,7 @@ typedef struct opts {
     int64_t samples, draws, calibrate;
 } opts;
 
+#define USUAL "f32,int8,int4"
 static const ll_arg args[] = {
     {"RUN_FOLDER", LL_OPT(ll_talk_opts, folder), NULL,
      "of a model of tokens that was trained, or imported"},
@@ -29,7 +30,7 @@ static const ll_arg args[] = {
      "sparse:0.5: of each tensor so large a part becomes zeros, both also with +int8; +kv8 or "
      "+kv4: also keys and values of 8 or 4 bits; +keep:N: of N tokens alone, as generate --keep; "
      "with commas between; one alone is held against f32",
-     "f32,int8,int4,int8+kv8"},
+     USUAL ",int8+kv8"},
     {"--calibrate", LL_ARG_COUNT, offsetof(opts, calibrate), "N",
      "windows of the training data that +gptq and +awq read (32)"},
     {"--samples", LL_ARG_COUNT, offsetof(opts, samples), "N",
@@ -183,6 +184,7 @@ static ll_err try_form(const opts *o, const windows *w, form *f)
                 : strcmp(p.cache, "f32") ? 3
                                          : 64; /* what is read at once is not from the cache */
     if (t.guesses > w->seq - 1) t.guesses = w->seq - 1;
+    if (ll_run_size(t.run, "linear", 0) && t.run->train.prompt) t.guesses = 0; /* no way back */
     if (p.gptq || p.awq)
         t.calibrate = (ll_calibrate){
             .windows = o->calibrate ? o->calibrate : 32, .gptq = p.gptq, .awq = p.awq};
@@ -238,8 +240,13 @@ static ll_err run(const void *given)
     CHECK(ll_run_takes_tokens(r), LL_E_ARG, "%s is no model of tokens, such as gpt and llama",
           r->model.name);
     TRY(read_windows(o, r, a, &w));
-    const bool alone = !strchr(o->to, ',') && strcmp(o->to, "f32");
-    for (const char *at = alone ? ll_arena_printf(a, "f32,%s", o->to) : o->to; *at;) {
+    const char *to =
+        !strchr(o->to, ',') && strcmp(o->to, "f32") ? ll_arena_printf(a, "f32,%s", o->to) : o->to;
+    if (!strcmp(to, USUAL ",int8+kv8") && ll_run_size(r, "linear", 0)) {
+        fprintf(stderr, "without int8+kv8: linear attention has no keys and values to be small\n");
+        to = USUAL;
+    }
+    for (const char *at = to; *at;) {
         size_t size = strcspn(at, ",");
         CHECK(n < 16 && size && size < sizeof f->name, LL_E_ARG,
               "--to %s: want up to 16 forms, with commas between", o->to);

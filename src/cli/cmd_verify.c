@@ -6,6 +6,7 @@
 #include "base/text.h"
 #include "comm/job.h"
 #include "kern/notes.h"
+#include "pass/prune.h"
 #include "train/evaluate.h"
 #include "train/verify.h"
 #include "train/weights_load.h"
@@ -215,6 +216,19 @@ static bool lacks_data(const opts *o, const ll_run *r, bool speak)
     return true;
 }
 
+/* What no step reaches is not proved. */
+static ll_err reaches_pruning(const opts *o, const ll_run *r)
+{
+    ll_prune_steps s;
+    TRY(ll_prune_steps_parse(r->train.prune_steps, &s));
+    int64_t first = s.from + s.every < s.to ? s.from + s.every : s.to;
+    CHECK(!s.to || o->steps > first, LL_E_ARG,
+          "train.prune_steps %s prunes first after step %lld, and verify makes %lld: use --steps "
+          "%lld or more",
+          r->train.prune_steps, (long long)first, (long long)o->steps, (long long)first + 1);
+    return LL_OK;
+}
+
 static ll_err verify(const opts *o, const ll_mesh *m, const ll_run *r, ll_comm *c)
 {
     char mesh[LL_MESH_TEXT];
@@ -227,6 +241,7 @@ static ll_err verify(const opts *o, const ll_mesh *m, const ll_run *r, ll_comm *
                         .steps = o->steps,
                         .tolerance = r->parallel.exact ? 0 : o->tolerance};
     ll_verify_report report;
+    TRY(ll_comm_agree(c, reaches_pruning(o, r)));
     TRY(ll_verify_run(r, &v, random != 0, &report));
     ll_err rc = LL_OK;
     if (ll_comm_rank(c) == 0) {

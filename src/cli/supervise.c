@@ -34,6 +34,7 @@
 #include "train/recovery.h"
 
 #include <errno.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,6 +50,7 @@ static const double count_s = 1.0;  /* between counts of them */
 static const double halted_s = 0.5; /* a rank is stopped: others of it are to have seen it before */
 static const double stuck_s = 1.0;  /* mpiexec is given, after a loss, before it is ended */
 static const double grace_s = 10.0; /* and where it does not tell of one, beside 2 timeouts */
+static const double alone_s = 3.0;  /* where all ranks are gone, and it does not see it */
 static const double probe_s = 10.0; /* between looks for hosts that have come back */
 
 typedef struct job {
@@ -228,6 +230,7 @@ static void end_stuck(job *j, pid_t child)
     else if (j->waits == 0)
         j->waits = now;
     double most = j->lost ? stuck_s : j->insisted ? grace_s : 2 * j->care->timeout + grace_s;
+    if (!j->care->hosts && j->seen && !j->here.n) most = fmin(most, alone_s);
     bool gone = j->lost && host_is_gone(j);
     if (!gone && (j->waits == 0 || now < j->waits + most)) return;
     if (!j->lost && !gone) fprintf(stderr, "%s: mpiexec does not end: ending it\n", ll_cli_name());
@@ -412,15 +415,17 @@ static void finish(const job *j, int code)
     _exit(code == LL_JOB_LOST ? 1 : code);
 }
 
-/* After a start that ended in a loss: is there to be another one? *idle: starts in a row that began
- * no later than the one before. */
+/* After a start that ended in a loss: is there to be another one? *idle: starts in a row that left
+ * no more behind than the one before. */
 static bool again(job *j, int code, int64_t *before, int64_t *idle)
 {
     ll_noted first = {.step = -1};
     int64_t most = j->care->restarts;
     bool began = ll_recovery_find(&j->start, LL_BEGAN, &first);
-    *idle = began && first.step > *before ? 0 : *idle + 1;
-    if (began && first.step > *before) *before = first.step;
+    int64_t kept = began ? ll_checkpoint_newest(j->care->out) : -1; /* the next begins there */
+    int64_t came = kept > first.step ? kept : first.step;
+    *idle = began && came > *before ? 0 : *idle + 1;
+    if (began && came > *before) *before = came;
     if (most || began) note_end(j, reason(j, code));
     bool crash = !j->lost && is_crash(code), loop = *idle >= (crash && most > 1 ? 1 : most);
     fprintf(stderr, "%s: %s", ll_cli_name(), reason(j, code));

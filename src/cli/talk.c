@@ -141,6 +141,9 @@ ll_err ll_talk_open(ll_talk *t, int64_t batch, int64_t places)
                            .load = load,
                            .user = t};
     TRY(find_bits(t, &o.bits, &o.cache_bits));
+    CHECK(!o.keep || !ll_run_size(t->run, "linear", 0), LL_E_ARG,
+          "--keep is of keys and values, and linear attention keeps a state, however long a text "
+          "is: leave it out");
     TRY(ll_talk_ranks(t));
     o.session = ll_cli_trained_session(t->run, t->comm, t->comm ? t->mesh : NULL);
     TRY(ll_generator_open(t->run, &o, &t->g));

@@ -269,8 +269,8 @@ ll_val ll_self_linear(const ll_build *b, const char *name, ll_val q, ll_val k, l
     if (b->cache_bits)
         return ll_reject(g, LL_E_ARG,
                          "%s%s: linear attention keeps a state of f32, no keys and values: these "
-                         "cannot be of %d bits",
-                         g->scope, name, b->cache_bits);
+                         "cannot be of %d bits: use --cache f32, of compress forms without +kv%d",
+                         g->scope, name, b->cache_bits, b->cache_bits);
     ll_linear_attr a = {.decay = decay};
     bool packed = q.id && ll_graph_shape(g, q).n == 4;
     if (!features(g, &q, &k, v)) return (ll_val){0};

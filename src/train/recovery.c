@@ -58,6 +58,7 @@ ll_err ll_recovery_note(const ll_start *s, ll_recovery_event event, int64_t step
     ll_buf_json(&b, text);
     ll_buf_puts(&b, "}\n");
     int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    if (fd < 0 && errno == ENOENT) return LL_OK; /* no folder yet: nothing is lost with it */
     CHECK(fd >= 0, LL_E_IO, "%s: %s", path, strerror(errno));
     ll_noted same;
     if (event == LL_LOST) (void)flock(fd, LOCK_EX); /* several ranks see it: one line */

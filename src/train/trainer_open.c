@@ -117,6 +117,13 @@ static const char *changes(const ll_run *r, ll_arena *a)
     return b.text ? b.text : "";
 }
 
+/* Sizes of a model that no tensor shows. */
+static const char *attention_of(const ll_run *r, ll_arena *a)
+{
+    if (!ll_run_size(r, "linear", 0)) return "softmax";
+    return ll_arena_printf(a, "linear, decay %" PRId64, ll_run_size(r, "decay", 0));
+}
+
 int ll_trainer_meta(const trainer *t, ll_arena *a, ll_st_pair out[LL_TRAINER_META])
 {
     const ll_run *r = t->r;
@@ -130,11 +137,13 @@ int ll_trainer_meta(const trainer *t, ll_arena *a, ll_st_pair out[LL_TRAINER_MET
                                  d->name, d->n[LL_TRAIN], d->n[LL_VAL], d->bytes,
                                  r->data.flip ? "true" : "false", r->data.crop, changes(r, a))},
         {"data digest", ll_arena_printf(a, "%08x", d->digest)},
+        {"attention", attention_of(r, a)},
         {"seed", ll_arena_printf(a, "%" PRId64, r->train.seed)},
         {"batch", ll_arena_printf(a, "%" PRId64, r->train.batch)},
         {"teacher_hidden", r->train.teacher_hidden},
         {"prune", r->train.prune},
-        {"prune_steps", r->train.prune_steps}};
+        {"prune_steps", r->train.prune_steps},
+        {"quantize", r->train.quantize}};
     memcpy(out, all, sizeof all);
     return LL_TRAINER_META;
 }
@@ -155,7 +164,8 @@ static ll_err check_same(const trainer *t, const ll_st_file *f)
     int n = ll_trainer_meta(t, t->arena, now);
     for (int i = 0; i < n; i++) {
         const char *key = now[i].key, *is = now[i].value, *was = ll_st_meta(f, key);
-        if (!was && !strcmp(key, "prune")) was = "none"; /* of older versions */
+        bool none = !strcmp(key, "prune") || !strcmp(key, "quantize");
+        if (!was && none) was = "none"; /* of older versions */
         if (!was && !strcmp(key, "prune_steps")) was = "";
         if (!was || !strcmp(was, is)) continue;
         CHECK(i < LL_TRAINER_TRAIN, LL_E_CONFIG,

@@ -176,6 +176,30 @@ static void keeps_few(void **state, double exact)
     refuses(*state, 1, "generate g --keep 4 --exact", "--keep is of --cache f32, without exact");
 }
 
+/* With a state in place of keys and values. */
+static void linear_states(void **state)
+{
+    must(*state, "train s.yaml --out y -s model.linear=1 -s train.steps=4");
+    write_text(tmpdir_path(state, "y.jsonl"),
+               "{\"question\": \"a\", \"choices\": [\"b\", \"cd\"], \"answer\": 0}\n");
+    json_t *c = prints_json(*state, "compress y --samples 3 --json"), *e = NULL;
+    assert_int_equal(json_array_size(json_object_get(c, "forms")), 3);
+    e = prints_json(*state, "eval y --choices y.jsonl --json");
+    json_decref(c);
+    json_decref(e);
+    refuses(*state, 1, "generate y --keep 4", "linear attention keeps a state");
+    refuses(*state, 1, "train y --resume -s model.linear=0 -s train.steps=6",
+            "was made with attention linear, decay 0, this run has softmax");
+    must(*state, "train s.yaml --out z -s train.quantize=int8 -s train.steps=4");
+    refuses(*state, 1, "eval z --choices y.jsonl", "-s train.quantize=none");
+    refuses(*state, 1, "train z --resume -s train.quantize=none -s train.steps=6",
+            "was made with train.quantize int8");
+    refuses(*state, 1,
+            "verify s.yaml --mesh data=2 -s train.prune=2:4 -s train.prune_steps=10:20:5 "
+            "-s train.steps=60",
+            "use --steps 16 or more");
+}
+
 /* By the run g, whose settings are in s.yaml. */
 static void teaches(void **state)
 {
@@ -289,6 +313,7 @@ static void compresses(void **state)
     refuses(*state, 1, "compress g --to=", "--to is empty");
     refuses(*state, 1, "compress g --to int4 --calibrate 9",
             "--calibrate is of forms with +gptq or +awq");
+    linear_states(state);
     teaches(state);
     exports(state);
 }
