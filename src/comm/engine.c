@@ -166,7 +166,11 @@ typedef struct patience {
 static ll_err look(ll_engine *e, const ll_request *r, patience *p)
 {
     enum { STILL_MS = 2 };
+    const ll_transport *t = r->c->t;
     TRY(ll_engine_check(e));
+    /* Steps through shared memory never call the library, whose own collectives (a communicator's
+     * opening) others may still need this rank for. */
+    if ((p->told || r->c->patient) && t->ops->serve) t->ops->serve(r->c->t);
     if (p->told && p->moved != e->moved) {
         ll_watch_moved(e->watch);
         p->moved = e->moved;

@@ -38,14 +38,15 @@ static void test_hogwild(void **state)
     ll_server_close(x);
 }
 
-/* most: changes that may have come since a share's parameters were read. */
+/* most: changes that may have come since a share's parameters were read; of ssp those of all others
+ * in steps that may be under way beside it, (2 staleness + 1) replicas - 1. */
 static const struct {
     const char *settings;
     int replicas, most;
 } served[] = {
     {"replicas=4 parallel.consistency=async", 4, 31},
     {"replicas=4 parallel.consistency=ssp parallel.staleness=0", 4, 3},
-    {"replicas=4 parallel.consistency=ssp parallel.staleness=1 parallel.server=central", 4, 7},
+    {"replicas=4 parallel.consistency=ssp parallel.staleness=1 parallel.server=central", 4, 11},
     {"replicas=4 parallel.consistency=eager train.clip=0.05", 4, 3},
     {"replicas=4 parallel.consistency=eager parallel.quorum=1 parallel.staleness=1 "
      "parallel.server=central",
@@ -56,7 +57,7 @@ static const struct {
     {"replicas=2 parallel.mesh=tensor=2 parallel.consistency=async parallel.outer=nesterov "
      "parallel.outer_lr=0.7",
      2, 15},
-    {"replicas=2 parallel.mesh=data=2 parallel.zero=1 parallel.consistency=ssp", 2, 7},
+    {"replicas=2 parallel.mesh=data=2 parallel.zero=1 parallel.consistency=ssp", 2, 13},
     {"replicas=4 parallel.consistency=ad-psgd", 4, 31},
     {"replicas=2 parallel.mesh=tensor=2 parallel.consistency=ad-psgd parallel.every=2 "
      "parallel.server=central",
