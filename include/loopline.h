@@ -131,6 +131,7 @@ typedef struct ll_init {
     ll_init_kind kind;
     double a; /* CONSTANT: the value; NORMAL: standard deviation; UNIFORM: in (-a, a) */
     const struct ll_data *data; /* GIVEN, by ll_constant: the graph's own copy */
+    bool two_of_four; /* of each four numbers beside each other two are 0, in every step */
 } ll_init;
 
 /* Inputs. Parameters are trained; state is kept from step to step (running statistics, moments);

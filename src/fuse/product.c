@@ -147,7 +147,7 @@ static ll_err infer(ll_infer *i)
 
 #define PRODUCT(results)                                                                           \
     .name = "product" #results, .work = LL_WORK_PRODUCT, .n_in = -1, .n_out = results,             \
-    LL_ATTRS(ll_product_attr, spec, out, bias, act, scaled),                                       \
+    LL_ATTRS(ll_product_attr, spec, out, bias, act, scaled, sparse),                               \
     .whole = "abcdefghijklmnopqrstuvwxyz", .loops = loops, .infer = infer, .expand = expand,       \
     .no_grad = true, .flop = 2, .cuda = LL_GPU(product_cuda)
 static const ll_op ops[2] = {

@@ -296,6 +296,8 @@ ll_err ll_parse_trial(const ll_op *op, const char *text, ll_arena *arena, int *n
             TRY(ll_scan_int(&s, "a limit", 1, INT32_MAX, bound));
         else if (ll_scan_is(&s, '>'))
             *bound = 1;
+        else if (ll_scan_is(&s, '%'))
+            *bound = -1;
         ++*n_in;
     }
     TRY(ll_scan_attrs(&s, op, *attr, NULL));

@@ -30,7 +30,7 @@ typedef struct ll_matmul_attr {
 /* product: a matmul and what surrounds it (fuse/product.c); bias: whether there is one; act: an
  * ll_act */
 /* scaled: operands are 8-bit floats, and their scales follow them; FAST: sums may be kept in fewer
- * bits for a while */
+ * bits for a while; sparse: of each four numbers of b that lie beside each other two are 0 */
 typedef enum ll_scaled { LL_UNSCALED, LL_SCALED, LL_SCALED_FAST, LL_N_SCALED } ll_scaled;
 typedef enum ll_act {
     LL_ACT_NONE,
@@ -44,7 +44,7 @@ typedef enum ll_act {
 typedef struct ll_product_attr {
     char spec[LL_SPEC_MAX];
     ll_dtype out;
-    int64_t bias, act, scaled;
+    int64_t bias, act, scaled, sparse;
 } ll_product_attr;
 
 typedef struct ll_broadcast_attr {

@@ -438,7 +438,9 @@ void ll_minimize(ll_graph *g, ll_val loss, const ll_optim *o)
         ll_param_rule own = rule_of(o, c.name);
         c.decay = own.set_decay ? own.decay : c.excluded ? 0 : o->weight_decay;
         c.lr = own.lr == 1 ? lr : ll_scale(g, lr, own.lr);
-        ll_val next = masked(g, o, p[i], rules[rule].rule(&c));
+        ll_val next = rules[rule].rule(&c);
+        if (rules[rule].rule == muon) /* others leave 0 what has neither gradient nor moments */
+            next = masked(g, o, p[i], next);
         ll_graph_update(g, p[i], next);
         if (o->ema > 0) keep_average(&c, next);
     }

@@ -16,6 +16,12 @@ static inline bool ll_prunes(const ll_prune *p)
     return p->of || p->share > 0;
 }
 
+/* Whether two of each four numbers beside each other go, or more. */
+static inline bool ll_prune_halves(const ll_prune *p)
+{
+    return p->of > 0 && 4 % p->of == 0 && 2 * p->keep <= p->of;
+}
+
 /* When: from one step to another every so many, by (1 - (1 - part of them)^3) of the rule (Zhu and
  * Gupta, 2017), all of it at the last. A step counts by how many were made before it. */
 typedef struct ll_prune_steps {

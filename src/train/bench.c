@@ -7,6 +7,7 @@
 #include "base/rng.h"
 #include "base/stats.h"
 #include "kern/cpu/gemm.h"
+#include "train/prune.h"
 #include "train/setup.h"
 #include "train/state.h"
 
@@ -223,6 +224,7 @@ static ll_err bench_graph(const ll_run *r, const ll_machine *m, ll_graph *g, con
     LL_OWN(ll_session) s = NULL;
     ll_device_facts before = {0}, after = {0};
     ll_precision precision;
+    ll_pruned pruned;
     ll_session_opts how = ll_run_session(r, NULL, NULL);
     how.compress = NULL;
     TRY(ll_precision_parse(r->train.precision, &precision));
@@ -230,6 +232,8 @@ static ll_err bench_graph(const ll_run *r, const ll_machine *m, ll_graph *g, con
     snprintf(out->device, sizeof out->device, "%s", before.name);
     out->peak = o->peak > 0 ? o->peak : before.peak;
     TRY(ll_session_open(g, &how, &s));
+    if (r->train.optim.masked)
+        TRY(ll_prune_begin(r->train.prune, r->train.prune_steps, s, &pruned));
     TRY(bench(r, s, o, out));
     if (m->ask) TRY(m->ask(0, precision, &after));
     out->used_bytes = before.free_bytes - after.free_bytes;

@@ -6,6 +6,7 @@
 #include "machine/bind.h"
 #include "pass/lora.h"
 #include "pass/packed.h"
+#include "pass/prune.h"
 #include "program/ways.h"
 #include "train/ranks.h"
 #include "train/run_int.h"
@@ -93,6 +94,17 @@ static ll_err rewrite(const ll_run *r, bool generates, ll_graph **g, ll_val *los
     return LL_OK;
 }
 
+/* Kernels may count on weights that are 2:4 in every step. */
+static void tell_pruned(const ll_run *r, ll_graph *g)
+{
+    ll_prune p;
+    if (ll_prune_parse(r->train.prune, &p) != LL_OK || !ll_prune_halves(&p) ||
+        *r->train.prune_steps)
+        return;
+    for (int i = 1; i < g->n_value; i++)
+        if (ll_matrix_rows(g, (ll_val){i})) g->values[i].init.two_of_four = true;
+}
+
 static ll_err declare(const ll_run *r, ll_build b, const ll_optim *optim, ll_graph **out)
 {
     b.model = r->model.def;
@@ -120,6 +132,7 @@ static ll_err declare(const ll_run *r, ll_build b, const ll_optim *optim, ll_gra
     ll_err rc = ll_graph_check(g);
     ll_optim alone;
     if (rc == LL_OK) TRY(rewrite(r, b.cache > 0, &g, &loss));
+    tell_pruned(r, g);
     if (rc == LL_OK && optim && *r->train.teacher) TRY(add_teacher(r, g, b.batch, &loss));
     if (rc == LL_OK && optim) {
         ll_minimize(g, loss, with_frozen(r, g, optim, &alone));

@@ -24,7 +24,7 @@ static ll_val add_input(case_of *c, const char *name, ll_type type, int64_t limi
     int k = c->t.n_in++;
     c->t.in[k] = type;
     c->t.limit[k] = limit;
-    return ll_input(c->g, name, LL_STATE, type, (ll_init){0});
+    return ll_input(c->g, name, LL_STATE, type, (ll_init){.two_of_four = limit < 0});
 }
 
 /* ---- a row's pattern as a graph ---- */
@@ -51,6 +51,7 @@ static ll_err read_trial(case_of *c, const ll_fuse_text *t, const char *text, ll
         TRY(ll_scan_type(&s, &type));
         if (ll_scan_is(&s, '<')) TRY(ll_scan_int(&s, "a limit", 1, INT32_MAX, &limit));
         if (ll_scan_is(&s, '>')) limit = 1;
+        if (ll_scan_is(&s, '%')) limit = -1;
         int w = ll_fuse_word(t, word);
         if (w >= 0) now[w] = add_input(c, word, type, limit); /* others: of another row */
     } while (ll_scan_is(&s, ','));

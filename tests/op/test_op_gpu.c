@@ -121,6 +121,13 @@ static const struct {
     {"layernorm_back_sum",
      "f32[9001,520], f32[9001,520], f32[520], f32[9001], f32[9001]>, f32[9001,520]", 0},
     {"layernorm_back", "f32[3001,1032], f32[3001,1032], f32[1032], f32[3001], f32[3001]>", 0},
+    /* 2:4 weights: a tile and less; several of features, rows and k, with ends */
+    {"product1",
+     "bf16[3,70,80], bf16[2,72,80]%, bf16[2,72] {spec=\"btc,gfc->btgf\", out=bf16, bias=1, act=0, "
+     "sparse=1}",
+     0},
+    {"product1",
+     "bf16[1000,848], bf16[1032,848]% {spec=\"rk,nk->rn\", out=bf16, bias=0, act=0, sparse=1}", 0},
     {"sumsq", "f32[1000003] {spec=\"a->\"}", 0},
     {"sumsq", "f32[300,1200] {spec=\"ab->\"}", 0},
     {"sum", "f32[5000,264] {spec=\"ab->b\"}", 0},

@@ -55,6 +55,11 @@ static inline double draw(const trial *t, int operand, int64_t i, uint64_t salt)
         return (double)ll_below_at(seed, stream, (uint64_t)i,
                                    (uint64_t)(t->limit[operand] ? t->limit[operand] : 3));
     double v = ll_normal_at(seed, stream, (uint64_t)i);
+    if (t->limit[operand] < 0) {
+        static const unsigned char pairs[] = {3, 5, 6, 9, 10, 12};
+        uint64_t which = ll_below_at(seed, stream + 1, (uint64_t)i / 4, sizeof pairs);
+        return pairs[which] >> i % 4 & 1 ? v : 0;
+    }
     if (rounds(t))
         return i % 7 == 3 ? 0 : copysign(2 * floor(fmin(fabs(v) * 0x1p36, 0x1p39 - 1)) + 1, v);
     if (whole_numbers) return t->limit[operand] ? fabs(rint(1e3 * v)) + 1 : rint(1e3 * v);

@@ -1,5 +1,7 @@
 /* Pruning: which numbers go, and that what is zero stays so while all else is trained. */
 #include "small_lm.h"
+#include "fuse/fuse.h"
+#include "kern/attr.h"
 #include "train/prune.h"
 
 #include <math.h>
@@ -172,12 +174,55 @@ static void zeros_stay(void **state)
     train("optimizer: sgd");
     train("optimizer: momentum, weight_decay: 0.1, clip: 1");
     train("optimizer: nesterov, clip_value: 0.5");
+    train("optimizer: adagrad");
+    train("optimizer: rmsprop, weight_decay: 0.1");
+    train("optimizer: lars, weight_decay: 0.1");
+    train("optimizer: larc");
     train("optimizer: adam, weight_decay: 0.1");
     train("optimizer: adamw, weight_decay: 0.1, clip: 1, ema: 0.9");
     train("optimizer: lamb, weight_decay: 0.1");
     train("optimizer: muon, weight_decay: 0.1");
     train("optimizer: muon, delay: true");
     train("optimizer: schedule-free-adamw, weight_decay: 0.1");
+}
+
+/* Products that GPUs' sparse tensor cores may make, of a GPT in bf16: qkv and both projections; the
+ * MLP's first has a kernel of its own, with gelu. */
+static void promised(const char *rule, int want)
+{
+    char text[256];
+    ll_graph *g, *simple, *narrow;
+    snprintf(text, sizeof text,
+             "model: {name: gpt, layers: 1, width: 64, heads: 2, seq: 40, vocab: 19}\n"
+             "train: {threads: 1, batch: 2, precision: bf16, %s}\n",
+             rule);
+    ll_run *r = lm_run(text);
+    int found = 0;
+    no_error(ll_run_graph(r, B, &r->train.optim, &g));
+    no_error(ll_simplify(g, &simple));
+    no_error(ll_narrow(simple, &narrow));
+    no_error(ll_fuse(&narrow, &ll_target_cuda, LL_PRECISION_bf16, 90, false, NULL));
+    for (int i = 0; i < narrow->n_node; i++)
+        if (!strncmp(narrow->nodes[i].op->name, "product", 7))
+            found += ((const ll_product_attr *)narrow->nodes[i].attr)->sparse == 1;
+    if (found != want) fail_msg("%s: %d sparse products, want %d", rule, found, want);
+    ll_graph_free(narrow);
+    ll_graph_free(simple);
+    ll_graph_free(g);
+    ll_run_free(r);
+}
+
+static void sparse_products(void **state)
+{
+    (void)state;
+    promised("prune: '2:4'", 3);
+    promised("prune: '1:4'", 3);
+    promised("prune: '1:2'", 3);
+    promised("prune: '3:4'", 0);
+    promised("prune: '4:8'", 0); /* all four may be beside each other */
+    promised("prune: '0.5'", 0);
+    promised("prune: '2:4', prune_steps: '2:9'", 0); /* not from the first step on */
+    promised("optimizer: adamw", 0);
 }
 
 /* Without the mask they do not: the test above could fail. */
@@ -225,8 +270,9 @@ static void refused(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(rules), cmocka_unit_test(steps),
-                                       cmocka_unit_test(zeros_stay), cmocka_unit_test(else_filled),
-                                       cmocka_unit_test(refused)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rules),      cmocka_unit_test(steps),
+        cmocka_unit_test(zeros_stay), cmocka_unit_test(else_filled),
+        cmocka_unit_test(refused),    cmocka_unit_test(sparse_products)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,6 +4,7 @@
  * along, are its rows. */
 #include "kern/cuda/few.cuh"
 #include "kern/cuda/hopper.cuh"
+#include "kern/cuda/sparse.cuh"
 
 #include "kern/einsum.h"
 #include "kern/notes.h"
@@ -99,8 +100,9 @@ static bool own_of(const ll_kcall *c, hopper *h)
     extras e = extras_of(c);
     int epilogue = epilogue_of[attr->act];
     bool bias = e.bias && e.bias->dtype == LL_BF16, more = e.more && e.more->dtype == LL_BF16;
-    if (!is_hopper(c) || epilogue < 0 || attr->scaled || c->in[0].dtype != LL_BF16 ||
-        c->out[0].dtype != LL_BF16 || (epilogue == HOPPER_TIMES ? !more || e.bias : !bias))
+    if (!is_hopper(c) || epilogue < 0 || attr->scaled || attr->sparse ||
+        c->in[0].dtype != LL_BF16 || c->out[0].dtype != LL_BF16 ||
+        (epilogue == HOPPER_TIMES ? !more || e.bias : !bias))
         return false;
     matrices m = matrices_of(c);
     *h = hopper{(hopper_epilogue)epilogue, m.a, m.b, m.y, e.bias ? e.bias->data : NULL, NULL, NULL};
@@ -122,6 +124,49 @@ static ll_err run_own(const ll_kcall *c)
     if (wants_sums(c)) h.sums = (float *)workspace_of(c);
     TRY(ll_hopper_run(c, &h));
     return wants_sums(c) ? add_parts(c) : LL_OK;
+}
+
+/* ---- with weights that are 2:4 ---- */
+
+static bool sparse_of(const ll_kcall *c, sparse *s)
+{
+    const ll_product_attr *attr = (const ll_product_attr *)c->attr;
+    extras e = extras_of(c);
+    if (!is_hopper(c) || !attr->sparse || attr->act != LL_ACT_NONE || attr->scaled ||
+        c->in[0].dtype != LL_BF16 || c->out[0].dtype != LL_BF16 ||
+        (e.bias && e.bias->dtype != LL_BF16))
+        return false;
+    matrices m = matrices_of(c);
+    *s = sparse{m.a, ll_blas_transposed(&m.b), m.y, e.bias ? e.bias->data : NULL};
+    return ll_sparse_fits(s);
+}
+
+static bool sparse_fits(const ll_kcall *c)
+{
+    sparse s;
+    return sparse_of(c, &s) &&
+           ((c->solver && !strcmp(c->solver, "sparse")) || ll_sparse_pays(&s, processors_of(c)));
+}
+
+static size_t sparse_scratch(const ll_kcall *c)
+{
+    sparse s;
+    return sparse_of(c, &s) ? ll_sparse_scratch(&s) : 0;
+}
+
+static ll_err run_sparse(const ll_kcall *c)
+{
+    sparse s;
+    CHECK(sparse_of(c, &s), LL_E_ARG, "a product's tensors do not start at multiples of 16 bytes");
+    return ll_sparse_run(c, &s);
+}
+
+/* Zeros are not multiplied. */
+static void sparse_work(const ll_kcall *c, double *done, double *padded)
+{
+    sparse s;
+    *done = sparse_of(c, &s) ? (double)s.x.rows * (double)s.w.rows * (double)s.w.cols : 0;
+    *padded = 0;
 }
 #endif
 
@@ -321,6 +366,10 @@ extern "C" const ll_solver product_cuda[] = {
 #endif
     {"few", few_fits<plain_of>, NULL, run_few<plain_of>},
     {"small", small_fits<plain_of>, NULL, run_small<plain_of>},
+#ifdef LL_HOPPER
+    {"sparse", sparse_fits, sparse_scratch, run_sparse, NULL, NULL, false, false, false,
+     sparse_work},
+#endif
     {"cublaslt", epilogue_fits, blas_scratch, as_epilogue},
     {"kernels", kernels_fit, blas_scratch, as_kernels},
     {}};
