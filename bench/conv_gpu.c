@@ -143,26 +143,35 @@ static double convolution(int64_t batch, const shape *s)
 
 /* ---- what moves memory ---- */
 
-static double norms(int64_t batch, int64_t size, int64_t c, int relu, int add)
+/* How often a step has norms with a relu, with a residual too, and with one that is a norm. */
+static double norms(int64_t batch, int64_t size, int64_t c, int relu, int add, int two)
 {
     const ll_norm_attr a = {1e-5};
     ll_type x = {type, LL_SHAPE(batch, size, size, c)}, k = {LL_F32, LL_SHAPE(c)};
+    ll_type bits = {LL_U8, LL_SHAPE(batch, size, size, c / 8)};
     double sum = 0;
     const struct {
         const char *op;
         int n_in, images, moves, count;
-    } rows[] = {{"batchnorm_relu", 3, 1, 3, relu},
-                {"batchnorm_relu_grad", 6, 2, 5, relu},
-                {"batchnorm_add_relu", 4, 2, 4, add},
-                {"batchnorm_sum_relu_grad", 7, 4, 8, add}};
+        int bits; /* the operand; -1: the result; 0: none */
+    } rows[] = {{"batchnorm_relu", 3, 1, 3, relu, 0},
+                {"batchnorm_relu_grad", 6, 2, 5, relu, 0},
+                {"batchnorm_add_relu_bits", 4, 2, 4, add, -1},
+                {"batchnorm_sum_relu_grad", 7, 4, 7, add, 2},
+                {"batchnorm_stats", 1, 1, 1, 2 * two, 0},
+                {"batchnorm_two_relu", 10, 2, 3, two, 0},
+                {"batchnorm_two_sum_relu_grad", 12, 4, 10, two, 0}};
     printf("%3lld %4lld", (long long)size, (long long)c);
-    for (int i = 0; i < 4; i++) {
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         if (!rows[i].count) continue;
-        ll_type in[8];
+        ll_type in[LL_MAX_IN];
         for (int n = 0; n < rows[i].n_in; n++) in[n] = n < rows[i].images ? x : k;
+        if (rows[i].bits > 0) in[rows[i].bits] = bits;
         double t = time_op(rows[i].op, &a, rows[i].n_in, in);
-        double floor = (double)bytes_of(&x) * rows[i].moves / copy_rate;
-        printf("  | %s x%d %.3f ms %3.0f%%", rows[i].op, rows[i].count, 1e3 * t, 100 * floor / t);
+        double bytes = (double)bytes_of(&x) * rows[i].moves;
+        if (rows[i].bits) bytes += (double)bytes_of(&bits);
+        printf("  | %s x%d %.3f ms %3.0f%%", rows[i].op, rows[i].count, 1e3 * t,
+               100 * bytes / copy_rate / t);
         sum += t * rows[i].count;
     }
     printf("  | %.2f ms\n", 1e3 * sum);
@@ -217,18 +226,12 @@ int main(int argc, char **argv)
     printf("convolution: floor by bytes (ms) | forward: ms, TFLOP/s | dx | dw | all of them\n");
     double conv = 0, norm = 0;
     for (int i = 0; i < N_SHAPE; i++) conv += convolution(batch, &shapes[i]);
-    norm += norms(batch, 112, 64, 1, 0);
-    norm += norms(batch, 56, 64, 6, 0);
-    norm += norms(batch, 56, 256, 0, 4);
-    norm += norms(batch, 56, 128, 1, 0);
-    norm += norms(batch, 28, 128, 7, 0);
-    norm += norms(batch, 28, 512, 0, 5);
-    norm += norms(batch, 28, 256, 1, 0);
-    norm += norms(batch, 14, 256, 11, 0);
-    norm += norms(batch, 14, 1024, 0, 7);
-    norm += norms(batch, 14, 512, 1, 0);
-    norm += norms(batch, 7, 512, 5, 0);
-    norm += norms(batch, 7, 2048, 0, 4);
+    static const int kinds[][5] = {{112, 64, 1, 0, 0}, {56, 64, 6, 0, 0},   {56, 256, 0, 2, 1},
+                                   {56, 128, 1, 0, 0}, {28, 128, 7, 0, 0},  {28, 512, 0, 3, 1},
+                                   {28, 256, 1, 0, 0}, {14, 256, 11, 0, 0}, {14, 1024, 0, 5, 1},
+                                   {14, 512, 1, 0, 0}, {7, 512, 5, 0, 0},   {7, 2048, 0, 2, 1}};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        norm += norms(batch, kinds[i][0], kinds[i][1], kinds[i][2], kinds[i][3], kinds[i][4]);
     double rest = pool(batch);
     printf("convolutions %.2f ms, batch norms %.2f ms, pools %.2f ms\n", 1e3 * conv, 1e3 * norm,
            1e3 * rest);

@@ -46,10 +46,10 @@ static ll_graph *small_resnet(void)
     ll_graph *g = ll_graph_new("step");
     ll_val x = ll_batch(g, "x", LL_F32, LL_SHAPE(2, 9, 9, 3));
     ll_val h = ll_relu(g, norm(g, "stem", x, 5, 3, 1));
-    ll_val a = norm(g, "a2", ll_relu(g, norm(g, "a1", h, 7, 3, 2)), 7, 1, 1);
-    h = ll_relu(g, ll_add(g, a, norm(g, "a0", h, 7, 1, 2)));
+    ll_val a = norm(g, "a2", ll_relu(g, norm(g, "a1", h, 8, 3, 2)), 8, 1, 1);
+    h = ll_relu(g, ll_add(g, a, norm(g, "a0", h, 8, 1, 2)));
     for (int i = 0; i < 2; i++) {
-        ll_val b = norm(g, i ? "c1" : "b1", h, 7, 3, 1);
+        ll_val b = norm(g, i ? "c1" : "b1", h, 8, 3, 1);
         h = ll_relu(g, i ? ll_add(g, b, h) : ll_add(g, h, b));
     }
     h = norm(g, "last", h, 4, 1, 1);
@@ -137,12 +137,17 @@ static const struct model {
                LL_PRECISION_f32,
                1e-5,
                {{"batchnorm_relu", 2},
-                {"batchnorm_add_relu", 3},
-                {"batchnorm", 2}, /* of the first block, and the last */
+                {"batchnorm_stats", 2}, /* of the first block, with its residual's */
+                {"batchnorm_two_relu", 1},
+                {"batchnorm_add_relu", 0},
+                {"batchnorm_add_relu_bits", 2},
+                {"batchnorm", 1}, /* the last */
                 {"batchnorm_relu_grad", 2},
-                {"batchnorm_sum_relu_grad", 2},
+                {"batchnorm_two_sum_relu_grad", 1},
+                {"batchnorm_sum_relu_grad", 1},
                 {"batchnorm_add_relu_grad", 1}, /* its y has one reader */
-                {"batchnorm_grad", 2}}}};
+                {"batchnorm_grad", 1},
+                {"select", 0}}}};
 
 static void train(ll_graph *g, double *loss)
 {
