@@ -30,10 +30,9 @@ enum { BITS = 8 };
 
 /* ---- what they mean ---- */
 
-/* Of a norm whose statistics are given: gain, bias, mean, var. */
-static ll_val normed(ll_graph *g, const void *attr, ll_val x, const ll_val *norm)
+ll_val ll_normed(ll_graph *g, double eps, ll_val x, const ll_val *norm)
 {
-    ll_val rstd = ll_rsqrt(g, ll_shift(g, norm[3], ((const ll_norm_attr *)attr)->eps));
+    ll_val rstd = ll_rsqrt(g, ll_shift(g, norm[3], eps));
     ll_val y = ll_mul(g, ll_mul(g, ll_sub(g, x, norm[2]), rstd), norm[0]);
     return ll_add(g, y, norm[1]);
 }
@@ -52,7 +51,8 @@ static void put_grad(ll_graph *g, const void *attr, ll_val dy, ll_val x, const l
 
 static void expand_relu_grad(ll_graph *g, const void *attr, const ll_val *in, int, ll_val *out)
 {
-    ll_val y = ll_relu(g, normed(g, attr, in[1], in + 2));
+    double eps = ((const ll_norm_attr *)attr)->eps;
+    ll_val y = ll_relu(g, ll_normed(g, eps, in[1], in + 2));
     put_grad(g, attr, masked(g, y, in[0]), in[1], in + 2, out);
 }
 
@@ -100,8 +100,9 @@ static void expand_stats(ll_graph *g, const void *, const ll_val *in, int, ll_va
 
 static void expand_two(ll_graph *g, const void *attr, const ll_val *in, int, ll_val *out)
 {
-    ll_val a = normed(g, attr, in[0], in + 2), b = normed(g, attr, in[1], in + 6);
-    out[0] = ll_relu(g, ll_add(g, a, b));
+    double eps = ((const ll_norm_attr *)attr)->eps;
+    ll_val z = ll_normed(g, eps, in[0], in + 2);
+    out[0] = ll_relu(g, ll_add(g, z, ll_normed(g, eps, in[1], in + 6)));
 }
 
 static void expand_two_grad(ll_graph *g, const void *attr, const ll_val *in, int n_in, ll_val *out)

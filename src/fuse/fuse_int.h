@@ -81,3 +81,7 @@ const ll_op *ll_product_op(int n_out);
 bool ll_product_plain(const char *spec);
 /* How many of the result's last dimensions are the second operand's. */
 int ll_product_columns(const char *spec);
+
+/* ---- batch norms (fuse/batchnorm_relu.c) ---- */
+/* Of a norm whose statistics are given: gain, bias, mean, var. */
+ll_val ll_normed(ll_graph *g, double eps, ll_val x, const ll_val *norm);

@@ -193,6 +193,12 @@ typedef struct ll_norm_attr {
     double eps;
 } ll_norm_attr;
 
+/* a norm with the pool behind it: fields as in ll_pool_attr */
+typedef struct ll_norm_pool_attr {
+    double eps;
+    int64_t size[2], stride[2], pad[4];
+} ll_norm_pool_attr;
+
 /* dropout: drop probability; stream: which random numbers; whole: the shape of the tensor this one
  * is a part of, and at: where in it the part starts. The numbers are those of the whole. */
 typedef struct ll_dropout_attr {

@@ -148,6 +148,73 @@ template <class S> __device__ __forceinline__ S scale_of(const scaling &k, int64
     return at<S>(k.gain, j) * rstd_of<S>(k, j);
 }
 
+/* ---- sums of gradients ---- */
+
+/* What a gradient's kernels read and write. MASK: of dy, only where the result was above 0: that is
+ * made again from x (BY_X), or read (BY_BITS). SUM: dy has two parts. With BY_BITS the masked
+ * gradient is written too: the residual wants it, and the second pass reads it in place of dy. */
+enum mask { NONE, BY_X, BY_BITS };
+
+struct backward {
+    const void *dy, *other, *x;
+    const uint8_t *bits;
+    scaling k;
+    channels dgain, dbias;
+    void *dx, *g;
+};
+
+template <class T, class S, int V, int U, int B, mask MASK, bool SUM>
+static __global__ void __launch_bounds__(THREADS, B) sum_dy(walk w, backward o, S *parts)
+{
+    int64_t j = my_channel<V>(w);
+    S sums[2][V] = {}, m[V], scale[V], shift[V];
+    if (j < w.n) {
+#pragma unroll
+        for (int v = 0; v < V; v++) {
+            m[v] = at<S>(o.k.mean, j + v);
+            if (MASK != BY_X) continue;
+            scale[v] = scale_of<S>(o.k, j + v);
+            shift[v] = at<S>(o.k.bias, j + v);
+        }
+        each_rows<U, true>(w, j, [&](auto count, int64_t at) {
+            constexpr int K = decltype(count)::value;
+            pack<T, V> ds[K], es[K], xs[K];
+            unsigned on[K];
+            load_rows<T, V, K>(w, o.dy, at, ds);
+            if (SUM) load_rows<T, V, K>(w, o.other, at, es);
+            load_rows<T, V, K>(w, o.x, at, xs);
+#pragma unroll
+            for (int k = 0; k < K; k++)
+                if (MASK == BY_BITS) on[k] = o.bits[(at + k * w.ty * w.n) / 8];
+#pragma unroll
+            for (int k = 0; k < K; k++)
+#pragma unroll
+                for (int v = 0; v < V; v++) {
+                    S g = (S)to_float(ds[k].v[v]), u = (S)to_float(xs[k].v[v]) - m[v];
+                    if (SUM) g += (S)to_float(es[k].v[v]);
+                    if (MASK == BY_X && !(u * scale[v] + shift[v] > 0)) g = 0;
+                    if (MASK == BY_BITS) {
+                        ds[k].v[v] = from_float<T>::of(on[k] >> v & 1 ? g : (S)0);
+                        g = (S)to_float(ds[k].v[v]); /* as the second pass reads it */
+                    }
+                    sums[0][v] += g;
+                    sums[1][v] += g * u;
+                }
+            if (MASK == BY_BITS) store_rows<T, V, K>(w, o.g, at, ds);
+        });
+    }
+    fold_block(w, sums, parts);
+}
+
+template <class S>
+static __global__ void gather_dy(const S *parts, int n_part, int64_t n, backward o)
+{
+    add_parts<2>(parts, n_part, n, [&](int64_t j, const double(&sums)[2]) {
+        put(o.dbias, j, sums[0]);
+        put(o.dgain, j, sums[1] * rstd_of<double>(o.k, j));
+    });
+}
+
 /* ---- calls ---- */
 
 /* May all of these be read 16 bytes at a time? */

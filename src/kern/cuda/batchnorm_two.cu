@@ -85,7 +85,7 @@ __device__ __forceinline__ void each_gradient(const walk &w, const both &o, int6
 }
 
 template <class T, class S, int V, int U, int B, bool SUM>
-static __global__ void __launch_bounds__(THREADS, B) sum_dy(walk w, both o, S *parts)
+static __global__ void __launch_bounds__(THREADS, B) sum_both(walk w, both o, S *parts)
 {
     int64_t j = my_channel<V>(w);
     S sums[3][V] = {};
@@ -104,7 +104,7 @@ static __global__ void __launch_bounds__(THREADS, B) sum_dy(walk w, both o, S *p
     fold_block(w, sums, parts);
 }
 
-template <class S> static __global__ void gather_dy(const S *parts, int n_part, int64_t n, both o)
+template <class S> static __global__ void gather_both(const S *parts, int n_part, int64_t n, both o)
 {
     add_parts<3>(parts, n_part, n, [&](int64_t j, const double(&sums)[3]) {
         for (int i = 0; i < 2; i++) {
@@ -193,8 +193,8 @@ template <bool SUM> static ll_err run_backward(const ll_kcall *c)
         typedef typename sum_of<T>::type S;
         constexpr int V = decltype(pack_size)::value, U = 4, B = 2;
         walk w = walk_of(c, x, V, U, B);
-        TRY(launch(c, sum_dy<T, S, V, U, B, SUM>, dim3(w.gx, w.gy), THREADS, w, o, c->scratch));
-        TRY(launch(c, gather_dy<S>, ll_ceil_div(w.n, 32), dim3(32, FOLD), c->scratch, w.gy, w.n,
+        TRY(launch(c, sum_both<T, S, V, U, B, SUM>, dim3(w.gx, w.gy), THREADS, w, o, c->scratch));
+        TRY(launch(c, gather_both<S>, ll_ceil_div(w.n, 32), dim3(32, FOLD), c->scratch, w.gy, w.n,
                    o));
         return launch(c, make_dx<T, S, V, U, B, SUM>, dim3(w.gx, w.gy), THREADS, w, o);
     });
