@@ -1,5 +1,5 @@
-/* batchnorm_relu_pool.c: the max pool behind a batch norm and its relu, as first layers have it, for
- * GPUs: what the norm gives, four times what the pool leaves of it, is never in memory.
+/* batchnorm_relu_pool.c: the max pool behind a batch norm and its relu, as first layers have it,
+ * for GPUs: what the norm gives, four times what the pool leaves of it, is never in memory.
  *
  *     batchnorm_relu_pool       x, gain, bias, mean, var -> y, pick, place
  *     batchnorm_relu_pool_grad  dy, pick, place, x, gain, bias, mean, var -> dx, dgain, dbias
