@@ -5,9 +5,11 @@
 #include "base/text.h"
 #include "data/data.h"
 #include "onnx/onnx.h"
+#include "op/ops.h"
 #include "token/tokenizer.h"
 #include "train/import.h"
 #include "train/safetensors.h"
+#include "train/weight_map.h"
 
 #include <glob.h>
 #include <math.h>
@@ -18,7 +20,7 @@
 
 typedef struct opts {
     ll_words what;
-    const char *machine, *out, *names;
+    const char *machine, *out, *names, *adapter;
     bool check, json;
 } opts;
 
@@ -31,6 +33,9 @@ static const ll_arg args[] = {
      "put a run of it there: run.yaml, the model or its weights, its tokenizer"},
     {"--names", LL_OPT(opts, names), "FILE",
      "with --out: what its classes are called, a line each, for predict"},
+    {"--adapter", LL_OPT(opts, adapter), "DIR",
+     "with --out, of a folder of Hugging Face's: a prompt that PEFT has saved, which becomes "
+     "train.prompt's"},
     {"--check", LL_OPT(opts, check), NULL, "run ONNX's tests: model.onnx, test_data_set_*"},
     {"--machine", LL_OPT(opts, machine), "NAME", "with --check: ref or cpu (cpu)"},
     {"--json", LL_OPT(opts, json), NULL, "one JSON object on standard output"},
@@ -331,7 +336,41 @@ static ll_err check_tokenizer(const opts *o, bool folder, bool *usable)
     return LL_OK;
 }
 
-static ll_err put_described(const opts *o, const ll_imported *m, bool tokenizer, ll_arena *a)
+/* Is it a prompt, and one of this model? *vectors: how many it has. */
+static ll_err look_adapter(const opts *o, const ll_imported *m, ll_arena *a, int64_t *vectors)
+{
+    LL_OWN(ll_st_file) f = NULL;
+    LL_OWN(ll_map) map = NULL;
+    ll_mapped line;
+    json_error_t why;
+    const char *config = ll_arena_printf(a, "%s/adapter_config.json", o->adapter);
+    const char *path = ll_arena_printf(a, "%s/adapter_model.safetensors", o->adapter);
+    *vectors = 0;
+    json_auto_t *j = json_load_file(config, 0, &why);
+    CHECK(j, LL_E_IO, "%s: %s", config, why.text);
+    const char *kind = json_string_value(json_object_get(j, "peft_type"));
+    CHECK(kind && !strcmp(kind, "PROMPT_TUNING"), LL_E_ARG,
+          "%s: peft_type is %.40s, want PROMPT_TUNING (what PEFT merges into weights is imported "
+          "with them: merge_and_unload)",
+          config, kind ? kind : "not there");
+    TRY(ll_st_open(path, &f));
+    const ll_st_entry *e = ll_st_find(f, LL_PROMPT);
+    int64_t width = 0;
+    for (const ll_size *s = m->sizes; s->name; s++)
+        if (!strcmp(s->name, "width")) width = s->value;
+    CHECK(e && e->n_dims == 2 && e->dims[0] > 0 && e->dims[1] == width, LL_E_SHAPE,
+          "%s: want a tensor " LL_PROMPT " [vectors,%lld], as wide as the model", path,
+          (long long)width);
+    TRY(ll_map_open(m->map, &map));
+    TRY(ll_map_find(map, a, LL_PROMPT, &LL_SHAPE(e->dims[0], width), &line));
+    CHECK(line.n, LL_E_ARG, "--adapter: model %s takes no prompt; llama does", m->model->name);
+    *vectors = e->dims[0];
+    return LL_OK;
+}
+
+/* prompt: an adapter's vectors; 0: there is none. */
+static ll_err put_described(const opts *o, const ll_imported *m, bool tokenizer, int64_t prompt,
+                            ll_arena *a)
 {
     static const char *const parts[] = {"*.safetensors", "tokenizer*.json", "vocab.json",
                                         "merges.txt", "config.json"};
@@ -340,6 +379,7 @@ static ll_err put_described(const opts *o, const ll_imported *m, bool tokenizer,
     TRY(new_folder(o, a, &whole));
     for (size_t i = 0; folder && i < sizeof parts / sizeof *parts; i++)
         TRY(copy_all(from, parts[i], whole, a));
+    if (o->adapter) TRY(copy_all(o->adapter, "adapter_model.safetensors", whole, a));
     const char *weights = folder ? whole : ll_arena_printf(a, "%s/model.gguf", whole);
     if (!folder) TRY(copy_file(from, weights));
     ll_buf b = {.arena = a};
@@ -355,6 +395,7 @@ static ll_err put_described(const opts *o, const ll_imported *m, bool tokenizer,
     ll_buf_puts(&b, "train:\n  optimizer: adamw\n  init: ");
     ll_buf_json(&b, weights);
     ll_buf_printf(&b, "\n  init_map: %s\n", m->map);
+    if (prompt) ll_buf_printf(&b, "  prompt: %lld\n", (long long)prompt);
     return ll_file_write(ll_arena_printf(a, "%s/run.yaml", whole), b.text, b.len);
 }
 
@@ -362,10 +403,14 @@ static ll_err described(const opts *o, ll_arena *a)
 {
     ll_imported m;
     bool tokenizer;
+    int64_t prompt = 0;
     TRY(ll_import_look(o->what.v[0], a, &m));
+    CHECK(!o->adapter || *m.form == 'h', LL_E_ARG,
+          "--adapter is beside a folder of Hugging Face's, and %s is none", o->what.v[0]);
+    if (o->adapter) TRY(look_adapter(o, &m, a, &prompt));
     TRY(check_tokenizer(o, *m.form == 'h', &tokenizer));
     TRY(show_described(o, &m));
-    return o->out ? put_described(o, &m, tokenizer, a) : LL_OK;
+    return o->out ? put_described(o, &m, tokenizer, prompt, a) : LL_OK;
 }
 
 static ll_err run(const void *given)
@@ -375,6 +420,7 @@ static ll_err run(const void *given)
     found f = {0};
     CHECK(!o->check || !o->out, LL_E_ARG, "--check writes nothing: drop --out");
     CHECK(!o->names || o->out, LL_E_ARG, "--names is of --out");
+    CHECK(!o->adapter || o->out, LL_E_ARG, "--adapter is of --out");
     if (o->check) return check(o);
     CHECK(!o->machine, LL_E_ARG, "--machine is of --check");
     CHECK(o->what.n == 1, LL_E_ARG, "%d files; one at a time (tests want --check)", o->what.n);
@@ -383,6 +429,8 @@ static ll_err run(const void *given)
               o->what.v[0]);
         return described(o, a);
     }
+    CHECK(!o->adapter, LL_E_ARG, "--adapter is beside a folder of Hugging Face's, and %s is none",
+          o->what.v[0]);
     TRY(look(o->what.v[0], a, &f));
     TRY(show(o, &f));
     return o->out ? put(o, &f, a) : LL_OK;

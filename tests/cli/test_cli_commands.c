@@ -10,18 +10,6 @@ static const char picture[] = "model: {name: mlp, image: 8, width: 16, depth: 1,
                               "data: {name: synthetic, samples: 300, val_fraction: 0.11}\n"
                               "train: {batch: 8, steps: 20, threads: 1, eval_samples: 5}\n";
 
-/* Lines of text with some order in them; 6,000 bytes. */
-static void put_text(const char *path)
-{
-    static char text[6001];
-    static const char *const words[] = {"in the beginning ", "was ", "a ring of rails ",
-                                        "and on it ",        "ran ", "a train.\n"};
-    size_t n = 0;
-    for (unsigned i = 7; n < sizeof text - 32; i = i * 75 % 65537)
-        n += (size_t)sprintf(text + n, "%s", words[i % 6]);
-    write_whole(path, text, n);
-}
-
 static const char sentence[] =
     "model: {name: gpt, layers: 1, width: 16, heads: 2, seq: 12, vocab: 128}\n"
     "data: {format: text, path: t.txt}\n"
