@@ -54,7 +54,7 @@ static ll_err read_question(work *w, int64_t i)
 {
     const ll_question *q = &w->q[i];
     reading alone = {0};
-    int64_t seq = ll_run_size(w->t->run, "seq", 0);
+    int64_t most = w->t->limit.places;
     TRY(encode(w, q->text, &alone));
     for (int k = 0; k < q->n; k++) {
         reading *r = &w->of[i * LL_CHOICES + k];
@@ -66,10 +66,10 @@ static ll_err read_question(work *w, int64_t i)
         CHECK(r->first > 0, LL_E_IO,
               "%s:%lld: question and choice %d are one token, of which nothing can be told",
               w->file, (long long)q->line, k);
-        CHECK(!seq || r->n <= seq + 1, LL_E_IO,
+        CHECK(r->n <= most + 1, LL_E_IO,
               "%s:%lld: question and choice %d are %lld tokens, and the model reads %lld "
               "(model.seq)",
-              w->file, (long long)q->line, k, (long long)r->n, (long long)seq);
+              w->file, (long long)q->line, k, (long long)r->n, (long long)most);
         if (r->n > w->most) w->most = r->n;
     }
     return LL_OK;
@@ -142,7 +142,7 @@ ll_err ll_cli_choices(const ll_talk_opts *given, const char *file, int64_t most)
           "--choices reads f32 weights, and this run's are rounded (train.quantize): measure those "
           "with -s train.quantize=none");
     t.guesses = w.most > 33 ? 32 : w.most > 3 ? w.most - 2 : 1;
-    if (ll_run_size(t.run, "linear", 0)) t.guesses = 0; /* a state has no way back */
+    if (t.limit.recurs) t.guesses = 0; /* a state has no way back */
     TRY(ll_talk_open(&t, 1, w.most));
     for (int64_t i = 0; i < w.n; i++) TRY(answer(&w, i));
     return show(&w, o.json);

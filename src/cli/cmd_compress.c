@@ -44,7 +44,8 @@ static const ll_arg args[] = {
 
 typedef struct form {
     char name[32];
-    size_t weights, cache; /* bytes; cache: of a token */
+    size_t weights, cache; /* bytes; cache: of a token, or of a state */
+    bool state;
     double loss, read, drawn, zeros;
 } form;
 
@@ -83,7 +84,7 @@ static ll_err measure(ll_talk *t, const opts *o, const windows *w, form *f)
         TRY(ll_generator_score(t->g, w->x + i * (w->seq + 1), 1, w->seq + 1, &sum));
     f->read = (double)(w->n * w->seq) / (ll_now() - begin);
     f->loss = sum / (double)(w->n * w->seq);
-    int64_t first = w->seq < 16 ? w->seq / 2 : 16, n = o->draws;
+    int64_t first = w->seq < 32 ? w->seq / 2 : 16, n = o->draws;
     if (n > w->seq - first) n = w->seq - first;
     ll_generator_clear(t->g, 0);
     TRY(ll_generator_put(t->g, 0, w->x, first));
@@ -95,7 +96,8 @@ static ll_err measure(ll_talk *t, const opts *o, const windows *w, form *f)
     }
     f->drawn = (double)n / (ll_now() - begin);
     f->weights = ll_generator_weight_bytes(t->g);
-    f->cache = ll_generator_cache_bytes(t->g) / (size_t)w->seq;
+    f->state = ll_generator_recurs(t->g);
+    f->cache = ll_generator_cache_bytes(t->g) / (f->state ? 1 : (size_t)w->seq);
     return LL_OK;
 }
 
@@ -132,8 +134,11 @@ static ll_err read_form(const char *name, parts *p)
 {
     ll_prune rule;
     char *rest, *plus;
+    size_t n = strlen(name);
+    CHECK(*name != '+' && name[n - 1] != '+' && !strstr(name, "++"), LL_E_ARG,
+          "--to %s: nothing stands beside a +, want a form such as int8 or int8+kv8", name);
     *p = (parts){.weights = p->first, .prune = "none", .cache = "f32"};
-    memcpy(p->first, name, strlen(name) + 1);
+    memcpy(p->first, name, n + 1);
     strtok_r(p->first, "+", &rest);
     const char *share = strncmp(p->first, "sparse:", 7) ? NULL : p->first + 7;
     bool prunes = (share || strchr(p->first, ':')) &&
@@ -142,8 +147,11 @@ static ll_err read_form(const char *name, parts *p)
     if (prunes) p->prune = share ? share : p->first, p->weights = "f32";
     while ((plus = strtok_r(NULL, "+", &rest))) {
         if (read_cache(plus, p)) continue;
-        p->gptq |= !strcmp(plus, "gptq");
-        p->awq |= !strcmp(plus, "awq");
+        bool gptq = !strcmp(plus, "gptq"), awq = !strcmp(plus, "awq");
+        CHECK(!(gptq && p->gptq) && !(awq && p->awq) && !(prunes && !strcmp(p->weights, plus)),
+              LL_E_ARG, "--to %s: +%s is there twice", name, plus);
+        p->gptq |= gptq;
+        p->awq |= awq;
         if (prunes && !strcmp(plus, "int8")) p->weights = "int8";
         CHECK(!prunes || follows(plus, NULL), LL_E_ARG,
               "--to %s: only +int8, and +kv8, +kv4 or +keep:N, can follow %s (in 4 bits zeros "
@@ -184,7 +192,7 @@ static ll_err try_form(const opts *o, const windows *w, form *f)
                 : strcmp(p.cache, "f32") ? 3
                                          : 64; /* what is read at once is not from the cache */
     if (t.guesses > w->seq - 1) t.guesses = w->seq - 1;
-    if (ll_run_size(t.run, "linear", 0) && t.run->train.prompt) t.guesses = 0; /* no way back */
+    if (t.limit.recurs && t.run->train.prompt) t.guesses = 0; /* no way back */
     if (p.gptq || p.awq)
         t.calibrate = (ll_calibrate){
             .windows = o->calibrate ? o->calibrate : 32, .gptq = p.gptq, .awq = p.awq};
@@ -198,17 +206,17 @@ static ll_err show(const opts *o, const form *f, int n, const windows *w)
     json_auto_t *list = json_array();
     char a[LL_NUMBER_TEXT], b[LL_NUMBER_TEXT];
     if (!o->talk.json)
-        printf("%-13s %10s %7s %12s %12s %9s %9s %9s\n", "form", "weights", "zeros", "cache/token",
-               "perplexity", "change", "read/s", "drawn/s");
+        printf("%-13s %10s %7s %12s %12s %9s %9s %9s\n", "form", "weights", "zeros",
+               f[0].state ? "state" : "cache/token", "perplexity", "change", "read/s", "drawn/s");
     for (int i = 0; i < n; i++) {
         const form *x = &f[i];
         double change = exp(x->loss - f[0].loss) - 1;
         json_array_append_new(list,
                               json_pack("{s:s, s:I, s:f, s:I, s:f, s:f, s:f, s:f}", "form", x->name,
                                         "weight_bytes", (json_int_t)x->weights, "zeros", x->zeros,
-                                        "cache_bytes_per_token", (json_int_t)x->cache, "perplexity",
-                                        exp(x->loss), "change", change, "read_per_s", x->read,
-                                        "drawn_per_s", x->drawn));
+                                        x->state ? "state_bytes" : "cache_bytes_per_token",
+                                        (json_int_t)x->cache, "perplexity", exp(x->loss), "change",
+                                        change, "read_per_s", x->read, "drawn_per_s", x->drawn));
         if (!o->talk.json)
             printf("%-13s %10s %6.1f%% %12s %12.4f %+8.2f%% %9.4g %9.4g\n", x->name,
                    ll_text_bytes((double)x->weights, a), 100 * x->zeros,
@@ -233,6 +241,7 @@ static ll_err run(const void *given)
     int n = 0;
     form f[16];
     parts p;
+    ll_generator_limit limit;
     CHECK(*o->to, LL_E_ARG, "--to is empty: want forms such as f32,int8,int4");
     CHECK(!o->calibrate || strstr(o->to, "+gptq") || strstr(o->to, "+awq"), LL_E_ARG,
           "--calibrate is of forms with +gptq or +awq, which --to %s does not have", o->to);
@@ -242,18 +251,18 @@ static ll_err run(const void *given)
     TRY(read_windows(o, r, a, &w));
     const char *to =
         !strchr(o->to, ',') && strcmp(o->to, "f32") ? ll_arena_printf(a, "f32,%s", o->to) : o->to;
-    if (!strcmp(to, USUAL ",int8+kv8") && ll_run_size(r, "linear", 0)) {
+    TRY(ll_generator_limits(r, &limit));
+    if (!strcmp(to, USUAL ",int8+kv8") && limit.recurs) {
         fprintf(stderr, "without int8+kv8: linear attention has no keys and values to be small\n");
         to = USUAL;
     }
-    for (const char *at = to; *at;) {
+    for (const char *at = to; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
         size_t size = strcspn(at, ",");
         CHECK(n < 16 && size && size < sizeof f->name, LL_E_ARG,
-              "--to %s: want up to 16 forms, with commas between", o->to);
+              "--to %s: want up to 16 forms, none of them empty, with commas between", o->to);
         f[n] = (form){0};
         memcpy(f[n].name, at, size);
         TRY(read_form(f[n++].name, &p));
-        at += size + (at[size] == ',');
     }
     for (int i = 0; i < n; i++) TRY(try_form(o, &w, &f[i]));
     return show(o, f, n, &w);

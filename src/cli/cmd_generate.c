@@ -181,7 +181,6 @@ static ll_err open_draft(const opts *o, const ll_talk_opts *its, ll_talk *t, ll_
         same = !x == !y && a == b && (!x || !memcmp(x, y, a));
     }
     CHECK(same, LL_E_ARG, "--draft %s: its tokens are not those of %s", o->draft, o->talk.folder);
-    d->number = 1;
     t->draft = d;
     t->guesses = o->guesses ? o->guesses : 4;
     return LL_OK;
@@ -191,7 +190,7 @@ static ll_err run(const void *given)
 {
     const opts *o = (const opts *)given;
     LL_TALK t = {0};
-    LL_TALK draft = {0};
+    LL_TALK draft = {.number = 1};
     ll_talk_opts its = o->talk;
     static const char *const usual[] = {"\n"};
     int n = o->prompts.n ? o->prompts.n : 1, sources = o->talk.source.n;

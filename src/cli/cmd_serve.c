@@ -533,10 +533,8 @@ static ll_err open_all(server *s, ll_arena *a)
     TRY(ll_talk_ranks(&s->t));
     ll_err rc = open_http(s);
     TRY(s->t.comm ? ll_comm_agree(s->t.comm, rc) : rc);
-    int64_t seq = ll_run_size(s->t.run, "seq", 0);
-    s->places = o->talk.context && o->talk.context < seq ? o->talk.context
-                : seq < 2048                             ? seq
-                                                         : 2048;
+    int64_t most = s->t.limit.places;
+    s->places = o->talk.context ? o->talk.context : s->t.limit.endless || most < 2048 ? most : 2048;
     s->name = s->t.run->name;
     s->at = LL_NEW_ARRAY(a, job *, o->batch);
     s->t.chunk = o->batch < 8 ? 64 / o->batch : 8; /* mostly one prompt at a time is new */

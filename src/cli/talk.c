@@ -49,10 +49,29 @@ static ll_err find_bits(const ll_talk *t, int *weights, int *cache)
     return LL_OK;
 }
 
+/* A draft's own sequences may be shorter. */
+static ll_err check_context(ll_talk *t)
+{
+    LL_OWN(ll_arena) a = ll_arena_new();
+    int64_t asked = t->o->context;
+    TRY(ll_generator_limits(t->run, &t->limit));
+    const char *more = t->limit.learned
+                           ? "its places are weights, and there are no others"
+                           : ll_arena_printf(a,
+                                             "-s model.seq=%lld makes them longer than it has "
+                                             "learned",
+                                             (long long)asked);
+    CHECK(t->number || asked <= t->limit.places, LL_E_ARG,
+          "--context is %lld, and the model's sequences have %lld tokens (model.seq): want at most "
+          "that; %s",
+          (long long)asked, (long long)t->limit.places, more);
+    return LL_OK;
+}
+
 ll_err ll_talk_begin(const ll_talk_opts *o, ll_talk *t)
 {
     int bits[2];
-    *t = (ll_talk){.o = o, .prints = true};
+    *t = (ll_talk){.o = o, .prints = true, .number = t->number};
     t->how = (ll_draw_opts){.temperature = o->temperature,
                             .top_k = o->top_k,
                             .top_p = o->top_p,
@@ -78,6 +97,7 @@ ll_err ll_talk_begin(const ll_talk_opts *o, ll_talk *t)
     CHECK(answers || !o->source.n, LL_E_ARG,
           "--source is of models that answer one, such as seq2seq: %s takes --prompt alone",
           t->run->model.name);
+    TRY(check_context(t));
     t->vocab = ll_run_size(t->run, "vocab", 0);
     if (*t->run->data.tokenizer) return ll_tokenizer_open(t->run->data.tokenizer, &t->t);
     CHECK(t->vocab <= 256, LL_E_ARG,
@@ -137,11 +157,13 @@ ll_err ll_talk_open(ll_talk *t, int64_t batch, int64_t places)
                            .number = t->number,
                            .calibrate = t->calibrate,
                            .keep = t->o->keep,
-                           .places = t->o->context ? t->o->context : places,
+                           .places = t->o->context      ? t->o->context
+                                     : t->limit.endless ? 0
+                                                        : places,
                            .load = load,
                            .user = t};
     TRY(find_bits(t, &o.bits, &o.cache_bits));
-    CHECK(!o.keep || !ll_run_size(t->run, "linear", 0), LL_E_ARG,
+    CHECK(!o.keep || !t->limit.recurs, LL_E_ARG,
           "--keep is of keys and values, and linear attention keeps a state, however long a text "
           "is: leave it out");
     TRY(ll_talk_ranks(t));

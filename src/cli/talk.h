@@ -35,8 +35,8 @@ typedef struct ll_talk_opts {
          "ends before this text; may be given several times"},                                     \
         {"--seed", LL_OPT(ll_talk_opts, seed), "N", "of the draws", "1"},                          \
         {"--context", LL_OPT(ll_talk_opts, context), "N",                                          \
-         "tokens whose keys and values are kept (0: as many as wanted, up to model.seq; of chat "  \
-         "and serve up to 2048)",                                                                  \
+         "tokens that are kept of a text, at most model.seq, or any number where a state is all "  \
+         "of them (0: as many as wanted; keys and values of chat and serve up to 2048)",           \
          "0"},                                                                                     \
         {"--keep", LL_ARG_COUNT, offsetof(ll_talk_opts, keep), "N",                                \
          "of each head, keys and values of N tokens alone stay: half of them the newest, half "    \
@@ -71,6 +71,7 @@ typedef struct ll_talk {
     ll_tokenizer *t; /* NULL: tokens are bytes */
     ll_draw_opts how;
     int64_t vocab, step;
+    ll_generator_limit limit;
     int64_t chunk;         /* tokens of prompts that are read at once; 0: as generate.h has it */
     bool prints;           /* rank 0 */
     struct ll_talk *draft; /* guesses what this one says; NULL: none does */

@@ -199,17 +199,14 @@ ll_err ll_generator_open(const ll_run *r, const ll_generator_opts *o, ll_generat
 {
     ll_arena *a = ll_arena_new();
     LL_OWN(ll_generator) g = LL_NEW(a, ll_generator);
-    int64_t seq = ll_run_size(r, "seq", 0), prompt = r->train.prompt;
-    *g = (ll_generator){.arena = a,
-                        .number = o->number,
-                        .batch = o->batch ? o->batch : 1,
-                        .prompt = prompt,
-                        .places = o->places && (o->places < seq || !seq) ? o->places : seq};
+    int64_t prompt = r->train.prompt;
+    ll_generator_limit limit;
+    *g = (ll_generator){
+        .arena = a, .number = o->number, .batch = o->batch ? o->batch : 1, .prompt = prompt};
     *out = NULL;
-    CHECK(ll_run_takes_tokens(r) && g->places > 0, LL_E_ARG,
-          "%s does not make text: generate takes models of tokens, such as gpt and llama",
-          r->model.name);
-    g->places += prompt;
+    TRY(ll_generator_limits(r, &limit));
+    g->recurs = limit.recurs;
+    g->places = prompt + (o->places ? ll_min64(o->places, limit.places) : limit.places);
     CHECK(o->bits == 0 || o->bits == 4 || o->bits == 8, LL_E_ARG, "weights of %d bits: 8 or 4",
           o->bits);
     CHECK(!o->calibrate.windows || o->bits == 4 || (o->bits && !o->calibrate.gptq), LL_E_ARG,
@@ -235,9 +232,6 @@ ll_err ll_generator_open(const ll_run *r, const ll_generator_opts *o, ll_generat
     g->pad = (int32_t)ll_run_size(r, "pad", 0);
     TRY(open_all(g, r, o));
     if (g->s[0]->team) g->comm = o->session.comm;
-    for (int i = 1; i < g->g[0]->n_value; i++)
-        g->recurs |=
-            g->g[0]->values[i].name && ll_ends_with(g->g[0]->values[i].name, LL_STATE_CACHE);
     int64_t n = g->batch * g->vocab, most = 0;
     for (int k = 0; k < PROGRAMS; k++) most = g->step[k] > most ? g->step[k] : most;
     g->source = LL_NEW_ARRAY(a, int32_t, g->batch * g->step[SOURCE] + 1);

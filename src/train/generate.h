@@ -11,7 +11,7 @@
 
 typedef struct ll_generator_opts {
     int64_t batch;   /* sequences; 0: 1 */
-    int64_t places;  /* tokens of each that are kept; 0: the model's seq */
+    int64_t places;  /* tokens of each that are kept; 0: as many as there may be */
     int64_t chunk;   /* 0: 64 */
     int64_t guesses; /* at most, of each; 0: none (ll_generator_guess) */
     int64_t keep;    /* entries of each head that stay (kern/keep.h); 0: all places' */
@@ -24,6 +24,15 @@ typedef struct ll_generator_opts {
     ll_err (*load)(void *user, ll_session *s);
     void *user;
 } ll_generator_opts;
+
+/* How long a model's sequences may become. */
+typedef struct ll_generator_limit {
+    int64_t places; /* the model's seq, or more than anybody wants */
+    bool endless;   /* the latter: all that is kept of them is a state, and places are no weights */
+    bool recurs;    /* a state of linear attention is among what is kept, which cannot go back */
+    bool learned;   /* places are weights: there are no others than seq */
+} ll_generator_limit;
+ll_err ll_generator_limits(const ll_run *r, ll_generator_limit *out);
 
 typedef struct ll_generator ll_generator;
 /* Collective on a mesh, where rank 0 leads from then on: it alone puts, runs and draws, and the

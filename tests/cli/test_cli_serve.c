@@ -351,6 +351,33 @@ static void serves(void **state)
     outcome_free(&o);
 }
 
+/* Linear attention has a state, which goes on beyond model.seq; --context is a limit all the same.
+ */
+static void no_end(void **state)
+{
+    const char *words[] = {"serve", "y", "--port", "0", NULL, "100", NULL};
+    static const char asks[] = "{\"prompt\": \"ring\", \"max_tokens\": 150, \"temperature\": 0}";
+    pid_t child;
+    put_model(state);
+    must(*state, "train s.yaml --out y -s model.linear=1 -s model.decay=2");
+    for (int i = 0; i < 2; i++) {
+        words[4] = i ? "--context" : NULL;
+        int port = start(state, &child, words);
+        if (i) body_is(port, 400, COMPLETIONS, asks);
+        char *s = i ? NULL : asked(port, COMPLETIONS, asks);
+        kill(child, SIGTERM);
+        outcome o = program_wait(*state, child);
+        assert_int_equal(o.status, 0);
+        outcome_free(&o);
+        if (i) continue;
+        o = succeeds(*state, "generate y -p ring -n 150 -t 0");
+        assert_int_equal(strncmp(o.out + 4, s, strlen(s)), 0);
+        assert_int_equal(strlen(o.out), strlen(s) + 5);
+        outcome_free(&o);
+        free(s);
+    }
+}
+
 /* On two ranks, of which one listens: the same answers, and those of chat. */
 static void by_ranks(void **state)
 {
@@ -405,6 +432,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(serves, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test_setup_teardown(no_end, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(by_ranks, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(others_reach, tmpdir_setup, tmpdir_teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,4 +1,4 @@
-/* Models of tokens in use: prompts in PEFT's form, there and back. */
+/* Models of tokens in use: how long a text may become, prompts in PEFT's form, there and back. */
 #include "cli/program.h"
 
 static const char rail[] =
@@ -60,9 +60,77 @@ static void prompts_of_peft(void **state)
     assert_false(file_exists(tmpdir_path(state, "x")));
 }
 
+static void same_text(void **state, const char *one, const char *two)
+{
+    char *a = text_of(state, one), *b = text_of(state, two);
+    assert_string_equal(a, b);
+    free(a), free(b);
+}
+
+/* --context is taken as it is, or refused; a state is not read again where model.seq ends. */
+static void contexts(void **state)
+{
+    put_run(state);
+    must(*state, "train l.yaml --out y -s model.linear=1 -s model.decay=2");
+    write_text(tmpdir_path(state, "g.yaml"),
+               "model: {name: gpt, layers: 1, width: 16, heads: 2, seq: 12, vocab: 128}\n"
+               "data: {format: text, path: t.txt}\n"
+               "train: {batch: 4, steps: 2, threads: 1}\n");
+    must(*state, "train g.yaml --out g");
+    must(*state, "train g.yaml --out h -s model.linear=1");
+    refuses(*state, 1, "generate l -p a --context 13",
+            "--context is 13, and the model's sequences have 12 tokens (model.seq)",
+            "-s model.seq=13");
+    refuses(*state, 1, "serve l --port 0 --context 13", "--context is 13", "-s model.seq=13");
+    refuses(*state, 1, "generate g -p a --context 13", "its places are weights");
+    refuses(*state, 1, "generate h -p a --context 13", "its places are weights");
+    must(*state, "generate l -p a --context 13 -n 3 -s model.seq=13");
+    must(*state, "generate l -p a --context 12 -n 30 --draft l");
+    same_text(state, "generate y -p train -n 60 -t 0.5 --json",
+              "generate y -p train -n 60 -t 0.5 --json -s model.seq=100");
+    same_text(state, "generate y -p train -n 60 -t 0.5 --json",
+              "generate y -p train -n 60 -t 0.5 --json --context 90");
+    outcome o = succeeds(*state, "generate y -p in_the_beginning_was_a_ring -n 2");
+    assert_null(strstr(o.err, "only the last"));
+    outcome_free(&o);
+}
+
+/* Forms are read to their ends; speed and what is kept are told of short and linear models too. */
+static void forms(void **state)
+{
+    put_run(state);
+    refuses(*state, 1, "compress l --to int8+", "--to int8+: nothing stands beside a +");
+    refuses(*state, 1, "compress l --to f32,int8++kv8", "nothing stands beside a +");
+    refuses(*state, 1, "compress l --to f32,", "--to f32,:", "none of them empty");
+    refuses(*state, 1, "compress l --to f32,,int8", "none of them empty");
+    refuses(*state, 1, "compress l --to int4+awq+awq", "+awq is there twice");
+    refuses(*state, 1, "compress l --to int4+gptq+awq+gptq", "+gptq is there twice");
+    refuses(*state, 1, "compress l --to 2:4+int8+int8", "+int8 is there twice");
+    json_t *c = prints_json(*state, "compress l --to f32 --json -s model.seq=16");
+    const json_t *f = json_array_get(json_object_get(c, "forms"), 0);
+    assert_true(json_num(f, "drawn_per_s") > 0);
+    assert_true(json_num(f, "cache_bytes_per_token") == 2 * 8 * sizeof(float));
+    json_decref(c);
+    must(*state, "train l.yaml --out y -s model.linear=1 -s train.steps=2");
+    for (int seq = 12; seq < 40; seq += 12) {
+        char line[128];
+        snprintf(line, sizeof line, "compress y --to f32 --json -s model.seq=%d", seq);
+        c = prints_json(*state, line);
+        f = json_array_get(json_object_get(c, "forms"), 0);
+        assert_true(json_num(f, "state_bytes") == 8 * 9 * sizeof(float));
+        assert_null(json_object_get(f, "cache_bytes_per_token"));
+        json_decref(c);
+    }
+    outcome o = succeeds(*state, "compress y --to f32");
+    assert_non_null(strstr(o.out, " state "));
+    outcome_free(&o);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(contexts, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test_setup_teardown(forms, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(prompts_of_peft, tmpdir_setup, tmpdir_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -238,6 +238,45 @@ static void states(void **)
     }
 }
 
+/* A state goes on beyond seq, as the model of longer ones would; places that are weights do not,
+ * nor do keys and values. */
+static void beyond(void **)
+{
+    static const char form[] =
+        "model: {name: llama, layers: 2, width: 64, heads: 4, kv_heads: 2, hidden: 96, seq: %d, "
+        "vocab: 64, linear: 1}\ntrain: {threads: 1, prompt: %d}\n";
+    static const char *const others[] = {linear[0], gpt, seq2seq};
+    char text[512];
+    for (int prompt = 0; prompt < 6; prompt += 5) {
+        ll_run *r;
+        ll_generator *g;
+        snprintf(text, sizeof text, form, 150, prompt);
+        whole *w = open_whole(text);
+        snprintf(text, sizeof text, form, 24, prompt);
+        no_error(ll_run_parse(text, strlen(text), "test", &r));
+        no_error(ll_run_finish(r));
+        no_error(ll_generator_open(
+            r, &(ll_generator_opts){.chunk = 16, .load = copy_from, .user = w->s}, &g));
+        assert_true(ll_generator_places(g) >= 1000000);
+        for (int n = 0; n < 140; n += n < 100 ? 50 : 1) {
+            no_error(ll_generator_put(g, 0, w->x + n, n < 100 ? 50 : 1));
+            no_error(ll_generator_run(g));
+            double off = apart(w, g, 0, n < 100 ? n + 49 : n);
+            if (!(off < 2e-5)) fail_msg("%d tokens: logits are off by %g", n, off);
+        }
+        ll_generator_close(g);
+        ll_run_free(r);
+        close_whole(w);
+    }
+    for (int k = 0; k < 3; k++) {
+        whole *w = open_whole(others[k]);
+        ll_generator_limit limit;
+        no_error(ll_generator_limits(w->r, &limit));
+        assert_true(limit.places == 24 && !limit.endless && limit.learned == (k < 2));
+        close_whole(w);
+    }
+}
+
 static const char longer[] = "model: {name: llama, layers: 2, width: 64, heads: 4, kv_heads: 2, "
                              "hidden: 96, seq: 150, vocab: 64}\ntrain: {threads: 1}\n";
 
@@ -575,6 +614,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logits),
         cmocka_unit_test(states),
+        cmocka_unit_test(beyond),
         cmocka_unit_test(four_bits),
         cmocka_unit_test(few_entries),
         cmocka_unit_test(guesses),
