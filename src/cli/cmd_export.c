@@ -243,6 +243,10 @@ static ll_err run(const void *given)
         if (file_of(o, k)) TRY(ll_cli_spare(file_of(o, k)));
     LL_TRAINED t = {0};
     TRY(ll_cli_trained(o->run, o->checkpoint, o->init, &o->set, 1, &t));
+    CHECK((!o->c && !o->onnx) || !strcmp(t.run->train.quantize, "none"), LL_E_ARG,
+          "%s: train.quantize is %s, and rounding of weights has no form there: -s "
+          "train.quantize=none writes them as they are",
+          o->c ? "--c" : "--onnx", t.run->train.quantize);
     for (const struct kind *k = kinds; k < end; k++)
         if (file_of(o, k)) TRY(k->write(o, &t));
     return LL_OK;

@@ -257,16 +257,16 @@ static ll_err verify(const opts *o, const ll_mesh *m, const ll_run *r, ll_comm *
 }
 
 /* Both trainings begin with values of the seed; a run whose weights could not be read, or do not
- * fit, is no run all the same. */
-static ll_err check_weights(const ll_run *r)
+ * fit, is no run all the same, nor is one whose model does not take its settings. */
+static ll_err check_model(const ll_run *r)
 {
     LL_OWN(ll_arena) a = ll_arena_new();
     LL_OWN(ll_graph) g = NULL;
     LL_OWN(ll_weights) w = NULL;
     const ll_weights_from from = {r->train.init, r->train.init_map, r->train.init_skip};
+    TRY(ll_run_graph(r, 1, NULL, &g));
     if (!*r->train.init) return LL_OK;
     TRY(ll_weights_open(NULL, r->train.init, &w));
-    TRY(ll_run_graph(r, 1, NULL, &g));
     return ll_weights_check(g, w, &from, a);
 }
 
@@ -275,7 +275,7 @@ static ll_err prepare(const opts *o, ll_run **r)
     TRY(ll_cli_run_one(o->run, &o->set, true, r));
     CHECK(!(*r)->parallel.exact || o->tolerance == TOLERANCE, LL_E_ARG,
           "--tolerance is %g, but exact runs may differ in no bit: leave it out", o->tolerance);
-    return check_weights(*r);
+    return check_model(*r);
 }
 
 static ll_err launch_and_verify(const opts *o, const ll_run *r)

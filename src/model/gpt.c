@@ -138,8 +138,15 @@ static ll_val declare(ll_graph *g, const ll_build *given)
                         (long long)s.heads);
         return (ll_val){0};
     }
-    if (s.linear < 0 || s.linear > 1 || (s.decay > 0 && !s.linear)) {
-        ll_graph_reject(g, "gpt: linear is 0 or 1, and decay is of linear attention");
+    if (s.linear < 0 || s.linear > 1) {
+        ll_graph_reject(g, "gpt: model.linear is %lld, want 0 or 1", (long long)s.linear);
+        return (ll_val){0};
+    }
+    if (s.decay > 0 && !s.linear) {
+        ll_graph_reject(g,
+                        "gpt: model.decay is %g, of linear attention: want model.linear=1 too, "
+                        "or model.decay=0",
+                        s.decay);
         return (ll_val){0};
     }
     ll_val x = ll_batch(g, "x", LL_I32, LL_SHAPE(s.batch, b->cache ? b->step : s.seq));

@@ -41,9 +41,9 @@ ll_err ll_prune_steps_parse(const char *text, ll_prune_steps *out)
         count = sscanf(text, "%15lld:%15lld%n:%15lld%n", &n[0], &n[1], &end, &n[2], &end);
     if (count == 2) n[2] = n[1] - n[0] < 20 ? 1 : (n[1] - n[0]) / 10;
     CHECK(
-        count >= 2 && !text[end] && n[0] < n[1] && n[2] > 0, LL_E_ARG,
+        count >= 2 && !text[end] && n[0] < n[1] && n[2] > 0 && n[2] <= n[1] - n[0], LL_E_ARG,
         "'%.50s' are no steps to prune in: want A:B or A:B:K, from step A to step B, A < B, every "
-        "K steps, such as 100:500:20",
+        "K steps, K at most B - A, such as 100:500:20",
         text);
     *out = (ll_prune_steps){n[0], n[1], n[2]};
     return LL_OK;

@@ -143,7 +143,9 @@ int ll_trainer_meta(const trainer *t, ll_arena *a, ll_st_pair out[LL_TRAINER_MET
         {"teacher_hidden", r->train.teacher_hidden},
         {"prune", r->train.prune},
         {"prune_steps", r->train.prune_steps},
-        {"quantize", r->train.quantize}};
+        {"quantize", r->train.quantize},
+        {"prompt", ll_arena_printf(a, "%" PRId64, r->train.prompt)},
+        {"lora", ll_arena_printf(a, "%" PRId64, r->train.lora)}};
     memcpy(out, all, sizeof all);
     return LL_TRAINER_META;
 }

@@ -131,11 +131,28 @@ static void settings(void **state)
     refuses(f, 1, "train p.yaml --set model.depth=1000000000", "depth 1000000000, want at most");
     refuses(f, 1, "train s.yaml --set model.layers=1000000000", "layers 1000000000, want at most");
     refuses(f, 1, "train s.yaml --set model.heads=3", "heads 3", "width 16");
+    refuses(f, 1, "train s.yaml --set model.linear=2", "gpt: model.linear is 2, want 0 or 1");
+    refuses(f, 1, "train s.yaml --set model.decay=3", "gpt: model.decay is 3", "model.linear=1");
+    refuses(f, 1, "inspect llama --set model.linear=2", "llama: model.linear is 2, want 0 or 1");
+    refuses(f, 1, "inspect llama --set model.tied=7", "llama: model.tied is 7, want 0 or 1");
+    refuses(f, 1, "inspect llama --set model.decay=3", "llama: model.decay is 3", "model.linear=1");
+    refuses(f, 1, "inspect llama --set model.linear=1 --set model.window=9",
+            "llama: model.window is 9", "model.linear=0");
+    refuses(f, 1, "inspect llama --set model.rope_base=0", "llama: model.rope_base is 0, want 1");
+    refuses(f, 1, "inspect llama --set model.heads=6 --set model.width=578",
+            "llama: width 578 is not a multiple of heads 6", "model.head");
+    refuses(f, 1, "train s.yaml --set train.prune=0.5 --set train.prune_steps=1:3:3",
+            "'1:3:3' are no steps to prune in", "K at most B - A");
     refuses(f, 1, "train s.yaml --set data.flip=true", "data.flip is for images", "gpt");
     refuses(f, 1, "train p.yaml --set train.trust=1", "train.optimizer lars or larc, not adamw");
     refuses(f, 1, "train p.yaml --set train.workspace=1MiB", "of convolutions", "mlp has none");
     refuses(f, 1, "inspect s.yaml --set train.conv=fast", "of convolutions", "gpt has none");
     assert_no_run(state);
+    outcome v = program_run(f, NULL, "verify s.yaml --mesh data=2 --set train.prompt=3");
+    assert_int_equal(v.status, 1);
+    assert_non_null(strstr(v.err, "train.prompt is of models that embed"));
+    assert_ptr_equal(strchr(v.err, '\n'), v.err + strlen(v.err) - 1); /* once, in one line */
+    outcome_free(&v);
     outcome o = program_run(f, NULL, "train p.yaml --zero 1 --set train.compare=2 --out one");
     assert_int_equal(o.status, 0);
     assert_non_null(strstr(o.err, "parallel.zero 1 cuts nothing: axis data has one rank\n"));

@@ -126,11 +126,32 @@ static void forms(void **state)
     outcome_free(&o);
 }
 
+/* What a run was trained with, where it stands in the way. */
+static void trained_with(void **state)
+{
+    put_run(state);
+    must(*state, "train l.yaml --out q -s model.width=32 -s train.quantize=int8 -s train.steps=2");
+    refuses(*state, 1, "export q --c c", "--c: train.quantize is int8", "-s train.quantize=none");
+    refuses(*state, 1, "export q --onnx q.onnx", "--onnx: train.quantize is int8",
+            "-s train.quantize=none");
+    must(*state, "export q --c c -s train.quantize=none");
+    must(*state, "train l.yaml --out p -s train.prompt=3 -s train.steps=2 "
+                 "--init l/checkpoints/step-00000030.safetensors");
+    refuses(*state, 1, "train p --resume -s train.prompt=0 -s train.steps=4",
+            "was made with train.prompt 3, this run has 0: resume with --set train.prompt=3");
+    must(*state, "train p --resume -s train.steps=4");
+    must(*state, "train l.yaml --out a -s train.lora=2 -s train.steps=2 "
+                 "--init l/checkpoints/step-00000030.safetensors");
+    refuses(*state, 1, "train a --resume -s train.lora=3 -s train.steps=4",
+            "was made with train.lora 2, this run has 3: resume with --set train.lora=2");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(contexts, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(forms, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test_setup_teardown(trained_with, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(prompts_of_peft, tmpdir_setup, tmpdir_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
