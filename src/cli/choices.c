@@ -127,7 +127,7 @@ ll_err ll_cli_choices(const ll_talk_opts *given, const char *file, int64_t most)
     ll_talk_opts o = *given;
     LL_TALK t = {0};
     work w = {.t = &t, .arena = a, .file = file};
-    o.weights = o.cache = "f32";
+    o.cache = "f32";
     o.top_p = o.repetition = 1;
     TRY(ll_file_read(file, (size_t)1 << 32, &text, &size));
     TRY(ll_choices_parse(text, size, file, a, &w.q, &w.n));

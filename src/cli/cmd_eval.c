@@ -10,10 +10,11 @@
 #include <string.h>
 
 typedef struct opts {
-    const char *folder, *checkpoint, *init, *confusion, *choices;
+    const char *folder, *checkpoint, *init, *confusion, *choices, *weights;
     ll_words set;
     int64_t samples, top;
     bool json, classes;
+    int bits; /* of weights */
 } opts;
 
 static const ll_arg args[] = {
@@ -31,6 +32,9 @@ static const ll_arg args[] = {
      "\"choices\": [\"...\", \"...\"], \"answer\": 0}, answered by what is likeliest"},
     {"--top|-k", LL_ARG_COUNT, offsetof(opts, top), "K",
      "how often the label is among the K likeliest classes"},
+    {"--weights", LL_OPT(opts, weights), "TYPE",
+     "of products of a model of tokens, as generate packs them: f32, int8 or int4, in blocks of 32",
+     "f32"},
     {"--set|-s", LL_OPT(opts, set), "KEY=VALUE", "override a setting of the run"},
     {"--json", LL_OPT(opts, json), NULL, "one JSON object on standard output"},
     {0}};
@@ -39,7 +43,30 @@ static ll_err score(const opts *o, const ll_trained *t, const ll_dataset *d, ll_
 {
     LL_OWN(ll_evaluator) e = NULL;
     TRY(ll_evaluator_open(t->run, d, t->s, &e));
+    ll_evaluator_pack(e, o->bits);
     return ll_evaluate(e, o->samples, NULL, out);
+}
+
+/* Weights of fewer bits are of models that generate reads, and of what is measured here. */
+static ll_err check_bits(const opts *o, const ll_run *r)
+{
+    if (!o->bits) return LL_OK;
+    CHECK(ll_run_takes_tokens(r), LL_E_ARG, "--weights %s is of models of tokens, not of %s",
+          o->weights, r->model.name);
+    CHECK(
+        !o->classes && !o->confusion && !o->top && strcmp(r->parallel.between.seeds, "own"),
+        LL_E_ARG,
+        "--weights %s is of the loss, and of --choices: not with --classes, --confusion, --top or "
+        "an ensemble",
+        o->weights);
+    CHECK(!r->parallel.exact, LL_E_ARG,
+          "exact sums and --weights %s exclude each other: use -s parallel.exact=false",
+          o->weights);
+    CHECK(!strcmp(r->train.quantize, "none"), LL_E_ARG,
+          "--weights %s, and this run's are rounded already (train.quantize): use "
+          "-s train.quantize=none",
+          o->weights);
+    return LL_OK;
 }
 
 /* Of an ensemble: what its members predict on average. */
@@ -217,6 +244,7 @@ static ll_err run(const void *given)
     LL_OWN(ll_arena) a = ll_arena_new();
     ll_score s;
     ll_classes c = {0};
+    TRY(ll_talk_bits("--weights", o->weights, &own.bits));
     if (o->choices) {
         CHECK(!o->classes && !o->confusion && !o->top, LL_E_ARG,
               "--choices is of a file of questions, --classes, --confusion and --top of the "
@@ -224,11 +252,13 @@ static ll_err run(const void *given)
         ll_talk_opts talk = {.folder = o->folder,
                              .checkpoint = o->checkpoint,
                              .init = o->init,
+                             .weights = o->weights,
                              .set = o->set,
                              .json = o->json};
         return ll_cli_choices(&talk, o->choices, o->samples);
     }
     TRY(ll_cli_trained(o->folder, o->checkpoint, o->init, &o->set, 1, &t));
+    TRY(check_bits(o, t.run));
     for (int i = 0; i < o->set.n && !o->samples; i++) /* of the run's own, training's concern */
         if (!strncmp(o->set.v[i], "train.eval_samples=", 19))
             own.samples = t.run->train.eval_samples;

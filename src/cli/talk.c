@@ -27,14 +27,19 @@ static ll_err find_mesh(ll_talk *t)
     return LL_OK;
 }
 
+ll_err ll_talk_bits(const char *option, const char *type, int *bits)
+{
+    *bits = !strcmp(type, "int8") ? 8 : !strcmp(type, "int4") ? 4 : 0;
+    CHECK(*bits || !strcmp(type, "f32"), LL_E_ARG, "%s %s: f32, int8 or int4 can be", option, type);
+    return LL_OK;
+}
+
 /* What weights, keys and values are made of. */
 static ll_err find_bits(const ll_talk *t, int *weights, int *cache)
 {
     const char *w = t->o->weights, *c = t->o->cache;
-    *weights = !strcmp(w, "int8") ? 8 : !strcmp(w, "int4") ? 4 : 0;
-    *cache = !strcmp(c, "int8") ? 8 : !strcmp(c, "int4") ? 4 : 0;
-    CHECK(*weights || !strcmp(w, "f32"), LL_E_ARG, "--weights %s: f32, int8 or int4 can be", w);
-    CHECK(*cache || !strcmp(c, "f32"), LL_E_ARG, "--cache %s: f32, int8 or int4 can be", c);
+    TRY(ll_talk_bits("--weights", w, weights));
+    TRY(ll_talk_bits("--cache", c, cache));
     bool exact = t->run->parallel.exact;
     CHECK(!*cache || !exact, LL_E_ARG,
           "exact sums (--exact, or the run's own) and --cache %s exclude each other: use "

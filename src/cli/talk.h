@@ -85,6 +85,8 @@ typedef struct ll_talk {
     int64_t guessed, taken;
 } ll_talk;
 #define LL_TALK __attribute__((cleanup(ll_talk_close))) ll_talk
+/* Of int8 8, of int4 4, of f32 0; else what option wants. */
+ll_err ll_talk_bits(const char *option, const char *type, int *bits);
 /* First the run and its tokenizer, then, with so many sequences of so many tokens, the rest. */
 ll_err ll_talk_begin(const ll_talk_opts *o, ll_talk *t);
 ll_err ll_talk_open(ll_talk *t, int64_t batch, int64_t places);

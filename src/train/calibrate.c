@@ -1,6 +1,7 @@
 /* calibrate.c: weights rounded by what they meet. */
 #include "train/calibrate.h"
 
+#include "kern/blocks.h"
 #include "pass/packed.h"
 #include "train/awq.h"
 #include "train/gptq.h"
@@ -220,6 +221,39 @@ ll_err ll_calibration_session(const ll_calibration *c, ll_session *s)
         TRY(ll_session_get(s, v->name, w, sizeof *w * (size_t)n));
         TRY(ll_calibration_round(c, v->name, w, n));
         TRY(ll_session_set(s, v->name, 0, w, sizeof *w * (size_t)n));
+    }
+    return LL_OK;
+}
+
+/* ---- packing ---- */
+
+ll_err ll_pack_weights(ll_session *from, ll_session *to, int bits, const ll_calibration *by,
+                       int *count)
+{
+    for (int i = 1; i < from->g->n_value; i++) {
+        const ll_value *v = &from->g->values[i];
+        LL_OWN(ll_arena) a = ll_arena_new();
+        const char *names[3];
+        if (v->node >= 0 || v->kind != LL_PARAM) continue;
+        size_t n = (size_t)ll_numel(&v->type.shape), blocks = n / LL_PACK;
+        bool packed = bits && ll_find(to->g, ll_pack_name(a, v->name, bits, 0)).id;
+        if (!packed && !ll_find(to->g, v->name).id) continue;
+        LL_OWN_MEMORY float *x = (float *)malloc((n + 1) * sizeof *x);
+        LL_OWN_MEMORY uint8_t *q = (uint8_t *)malloc(n + 1);
+        LL_OWN_MEMORY uint16_t *s = (uint16_t *)malloc((2 * blocks + 1) * sizeof *s);
+        CHECK(x && q && s, LL_E_MEM, "no memory to pack %s", v->name);
+        size_t one = ll_dtype_bytes(v->type.dtype); /* of blocks 1: they stay as they are */
+        TRY(ll_session_get(from, v->name, x, n * one));
+        if (by && v->type.dtype == LL_F32) ll_calibration_fold(by, v->name, x, (int64_t)n);
+        if (ll_find(to->g, v->name).id) TRY(ll_session_set(to, v->name, 0, x, n * one));
+        if (!packed) continue;
+        ++*count;
+        if (by) TRY(ll_calibration_round(by, v->name, x, (int64_t)n));
+        ll_pack(x, (int64_t)n, bits, q, s, s + blocks);
+        for (int k = 0; k < 3; k++) names[k] = ll_pack_name(a, v->name, bits, k);
+        TRY(ll_session_set(to, names[0], 0, q, n * (size_t)bits / 8));
+        TRY(ll_session_set(to, names[1], 0, s, blocks * sizeof *s));
+        if (bits == 4) TRY(ll_session_set(to, names[2], 0, s + blocks, blocks * sizeof *s));
     }
     return LL_OK;
 }

@@ -24,3 +24,11 @@ void ll_calibration_fold(const ll_calibration *c, const char *name, float *w, in
 ll_err ll_calibration_round(const ll_calibration *c, const char *name, float *w, int64_t n);
 /* Rounds all of s, by gptq alone: products may read a parameter that others read too. */
 ll_err ll_calibration_session(const ll_calibration *c, ll_session *s);
+/* Every parameter that `to` has of from's, packed (ll_pack_graph) or as it is; by NULL: to nearest.
+ * To *count is added how many were packed. */
+ll_err ll_pack_weights(ll_session *from, ll_session *to, int bits, const ll_calibration *by,
+                       int *count);
+/* Where that is none: of bits and LL_PACK. */
+#define LL_PACKED_NONE                                                                             \
+    "weights of %d bits are in blocks of %d inputs, and no product of the model has a multiple "   \
+    "of that: use f32"

@@ -5,6 +5,10 @@
  * their own samples of it. */
 #include "train/evaluate.h"
 
+#include "kern/blocks.h"
+#include "pass/packed.h"
+#include "train/calibrate.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -25,6 +29,7 @@ struct ll_evaluator {
     int n;
     ll_comm *peers;  /* NULL: no other replica */
     int part, parts; /* of the batches */
+    int bits;        /* of weights; 0: as they are */
 };
 
 ll_err ll_evaluator_open(const ll_run *r, const ll_dataset *d, ll_session *share,
@@ -44,6 +49,11 @@ void ll_evaluator_share(ll_evaluator *e, ll_comm *peers, bool weigh_alone)
     if (weigh_alone) return;
     e->part = ll_comm_rank(peers);
     e->parts = ll_comm_size(peers);
+}
+
+void ll_evaluator_pack(ll_evaluator *e, int bits)
+{
+    e->bits = bits;
 }
 
 static void close_pass(pass *p)
@@ -79,19 +89,27 @@ static ll_err find_pass(ll_evaluator *e, int64_t batch, pass **out)
         }
     LL_ASSERT(e->n < MOST_PASSES);
     pass *p = &e->passes[e->n++];
-    TRY(ll_run_graph(e->run, batch, NULL, &p->g));
+    LL_OWN(ll_graph) plain = NULL;
+    int packed = 0;
+    TRY(ll_run_graph(e->run, batch, NULL, &plain));
+    if (e->bits)
+        TRY(ll_pack_graph(plain, e->bits, &p->g));
+    else
+        p->g = plain, plain = NULL;
     ll_team *team = e->share->team;
     ll_session_opts o = ll_run_session(e->run, team ? ll_team_comm(team) : NULL, e->mesh);
     o.threads = e->share->p->threads;
     o.micro_batches = 1;
     o.precision = precision_of(e->run);
-    o.share = e->share;
-    o.reuse = true;
+    o.share = e->bits ? NULL : e->share;
+    o.reuse = !e->bits;
     o.zero = 0;
     o.compress = NULL;
     o.recompute = NULL;
     o.any_order = false;
     TRY(ll_session_open(p->g, &o, &p->s));
+    if (e->bits) TRY(ll_pack_weights(e->share, p->s, e->bits, NULL, &packed));
+    CHECK(packed || !e->bits, LL_E_ARG, LL_PACKED_NONE, e->bits, LL_PACK);
     p->batch = batch;
     ll_session_rows(p->s, &p->first, &p->count);
     *out = p;

@@ -16,6 +16,9 @@ typedef struct ll_score {
 typedef struct ll_evaluator ll_evaluator;
 ll_err ll_evaluator_open(const ll_run *r, const ll_dataset *d, ll_session *share,
                          ll_evaluator **out);
+/* Weights of products are packed in so many bits (pass/packed.h): of models whose parameters are
+ * all they have. Before anything else. */
+void ll_evaluator_pack(ll_evaluator *e, int bits);
 /* Of several replicas, this one takes its share of the batches; scores are of all. weigh alone:
  * each takes all, and scores are means. */
 void ll_evaluator_share(ll_evaluator *e, ll_comm *peers, bool weigh_alone);

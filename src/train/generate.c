@@ -105,38 +105,6 @@ static ll_err open_one(ll_generator *g, const ll_run *r, const ll_generator_opts
     return ll_session_open(g->g[k], &how, &g->s[k]);
 }
 
-/* Every weight that `to` has, packed or as it is; by NULL: to nearest. *count: those packed. */
-static ll_err pack_weights(ll_session *from, ll_session *to, int bits, const ll_calibration *by,
-                           int *count)
-{
-    for (int i = 1; i < from->g->n_value; i++) {
-        const ll_value *v = &from->g->values[i];
-        LL_OWN(ll_arena) a = ll_arena_new();
-        const char *names[3];
-        if (v->node >= 0 || v->kind != LL_PARAM) continue;
-        size_t n = (size_t)ll_numel(&v->type.shape), blocks = n / LL_PACK;
-        bool packed = bits && ll_find(to->g, ll_pack_name(a, v->name, bits, 0)).id;
-        if (!packed && !ll_find(to->g, v->name).id) continue;
-        LL_OWN_MEMORY float *x = (float *)malloc((n + 1) * sizeof *x);
-        LL_OWN_MEMORY uint8_t *q = (uint8_t *)malloc(n + 1);
-        LL_OWN_MEMORY uint16_t *s = (uint16_t *)malloc((2 * blocks + 1) * sizeof *s);
-        CHECK(x && q && s, LL_E_MEM, "no memory to pack %s", v->name);
-        size_t one = ll_dtype_bytes(v->type.dtype); /* of blocks 1: they stay as they are */
-        TRY(ll_session_get(from, v->name, x, n * one));
-        if (by && v->type.dtype == LL_F32) ll_calibration_fold(by, v->name, x, (int64_t)n);
-        if (ll_find(to->g, v->name).id) TRY(ll_session_set(to, v->name, 0, x, n * one));
-        if (!packed) continue;
-        ++*count;
-        if (by) TRY(ll_calibration_round(by, v->name, x, (int64_t)n));
-        ll_pack(x, (int64_t)n, bits, q, s, s + blocks);
-        for (int k = 0; k < 3; k++) names[k] = ll_pack_name(a, v->name, bits, k);
-        TRY(ll_session_set(to, names[0], 0, q, n * (size_t)bits / 8));
-        TRY(ll_session_set(to, names[1], 0, s, blocks * sizeof *s));
-        if (bits == 4) TRY(ll_session_set(to, names[2], 0, s + blocks, blocks * sizeof *s));
-    }
-    return LL_OK;
-}
-
 /* The programs that share the first one's memory. */
 static ll_err open_others(ll_generator *g, const ll_run *r, const ll_generator_opts *o)
 {
@@ -159,15 +127,12 @@ static ll_err open_from(ll_generator *g, const ll_run *r, const ll_generator_opt
 {
     int count = 0;
     TRY(open_one(g, r, o, 0, o->bits, NULL));
-    TRY(pack_weights(whole, g->s[0], o->bits, by, &count));
+    TRY(ll_pack_weights(whole, g->s[0], o->bits, by, &count));
     if (g->step[SOURCE]) {
         TRY(open_one(g, r, o, SOURCE, o->bits, g->s[0]));
-        TRY(pack_weights(whole, g->s[SOURCE], o->bits, by, &count));
+        TRY(ll_pack_weights(whole, g->s[SOURCE], o->bits, by, &count));
     }
-    CHECK(count || !o->bits, LL_E_ARG,
-          "weights of %d bits are in blocks of %d inputs, and no product of the model has a "
-          "multiple of that: use f32",
-          o->bits, LL_PACK);
+    CHECK(count || !o->bits, LL_E_ARG, LL_PACKED_NONE, o->bits, LL_PACK);
     return LL_OK;
 }
 

@@ -1,6 +1,8 @@
 /* Models of tokens in use: how long a text may become, prompts in PEFT's form, there and back. */
 #include "cli/program.h"
 
+#include <math.h>
+
 static const char rail[] =
     "model: {name: llama, layers: 1, width: 16, heads: 2, kv_heads: 1, hidden: 24, seq: 12, "
     "vocab: 128}\n"
@@ -146,12 +148,56 @@ static void trained_with(void **state)
             "was made with train.lora 2, this run has 3: resume with --set train.lora=2");
 }
 
+/* Weights of fewer bits cost eval what they cost compress, and questions something too. */
+static void fewer_bits(void **state)
+{
+    static const char *const types[] = {"f32", "int8", "int4"};
+    char line[128];
+    double likely[3];
+    put_text(tmpdir_path(state, "t.txt"));
+    write_text(tmpdir_path(state, "l.yaml"), rail);
+    must(*state, "train l.yaml --out w -s model.width=64 -s model.hidden=96 -s train.steps=60");
+    write_text(tmpdir_path(state, "q.jsonl"),
+               "{\"question\": \"a ring\", \"choices\": [\"of\", \"zz\"], \"answer\": 0}\n");
+    json_t *c = prints_json(*state, "compress w --to f32,int8,int4 --samples 7 --json");
+    for (int i = 0; i < 3; i++) {
+        const json_t *f = json_array_get(json_object_get(c, "forms"), (size_t)i);
+        snprintf(line, sizeof line, "eval w --weights %s --samples 7 --json", types[i]);
+        json_t *e = prints_json(*state, line);
+        double is = json_num(e, "perplexity"), want = json_num(f, "perplexity");
+        printf("%s: perplexity %.6f, %.6f of compress\n", types[i], is, want);
+        assert_true(fabs(is / want - 1) < 1e-5);
+        assert_true(!i || fabs(json_num(f, "change")) > 1e-4);
+        json_decref(e);
+        snprintf(line, sizeof line, "eval w --weights %s --choices q.jsonl --json", types[i]);
+        e = prints_json(*state, line);
+        const json_t *q = json_array_get(json_object_get(e, "questions"), 0);
+        likely[i] = json_number_value(json_array_get(json_object_get(q, "log_likelihood"), 0));
+        assert_true(!i || likely[i] != likely[i - 1]);
+        json_decref(e);
+    }
+    json_decref(c);
+    refuses(*state, 1, "eval w --weights int3", "--weights int3: f32, int8 or int4 can be");
+    refuses(*state, 1, "eval w --weights int8 -s parallel.exact=true", "exact=false");
+    refuses(*state, 1, "eval w --weights int8 --top 2", "not with --classes, --confusion, --top");
+    must(*state, "train l.yaml --out v -s model.width=12 -s train.steps=1");
+    refuses(*state, 1, "eval v --weights int8", "blocks of 32 inputs");
+    must(*state, "train l.yaml --out q -s model.width=32 -s train.quantize=int8 -s train.steps=2");
+    refuses(*state, 1, "eval q --weights int8", "-s train.quantize=none");
+    write_text(tmpdir_path(state, "m.yaml"),
+               "model: {name: mlp, image: 8, width: 32, depth: 1, classes: 4}\n"
+               "data: {name: synthetic, samples: 40}\ntrain: {batch: 8, steps: 1}\n");
+    must(*state, "train m.yaml --out m");
+    refuses(*state, 1, "eval m --weights int8", "of models of tokens, not of mlp");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(contexts, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(forms, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(trained_with, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test_setup_teardown(fewer_bits, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(prompts_of_peft, tmpdir_setup, tmpdir_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
