@@ -1,6 +1,7 @@
 /* cmd_generate.c: loopline generate. Samples text from a trained model of tokens, of several
  * prompts at once: what they were answered so far stays as keys and values (train/generate.h). */
 #include "base/now.h"
+#include "base/num.h"
 #include "base/text.h"
 #include "cli/bench.h"
 #include "cli/talk.h"
@@ -182,7 +183,12 @@ static ll_err open_draft(const opts *o, const ll_talk_opts *its, ll_talk *t, ll_
     }
     CHECK(same, LL_E_ARG, "--draft %s: its tokens are not those of %s", o->draft, o->talk.folder);
     t->draft = d;
-    t->guesses = o->guesses ? o->guesses : 4;
+    int64_t drawn = o->talk.tokens > 1 ? o->talk.tokens - 1 : 1; /* the last one is not guessed */
+    t->guesses = ll_min64(o->guesses ? o->guesses : 4, drawn);
+    int64_t kept = o->talk.context ? o->talk.context : t->limit.places;
+    CHECK(t->guesses < kept, LL_E_ARG,
+          "--draft-tokens is %lld, and %lld tokens are kept (--context, model.seq): want fewer",
+          (long long)t->guesses, (long long)kept);
     return LL_OK;
 }
 

@@ -260,10 +260,9 @@ static ll_err copy_file(const char *from, const char *to)
     return ll_atomic_commit(out);
 }
 
-static ll_err put(const opts *o, const found *f, ll_arena *a)
+static ll_err put(const opts *o, const found *f, const char *whole, ll_arena *a)
 {
-    const char *from = o->what.v[0], *whole;
-    TRY(new_folder(o, a, &whole));
+    const char *from = o->what.v[0];
     int folder = strrchr(from, '/') ? (int)(strrchr(from, '/') + 1 - from) : 0;
     TRY(copy_file(from, ll_arena_printf(a, "%s/model.onnx", whole)));
     for (int i = 0; i < f->s.n_outside; i++) {
@@ -370,13 +369,12 @@ static ll_err look_adapter(const opts *o, const ll_imported *m, ll_arena *a, int
 
 /* prompt: an adapter's vectors; 0: there is none. */
 static ll_err put_described(const opts *o, const ll_imported *m, bool tokenizer, int64_t prompt,
-                            ll_arena *a)
+                            const char *whole, ll_arena *a)
 {
     static const char *const parts[] = {"*.safetensors", "tokenizer*.json", "vocab.json",
                                         "merges.txt", "config.json"};
-    const char *whole, *from = o->what.v[0];
+    const char *from = o->what.v[0];
     bool folder = *m->form == 'h';
-    TRY(new_folder(o, a, &whole));
     for (size_t i = 0; folder && i < sizeof parts / sizeof *parts; i++)
         TRY(copy_all(from, parts[i], whole, a));
     if (o->adapter) TRY(copy_all(o->adapter, "adapter_model.safetensors", whole, a));
@@ -404,13 +402,18 @@ static ll_err described(const opts *o, ll_arena *a)
     ll_imported m;
     bool tokenizer;
     int64_t prompt = 0;
+    const char *whole = NULL, *what = o->what.v[0];
+    bool theirs = !access(ll_arena_printf(a, "%s/config.json", what), F_OK);
+    CHECK(theirs || !ll_cli_holds_run(what), LL_E_ARG, "%s is a run already: it needs no import",
+          what);
     TRY(ll_import_look(o->what.v[0], a, &m));
     CHECK(!o->adapter || *m.form == 'h', LL_E_ARG,
           "--adapter is beside a folder of Hugging Face's, and %s is none", o->what.v[0]);
     if (o->adapter) TRY(look_adapter(o, &m, a, &prompt));
     TRY(check_tokenizer(o, *m.form == 'h', &tokenizer));
+    if (o->out) TRY(new_folder(o, a, &whole));
     TRY(show_described(o, &m));
-    return o->out ? put_described(o, &m, tokenizer, prompt, a) : LL_OK;
+    return o->out ? put_described(o, &m, tokenizer, prompt, whole, a) : LL_OK;
 }
 
 static ll_err run(const void *given)
@@ -431,9 +434,16 @@ static ll_err run(const void *given)
     }
     CHECK(!o->adapter, LL_E_ARG, "--adapter is beside a folder of Hugging Face's, and %s is none",
           o->what.v[0]);
-    TRY(look(o->what.v[0], a, &f));
+    const char *whole = NULL, *what = o->what.v[0];
+    ll_err rc = look(what, a, &f);
+    CHECK(
+        rc != LL_E_IO || ll_ends_with(what, ".onnx"), rc,
+        "%s (ONNX files, GGUF files by their name's .gguf, and folders with config.json are read)",
+        ll_error_message());
+    TRY(rc);
+    if (o->out) TRY(new_folder(o, a, &whole));
     TRY(show(o, &f));
-    return o->out ? put(o, &f, a) : LL_OK;
+    return o->out ? put(o, &f, whole, a) : LL_OK;
 }
 
 const ll_command ll_command_import = {

@@ -27,10 +27,31 @@ static ll_err load(const char *what, bool models, ll_run **out)
     return ll_run_set(*out, tokens ? "train.optimizer=adamw" : "train.optimizer=momentum");
 }
 
+static bool exists(const char *folder, const char *file)
+{
+    char path[4096];
+    struct stat st;
+    snprintf(path, sizeof path, "%s/%s", folder, file);
+    return stat(path, &st) == 0;
+}
+
+/* Where a run is wanted, models of others and weights alone are named now and then. */
+static ll_err check_ours(const char *what)
+{
+    bool theirs = ll_ends_with(what, ".gguf") || ll_ends_with(what, ".onnx") ||
+                  (exists(what, "config.json") && !ll_cli_holds_run(what));
+    CHECK(!theirs, LL_E_ARG, "%s is a model of others: loopline import %s --out DIR makes a run",
+          what, what);
+    CHECK(!ll_ends_with(what, ".safetensors"), LL_E_ARG,
+          "%s is a file of weights: name a run, and it by --checkpoint or --init", what);
+    return LL_OK;
+}
+
 ll_err ll_cli_run(const char *what, const ll_words *set, bool models, ll_run **out)
 {
     LL_OWN(ll_run) r = NULL;
     *out = NULL;
+    TRY(check_ours(what));
     TRY(load(what, models, &r));
     for (int i = 0; i < set->n; i++) TRY(ll_run_set(r, set->v[i]));
     TRY(ll_run_finish(r));
@@ -63,14 +84,6 @@ ll_err ll_cli_ranks(const ll_run *r, int64_t ranks, const ll_care *care, ll_comm
     TRY(ll_cli_launch(ranks, care));
     ll_comm_opts how = ll_run_comm(r);
     return ll_comm_open(&how, out);
-}
-
-static bool exists(const char *folder, const char *file)
-{
-    char path[4096];
-    struct stat st;
-    snprintf(path, sizeof path, "%s/%s", folder, file);
-    return stat(path, &st) == 0;
 }
 
 bool ll_cli_began(const char *folder)

@@ -191,6 +191,27 @@ static void fewer_bits(void **state)
     refuses(*state, 1, "eval m --weights int8", "of models of tokens, not of mlp");
 }
 
+/* Models of others, weights and runs, each where another one is wanted. */
+static void mistaken(void **state)
+{
+    put_run(state);
+    must(*state, "export l --hf hf");
+    must(*state, "export l --gguf l.gguf");
+    refuses(*state, 1, "generate l.gguf", "loopline import l.gguf --out DIR");
+    refuses(*state, 1, "eval hf", "hf is a model of others: loopline import hf --out DIR");
+    refuses(*state, 1, "generate l/checkpoints/step-00000030.safetensors", "is a file of weights",
+            "--checkpoint or --init");
+    refuses(*state, 1, "import l", "l is a run already");
+    refuses(*state, 1, "import t.txt", "folders with config.json");
+    must(*state, "import hf --out i");
+    refuses(*state, 1, "import hf --out i", "i has a run already"); /* and shows nothing */
+    must(*state, "eval i -s data.format=text -s data.path=t.txt --samples 2");
+    must(*state, "generate l -p a -n 2 --draft l"); /* fewer than are guessed at once */
+    must(*state, "generate l -p a -n 1 --draft l");
+    refuses(*state, 1, "generate l -p a -n 30 --draft l --draft-tokens 12",
+            "--draft-tokens is 12, and 12 tokens are kept");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -198,6 +219,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(forms, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(trained_with, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(fewer_bits, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test_setup_teardown(mistaken, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(prompts_of_peft, tmpdir_setup, tmpdir_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
