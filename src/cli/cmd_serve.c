@@ -7,6 +7,7 @@
 #include "cli/http.h"
 #include "cli/talk.h"
 
+#include <arpa/inet.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -317,11 +318,28 @@ static void chats(server *s, int c, const ll_http_request *r)
     ask(s, c, r, true);
 }
 
+static json_t *model_of(const server *s)
+{
+    return json_pack("{s:s, s:s, s:i, s:s}", "id", s->name, "object", "model", "created", 0,
+                     "owned_by", "loopline");
+}
+
 static void models(server *s, int c, const ll_http_request *)
 {
-    send_json(s, c, 200,
-              json_pack("{s:s, s:[{s:s, s:s, s:i, s:s}]}", "object", "list", "data", "id", s->name,
-                        "object", "model", "created", 0, "owned_by", "loopline"));
+    send_json(s, c, 200, json_pack("{s:s, s:[o]}", "object", "list", "data", model_of(s)));
+}
+
+static const char model_path[] = "/v1/models/";
+
+static void model(server *s, int c, const ll_http_request *r)
+{
+    LL_OWN(ll_arena) a = ll_arena_new();
+    size_t n = sizeof model_path - 1;
+    if (ll_http_is((ll_http_text){r->path.at + n, r->path.n - n}, s->name))
+        send_json(s, c, 200, model_of(s));
+    else
+        refuse(s, c, 404, "model_not_found", "model",
+               ll_arena_printf(a, "there is no such model: %s is", s->name));
 }
 
 static void health(server *s, int c, const ll_http_request *)
@@ -330,9 +348,10 @@ static void health(server *s, int c, const ll_http_request *)
 }
 
 static const struct route {
-    const char *method, *path;
+    const char *method, *path; /* one that ends with '/' is of all that begin so */
     void (*f)(server *s, int connection, const ll_http_request *r);
 } routes[] = {{"GET", "/v1/models", models},
+              {"GET", model_path, model},
               {"GET", "/health", health},
               {"POST", "/v1/completions", completions},
               {"POST", "/v1/chat/completions", chats}};
@@ -362,7 +381,8 @@ static bool is_host(const server *s, ll_http_text host)
     name[n] = '\0';
     for (int i = 0; i < 3; i++)
         if (!strcasecmp(name, ours[i])) return true;
-    return !strncmp(name, "127.", 4);
+    struct in_addr number; /* a name may begin with 127. too */
+    return inet_pton(AF_INET, name, &number) == 1 && !strncmp(name, "127.", 4);
 }
 
 static void serve(void *user, int c, const ll_http_request *r)
@@ -379,7 +399,9 @@ static void serve(void *user, int c, const ll_http_request *r)
     }
     bool path = false;
     for (size_t i = 0; i < sizeof routes / sizeof *routes; i++) {
-        if (!ll_http_is(r->path, routes[i].path)) continue;
+        size_t n = strlen(routes[i].path);
+        bool begins = r->path.n > n && routes[i].path[n - 1] == '/';
+        if (!ll_http_is(begins ? (ll_http_text){r->path.at, n} : r->path, routes[i].path)) continue;
         path = true;
         bool head = ll_http_is(r->method, "HEAD") && *routes[i].method == 'G';
         if (!head && !ll_http_is(r->method, routes[i].method)) continue;

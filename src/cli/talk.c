@@ -388,13 +388,14 @@ ll_err ll_talk_family(const ll_talk *t, const ll_family **out)
     const char *template = t->t ? ll_tokenizer_template(t->t) : NULL;
     *out = NULL;
     CHECK(template, LL_E_ARG,
-          "%s: its tokenizer says nothing of conversations (chat_template): use generate",
+          "%s: its tokenizer says nothing of conversations (chat_template): use generate, of serve "
+          "/v1/completions",
           t->o->folder);
     for (size_t i = 0; i < sizeof families / sizeof *families && !*out; i++)
         if (strstr(template, families[i].mark)) *out = &families[i];
     CHECK(*out, LL_E_ARG,
           "%s: conversations are not written with <|im_start|> or <|start_header_id|>, "
-          "the families that are known: use generate",
+          "the families that are known: use generate, of serve /v1/completions",
           t->o->folder);
     return LL_OK;
 }

@@ -297,6 +297,12 @@ static void refused(int port)
     status_is(port, 404, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
     status_is(port, 405, "GET " COMPLETIONS " HTTP/1.1\r\nHost: localhost\r\n\r\n");
     status_is(port, 400, "GET /v1/models HTTP/1.1\r\nHost: evil.example\r\n\r\n");
+    status_is(port, 400, "GET /v1/models HTTP/1.1\r\nHost: 127.evil.example\r\n\r\n");
+    status_is(port, 200, "GET /v1/models HTTP/1.1\r\nHost: 127.0.0.2:1\r\n\r\n");
+    status_is(port, 200, "GET /v1/models/g HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    status_is(port, 404, "GET /v1/models/gg HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    status_is(port, 404, "GET /v1/models/ HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    status_is(port, 405, "DELETE /v1/models/g HTTP/1.1\r\nHost: localhost\r\n\r\n");
     status_is(port, 400, "GET /v1/models HTTP/1.1\r\n\r\n");
     status_is(port, 400, "GET /v1/models HTTP/1.1\nHost: localhost\n\r\n\r\n");
     status_is(port, 400, "GET /v1/models HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n");
