@@ -118,8 +118,9 @@ void ll_segment_add(ll_dataset *d, ll_split split, const ll_segment *s)
     list->n += s->n;
 }
 
-/* Documents, with a zero byte behind each, as tokens, with what ends a text behind each. */
-static ll_err encode_text(const ll_tokenizer *t, const ll_bytes *text, ll_bytes *out)
+/* Documents, with a zero byte behind each, as tokens below vocab, with what ends a text behind
+ * each. */
+static ll_err encode_text(const ll_tokenizer *t, int64_t vocab, const ll_bytes *text, ll_bytes *out)
 {
     size_t room = 0;
     LL_OWN_MEMORY uint8_t *made = NULL;
@@ -130,6 +131,11 @@ static ll_err encode_text(const ll_tokenizer *t, const ll_bytes *text, ll_bytes 
         LL_OWN_MEMORY int32_t *tokens = NULL;
         int64_t count;
         TRY(ll_tokenizer_encode(t, (const char *)text->data + at, n, false, &tokens, &count));
+        for (int64_t i = 0; i < count; i++) /* now rather than after some steps */
+            CHECK(tokens[i] < vocab, LL_E_ARG,
+                  "data.tokenizer makes token %d of the text, and model.vocab is %lld: use "
+                  "model.vocab=%d",
+                  tokens[i], (long long)vocab, ll_tokenizer_count(t));
         size_t more = (size_t)(count + 1) * sizeof *tokens;
         if (out->size + more > room) {
             uint8_t *grown = (uint8_t *)realloc(made, room = 2 * (out->size + more));
@@ -157,7 +163,7 @@ ll_err ll_text_add(ll_dataset *d, const ll_data_opts *o, const char *path, ll_by
         ll_bytes tokens;
         ll_err rc = ll_tokenizer_open(o->tokenizer, &t);
         if (rc == LL_E_IO) rc = RAISE(LL_E_ARG, "data.tokenizer: %s", ll_error_message());
-        if (rc == LL_OK) rc = encode_text(t, text, &tokens);
+        if (rc == LL_OK) rc = encode_text(t, d->info.vocab, text, &tokens);
         if (rc == LL_OK) d->info.text_bytes[d->reading] += (int64_t)text->size;
         ll_bytes_free(text);
         TRY(rc);

@@ -206,6 +206,10 @@ static void mistaken(void **state)
     must(*state, "import hf --out i");
     refuses(*state, 1, "import hf --out i", "i has a run already"); /* and shows nothing */
     must(*state, "eval i -s data.format=text -s data.path=t.txt --samples 2");
+    must(*state, "tokens train t.txt --vocab 280 --out tokenizer.json");
+    refuses(*state, 1, "train l.yaml --out x -s data.tokenizer=tokenizer.json",
+            "and model.vocab is 128: use model.vocab=");
+    assert_false(file_exists(tmpdir_path(state, "x")));
     must(*state, "generate l -p a -n 2 --draft l"); /* fewer than are guessed at once */
     must(*state, "generate l -p a -n 1 --draft l");
     refuses(*state, 1, "generate l -p a -n 30 --draft l --draft-tokens 12",
