@@ -66,7 +66,7 @@ static ll_err show(const ll_talk *t, char *const *prompts, const ll_saying *s, i
 /* On the same ranks. */
 static ll_err open_both(ll_talk *t, int64_t n, int64_t places)
 {
-    TRY(ll_talk_ranks(t));
+    TRY(ll_talk_ranks(t, n));
     if (t->draft) {
         t->draft->comm = t->comm;
         t->draft->mesh = t->mesh;

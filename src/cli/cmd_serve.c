@@ -552,7 +552,7 @@ static ll_err open_all(server *s, ll_arena *a)
           "--port is at most 65535, --connections 4096, --batch 1024");
     TRY(ll_talk_begin(&o->talk, &s->t));
     s->t.waits = true;
-    TRY(ll_talk_ranks(&s->t));
+    TRY(ll_talk_ranks(&s->t, o->batch));
     ll_err rc = open_http(s);
     TRY(s->t.comm ? ll_comm_agree(s->t.comm, rc) : rc);
     int64_t most = s->t.limit.places;

@@ -119,7 +119,7 @@ static ll_err load(void *user, ll_session *s)
     return t->comm ? ll_comm_agree(t->comm, rc) : rc; /* what none can read is told once */
 }
 
-ll_err ll_talk_ranks(ll_talk *t)
+ll_err ll_talk_ranks(ll_talk *t, int64_t batch)
 {
     ll_mesh m;
     ll_care stays = {.start = ll_cli_wait};
@@ -130,6 +130,11 @@ ll_err ll_talk_ranks(ll_talk *t)
           ll_job_size(), ll_job_size());
     if (!t->mesh) return LL_OK;
     TRY(ll_mesh_parse(t->mesh, &m));
+    int data = ll_mesh_axis(&m, LL_AXIS_DATA);
+    CHECK(data < 0 || m.size[data] <= batch, LL_E_ARG,
+          "--mesh %s: axis data gives each rank texts of its own, and %lld is read at once "
+          "(--prompt, serve's --batch): want %d, or axis tensor",
+          t->mesh, (long long)batch, m.size[data]);
     TRY(ll_cli_launch_mesh(t->mesh, m.n_rank, t->waits ? &stays : NULL));
     ll_comm_opts o = ll_run_comm(t->run);
     TRY(ll_comm_open(&o, &t->comm));
@@ -171,7 +176,7 @@ ll_err ll_talk_open(ll_talk *t, int64_t batch, int64_t places)
     CHECK(!o.keep || !t->limit.recurs, LL_E_ARG,
           "--keep is of keys and values, and linear attention keeps a state, however long a text "
           "is: leave it out");
-    TRY(ll_talk_ranks(t));
+    TRY(ll_talk_ranks(t, batch));
     o.session = ll_cli_trained_session(t->run, t->comm, t->comm ? t->mesh : NULL);
     TRY(ll_generator_open(t->run, &o, &t->g));
     if (t->prints) ll_kern_notes_print(stderr);

@@ -91,7 +91,7 @@ ll_err ll_talk_bits(const char *option, const char *type, int *bits);
 ll_err ll_talk_begin(const ll_talk_opts *o, ll_talk *t);
 ll_err ll_talk_open(ll_talk *t, int64_t batch, int64_t places);
 /* Of --mesh: starts the ranks. Part of ll_talk_open for who has nothing to do before it. */
-ll_err ll_talk_ranks(ll_talk *t);
+ll_err ll_talk_ranks(ll_talk *t, int64_t batch);
 void ll_talk_close(ll_talk *t);
 /* Rank 0 leads; what others do after ll_talk_open, until it leaves. */
 ll_err ll_talk_follow(ll_talk *t);

@@ -210,6 +210,8 @@ static void mistaken(void **state)
     refuses(*state, 1, "train l.yaml --out x -s data.tokenizer=tokenizer.json",
             "and model.vocab is 128: use model.vocab=");
     assert_false(file_exists(tmpdir_path(state, "x")));
+    refuses(*state, 1, "generate l -p a --mesh data=2", "--mesh data=2: axis data gives",
+            "want 2, or axis tensor");
     must(*state, "generate l -p a -n 2 --draft l"); /* fewer than are guessed at once */
     must(*state, "generate l -p a -n 1 --draft l");
     refuses(*state, 1, "generate l -p a -n 30 --draft l --draft-tokens 12",
