@@ -73,7 +73,7 @@ static void same_text(void **state, const char *one, const char *two)
 static void contexts(void **state)
 {
     put_run(state);
-    must(*state, "train l.yaml --out y -s model.linear=1 -s model.decay=2");
+    must(*state, "train l.yaml --out y -s model.linear=1 -s model.decay=2 -s train.steps=200");
     write_text(tmpdir_path(state, "g.yaml"),
                "model: {name: gpt, layers: 1, width: 16, heads: 2, seq: 12, vocab: 128}\n"
                "data: {format: text, path: t.txt}\n"
@@ -88,10 +88,14 @@ static void contexts(void **state)
     refuses(*state, 1, "generate h -p a --context 13", "its places are weights");
     must(*state, "generate l -p a --context 13 -n 3 -s model.seq=13");
     must(*state, "generate l -p a --context 12 -n 30 --draft l");
-    same_text(state, "generate y -p train -n 60 -t 0.5 --json",
-              "generate y -p train -n 60 -t 0.5 --json -s model.seq=100");
-    same_text(state, "generate y -p train -n 60 -t 0.5 --json",
-              "generate y -p train -n 60 -t 0.5 --json --context 90");
+    same_text(state, "generate y -p train -n 60 -t 1 --json",
+              "generate y -p train -n 60 -t 1 --json -s model.seq=100");
+    same_text(state, "generate y -p train -n 60 -t 1 --json",
+              "generate y -p train -n 60 -t 1 --json --context 90");
+    char *all = text_of(state, "generate y -p train -n 60 -t 1 --json");
+    char *cut = text_of(state, "generate y -p train -n 60 -t 1 --json --context 12");
+    assert_string_not_equal(all, cut); /* what is read again is another text */
+    free(all), free(cut);
     outcome o = succeeds(*state, "generate y -p in_the_beginning_was_a_ring -n 2");
     assert_null(strstr(o.err, "only the last"));
     outcome_free(&o);
