@@ -44,6 +44,22 @@ double ll_process_age(void)
            (double)ticks / (double)sysconf(_SC_CLK_TCK);
 }
 
+ll_core_time ll_core_time_now(void)
+{
+    char text[4096];
+    unsigned long long user, nice, system, idle, io, irq, soft, steal;
+    struct timespec t;
+    ll_core_time now = {.all = NAN, .when = ll_now()};
+    read_text("/proc/stat", text);
+    if (clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t)) return now;
+    now.own = (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    if (sscanf(text, "cpu %llu %llu %llu %llu %llu %llu %llu %llu", &user, &nice, &system, &idle,
+               &io, &irq, &soft, &steal) == 8)
+        now.all =
+            (double)(user + nice + system + irq + soft + steal) / (double)sysconf(_SC_CLK_TCK);
+    return now;
+}
+
 static _Atomic double stopped;
 
 static void on_stop(int number, siginfo_t *info, void *context) /* may call very little */

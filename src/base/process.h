@@ -13,6 +13,13 @@ size_t ll_process_code(void);  /* of it the program and libraries, which come as
 void ll_process_count_stops(void);
 double ll_process_stopped(void);
 
+/* Seconds that cores of this host have worked since it started, for all and for this process. */
+typedef struct ll_core_time {
+    double all, own; /* all NaN: not known */
+    double when;     /* ll_now */
+} ll_core_time;
+ll_core_time ll_core_time_now(void);
+
 /* A process, for others that may look for it by /proc. */
 typedef struct ll_process {
     int64_t pid;

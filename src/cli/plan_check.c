@@ -4,6 +4,7 @@
 #include "base/stats.h"
 #include "cli/common.h"
 #include "cli/plan.h"
+#include "train/foresee.h"
 #include "train/metrics.h"
 
 #include <math.h>
@@ -12,8 +13,8 @@
 
 typedef struct history {
     json_t *list;
-    double *errors;
-    int n, room, exact, n_bytes;
+    double *errors, *alone; /* of all; of those that had their cores for themselves */
+    int n, room, n_alone, room_alone, exact, n_bytes;
     ll_arena *arena;
 } history;
 
@@ -22,6 +23,7 @@ static void take(history *h, const char *folder, json_t *j, bool print)
     double said = ll_json_number(j, "predicted_step_ms"), was = ll_json_number(j, "step_ms"),
            e = said / was - 1;
     double bytes = ll_json_number(j, "predicted_bytes"), used = ll_json_number(j, "bytes");
+    double others = ll_json_number(j, "predicted_others"), later = ll_json_number(j, "others");
     const char *model = json_string_value(json_object_get(j, "model"));
     const char *mesh = json_string_value(json_object_get(j, "mesh"));
     if (!isnan(bytes) && !isnan(used)) h->n_bytes++, h->exact += bytes == used;
@@ -30,6 +32,8 @@ static void take(history *h, const char *folder, json_t *j, bool print)
     json_array_append(h->list, j);
     if (!isnan(e)) {
         LL_PUSH(h->arena, h->errors, h->n, h->room, fabs(e));
+        if (fmax(others, later) < LL_OTHERS_NOTABLE)
+            LL_PUSH(h->arena, h->alone, h->n_alone, h->room_alone, fabs(e));
     }
     if (!print) return;
     fprintf(stderr, "  %-28s %-10s %-16s ", folder, model ? model : "", mesh ? mesh : "");
@@ -37,6 +41,10 @@ static void take(history *h, const char *folder, json_t *j, bool print)
         fprintf(stderr, "%10s %10s %13s", "none", "", "");
     else
         fprintf(stderr, "%10.3f %10.3f ms %+7.1f %%", said, was, 100 * e);
+    if (isnan(others + later))
+        fprintf(stderr, " %17s", "");
+    else
+        fprintf(stderr, " %7.0f %%, %3.0f %% ", 100 * others, 100 * later);
     if (!isnan(bytes) && !isnan(used)) fprintf(stderr, "  %.0f %.0f bytes", bytes, used);
     fprintf(stderr, "\n");
 }
@@ -59,37 +67,48 @@ static ll_err read_folder(history *h, const char *folder, bool print)
     return LL_OK;
 }
 
+static double mean_of(double *errors, int n, double *median)
+{
+    double sum = 0;
+    for (int i = 0; i < n; i++) sum += errors[i];
+    if (n) ll_stats_sort(errors, n);
+    *median = ll_quantile(errors, n, 0.5);
+    return n ? sum / n : NAN;
+}
+
 ll_err ll_plan_check(const ll_plan_opts *o)
 {
     LL_OWN(ll_arena) arena = ll_arena_new();
     history h = {.list = json_array(), .arena = arena};
     ll_err rc = LL_OK;
     if (!o->json)
-        fprintf(stderr, "  %-28s %-10s %-16s %10s %10s %13s  memory planned, used\n", "folder",
-                "model", "mesh", "predicted", "measured", "error");
+        fprintf(stderr, "  %-28s %-10s %-16s %10s %10s %13s %17s  memory planned, used\n", "folder",
+                "model", "mesh", "predicted", "measured", "error", "others' cores");
     for (int i = 0; rc == LL_OK && i < o->check.n; i++)
         rc = read_folder(&h, o->check.v[i], !o->json);
-    double mean = 0;
-    for (int i = 0; i < h.n; i++) mean += h.errors[i] / h.n;
-    if (h.n) ll_stats_sort(h.errors, h.n);
-    double median = h.n ? ll_quantile(h.errors, h.n, 0.5) : NAN;
+    double median[2] = {NAN, NAN}, mean = mean_of(h.errors, h.n, &median[0]);
+    double alone = mean_of(h.alone, h.n_alone, &median[1]);
     if (rc != LL_OK || !o->json) {
         json_decref(h.list);
         TRY(rc);
         if (h.n)
             fprintf(stderr,
                     "steps of %d runs predicted: mean absolute error %.1f %%, median %.1f %%", h.n,
-                    100 * mean, 100 * median);
+                    100 * mean, 100 * median[0]);
         else
             fprintf(stderr, "no run's steps were predicted (those of restarted ones and of several "
                             "devices are not)");
+        if (h.n_alone && h.n_alone < h.n)
+            fprintf(stderr, "; of %d that had their cores for themselves %.1f %%, %.1f %%",
+                    h.n_alone, 100 * alone, 100 * median[1]);
         fprintf(stderr, "; memory to the byte in %d of %d\n", h.exact, h.n_bytes);
         return LL_OK;
     }
     json_t *j = json_object();
     json_object_set_new(j, "runs", h.list);
-    json_object_set_new(j, "mean_absolute_error", ll_cli_number(h.n ? mean : NAN));
-    json_object_set_new(j, "median_absolute_error", ll_cli_number(median));
+    json_object_set_new(j, "mean_absolute_error", ll_cli_number(mean));
+    json_object_set_new(j, "median_absolute_error", ll_cli_number(median[0]));
+    json_object_set_new(j, "mean_absolute_error_alone", ll_cli_number(alone));
     json_object_set_new(j, "memory_exact", json_integer(h.exact));
     return ll_cli_json(j);
 }

@@ -8,6 +8,7 @@
 #include "kern/notes.h"
 #include "machine/bind.h"
 #include "machine/machine.h"
+#include "train/foresee.h"
 #include "train/bench.h"
 #include "tune/tune.h"
 
@@ -173,6 +174,8 @@ static void tell_forecast(const ll_train_start *s)
     fprintf(stderr, "step: predicted %s", ll_text_time(s->predicted_s, time));
     if (s->exchange_s > 0)
         fprintf(stderr, ", of it %s for exchanges of replicas", ll_text_time(s->exchange_s, time));
+    if (s->others >= LL_OTHERS_NOTABLE)
+        fprintf(stderr, ", while others had %.0f %% of the cores", 100 * s->others);
     fprintf(stderr, "%s%s\n", *s->unforeseen ? ", without " : "", s->unforeseen);
 }
 
@@ -348,6 +351,10 @@ void ll_view_end(const ll_run *r, const ll_train_report *t, const ll_start *job)
                 ll_text_time(t->predicted_s, d), *t->unforeseen ? " without " : "", t->unforeseen,
                 ll_text_time(t->step_s, e), 100 * fabs(t->predicted_s / t->step_s - 1),
                 t->predicted_s < t->step_s ? "less" : "more");
+    if (isfinite(t->predicted_s) && t->steps > t->first &&
+        fmax(t->others[0], t->others[1]) >= LL_OTHERS_NOTABLE)
+        fprintf(stderr, "; others had %.0f %% of the cores before, %.0f %% in training",
+                100 * t->others[0], 100 * t->others[1]);
     fprintf(stderr, "\nmemory%s: %s planned, %s used%s",
             t->ranks > 1 ? " of the rank with most" : "", ll_text_bytes(t->memory.planned, d),
             ll_text_bytes(t->memory.used, e),
@@ -418,6 +425,8 @@ ll_err ll_view_json(const ll_run *r, const ll_train_report *t, const ll_start *j
     json_object_set_new(j, "predicted_exchange_ms", ll_cli_number(1e3 * t->exchange_s));
     json_object_set_new(j, "predicted_without",
                         *t->unforeseen ? json_string(t->unforeseen) : json_null());
+    json_object_set_new(j, "predicted_others", ll_cli_number(t->others[0]));
+    json_object_set_new(j, "others", ll_cli_number(t->others[1]));
     json_t *lost = json_object();
     for (int i = 0; i < LL_N_LOSS; i++)
         json_object_set_new(lost, ll_loss_name(i), ll_cli_number(t->goodput.lost[i]));

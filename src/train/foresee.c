@@ -13,9 +13,10 @@
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
+#include <time.h>
 #include <unistd.h>
 
-enum { TIMES = 5, KINDS = 512, LEAST = 5, PASSES = 32 };
+enum { TIMES = 5, KINDS = 512, LEAST = 3, PASSES = 32, UNSTEADY = 4 };
 /* For all kernels; for one; a pass that is repeated for so long. */
 static const double patience_s = 1.5, enough_s = 0.02, passes_s = 1.2;
 
@@ -37,6 +38,8 @@ typedef struct foresight {
     ll_link_model links;
     bool far;       /* ranks are on several nodes: messages are under way while kernels run */
     bool rehearses; /* passes have the ranks' collectives in them */
+    double crowd;   /* threads for each core of the node, if more than one */
+    int most_passes;
 } foresight;
 
 static bool same_types(const ll_program *p, const int *a, const int *b, int n)
@@ -106,6 +109,15 @@ static void fill(const foresight *f, const ll_tensor *t, int slot)
         memset(t->data, ll_dtype_is_float(s->type.dtype) ? 0x3c : 0, s->bytes);
 }
 
+/* Ranks that share cores: a kernel takes what it works, times those that work in turn with it. By
+ * the wall one shorter than a turn would be timed as if it had the core. */
+static double clock_of(const foresight *f)
+{
+    struct timespec t;
+    if (f->crowd <= 1 || clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t)) return ll_now();
+    return ((double)t.tv_sec + 1e-9 * (double)t.tv_nsec) * f->crowd / f->s->p->threads;
+}
+
 static ll_err time_kernel(foresight *f, int i, double *seconds)
 {
     const ll_bound *b = &f->s->e->instrs[i];
@@ -114,9 +126,9 @@ static ll_err time_kernel(foresight *f, int i, double *seconds)
     for (int k = 0; k < b->call.n_in; k++) fill(f, &b->call.in[k], b->instr->in[k]);
     TRY(run_dry(f, i)); /* pages, caches, tables */
     while (n < TIMES && (n < 2 || all < enough_s)) {
-        double start = ll_now();
+        double start = clock_of(f);
         TRY(run_dry(f, i));
-        times[n] = ll_now() - start;
+        times[n] = clock_of(f) - start;
         all += times[n++];
     }
     *seconds = ll_typical(times, n);
@@ -143,18 +155,21 @@ static bool is_rehearsed(const foresight *f, int i)
     return f->rehearses && t && !t->codec && is_harmless(f->s->p, &f->s->p->instrs[start]);
 }
 
-/* Ranks rehearse the same collectives, or none. */
+/* Ranks rehearse the same collectives, or none; those of a pipeline, whose programs are not alike,
+ * all that there are: then the order is a step's, which ends. */
 static ll_err agree_to_rehearse(foresight *f, ll_comm *c)
 {
     const ll_session *s = f->s;
     double most = 0, least;
-    f->rehearses = c && s->place && !f->far && !(s->plan && s->plan->pipeline);
+    const ll_pipeline *pipe = s->plan ? s->plan->pipeline : NULL;
+    f->rehearses = c && s->place && !f->far && !(pipe && pipe->overlaps);
     for (int i = 0, k = 1; i < s->p->n_instr; i++)
-        if (s->p->instrs[i].collective) most += is_rehearsed(f, i) ? (double)k * k : 0, k++;
+        if (s->p->instrs[i].collective)
+            most += is_rehearsed(f, i) != (pipe != NULL) ? (double)k * k : 0, k++;
     least = -most;
     TRY(ll_ranks_max(c, &most));
     TRY(ll_ranks_max(c, &least));
-    f->rehearses &= most == -least;
+    f->rehearses &= pipe ? most == 0 : most == -least;
     return LL_OK;
 }
 
@@ -275,33 +290,21 @@ static ll_err time_kinds(foresight *f, double *all)
     return LL_OK;
 }
 
-/* Whether ranks have time for one pass more: by what most of theirs take, or a pass that was held
- * up would be one of few. */
-static ll_err has_time(ll_comm *c, double *const *rows, int passes, double began, bool *more)
-{
-    double took[PASSES], spent, all = ll_now() - began;
-    for (int k = 0; k < passes; k++) took[k] = rows[k][0];
-    spent = ll_typical(took, passes) * passes;
-    TRY(ll_ranks_max(c, &spent));
-    TRY(ll_ranks_max(c, &all));
-    *more = passes < LEAST || (spent < passes_s && all < 3 * passes_s);
-    return LL_OK;
-}
-
-/* Sets f->each. All ranks make as many passes. */
+/* Sets f->each. All ranks make as many passes, and none waits for the others in between: it would
+ * not in a step. */
 static ll_err time_passes(foresight *f, ll_comm *c, ll_arena *arena)
 {
-    int n = f->s->p->n_instr, passes = 0;
-    double *rows[PASSES], *sum = LL_NEW_ARRAY(arena, double, n), all = 0, start = ll_now(), s;
+    int n = f->s->p->n_instr;
+    double *rows[PASSES * UNSTEADY], *sum = LL_NEW_ARRAY(arena, double, n), all = 0, s;
     TRY(ll_ranks_agree(c, time_kinds(f, &all)));
     TRY(ll_ranks_max(c, &all));
-    if (all > passes_s / 4) f->rehearses = false;
-    if (all > passes_s / 4) return LL_OK;
+    if (all > passes_s) f->rehearses = false;
+    if (all > passes_s) return LL_OK;
+    int passes = (int)fmin(f->most_passes, fmax(LEAST, passes_s / all));
     TRY(time_pass(f, sum, &s)); /* pages, tables */
-    for (bool more = true; passes < PASSES && more;) {
-        rows[passes] = LL_NEW_ARRAY(arena, double, n + 1);
-        TRY(time_pass(f, rows[passes] + 1, &rows[passes][0]));
-        TRY(has_time(c, rows, ++passes, start, &more));
+    for (int k = 0; k < passes; k++) {
+        rows[k] = LL_NEW_ARRAY(arena, double, n + 1);
+        TRY(time_pass(f, rows[k] + 1, &rows[k][0]));
     }
     ll_typical_row(rows, passes, n, sum);
     for (int i = 0; i < n; i++) {
@@ -418,7 +421,7 @@ static ll_err foresee_pipe(foresight *f, ll_comm *c, double *seconds)
     const ll_pipe_plan *plan = f->s->plan;
     int n = plan->pipeline->n_stage, copies = f->s->place->mesh.n_rank / plan->pipeline->n_rank;
     LL_OWN(ll_arena) arena = ll_arena_new();
-    double *t[3], *send = LL_NEW_ARRAY(arena, double, plan->costs.n_edge + n), after = 0;
+    double *t[3], *send = LL_NEW_ARRAY(arena, double, plan->costs.n_edge + n), after = 0, busy = 0;
     for (int k = 0; k < 3; k++) t[k] = LL_NEW_ARRAY(arena, double, n);
     ll_err rc = LL_OK;
     for (int i = 0; rc == LL_OK && i < p->n_instr; i++) {
@@ -429,7 +432,7 @@ static ll_err foresee_pipe(foresight *f, ll_comm *c, double *seconds)
         if (x->action > 0 && x->action <= p->pipe->n_action) {
             const ll_action *a = &p->pipe->actions[x->action - 1];
             int kind = a->kind == LL_ACT_F ? 0 : a->kind == LL_ACT_W ? 2 : 1;
-            t[kind][a->stage] += s / p->n_micro / copies;
+            t[kind][a->stage] += s / f->crowd / p->n_micro / copies, busy += s;
         } else
             after += s;
     }
@@ -444,12 +447,28 @@ static ll_err foresee_pipe(foresight *f, ll_comm *c, double *seconds)
     costs.f = t[0], costs.i = t[1], costs.w = t[2], costs.send = send;
     costs.in_turn = true;
     TRY(ll_pipeline_simulate(arena, plan->pipeline, &costs, &times));
-    return finish(f, c, &times, after, seconds);
+    TRY(finish(f, c, &times, after, seconds));
+    TRY(ll_ranks_sum(c, &busy)); /* of cores that ranks share none idles for long */
+    *seconds = fmax(*seconds, busy / f->s->place->mesh.n_rank + after);
+    return ll_ranks_max(c, seconds);
 }
 
-ll_err ll_foresee_step(const ll_session *s, ll_comm *c, double *seconds, const char **without)
+static double ranks_here(const ll_comm *c)
 {
-    foresight f = {.s = s, .began = ll_now()};
+    return c ? (double)ll_comm_size(c) / ll_ranks_nodes(c) : 1;
+}
+
+static double threads_a_core(const ll_session *s, const ll_comm *c)
+{
+    return ranks_here(c) * s->p->threads / (double)sysconf(_SC_NPROCESSORS_ONLN);
+}
+
+ll_err ll_foresee_step(const ll_session *s, ll_comm *c, double others, double *seconds,
+                       const char **without)
+{
+    foresight f = {.s = s, .began = ll_now(), .crowd = fmax(1, threads_a_core(s, c))};
+    /* Where cores are shared passes differ: of many the middle is of more worth. */
+    f.most_passes = PASSES * (f.crowd > 1 || others >= LL_OTHERS_NOTABLE ? UNSTEADY : 1);
     *seconds = NAN;
     *without = "there is no account of several devices' collectives";
     if (s->machine->device && s->place) return LL_OK;
@@ -465,7 +484,7 @@ ll_err ll_foresee_step(const ll_session *s, ll_comm *c, double *seconds, const c
     ll_err rc = time_passes(&f, c, arena);
     if (rc != LL_OK && f.rehearses) ll_comm_give_up(c); /* others may be in a collective */
     TRY(ll_ranks_agree(c, rc));
-    if (s->plan && s->plan->pipeline) return foresee_pipe(&f, c, seconds);
+    if (s->plan && s->plan->pipeline && !f.rehearses) return foresee_pipe(&f, c, seconds);
     TRY(ll_ranks_agree(c, foresee_plain(&f, seconds)));
     return ll_ranks_max(c, seconds);
 }
@@ -497,11 +516,23 @@ ll_err ll_foresee_data(const ll_run *r, const ll_dataset *d, const ll_loader *l,
     }
     TRY(ll_ranks_agree(c, rc));
     double made = ll_typical(times, n) / ll_loader_threads(l);
-    long cores = sysconf(_SC_NPROCESSORS_ONLN), ranks = c ? ll_comm_size(c) / ll_ranks_nodes(c) : 1;
-    bool busy = !s->machine->device && ranks * s->p->threads >= cores;
+    bool busy = !s->machine->device && threads_a_core(s, c) >= 1;
     *seconds = busy ? *seconds + made : fmax(*seconds, made);
     if (!s->machine->device) *seconds += 2 * bytes / 1e10; /* into the session */
     return ll_ranks_max(c, seconds);
+}
+
+ll_err ll_foresee_others(const ll_session *s, ll_comm *c, ll_core_time since, double *share)
+{
+    ll_core_time now = ll_core_time_now();
+    double here = ranks_here(c), nodes = c ? ll_ranks_nodes(c) : 1;
+    double cores = (double)sysconf(_SC_NPROCESSORS_ONLN);
+    double ours = cores * fmin(1, threads_a_core(s, c));
+    double used = ((now.all - since.all) / here - (now.own - since.own)) / (now.when - since.when);
+    TRY(ll_ranks_sum(c, &used));
+    *share = (used / nodes - (cores - ours)) / ours;
+    *share = isnan(*share) || s->machine->device ? NAN : fmin(1, fmax(0, *share));
+    return LL_OK;
 }
 
 static json_t *number(double v)
@@ -513,11 +544,12 @@ ll_err ll_foresee_note(const char *folder, const ll_foreseen *f)
 {
     char path[4096];
     snprintf(path, sizeof path, "%s/predictions.jsonl", folder);
-    json_auto_t *j = json_pack("{s:s,s:s,s:i,s:I,s:o,s:o,s:o,s:o}", "model", f->model, "mesh",
-                               f->mesh, "ranks", f->ranks, "steps", (json_int_t)f->steps,
-                               "predicted_step_ms", number(1e3 * f->predicted_s), "step_ms",
-                               number(1e3 * f->measured_s), "predicted_bytes",
-                               number(f->predicted_bytes), "bytes", number(f->measured_bytes));
+    json_auto_t *j =
+        json_pack("{s:s,s:s,s:i,s:I,s:o,s:o,s:o,s:o,s:o,s:o}", "model", f->model, "mesh", f->mesh,
+                  "ranks", f->ranks, "steps", (json_int_t)f->steps, "predicted_step_ms",
+                  number(1e3 * f->predicted_s), "step_ms", number(1e3 * f->measured_s),
+                  "predicted_bytes", number(f->predicted_bytes), "bytes", number(f->measured_bytes),
+                  "predicted_others", number(f->others[0]), "others", number(f->others[1]));
     LL_OWN_MEMORY char *text = json_dumps(j, JSON_COMPACT | JSON_REAL_PRECISION(9));
     int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     CHECK(fd >= 0, LL_E_IO, "%s cannot be written", path);

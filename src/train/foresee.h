@@ -1,20 +1,27 @@
 /* foresee.h: how long a step of an opened session will take, before any was run.
  *
  * Kernels of the program run a few times on the session's own memory: in order where a pass is
- * short, else one of each op, attributes and shapes; those that would change parameters or state
- * write beside these, or are reckoned by their bytes. On a device all run in order, for a second.
- * What a step takes follows from the program: its instructions in order, collectives by the
- * steps of their algorithms over the links as measured (tune.h), between nodes beside kernels, a
- * pipeline's actions by its schedule (sched/pipeline.h). Ranks time their kernels at the same time,
- * as they will work. */
+ * short, with the collectives of ranks of one node, a pipeline's too, so that what they wait for
+ * each other and for cores that they share is in it; else one of each op, attributes and shapes.
+ * Those that would change parameters or state write beside these, or are reckoned by their bytes.
+ * On a device all run in order, for a second. What a step takes follows from the program: its
+ * instructions in order, collectives by the steps of their algorithms over the links as measured
+ * (tune.h), between nodes beside kernels, a pipeline's actions that were not run by its schedule
+ * (sched/pipeline.h). Ranks time their kernels at the same time, as they will work. */
 #pragma once
+#include "base/process.h"
 #include "data/data.h"
 #include "exec/session.h"
 #include "train/run.h"
 
-/* Collective over c (NULL: this process alone). *seconds NAN: not foreseen. *without: why, or what
- * of a step is not counted; NULL: nothing. */
-ll_err ll_foresee_step(const ll_session *s, ll_comm *c, double *seconds, const char **without);
+/* Of the cores that the job's threads could have had since then, what others had, 0 to 1; NAN: not
+ * known, or kernels run elsewhere. Collective over c (NULL: this process alone). */
+#define LL_OTHERS_NOTABLE 0.1 /* from this on people are told */
+ll_err ll_foresee_others(const ll_session *s, ll_comm *c, ll_core_time since, double *share);
+/* Collective likewise. others: as ll_foresee_others gave it. *seconds NAN: not foreseen. *without:
+ * why, or what of a step is not counted; NULL: nothing. */
+ll_err ll_foresee_step(const ll_session *s, ll_comm *c, double others, double *seconds,
+                       const char **without);
 /* Adds what a step waits for its samples. Collective likewise. */
 ll_err ll_foresee_data(const ll_run *r, const ll_dataset *d, const ll_loader *l,
                        const ll_session *s, ll_comm *c, double *seconds);
@@ -25,5 +32,6 @@ typedef struct ll_foreseen {
     int ranks;
     int64_t steps;
     double predicted_s, measured_s, predicted_bytes, measured_bytes;
+    double others[2]; /* share of the cores, until it was predicted and from then on */
 } ll_foreseen;
 ll_err ll_foresee_note(const char *folder, const ll_foreseen *f);

@@ -46,6 +46,7 @@ static void tell_start(const trainer *t)
                         t->report->predicted_s,
                         t->report->exchange_s,
                         t->report->unforeseen,
+                        t->report->others[0],
                         p->threads,
                         t->report->ranks,
                         t->report->mesh,
@@ -94,6 +95,7 @@ static ll_err sum_up(trainer *t)
     r->samples_per_s = (double)t->r->train.batch / r->step_s;
     r->tokens_per_s = info->kind == LL_TOKENS ? r->samples_per_s * (double)info->seq : 0;
     TRY(ll_trainer_measure_memory(t));
+    TRY(ll_foresee_others(t->s, t->comm, t->cores, &r->others[1]));
     if (t->served) TRY(count_stale(t));
     r->seconds = ll_now() - t->began;
     ll_trainer_count_wall(t);
@@ -126,7 +128,8 @@ static ll_err leave_pictures(const trainer *t)
                                                       .predicted_s = r->predicted_s,
                                                       .measured_s = r->step_s,
                                                       .predicted_bytes = r->memory.tensors,
-                                                      .measured_bytes = r->memory.tensors_used}));
+                                                      .measured_bytes = r->memory.tensors_used,
+                                                      .others = {r->others[0], r->others[1]}}));
     return draw_curve(t);
 }
 
@@ -136,13 +139,16 @@ static ll_err foresee(trainer *t)
     const char *step = "the first start of the job did", *between = NULL;
     const char *slow = t->opts->slow > 1 ? "what --slow adds" : NULL;
     r->predicted_s = NAN;
+    TRY(ll_foresee_others(t->s, t->comm, t->cores, &r->others[0]));
     if (!ll_trainer_is_restart(t)) /* nobody waits for it again */
-        TRY(ll_foresee_step(t->s, t->comm, &r->predicted_s, &step));
+        TRY(ll_foresee_step(t->s, t->comm, r->others[0], &r->predicted_s, &step));
     if (!isnan(r->predicted_s)) {
         TRY(ll_foresee_data(&t->own, t->data, t->loader, t->s, t->comm, &r->predicted_s));
         if (t->loose) TRY(ll_loose_rehearse(t->loose, r->predicted_s, &r->exchange_s, &between));
     }
     r->predicted_s += r->exchange_s;
+    TRY(ll_foresee_others(t->s, t->comm, t->cores, &r->others[0]));
+    t->cores = ll_core_time_now();
     const char *const all[] = {step, between, isnan(r->predicted_s) ? NULL : slow};
     for (int i = 0, n = 0; i < 3; i++)
         if (all[i])
@@ -195,6 +201,7 @@ static ll_err train(const ll_run *r, const ll_train_opts *opts, int64_t until,
                  .report = out,
                  .until = until,
                  .began = ll_now(),
+                 .cores = ll_core_time_now(),
                  .folder = -1,
                  .good = *past,
                  .past = *past};

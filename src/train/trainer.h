@@ -33,6 +33,7 @@ typedef struct ll_train_start {
     double predicted_s;     /* of a step; NAN: not predicted */
     double exchange_s;      /* of it, exchanges of replicas in the mean */
     const char *unforeseen; /* why, or what of a step that does not count; "": nothing */
+    double others;          /* share of the cores that others had meanwhile; NAN: not known */
     int threads;            /* of each rank */
     int ranks;
     const char *mesh;    /* "" for one rank */
@@ -93,6 +94,7 @@ typedef struct ll_train_report {
     double predicted_s;   /* before the first step (foresee.h); NAN: not predicted */
     double exchange_s;    /* of it, exchanges of replicas in the mean */
     char unforeseen[256]; /* as in ll_train_start */
+    double others[2];     /* likewise, and from then on */
     double samples_per_s, tokens_per_s, seconds, first_step_s;
     double stale[LL_STALENESS]; /* changes left at a server, by how many had come since what they
                                  * are changes of; of all replicas */

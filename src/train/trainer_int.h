@@ -1,5 +1,6 @@
 /* trainer_int.h: what a training run holds, for the files that open it and take its steps. */
 #pragma once
+#include "base/process.h"
 #include "base/text.h"
 #include "comm/job.h"
 #include "train/buddy.h"
@@ -48,6 +49,7 @@ typedef struct trainer {
     int64_t trace_first, trace_last; /* steps, 1 is the first */
     double *times, *losses;          /* [RECENT], of step i at (i - first) % RECENT */
     double began;
+    ll_core_time cores;  /* then, or when the first step was predicted */
     double flops;        /* of a step, all ranks together */
     double model, made;  /* of products: the model's, and as kernels make them */
     int folder;          /* open and locked; -1: not yet */

@@ -1,6 +1,8 @@
-/* What measurements say, one of which was held up. */
+/* What measurements say, one of which was held up; who has the cores. */
+#include "base/process.h"
 #include "base/stats.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <cmocka.h>
@@ -54,9 +56,20 @@ static void alone(void **state)
     assert_true(mean[0] == 2 && mean[1] == 7);
 }
 
+/* What this process works is in both accounts; that of all is by ticks. */
+static void cores(void **state)
+{
+    (void)state;
+    ll_core_time from = ll_core_time_now(), now = from;
+    if (isnan(from.all)) skip();
+    while (now.own - from.own < 0.2) now = ll_core_time_now();
+    assert_true(now.when > from.when && now.all - from.all > 0.1);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_stall), cmocka_unit_test(one_stall_of_rows), cmocka_unit_test(alone)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(one_stall),
+                                       cmocka_unit_test(one_stall_of_rows), cmocka_unit_test(alone),
+                                       cmocka_unit_test(cores)};
     return cmocka_run_group_tests_name("stats", tests, NULL, NULL);
 }

@@ -732,6 +732,19 @@ static void plans(void **state)
     assert_int_equal(json_num(c, "memory_exact"), 1);
     json_decref(t);
     json_decref(c);
+    /* Errors of runs that others left no cores are in the mean, and apart. */
+    assert_int_equal(mkdir(tmpdir_path(state, "two"), 0777), 0);
+    write_text(tmpdir_path(state, "two/predictions.jsonl"),
+               "{\"predicted_step_ms\":30,\"step_ms\":20,\"predicted_others\":0,\"others\":0.4}\n"
+               "{\"predicted_step_ms\":22,\"step_ms\":20,\"predicted_others\":0.05,\"others\":0}\n"
+               "{\"predicted_step_ms\":26,\"step_ms\":20}\n");
+    c = prints_json(folder, "plan --check two --json");
+    assert_true(fabs(json_num(c, "mean_absolute_error") - 0.3) < 1e-6);
+    assert_true(fabs(json_num(c, "mean_absolute_error_alone") - 0.1) < 1e-6);
+    json_decref(c);
+    outcome o = succeeds(folder, "plan --check two");
+    assert_non_null(strstr(o.err, "of 1 that had their cores for themselves 10.0 %"));
+    outcome_free(&o);
     json_t *large = prints_json(folder, "plan --large --json");
     assert_int_equal(json_array_size(json_object_get(large, "rows")), 10);
     json_decref(large);

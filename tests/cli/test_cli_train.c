@@ -59,6 +59,8 @@ static void tells_what_is_to_come(void **state)
         const char *how, *without;
         bool exchanges;
     } of[] = {{"", NULL, false},
+              {"--mesh pipe=2 -s train.micro_batch=4", NULL, false},
+              {"--mesh pipe=2 -s train.micro_batch=4 -s parallel.schedule=2bw", NULL, false},
               {"--exact", "made again with all bits", false},
               {"--exact -s parallel.replicas=2 -s parallel.consistency=local", "made again", true},
               {"-s parallel.replicas=2 -s parallel.consistency=diloco", NULL, true},
@@ -80,6 +82,10 @@ static void tells_what_is_to_come(void **state)
         const char *told = strstr(o.err, "\nstep: predicted "), *first = strstr(o.err, "\nstep 1/");
         if (!told || !first || told > first) fail_msg("%s: %s", of[i].how, o.err);
         assert_true(json_num(j, "predicted_step_ms") > 0);
+        for (int later = 0; later < 2; later++) {
+            double share = json_num(j, later ? "others" : "predicted_others");
+            assert_true(share >= 0 && share <= 1);
+        }
         if ((json_num(j, "predicted_exchange_ms") > 0) != of[i].exchanges)
             fail_msg("%s: %s", of[i].how, o.out);
         if (of[i].without ? !without || !strstr(without, of[i].without) : without != NULL)
