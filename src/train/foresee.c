@@ -110,11 +110,12 @@ static void fill(const foresight *f, const ll_tensor *t, int slot)
 }
 
 /* Ranks that share cores: a kernel takes what it works, times those that work in turn with it. By
- * the wall one shorter than a turn would be timed as if it had the core. */
-static double clock_of(const foresight *f)
+ * the wall one shorter than a turn would be timed as if it had the core. together: but what ranks
+ * wait for each other counts. */
+static double clock_of(const foresight *f, bool together)
 {
     struct timespec t;
-    if (f->crowd <= 1 || clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t)) return ll_now();
+    if (together || f->crowd <= 1 || clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t)) return ll_now();
     return ((double)t.tv_sec + 1e-9 * (double)t.tv_nsec) * f->crowd / f->s->p->threads;
 }
 
@@ -126,9 +127,9 @@ static ll_err time_kernel(foresight *f, int i, double *seconds)
     for (int k = 0; k < b->call.n_in; k++) fill(f, &b->call.in[k], b->instr->in[k]);
     TRY(run_dry(f, i)); /* pages, caches, tables */
     while (n < TIMES && (n < 2 || all < enough_s)) {
-        double start = clock_of(f);
+        double start = clock_of(f, false);
         TRY(run_dry(f, i));
-        times[n] = clock_of(f) - start;
+        times[n] = clock_of(f, false) - start;
         all += times[n++];
     }
     *seconds = ll_typical(times, n);
@@ -256,21 +257,22 @@ static void measure_copies(foresight *f)
 static ll_err time_pass(const foresight *f, double *each, double *seconds)
 {
     const ll_program *p = f->s->p;
-    double start = ll_now(), from = start;
+    bool ranks = f->rehearses;
+    double start = clock_of(f, ranks), from = start;
     for (int i = 0; i < p->n_instr; i++) {
         const ll_bound *b = &f->s->e->instrs[i];
         bool together = is_rehearsed(f, i);
         for (int k = 0; !together && b->instr->collective && k < b->call.n_out; k++)
             fill(f, &b->call.out[k], b->instr->out[k]); /* as if it came from others */
-        if (!together && b->instr->collective) from = ll_now();
+        if (!together && b->instr->collective) from = clock_of(f, ranks);
         if (!together && (!b->instr->kernel.run || !can_run(f, b->instr))) continue;
         TRY(together ? rehearse(f, i) : run_dry(f, i));
         if (f->s->e->n_in_flight) TRY(ll_comm_poll(f->s->e->comm));
-        double now = ll_now();
+        double now = clock_of(f, ranks);
         each[i] = now - from;
         from = now;
     }
-    *seconds = ll_now() - start;
+    *seconds = clock_of(f, ranks) - start;
     return LL_OK;
 }
 
@@ -458,7 +460,7 @@ static double ranks_here(const ll_comm *c)
     return c ? (double)ll_comm_size(c) / ll_ranks_nodes(c) : 1;
 }
 
-static double threads_a_core(const ll_session *s, const ll_comm *c)
+double ll_threads_a_core(const ll_session *s, const ll_comm *c)
 {
     return ranks_here(c) * s->p->threads / (double)sysconf(_SC_NPROCESSORS_ONLN);
 }
@@ -466,7 +468,7 @@ static double threads_a_core(const ll_session *s, const ll_comm *c)
 ll_err ll_foresee_step(const ll_session *s, ll_comm *c, double others, double *seconds,
                        const char **without)
 {
-    foresight f = {.s = s, .began = ll_now(), .crowd = fmax(1, threads_a_core(s, c))};
+    foresight f = {.s = s, .began = ll_now(), .crowd = fmax(1, ll_threads_a_core(s, c))};
     /* Where cores are shared passes differ: of many the middle is of more worth. */
     f.most_passes = PASSES * (f.crowd > 1 || others >= LL_OTHERS_NOTABLE ? UNSTEADY : 1);
     *seconds = NAN;
@@ -516,7 +518,7 @@ ll_err ll_foresee_data(const ll_run *r, const ll_dataset *d, const ll_loader *l,
     }
     TRY(ll_ranks_agree(c, rc));
     double made = ll_typical(times, n) / ll_loader_threads(l);
-    bool busy = !s->machine->device && threads_a_core(s, c) >= 1;
+    bool busy = !s->machine->device && ll_threads_a_core(s, c) >= 1;
     *seconds = busy ? *seconds + made : fmax(*seconds, made);
     if (!s->machine->device) *seconds += 2 * bytes / 1e10; /* into the session */
     return ll_ranks_max(c, seconds);
@@ -527,7 +529,7 @@ ll_err ll_foresee_others(const ll_session *s, ll_comm *c, ll_core_time since, do
     ll_core_time now = ll_core_time_now();
     double here = ranks_here(c), nodes = c ? ll_ranks_nodes(c) : 1;
     double cores = (double)sysconf(_SC_NPROCESSORS_ONLN);
-    double ours = cores * fmin(1, threads_a_core(s, c));
+    double ours = cores * fmin(1, ll_threads_a_core(s, c));
     double used = ((now.all - since.all) / here - (now.own - since.own)) / (now.when - since.when);
     TRY(ll_ranks_sum(c, &used));
     *share = (used / nodes - (cores - ours)) / ours;

@@ -26,6 +26,9 @@ ll_err ll_foresee_step(const ll_session *s, ll_comm *c, double others, double *s
 ll_err ll_foresee_data(const ll_run *r, const ll_dataset *d, const ll_loader *l,
                        const ll_session *s, ll_comm *c, double *seconds);
 
+/* More than 1: they take turns. Local. */
+double ll_threads_a_core(const ll_session *s, const ll_comm *c);
+
 /* One line more in OUT/predictions.jsonl: what was said, what came of it. Local. */
 typedef struct ll_foreseen {
     const char *model, *mesh;

@@ -72,6 +72,16 @@ static ll_err count_stale(trainer *t)
                              LL_REDUCE_SUM, &(ll_coll_opts){.site = "staleness"});
 }
 
+/* Of ranks that take turns on a core most small steps end within one: steps, a multiple of so many,
+ * that last for many turns. */
+static int64_t many_turns(const double *times, int64_t n, int64_t of)
+{
+    double all = 0, turns = 0.05;
+    for (int64_t i = 0; i < n; i++) all += times[i];
+    int64_t steps = of * (int64_t)ceil(turns * (double)n / fmax(all, turns) / (double)of);
+    return steps <= n ? steps : of;
+}
+
 static ll_err sum_up(trainer *t)
 {
     ll_train_report *r = t->report;
@@ -83,7 +93,9 @@ static ll_err sum_up(trainer *t)
     r->train_loss = n ? 0 : NAN;
     for (int64_t i = all - tail; i < all; i++)
         r->train_loss += t->losses[i % RECENT] / (double)tail;
-    int64_t period = t->loose ? ll_loose_period(t->loose) : 1, rows = n / period;
+    int64_t period = t->loose ? ll_loose_period(t->loose) : 1;
+    if (ll_threads_a_core(t->s, t->comm) > 1) period = many_turns(t->times, n, period);
+    int64_t rows = n / period;
     for (int64_t k = 0; period > 1 && k < rows; k++) { /* one with an exchange takes longer */
         double sum = 0;
         for (int64_t i = k * period; i < (k + 1) * period; i++) sum += t->times[i];

@@ -89,8 +89,8 @@ typedef struct ll_train_report {
     int64_t steps, first; /* steps done in all, and before this start */
     double train_loss;    /* mean over the last log_every steps, 65536 at most */
     ll_score val;
-    double
-        step_s; /* median of the last 65536; of replicas that meet every few, of means of those */
+    double step_s; /* median of the last 65536; of replicas that meet every few, and of ranks that
+                    * share cores, of means of a few */
     double predicted_s;   /* before the first step (foresee.h); NAN: not predicted */
     double exchange_s;    /* of it, exchanges of replicas in the mean */
     char unforeseen[256]; /* as in ll_train_start */
