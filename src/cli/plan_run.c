@@ -151,8 +151,8 @@ static const char *train_words(const ll_search *s, const ll_candidate *c, ll_are
     char mesh[LL_HOW_TEXT];
     const ll_how *h = &c->how;
     ll_buf b = {.arena = arena};
-    ll_buf_printf(&b, "-n %.0f --mesh %s -s train.micro_batch=%.0f", s->ranks, ll_how_mesh(h, mesh),
-                  h->micro_batch * h->data);
+    if (s->ranks > 1) ll_buf_printf(&b, "-n %.0f --mesh %s ", s->ranks, ll_how_mesh(h, mesh));
+    ll_buf_printf(&b, "-s train.micro_batch=%.0f", h->micro_batch * h->data);
     if (h->pipe > 1) ll_buf_printf(&b, " -s parallel.schedule=%s", ll_how_schedule(h));
     if (h->virtual_stages > 1)
         ll_buf_printf(&b, " -s parallel.virtual_stages=%d", h->virtual_stages);
@@ -161,6 +161,23 @@ static const char *train_words(const ll_search *s, const ll_candidate *c, ll_are
     if (h->offload)
         ll_buf_printf(&b, " -s train.offload=host -s train.memory=%.0fGB", s->cluster->chip.memory);
     return b.text;
+}
+
+/* Twice as many as did not do, and so on. */
+static const char *enough_ranks(const ll_search *s, ll_arena *arena)
+{
+    char mesh[LL_HOW_TEXT];
+    bool any = !s->data && !s->tensor && !s->pipe && !s->context;
+    for (ll_search t = *s; any && t.ranks < 1e5;) {
+        LL_OWN(ll_arena) scratch = ll_arena_new();
+        ll_found f;
+        t.ranks *= 2;
+        if (ll_plan_search(&t, scratch, &f) != LL_OK) break;
+        if (f.best[0].fits)
+            return ll_arena_printf(arena, "--ranks %.0f (%s fits) or another cluster", t.ranks,
+                                   ll_how_mesh(&f.best[0].how, mesh));
+    }
+    return "more ranks or another cluster";
 }
 
 static json_t *plan_json(const ll_search *s, const ll_candidate *c, double tokens)
@@ -359,13 +376,11 @@ static ll_err plan(const ll_plan_opts *o, const ll_run *r, const ll_cluster *c, 
             r->model.name, ll_text_count(f.best[0].out.parameters, p), s.batch, s.ranks,
             c->chip.name, c->name, f.tried);
     for (int i = 0; i < top; i++) print_plan(&s, &f.best[i]);
-    CHECK(f.best[0].fits, LL_E_MEM,
-          "nothing fits the %g GB of %s on %g ranks: use more ranks or another cluster",
-          c->chip.memory, c->chip.name, s.ranks);
+    CHECK(f.best[0].fits, LL_E_MEM, "nothing fits the %g GB of %s on %g ranks: use %s",
+          c->chip.memory, c->chip.name, s.ranks, enough_ranks(&s, arena));
     explain(&s, &f, &a, (double)o->tokens);
-    if (s.ranks > 1)
-        fprintf(stderr, "To train so: loopline train %s %s\n", o->run,
-                train_words(&s, &f.best[0], arena));
+    fprintf(stderr, "To train so: loopline train %s %s\n", o->run,
+            train_words(&s, &f.best[0], arena));
     return LL_OK;
 }
 

@@ -115,6 +115,20 @@ static bool is_section(void *context, const char *word, ll_near *near)
     return found;
 }
 
+static ll_err check_topology(const ll_yaml_value *v)
+{
+    static const char *const known[] = {"fat-tree", "rail", "dragonfly", "torus"};
+    ll_near near = {.word = v->value};
+    bool found = false;
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+        found |= !strcmp(v->value, known[i]);
+        ll_near_try(&near, known[i]);
+    }
+    CHECK(found, LL_E_CONFIG, "%s: %s is '%.40s', want one of%s%s", v->origin, v->key, v->value,
+          near.known, ll_near_hint(&near));
+    return LL_OK;
+}
+
 static ll_err assign(void *context, const ll_yaml_value *v)
 {
     loading *l = (loading *)context;
@@ -127,6 +141,7 @@ static ll_err assign(void *context, const ll_yaml_value *v)
           l->origin[i]);
     l->origin[i] = v->origin;
     char *at = (char *)l->c + keys[i].offset;
+    if (!strcmp(v->key, "network.topology")) TRY(check_topology(v));
     if (keys[i].max == 0) {
         *(const char **)(void *)at = ll_arena_strdup(l->c->arena, v->value);
         return LL_OK;

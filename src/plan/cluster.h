@@ -36,7 +36,7 @@ typedef struct ll_node_links {
 } ll_node_links;
 
 typedef struct ll_network {
-    const char *topology; /* fat-tree, rail, dragonfly or torus */
+    const char *topology; /* fat-tree, rail, dragonfly or torus: hops from node to node */
     double gbps;          /* Gbit/s of a node into the network */
     double efficiency, latency;
     double pod;    /* nodes that share full bandwidth; 0: all */

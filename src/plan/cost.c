@@ -73,8 +73,10 @@ double ll_cost_allreduce(const ll_cluster *c, ll_peers p, double bytes)
     double hop, rate = ring_rate(c, p, &hop);
     if (p.n <= 1) return 0;
     double nodes = ceil(p.n / p.per_node);
+    /* To the farthest node and back: by switches, or from one to the next in two dimensions. */
+    double hops = !strcmp(c->network.topology, "torus") ? sqrt(nodes) : log2(nodes);
     double ring = 2 * (p.n - 1) * hop;
-    double tree = 2 * us(c->node.latency * (p.per_node - 1) + c->network.latency * log2(nodes));
+    double tree = 2 * us(c->node.latency * (p.per_node - 1) + c->network.latency * hops);
     return fmin(ring, nodes > 1 ? tree : ring) + 2 * bytes * (p.n - 1) / p.n / rate +
            us(c->chip.launch);
 }

@@ -41,6 +41,7 @@ typedef struct ll_system {
     bool full_first;     /* stages have layers rounded up, the last what is left */
     double sums;         /* times as long as rings that gradients' sums take; 0: 1 */
     bool slots;          /* embedding and head count as layers where stages are balanced */
+    bool balanced;       /* layers are dealt by the time that stages take, with the ends' */
 } ll_system;
 
 typedef struct ll_how {

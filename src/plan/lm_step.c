@@ -21,10 +21,31 @@ typedef struct step {
     ll_outcome *out;
 } step;
 
+/* Each layer goes to the stage that would be done first. */
+static void deal_by_time(step *s)
+{
+    int last = s->n_stage - 1;
+    double layer = s->layer.f + s->layer.i + s->layer.w;
+    for (int k = 0; k < (int)s->m->layers; k++) {
+        int least = 0;
+        double best = INFINITY;
+        for (int i = 0; i <= last; i++) {
+            double t = s->layers[i] * layer + (i == 0) * (s->embed_f + s->embed_b) +
+                       (i == last) * (s->head_f + s->head_b);
+            if (t < best) best = t, least = i;
+        }
+        s->layers[least]++;
+    }
+}
+
 /* Layers of each stage: the first ones have those left over, or with full_first the last what is
  * left; with slots the embedding and the head take a layer's place. */
 static void deal(step *s)
 {
+    if (s->h->system->balanced) {
+        deal_by_time(s);
+        return;
+    }
     double slots = s->m->layers + (s->h->system->slots && s->n_stage > 1 ? 2 : 0);
     double full = ceil(slots / s->n_stage);
     for (int i = 0; i < s->n_stage; i++) {
@@ -245,9 +266,9 @@ ll_err ll_lm_step(const ll_cluster *c, const ll_lm *m, const ll_how *h, ll_arena
     s.layer = ll_lm_layer(c, m, h);
     out->tensor_s =
         h->n_micro * m->layers / h->pipe * s.layer.tensor * (h->remake == LL_REMAKE_FULL ? 3 : 2);
-    deal(&s);
     find_ends(&s);
     gather_layers(&s);
+    deal(&s);
     double params = s.layer_params * ceil(m->layers / h->pipe) + s.ends_params;
     if (s.n_stage > 1) {
         TRY(run_pipeline(&s, pictures, &seconds, peak));

@@ -241,4 +241,5 @@ const ll_system ll_system_loopline = {.name = "Loopline",
                                       .param_bytes = 4,
                                       .state_bytes = 8,
                                       .loss_bytes = 8,
-                                      .overlap_pipe = true};
+                                      .overlap_pipe = true,
+                                      .balanced = true};

@@ -62,6 +62,8 @@ static void command_line(void **state)
     refuses(f, 1, "plan p.yaml --cluster h200 --ranks 2 --mesh width=2",
             "no mesh of 2 ranks: width=2: nothing in mlp");            /* and not width=2: twice */
     must(f, "plan s.yaml --cluster h200 --ranks 3 --mesh sequence=3"); /* as train */
+    refuses(f, 1, "plan s.yaml --cluster h200 --ranks 1 -s model.layers=8 -s model.width=16384",
+            "use --ranks 2 (tensor=2 fits)");
     refuses(f, 1, "generate x --draft-tokens 2", "--draft-tokens is of --draft");
     refuses(f, 1, "verify mlp --seed 7", "--seed is of --fuzz", "train.seed=7");
     refuses(f, 1, "import . --out x --names n.txt", "--names");

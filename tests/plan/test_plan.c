@@ -35,6 +35,7 @@ static void mistakes_in_clusters(void **state)
     refuse("like: dgx-a100\nchip: {gemm: 1.5}\n", "want a number from 0.001 to 1");
     refuse("like: dgx-a100\nchips: {gemm: 1}\n", "did you mean chip?");
     refuse("like: dgx-a100\nnode: {chips: 2.5}\n", "want a whole number from 1");
+    refuse("like: dgx-a100\nnetwork: {topology: dragonfl}\n", "did you mean dragonfly?");
     refuse("like: ./other.yaml\n", "want a bundled cluster's name");
     refuse("chip: {memory: 80}\n", "x.yaml: chip.name is not set");
     refuse("like: dgx-a100\nchip: {memory: 1, memory: 2}\n", "set already");
@@ -59,6 +60,44 @@ static void costs(void **state)
     assert_true(fabs(sum * 300e9 * c->node.efficiency / (2 * 0.875 * 1e9) - 1) < 0.05);
     assert_true(ll_cost_allreduce(c, (ll_peers){16, 1}, 1e9) > 5 * sum);
     assert_true(ll_cost_beside(&c->chip, 2, 1) > 2 && ll_cost_beside(&c->chip, 2, 1) < 3);
+}
+
+/* Sums of little go as far as the farthest node, which on a torus is far. */
+static void hops(void **state)
+{
+    (void)state;
+    LL_OWN(ll_cluster) c = NULL;
+    assert_int_equal(ll_cluster_load("dgx-a100", &c), LL_OK);
+    const ll_peers all = {8 * 1024, 8};
+    double tree = ll_cost_allreduce(c, all, 8);
+    c->network.topology = "torus";
+    double more = 2e-6 * c->network.latency * (32 - 10); /* of 32 x 32; log2 1024 */
+    assert_true(fabs((ll_cost_allreduce(c, all, 8) - tree) / more - 1) < 1e-6);
+}
+
+/* Where layers are dealt by time, a stage with a large vocabulary's product has fewer. */
+static void stages_by_time(void **state)
+{
+    (void)state;
+    LL_OWN(ll_arena) a = ll_arena_new();
+    LL_OWN(ll_cluster) c = NULL;
+    assert_int_equal(ll_cluster_load("dgx-a100", &c), LL_OK);
+    ll_lm m = {24, 1024, 4096, 16, 16, 1024, 250880, .tied = true};
+    ll_system evenly = ll_system_loopline;
+    evenly.balanced = false;
+    ll_how h = {.data = 1, .tensor = 1, .pipe = 4, .context = 1, .virtual_stages = 1};
+    h.micro_batch = 1, h.n_micro = 32, h.precision = "bf16", h.system = &evenly;
+    ll_outcome even, by_time;
+    assert_int_equal(ll_lm_step(c, &m, &h, a, false, &even), LL_OK);
+    h.system = &ll_system_loopline;
+    assert_int_equal(ll_lm_step(c, &m, &h, a, false, &by_time), LL_OK);
+    assert_true(by_time.step_s < 0.8 * even.step_s && by_time.bubble < even.bubble);
+    /* Without one, and as many layers of each, it makes no difference. */
+    m.vocab = 64;
+    assert_int_equal(ll_lm_step(c, &m, &h, a, false, &by_time), LL_OK);
+    h.system = &evenly;
+    assert_int_equal(ll_lm_step(c, &m, &h, a, false, &even), LL_OK);
+    assert_true(by_time.step_s == even.step_s);
 }
 
 /* Facts of Megatron-LM's Table 1 (SC21), of BigScience's log and of a row without a batch. */
@@ -343,6 +382,8 @@ int main(void)
         cmocka_unit_test(bundled_clusters),
         cmocka_unit_test(mistakes_in_clusters),
         cmocka_unit_test(costs),
+        cmocka_unit_test(hops),
+        cmocka_unit_test(stages_by_time),
         cmocka_unit_test(published_rows),
         cmocka_unit_test(bad_cells),
         cmocka_unit_test(what_is_made_again),
