@@ -60,6 +60,13 @@ ll_core_time ll_core_time_now(void)
     return now;
 }
 
+double ll_others_share(double worked_on, double threads)
+{
+    double cores = (double)sysconf(_SC_NPROCESSORS_ONLN), ours = fmin(cores, threads);
+    double share = (worked_on - (cores - ours)) / ours;
+    return isnan(share) ? NAN : fmin(1, fmax(0, share));
+}
+
 static _Atomic double stopped;
 
 static void on_stop(int number, siginfo_t *info, void *context) /* may call very little */

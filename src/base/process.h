@@ -19,6 +19,10 @@ typedef struct ll_core_time {
     double when;     /* ll_now */
 } ll_core_time;
 ll_core_time ll_core_time_now(void);
+/* Of the cores that so many threads of this host could have had, what others had, who worked on so
+ * many: 0 to 1; NaN: not known. */
+double ll_others_share(double worked_on, double threads);
+#define LL_OTHERS_NOTABLE 0.1 /* from this on people are told */
 
 /* A process, for others that may look for it by /proc. */
 typedef struct ll_process {

@@ -1,8 +1,9 @@
 /* plan_this.c: cluster `this`: this machine. Its cores and memory are asked for, products and
  * copies are timed for a moment, and what was found is kept as a cluster file in the user's cache,
- * by the host's name: remove it to measure again. */
+ * by the host's name: remove it to measure again. What was found on a busy machine is not kept. */
 #include "base/file.h"
 #include "base/now.h"
+#include "base/process.h"
 #include "base/text.h"
 #include "cli/plan.h"
 #include "machine/machine.h"
@@ -68,12 +69,15 @@ static ll_err describe_gpu(ll_buf *b, bool *found)
 }
 
 /* A core is a chip: ranks are bound to them. */
-static ll_err describe_cpu(ll_buf *b)
+static ll_err describe_cpu(ll_buf *b, double *others)
 {
     int n = cores();
     double gflops, copies, memory;
+    ll_core_time from = ll_core_time_now();
     TRY(ll_gemm_peak(1, LL_LARGE_GEMM, false, &gflops));
     TRY(copy_rate(1, &copies));
+    ll_core_time to = ll_core_time_now();
+    *others = ll_others_share((to.all - from.all - to.own + from.own) / (to.when - from.when), 1);
     memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
     ll_buf_printf(b,
                   "like: dgx-a100\n"
@@ -102,14 +106,24 @@ ll_err ll_plan_cluster(const char *what, ll_cluster **out)
     CHECK(ll_cache_folder(folder, sizeof folder), LL_E_ARG,
           "neither XDG_CACHE_HOME nor HOME says where `this` is kept");
     const char *path = ll_arena_printf(arena, "%s/this-%s.yaml", folder, host);
-    if (access(path, R_OK)) {
+    if (!access(path, R_OK))
+        TRY(ll_cluster_load(path, out));
+    else {
+        double others = 0;
         TRY(describe_gpu(&b, &gpu));
-        if (!gpu) TRY(describe_cpu(&b));
-        TRY(ll_mkdirs(folder));
-        TRY(ll_file_write(path, b.text, b.len));
-        fprintf(stderr, "this machine was measured: %s\n", path);
+        if (!gpu) TRY(describe_cpu(&b, &others));
+        TRY(ll_cluster_parse(b.text, b.len, path, out));
+        if (others >= LL_OTHERS_NOTABLE)
+            fprintf(stderr,
+                    "this machine was measured while others had %.0f %% of the core: that is not "
+                    "kept, and measured again the next time\n",
+                    100 * others);
+        else {
+            TRY(ll_mkdirs(folder));
+            TRY(ll_file_write(path, b.text, b.len));
+            fprintf(stderr, "this machine was measured: %s\n", path);
+        }
     }
-    TRY(ll_cluster_load(path, out));
     (*out)->name = "this";
     return LL_OK;
 }

@@ -528,12 +528,9 @@ ll_err ll_foresee_others(const ll_session *s, ll_comm *c, ll_core_time since, do
 {
     ll_core_time now = ll_core_time_now();
     double here = ranks_here(c), nodes = c ? ll_ranks_nodes(c) : 1;
-    double cores = (double)sysconf(_SC_NPROCESSORS_ONLN);
-    double ours = cores * fmin(1, ll_threads_a_core(s, c));
     double used = ((now.all - since.all) / here - (now.own - since.own)) / (now.when - since.when);
     TRY(ll_ranks_sum(c, &used));
-    *share = (used / nodes - (cores - ours)) / ours;
-    *share = isnan(*share) || s->machine->device ? NAN : fmin(1, fmax(0, *share));
+    *share = s->machine->device ? NAN : ll_others_share(used / nodes, here * s->p->threads);
     return LL_OK;
 }
 

@@ -14,9 +14,8 @@
 #include "exec/session.h"
 #include "train/run.h"
 
-/* Of the cores that the job's threads could have had since then, what others had, 0 to 1; NAN: not
- * known, or kernels run elsewhere. Collective over c (NULL: this process alone). */
-#define LL_OTHERS_NOTABLE 0.1 /* from this on people are told */
+/* ll_others_share since then, of the job's threads; NAN: not known, or kernels run elsewhere.
+ * Collective over c (NULL: this process alone). */
 ll_err ll_foresee_others(const ll_session *s, ll_comm *c, ll_core_time since, double *share);
 /* Collective likewise. others: as ll_foresee_others gave it. *seconds NAN: not foreseen. *without:
  * why, or what of a step is not counted; NULL: nothing. */

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 enum { MOST = 33, WIDTH = 3 };
@@ -66,10 +67,21 @@ static void cores(void **state)
     assert_true(now.when > from.when && now.all - from.all > 0.1);
 }
 
+static void shares(void **state)
+{
+    (void)state;
+    double n = (double)sysconf(_SC_NPROCESSORS_ONLN);
+    assert_true(ll_others_share(0, 1) == 0 && ll_others_share(0, 2 * n) == 0);
+    assert_true(ll_others_share(n - 1, 1) == 0); /* on cores that were free */
+    assert_true(fabs(ll_others_share(n - 0.25, 1) - 0.75) < 1e-9);
+    assert_true(fabs(ll_others_share(n / 2, n) - 0.5) < 1e-9);
+    assert_true(ll_others_share(n + 1, 1) == 1 && isnan(ll_others_share(NAN, 1)));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(one_stall),
                                        cmocka_unit_test(one_stall_of_rows), cmocka_unit_test(alone),
-                                       cmocka_unit_test(cores)};
+                                       cmocka_unit_test(cores), cmocka_unit_test(shares)};
     return cmocka_run_group_tests_name("stats", tests, NULL, NULL);
 }
