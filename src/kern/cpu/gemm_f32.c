@@ -115,6 +115,11 @@ static void tile(int mr, int nv, const ll_gemm_tile *t)
     tiles[mr][nv](t);
 }
 
+#if defined(__AVX512F__) && !defined(LL_REAL_F64)
+#include <immintrin.h>
+#define TURN_SIXTEEN
+#endif
+
 /* ---- packing: n rows (or columns) as tiles of `tile`, each with k outermost ---- */
 enum { Q = LL_QUAD }; /* packing goes by vectors of 16 bytes, blocks of Q x Q */
 typedef ll_quad quad;
@@ -154,6 +159,14 @@ LL_INLINE void pack_along(const void *from, bool bf16, int64_t sp, const int til
             int i = 0;
             for (; !bf16 && i + VL <= tile; i += VL)
                 *(vec *)(row + i) = *(const vec *)((const real *)from + at + i);
+#ifdef TURN_SIXTEEN
+            if (!bf16 && i < tile) {
+                __mmask16 rest = (__mmask16)((1u << (tile - i)) - 1);
+                const float *x = (const float *)from + at + i;
+                _mm512_mask_storeu_ps(row + i, rest, _mm512_maskz_loadu_ps(rest, x));
+                continue;
+            }
+#endif
             for (; i + Q <= tile; i += Q) *(quad *)(row + i) = load_quad(from, bf16, at + i);
             for (; i < tile; i++) row[i] = load(from, bf16, at + i);
         }
@@ -184,11 +197,60 @@ LL_INLINE int64_t turn_four(const double *from, int64_t si, const int tile, int6
 #define TURN_FOUR
 #endif
 
+#ifdef TURN_SIXTEEN
+/* Of rows 0, 4, 8 and 12 from x on, those of the first n, 16 bytes each. Loads that blend spare the
+ * port that shuffles. */
+LL_INLINE __m512i every_fourth(const float *x, int64_t si, const int n)
+{
+    __m512i v = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)x));
+    LL_UNROLL for (int l = 1; l < 4; l++)
+    {
+        const __m128i *next = (const __m128i *)(x + 4 * l * si);
+        if (4 * l < n)
+            v = _mm512_mask_broadcast_i32x4(v, (__mmask16)(0xf << 4 * l), _mm_loadu_si128(next));
+    }
+    return v;
+}
+
+/* n <= 16 rows by 16 k; returns k that were turned over. The rows that come next are fetched. */
+LL_INLINE int64_t turn_sixteen(const float *from, int64_t si, const int n, const int tile,
+                               int64_t kc, float *to)
+{
+    const __mmask16 rows = (__mmask16)((1u << n) - 1);
+    int64_t p = 0;
+    for (; p + 16 <= kc; p += 16) {
+        EACH (r, n) __builtin_prefetch(from + (tile + r) * si + p);
+        LL_UNROLL for (int w = 0; w < 16; w += 4, to += 4 * tile)
+        {
+            const float *x = from + p + w;
+            __m512i a = every_fourth(x, si, n), b = every_fourth(x + si, si, n - 1);
+            __m512i c = every_fourth(x + 2 * si, si, n - 2);
+            __m512i d = every_fourth(x + 3 * si, si, n - 3);
+            __m512i ab = _mm512_unpacklo_epi32(a, b), cd = _mm512_unpacklo_epi32(c, d);
+            _mm512_mask_storeu_epi32(to, rows, _mm512_unpacklo_epi64(ab, cd));
+            _mm512_mask_storeu_epi32(to + tile, rows, _mm512_unpackhi_epi64(ab, cd));
+            ab = _mm512_unpackhi_epi32(a, b), cd = _mm512_unpackhi_epi32(c, d);
+            _mm512_mask_storeu_epi32(to + 2 * tile, rows, _mm512_unpacklo_epi64(ab, cd));
+            _mm512_mask_storeu_epi32(to + 3 * tile, rows, _mm512_unpackhi_epi64(ab, cd));
+        }
+    }
+    return p;
+}
+#endif
+
 /* Here sp = 1: Q x Q blocks are turned over. */
 LL_INLINE void pack_across(const void *from, bool bf16, int64_t si, const int tile, int64_t kc,
                            real *to)
 {
     int i = 0;
+#ifdef TURN_SIXTEEN
+    for (; !bf16 && i + 4 <= tile; i += 16) {
+        const int n = tile - i < 16 ? tile - i : 16;
+        const real *x = (const real *)from + i * si;
+        for (int64_t p = turn_sixteen(x, si, n, tile, kc, to + i); p < kc; p++)
+            EACH (q, n) to[p * tile + i + q] = x[q * si + p];
+    }
+#endif
 #ifdef TURN_FOUR
     for (; i + 4 <= tile; i += 4) {
         const real *x = (const real *)from + i * si;
