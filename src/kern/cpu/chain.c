@@ -34,6 +34,7 @@ typedef struct plan {
     step step[LL_FUSE_STEPS];
     int place[N_REG], last[N_REG]; /* where a register lives; the last step that reads it */
     bool once[LL_FUSE_IN];         /* the slot is the same in every tile */
+    bool ahead;                    /* the next tile's operands are asked for */
     float constant[N_REG];         /* registers after the steps' results: numbers */
 } plan;
 
@@ -246,10 +247,28 @@ static const float *fetch(const plan *p, int i, int64_t e, int n, float *slot)
     return slot;
 }
 
+/* A tile may be a page, where prefetchers stop. Chains with little to do are slower for it. */
+static bool pays_ahead(const plan *p)
+{
+    enum { WORTH = 5 }; /* additions an operand */
+    int n = 0;
+    for (int i = 0; i < p->f->n_in; i++) n += full(p, i);
+    return p->cost >= WORTH * n;
+}
+
+/* Elements [e, e + n) of x are asked for. */
+static void fetch_ahead(const ll_tensor *x, int64_t e, int n)
+{
+    size_t bytes = ll_dtype_bytes(x->dtype), size = (size_t)n * bytes;
+    const char *from = (const char *)x->data + (size_t)e * bytes;
+    for (size_t k = 0; k < size; k += 64) __builtin_prefetch(from + k, 0, 2);
+}
+
 static void run_tile(const plan *p, const float **r, float *slots, int64_t e, int n)
 {
     const ll_fused_attr *f = p->f;
     for (int i = 0; i < f->n_in; i++) {
+        if (p->ahead && full(p, i)) fetch_ahead(&p->in[i], e + n, n);
         if (p->place[i] == IN_TENSOR)
             r[i] = (const float *)p->in[i].data + e;
         else if (!p->once[i])
@@ -299,6 +318,7 @@ void ll_chain_run(const ll_fused_attr *f, const ll_tensor *in, const ll_tensor *
     plan_steps(&p);
     p.tile = choose_tile(&p);
     plan_places(&p);
+    p.ahead = pays_ahead(&p);
     threads = ll_team_for(threads, p.n * (p.cost + 1));
     ll_in_parts(threads, ll_ceil_div(p.n, p.tile), run_tiles, &p);
 }
