@@ -1,10 +1,11 @@
 /* precision.c: element types of whole graphs: bf16 for speed, f64 for gradient checks.
  *
  * Two ways to bf16. Machines whose other kernels are f32 (cpu) narrow the operands of products and
- * attention alone. On GPUs all activations and their gradients are bf16, so that half the bytes
- * move; f32 stays what is added up over a batch or kept: parameters, their gradients, statistics,
- * losses. Which results may be f32 of bf16 operands is said by the op (wide_out) or by its
- * attributes (products). No other op is known here. */
+ * attention, and results of products that nobody else but chains and sums reads. On GPUs all
+ * activations and their gradients are bf16, so that half the bytes move; f32 stays what is added up
+ * over a batch or kept: parameters, their gradients, statistics, losses. Which results may be f32
+ * of bf16 operands is said by the op (wide_out) or by its attributes (products). No other op is
+ * known here. */
 #include "kern/attr.h"
 #include "pass/pass.h"
 
@@ -34,52 +35,6 @@ ll_err ll_precision_parse(const char *name, ll_precision *out)
 static bool takes_bf16(const ll_op *op)
 {
     return op == &ll_op_matmul || op->work == LL_WORK_CONVOLUTION;
-}
-
-/* Attention works on bf16 too, and gives it: products read its results as they are, others a
- * widened copy. */
-static ll_err narrow_node(ll_rewrite *rw, const ll_node *n, ll_val *narrow)
-{
-    ll_val in[LL_MAX_IN], out[LL_MAX_OUT];
-    ll_rewrite_at(rw, n);
-    for (int i = 0; i < n->n_in; i++) {
-        ll_val *cast = &narrow[n->in[i].id];
-        in[i] = rw->map[n->in[i].id];
-        if (n->op->wide_in >> i & 1) continue;
-        if (!cast->id) *cast = ll_cast(rw->to, in[i], LL_BF16);
-        in[i] = *cast;
-    }
-    TRY(ll_graph_check(rw->to));
-    ll_matmul_attr m;
-    const void *attr = n->attr;
-    if (n->op == &ll_op_matmul) {
-        memcpy(&m, n->attr, sizeof m);
-        m.out = LL_F32;
-        attr = &m;
-    }
-    TRY(ll_emit_all(rw->to, n->op, attr, in, n->n_in, out));
-    for (int o = 0; o < n->n_out; o++) {
-        bool wide = ll_graph_dtype(rw->to, out[o]) != LL_BF16;
-        if (!wide) narrow[n->out[o].id] = out[o];
-        ll_rewrite_map(rw, n->out[o], wide ? out[o] : ll_cast(rw->to, out[o], LL_F32));
-    }
-    return ll_graph_check(rw->to);
-}
-
-ll_err ll_lower_precision(const ll_graph *g, ll_graph **out)
-{
-    TRY(ll_graph_check(g));
-    ll_rewrite rw;
-    ll_rewrite_begin(&rw, g);
-    ll_val *narrow = LL_NEW_ARRAY(rw.to->arena, ll_val, g->n_value);
-    ll_err rc = LL_OK;
-    for (int i = 0; i < g->n_node && rc == LL_OK; i++) {
-        const ll_node *n = &g->nodes[i];
-        bool f32 = n->n_in > 0 && ll_graph_dtype(g, n->in[0]) == LL_F32;
-        bool narrows = takes_bf16(n->op) || (n->op->work == LL_WORK_ATTENTION && !n->op->no_grad);
-        rc = narrows && f32 ? narrow_node(&rw, n, narrow) : ll_rewrite_copy(&rw, n);
-    }
-    return ll_rewrite_end(&rw, rc, out);
 }
 
 /* ---- all activations ---- */
@@ -173,19 +128,104 @@ static ll_err narrow_or_copy(narrowing *w, const ll_node *n)
     return LL_OK;
 }
 
+static void begin(narrowing *w)
+{
+    ll_rewrite_begin(&w->rw, w->g);
+    ll_arena *a = w->rw.to->arena;
+    w->varies = ll_varying(w->g, a);
+    w->kept = LL_NEW_ARRAY(a, bool, w->g->n_value);
+    w->cast = LL_NEW_ARRAY(a, ll_val, w->g->n_value);
+    keep_wide(w);
+}
+
 ll_err ll_narrow(const ll_graph *g, ll_graph **out)
 {
     TRY(ll_graph_check(g));
     narrowing w = {.g = g};
-    ll_rewrite_begin(&w.rw, g);
-    ll_arena *a = w.rw.to->arena;
-    w.varies = ll_varying(g, a);
-    w.kept = LL_NEW_ARRAY(a, bool, g->n_value);
-    w.cast = LL_NEW_ARRAY(a, ll_val, g->n_value);
-    keep_wide(&w);
+    begin(&w);
     ll_err rc = LL_OK;
     for (int i = 0; i < g->n_node && rc == LL_OK; i++) rc = narrow_or_copy(&w, &g->nodes[i]);
     return ll_rewrite_end(&w.rw, rc, out);
+}
+
+/* ---- products alone ---- */
+
+typedef struct lowering {
+    narrowing w;
+    bool *asked; /* value -> some product or attention reads it */
+} lowering;
+
+/* Whether a node is to read bf16 where its machine's other kernels are f32. */
+static bool lowers(const ll_graph *g, const ll_node *n)
+{
+    return n->n_in > 0 && is_f32(g, n->in[0]) &&
+           (takes_bf16(n->op) || (n->op->work == LL_WORK_ATTENTION && !n->op->no_grad));
+}
+
+/* What others than products, attention and chains read is f32. */
+static void find_readers(lowering *l)
+{
+    const ll_graph *g = l->w.g;
+    for (int i = 0; i < g->n_node; i++) {
+        const ll_node *n = &g->nodes[i];
+        for (int o = 0; o < n->n_out; o++) l->w.kept[n->out[o].id] |= !l->w.varies[n->out[o].id];
+        for (int k = 0; k < n->n_in; k++) {
+            bool narrow = lowers(g, n) && !(n->op->wide_in >> k & 1);
+            l->asked[n->in[k].id] |= narrow;
+            l->w.kept[n->in[k].id] |= !narrow && !n->op->elementwise && n->op != &ll_op_sum;
+        }
+    }
+}
+
+/* Attention works on bf16 too, and gives it, as do products whose readers do not mind: products
+ * read such results as they are, others a widened copy, which chains make themselves. */
+static ll_err lower_node(lowering *l, const ll_node *n)
+{
+    narrowing *w = &l->w;
+    ll_val in[LL_MAX_IN], out[LL_MAX_OUT];
+    for (int k = 0; k < n->n_in; k++) {
+        ll_val *cast = &w->cast[n->in[k].id];
+        in[k] = w->rw.map[n->in[k].id];
+        if (n->op->wide_in >> k & 1) continue;
+        if (!cast->id) *cast = ll_cast(w->rw.to, in[k], LL_BF16);
+        in[k] = *cast;
+    }
+    TRY(ll_graph_check(w->rw.to));
+    TRY(ll_emit_all(w->rw.to, n->op, product_attr(w, n, n->op == &ll_op_matmul), in, n->n_in, out));
+    for (int o = 0; o < n->n_out; o++) {
+        bool wide = ll_graph_dtype(w->rw.to, out[o]) != LL_BF16;
+        if (!wide) w->cast[n->out[o].id] = out[o];
+        ll_rewrite_map(&w->rw, n->out[o], wide ? out[o] : ll_cast(w->rw.to, out[o], LL_F32));
+    }
+    return ll_graph_check(w->rw.to);
+}
+
+/* A sum over rows reads what products read, too. What products will read is rounded where it is
+ * made, in the same chain. */
+static ll_err lower_or_copy(lowering *l, const ll_node *n)
+{
+    narrowing *w = &l->w;
+    ll_rewrite_at(&w->rw, n);
+    if (lowers(w->g, n)) return lower_node(l, n);
+    ll_val none = {0}, *read = n->op == &ll_op_sum ? &w->rw.map[n->in[0].id] : &none, wide = *read;
+    if (n->op == &ll_op_sum && w->cast[n->in[0].id].id) *read = w->cast[n->in[0].id];
+    TRY(ll_rewrite_copy(&w->rw, n));
+    *read = wide;
+    if (n->op->elementwise && l->asked[n->out[0].id] && is_f32(w->g, n->out[0]))
+        w->cast[n->out[0].id] = ll_cast(w->rw.to, w->rw.map[n->out[0].id], LL_BF16);
+    return ll_graph_check(w->rw.to);
+}
+
+ll_err ll_lower_precision(const ll_graph *g, ll_graph **out)
+{
+    TRY(ll_graph_check(g));
+    lowering l = {.w = {.g = g}};
+    begin(&l.w);
+    l.asked = LL_NEW_ARRAY(l.w.rw.to->arena, bool, g->n_value);
+    find_readers(&l);
+    ll_err rc = LL_OK;
+    for (int i = 0; i < g->n_node && rc == LL_OK; i++) rc = lower_or_copy(&l, &g->nodes[i]);
+    return ll_rewrite_end(&l.w.rw, rc, out);
 }
 
 /* ---- one type for another ---- */

@@ -230,6 +230,13 @@ static void test_thin(void **state)
                 layout == 6 ? LL_BF16 : LL_F32, layout & 1, threads);
             one(d[0], d[1], d[2], layout, LL_F64, LL_F64, layout & 1, threads);
         }
+    /* Whole tiles of bf16, which AMX stores itself; the last has rows of two blocks. */
+    static const int64_t whole[][3] = {{64, 64, 96}, {37, 32, 33}, {48, 96, 600}, {2100, 32, 64}};
+    for (int i = 0; i < 4; i++)
+        for (int layout = 0; layout < 8; layout++)
+            for (int threads = 0; threads < 3; threads += 2)
+                one(whole[i][0], whole[i][1], whole[i][2], layout, LL_BF16, LL_BF16, false,
+                    threads);
 }
 
 /* The scratch of a product serves every smaller one with the same strides. */

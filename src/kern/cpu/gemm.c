@@ -34,6 +34,7 @@ enum {
 typedef struct form {
     const ll_gemm_kind *kind;
     bool dot, pack_a, pack_b, copy_c;
+    bool narrow;        /* tiles store bf16 */
     int64_t mc, nc, kc; /* block sizes */
     int64_t group;      /* panels packed together */
 } form;
@@ -118,13 +119,14 @@ static form choose(const ll_gemm_call *g)
     const ll_gemm_kind *kind = f.kind;
     f.dot = !g->bf16 && !g->bf16_out && !g->a_by && g->a_cs == 1 && g->b_rs == 1 && g->k >= DOT_K &&
             (g->m < DOT_ROWS || (g->n < kind->nv * kind->lanes && g->k >= 2 * DOT_K));
-    f.copy_c = g->bf16_out || g->c_cs != 1;
     int64_t width = kind->nv * kind->lanes, panels = ll_ceil_div(g->n, width);
     int64_t k_max = g->m < 2 * FEW_ROWS ? kind->k_max / 2 : kind->k_max;
     int64_t passes = ll_max64(ll_ceil_div(g->k, k_max), 1);
     f.kc = ll_round_up(ll_ceil_div(g->k, passes), kind->k_step);
     f.mc = ll_min64(a_chunk(g, kind) / (f.kc + 1), M_MAX) / kind->mr * kind->mr;
     f.mc = ll_round_up(ll_ceil_div(g->m, ll_ceil_div(g->m, f.mc)), kind->mr);
+    f.narrow = g->bf16_out && kind->narrows && passes == 1 && g->c_cs == 1 && g->n % width == 0;
+    f.copy_c = (g->bf16_out && !f.narrow) || g->c_cs != 1;
     bool changes = g->bf16 || g->a_by; /* what it is multiplied as */
     f.pack_a = kind->packs ? !rows_in_place(g, kind) : changes || scattered_a(g, kind, f.kc);
     f.pack_b = changes || kind->packs || scattered_b(g, kind, f.kc);
@@ -235,7 +237,7 @@ static panel panel_at(const block *k, int64_t y, const char *packed)
     }
     q.ragged = q.n < width && (q.skip || !k->f->copy_c);
     q.t.c_rs = q.ragged ? width : k->c_rs;
-    q.t.start = g->start, q.t.add = k->add && !q.ragged;
+    q.t.start = g->start, q.t.add = k->add && !q.ragged, q.t.narrow = k->f->narrow;
     return q;
 }
 
@@ -245,7 +247,7 @@ static void run_tile(const block *k, panel *q, int64_t x, const span *only)
     const ll_gemm_call *g = k->g;
     const ll_gemm_kind *kind = k->f->kind;
     int mr = (int)ll_min64(kind->mr, k->i1 - k->i - x);
-    size_t bytes = kind->real->bytes;
+    size_t bytes = k->f->narrow ? sizeof(uint16_t) : kind->real->bytes;
     _Alignas(64) char edge[32 * 32 * sizeof(float)];
     char *c = k->c + (size_t)(x * k->c_rs + q->y) * bytes;
     if (k->f->pack_a) {
@@ -340,7 +342,7 @@ static void run_blocks(const ll_gemm_call *g, const form *f, const room *r)
 {
     block k = {.g = g, .f = f, .a = (char *)g->scratch, .b = (char *)g->scratch + r->a};
     char *copy = k.b + r->b;
-    size_t bytes = f->kind->real->bytes;
+    size_t bytes = f->narrow ? sizeof(uint16_t) : f->kind->real->bytes;
     for (k.i = 0; k.i < g->m; k.i = k.i1) {
         k.i1 = ll_min64(k.i + f->mc, g->m);
         for (k.j = 0; k.j < g->n; k.j = k.j1) {

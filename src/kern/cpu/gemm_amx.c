@@ -20,19 +20,43 @@ LL_AMX_INLINE void store_rows(const float *from, int m, int n, const ll_gemm_til
         }
 }
 
+LL_AMX_INLINE __m512i rounded(__m512i u)
+{
+    __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+    return _mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)), odd);
+}
+
+/* m rows of 32 as bf16: the upper halves of sums that round to nearest even; NaN stays NaN. */
+LL_AMX_INLINE void round_rows(const float *from, int m, const ll_gemm_tile *t)
+{
+    static const _Alignas(64)
+        uint16_t odd[MR] = {1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31,
+                            33, 35, 37, 39, 41, 43, 45, 47, 49, 51, 53, 55, 57, 59, 61, 63};
+    const __m512i upper = _mm512_load_si512(odd);
+    for (int i = 0; i < m; i++, from += MR) {
+        uint16_t *c = (uint16_t *)t->c + i * t->c_rs;
+        __m512 v = _mm512_load_ps(from), w = _mm512_load_ps(from + SIDE);
+        __m512i x = rounded(_mm512_castps_si512(v)), y = rounded(_mm512_castps_si512(w));
+        _mm512_storeu_si512(c, _mm512_permutex2var_epi16(x, upper, y));
+        if (_mm512_cmp_ps_mask(v, w, _CMP_UNORD_Q))
+            for (int j = 0; j < MR; j++) c[j] = ll_f32_to_bf16(from[j]);
+    }
+}
+
 /* C is fetched row by row while k runs: it is needed at the end, and too much to be asked for at
  * once. */
 LL_AMX static void tile(int mr, int nv, const ll_gemm_tile *t)
 {
     _Alignas(64) float room[MR * MR];
-    const bool two = mr > SIDE, wide = nv > 1, whole = mr % SIDE == 0, goes_on = whole && t->add;
-    const bool in_place = whole && t->a_cs == 1;
+    const bool two = mr > SIDE, wide = nv > 1, full = mr % SIDE == 0, whole = full && !t->narrow;
+    const bool goes_on = whole && t->add, in_place = full && t->a_cs == 1;
     const char *a = (const char *)t->a, *b = (const char *)t->b;
     const int64_t a_row = in_place ? 2 * t->a_rs : 64, a_step = in_place ? 64 : 1024 * (1 + two);
     const char *a2 = a + SIDE * a_row;
-    float *c = whole ? (float *)t->c : room, *fetch = c;
-    int64_t rs = whole ? t->c_rs : MR, stride = 4 * rs;
-    int at_once = whole ? (int)ll_ceil_div(STEP * mr, ll_max64(t->k, 1)) : 0, fetched = 0;
+    float *c = whole ? (float *)t->c : room;
+    int64_t rs = whole ? t->c_rs : MR, stride = 4 * rs, bytes = t->narrow ? 2 : 4;
+    const char *fetch = (const char *)t->c;
+    int at_once = full ? (int)ll_ceil_div(STEP * mr, ll_max64(t->k, 1)) : 0, fetched = 0;
     if (goes_on) {
         _tile_loadd(0, c, stride);
         if (wide) _tile_loadd(1, c + SIDE, stride);
@@ -60,16 +84,19 @@ LL_AMX static void tile(int mr, int nv, const ll_gemm_tile *t)
             _tile_dpbf16ps(2, 5, 6);
             if (wide) _tile_dpbf16ps(3, 5, 7);
         }
-        for (int i = 0; i < at_once && fetched < mr; i++, fetched++, fetch += rs) {
+        for (int i = 0; i < at_once && fetched < mr; i++, fetched++, fetch += t->c_rs * bytes) {
             __builtin_prefetch(fetch, 1);
-            __builtin_prefetch(fetch + nv * SIDE - 1, 1);
+            __builtin_prefetch(fetch + nv * SIDE * bytes - 1, 1);
         }
     }
     _tile_stored(0, c, stride);
     if (wide) _tile_stored(1, c + SIDE, stride);
     if (two) _tile_stored(2, c + SIDE * rs, stride);
     if (two && wide) _tile_stored(3, c + SIDE * rs + SIDE, stride);
-    if (!whole) store_rows(room, mr, nv * SIDE, t);
+    if (t->narrow)
+        round_rows(room, mr, t);
+    else if (!whole)
+        store_rows(room, mr, nv * SIDE, t);
 }
 
 /* ---- packing ---- */
@@ -186,6 +213,7 @@ static const ll_gemm_kind kind = {
     .tile = tile,
     .pack_a = pack_a,
     .pack_b = pack_b,
+    .narrows = true,
     .packs = true,
     .rows_in_place = SIDE,
     .begin = ll_amx_begin,

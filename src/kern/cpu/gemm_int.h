@@ -19,6 +19,7 @@ typedef struct ll_gemm_tile {
     int64_t c_rs;
     double start; /* of sums in f64 */
     bool add;
+    bool narrow; /* c is bf16; only where the kind says so */
 } ll_gemm_tile;
 
 /* The other form, for A and B that both run along k (a_cs = b_rs = 1): vectors along k, summed at
@@ -67,7 +68,8 @@ typedef struct ll_gemm_kind {
      * as high as there are rows, the last panel as many whole vectors wide as it needs. */
     void (*pack_a)(const ll_gemm_call *g, int64_t i, int64_t m, int64_t p, int64_t kc, void *to);
     void (*pack_b)(const ll_gemm_call *g, int64_t j, int64_t n, int64_t p, int64_t kc, void *to);
-    bool packs; /* tiles read packed operands alone, but for the next */
+    bool narrows; /* whole tiles can be stored as bf16 */
+    bool packs;   /* tiles read packed operands alone, but for the next */
     /* A of so many rows, or a multiple, whose k lie together and need no rounding up: tiles read it
      * where it lies (a_cs = 1); 0: none. */
     int rows_in_place;

@@ -47,6 +47,7 @@ typedef struct plan {
     int64_t block, n_block; /* rows (of width), or elements of a run, in a block */
     int64_t n_chunk;        /* parts of a row */
     const ll_real *x;
+    const uint16_t *half; /* bf16, in place of x: sums */
     ll_real *y;
     ll_real *row_sums; /* [O, n_block, width], or NULL: written to y at once */
     double *run_sums;  /* [O, n_block] */
@@ -82,6 +83,7 @@ static ll_err make_plan(const ll_kcall *c, bool max, bool square, plan *p)
     }
     p->magnitude = false;
     p->x = c->in[0].data;
+    p->half = c->in[0].dtype == LL_BF16 ? c->in[0].data : NULL;
     p->y = c->out[0].data;
     p->row_sums = NULL;
     p->run_sums = NULL;
@@ -102,9 +104,9 @@ size_t LL_REAL(ll_reduce_scratch)(const ll_kcall *c)
 }
 
 /* Where row or run j of result o starts. */
-static const ll_real *start(const plan *p, int64_t o, int64_t j)
+static int64_t start(const plan *p, int64_t o, int64_t j)
 {
-    return p->x + (p->plain ? (o * p->J + j) * p->L : ll_segments_at(&p->seg, o, j));
+    return p->plain ? (o * p->J + j) * p->L : ll_segments_at(&p->seg, o, j);
 }
 
 /* ---- rows ---- */
@@ -128,9 +130,14 @@ static inline word larger_word(word a, word b)
     return a > b ? a : b;
 }
 
-static void take_row(const plan *p, const ll_real *x, int64_t n, ll_real *y)
+static void take_row(const plan *p, int64_t at, int64_t n, ll_real *y)
 {
-    if (p->magnitude) {
+    const ll_real *x = p->x + at;
+    if (p->half) {
+        const uint16_t *h = p->half + at;
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++) y[i] += ll_bf16_to_f32(h[i]);
+    } else if (p->magnitude) {
         const word *from = (const word *)x;
         word *to = (word *)y;
 #pragma omp simd
@@ -148,10 +155,17 @@ static void take_row(const plan *p, const ll_real *x, int64_t n, ll_real *y)
 }
 
 /* Four rows at once: fewer loads and stores of y, and shorter chains of roundings. */
-static void add_4_rows(const ll_real *const x[4], int64_t n, ll_real *y)
+static void add_4_rows(const plan *p, const int64_t at[4], int64_t n, ll_real *y)
 {
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) y[i] += (x[0][i] + x[1][i]) + (x[2][i] + x[3][i]);
+#define FOUR(from, as)                                                                             \
+    _Pragma("omp simd") for (int64_t i = 0; i < n; i++) y[i] +=                                    \
+        (as((from)[at[0] + i]) + as((from)[at[1] + i])) +                                          \
+        (as((from)[at[2] + i]) + as((from)[at[3] + i]))
+    if (p->half)
+        FOUR(p->half, ll_bf16_to_f32);
+    else
+        FOUR(p->x, );
+#undef FOUR
 }
 
 /* Block b of result row o, columns from..to, into y. */
@@ -160,9 +174,9 @@ static void reduce_rows(const plan *p, int64_t o, int64_t b, int64_t from, int64
     int64_t all = p->J / p->fold, j = b * p->block, end = j + p->block < all ? j + p->block : all;
     for (int64_t i = 0; i < to - from; i++) y[i] = p->max && !p->magnitude ? -INFINITY : 0;
     for (; !p->max && !p->square && j + 4 <= end; j += 4) {
-        const ll_real *x[4];
-        for (int i = 0; i < 4; i++) x[i] = start(p, o, (j + i) * p->fold) + from;
-        add_4_rows(x, to - from, y);
+        int64_t at[4];
+        for (int i = 0; i < 4; i++) at[i] = start(p, o, (j + i) * p->fold) + from;
+        add_4_rows(p, at, to - from, y);
     }
     for (; j < end; j++) take_row(p, start(p, o, j * p->fold) + from, to - from, y);
     if (end == all && all * p->fold < p->J) /* the rows that do not fill a wide one */
@@ -222,6 +236,19 @@ static inline __attribute__((always_inline)) double add_run(const ll_real *x, in
     return all;
 }
 
+static double add_halves(const uint16_t *h, int64_t n)
+{
+    double all = 0;
+    for (int64_t m; n > 0; h += m, n -= m) {
+        ll_real wide[ROW_CHUNK];
+        m = ll_min64(n, ROW_CHUNK);
+#pragma omp simd
+        for (int64_t i = 0; i < m; i++) wide[i] = ll_bf16_to_f32(h[i]);
+        all += add_run(wide, m, false);
+    }
+    return all;
+}
+
 static double max_run(const ll_real *x, int64_t n)
 {
     ll_real all = -INFINITY;
@@ -256,8 +283,10 @@ static void run_items(const plan *p, int64_t from, int64_t to)
         int64_t n = p->n_block == 1 || p->L - at < p->block ? p->L - at : p->block;
         double all = p->max ? -INFINITY : 0;
         for (int64_t j = 0; j < p->J; j++) {
-            const ll_real *x = start(p, o, j) + at;
-            double v = p->max      ? (p->magnitude ? magnitude_run : max_run)(x, n)
+            int64_t first = start(p, o, j) + at;
+            const ll_real *x = p->x + first;
+            double v = p->half     ? add_halves(p->half + first, n)
+                       : p->max    ? (p->magnitude ? magnitude_run : max_run)(x, n)
                        : p->square ? add_run(x, n, true)
                                    : add_run(x, n, false);
             all = fold(p, all, v);
@@ -320,12 +349,14 @@ size_t reduce_cpu_scratch(const ll_kcall *c)
     return (c->in[0].dtype == LL_F64 ? ll_reduce_scratch_f64 : ll_reduce_scratch_f32)(c);
 }
 
-/* Element types other than f32 and f64 are summed as the reference does. */
+/* Element types other than f32 and f64 are as the reference has them, but for f32 sums of bf16. */
 #define KERNEL(name, how)                                                                          \
     ll_err name##_cpu(const ll_kcall *c)                                                           \
     {                                                                                              \
-        if (c->in[0].dtype == LL_F32) return ll_reduce_f32(c, how);                                \
-        return c->in[0].dtype == LL_F64 ? ll_reduce_f64(c, how) : name##_ref(c);                   \
+        ll_dtype t = c->in[0].dtype;                                                               \
+        bool halves = (how) == SUM && t == LL_BF16 && c->out[0].dtype == LL_F32;                   \
+        if (t == LL_F32 || halves) return ll_reduce_f32(c, how);                                   \
+        return t == LL_F64 ? ll_reduce_f64(c, how) : name##_ref(c);                                \
     }
 KERNEL(sum, SUM)
 KERNEL(amax, LARGEST)
