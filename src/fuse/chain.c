@@ -8,7 +8,9 @@
  * dimensions, and fills, are absorbed as periodic operands. Values that leave the group are its
  * results; what only the group reads never touches memory. What is the same in all micro-batches
  * and what is not are kept apart: the former may be wanted once a step. Registers are f32: bf16
- * values are rounded where they leave a group, not inside of it; a cast to bf16 always rounds. */
+ * values are rounded where they leave a group, not inside of it; a cast to bf16 always rounds. On
+ * CPUs a bias that was added to a product's result is added again where the sum would be read back.
+ */
 #include "fuse/fuse_int.h"
 
 LL_KERNELS(fused)
@@ -164,6 +166,67 @@ static bool may_fuse(const ll_graph *g, const ll_node *n)
         if (t == LL_F64) return false;
     }
     return true; /* empty or not: of one value, some ranks may hold nothing */
+}
+
+/* ---- biases that are added again ---- */
+
+/* Whether v is a bias added to what some other node made, which nothing else reads: then that can
+ * be kept in place of the sum. from: the sum and, where it is the sum's first, a cast. */
+static bool biased(const ll_graph *g, const int *uses, ll_val v, const ll_node *from[2])
+{
+    int64_t period, repeat;
+    const ll_node *n = ll_maker(g, v);
+    from[0] = n, from[1] = NULL;
+    if (!n || n->op->ew != LL_EW_add || !may_fuse(g, n)) return false;
+    ll_val x = n->in[0];
+    if (uses[x.id] != 1 || !periodic(g, ll_maker(g, n->in[1]), &period, &repeat)) return false;
+    const ll_node *maker = ll_maker(g, x);
+    if (!maker || !may_fuse(g, maker)) return maker;
+    from[1] = maker;
+    const ll_node *source = ll_maker(g, maker->in[0]);
+    return maker->op->ew == LL_EW_cast && source && !may_fuse(g, source);
+}
+
+/* The sum, for node n. */
+static ll_err emit_again(ll_rewrite *rw, const ll_node *n, const ll_node *const from[2])
+{
+    ll_rewrite_at(rw, n);
+    for (int m = 1; m >= 0; m--) {
+        ll_val in[LL_MAX_IN], sum;
+        if (!from[m]) continue;
+        for (int i = 0; i < from[m]->n_in; i++) in[i] = rw->map[from[m]->in[i].id];
+        TRY(ll_emit_all(rw->to, from[m]->op, from[m]->attr, in, from[m]->n_in, &sum));
+        rw->map[from[m]->out[0].id] = sum;
+    }
+    return LL_OK;
+}
+
+/* Such a sum is made by each chain that reads it, if chains are all that do: it is not stored for
+ * the backward pass. A chain is over where a node comes that is none of one. */
+static ll_err add_again(const ll_graph *g, ll_graph **out)
+{
+    ll_rewrite rw;
+    ll_rewrite_begin(&rw, g);
+    const int *uses = ll_uses(g, rw.to->arena);
+    int *chained = LL_NEW_ARRAY(rw.to->arena, int, g->n_value); /* uses in chains */
+    int *made = LL_NEW_ARRAY(rw.to->arena, int, g->n_value);    /* at which node */
+    for (int i = 0; i < g->n_node; i++)
+        for (int k = 0; k < g->nodes[i].n_in; k++)
+            chained[g->nodes[i].in[k].id] += may_fuse(g, &g->nodes[i]);
+    ll_err rc = LL_OK;
+    for (int i = 0, end = 0; i < g->n_node && rc == LL_OK; i++) {
+        const ll_node *n = &g->nodes[i], *from[2];
+        bool fuses = may_fuse(g, n);
+        if (!fuses && !n->op->alias && !ll_is_op(n, &ll_op_broadcast)) end = i;
+        for (int k = 0; k < n->n_in && fuses && rc == LL_OK; k++) {
+            int v = n->in[k].id;
+            if (made[v] < end && chained[v] == uses[v] && biased(g, uses, n->in[k], from))
+                rc = emit_again(&rw, n, from), made[v] = i;
+        }
+        if (rc == LL_OK) rc = ll_rewrite_copy(&rw, n);
+        for (int o = 0; o < n->n_out; o++) made[n->out[o].id] = i;
+    }
+    return ll_rewrite_end(&rw, rc, out);
 }
 
 /* ---- which nodes go together ---- */
@@ -445,7 +508,9 @@ static ll_err fuse(const ll_graph *g, bool lone, int *fired, ll_graph **out)
 
 static ll_err rewrite(const ll_graph *g, int *fired, ll_graph **out)
 {
-    return fuse(g, false, fired, out);
+    LL_OWN(ll_graph) again = NULL;
+    TRY(add_again(g, &again));
+    return fuse(again, false, fired, out);
 }
 
 /* And chains of one op, where chains are all that is compiled well. */

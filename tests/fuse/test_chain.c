@@ -120,6 +120,26 @@ static void test_outsiders(void **state)
               "  %4: f32[4,3] = fused1(%2, %3) {chain=(shape=[4,3], in=[12, 4*3], r2=sin(r0), "
               "r3=mul(r2,r1), out=[r3:f32])}\n"
               "  result \"r\" = %4\n");
+    becomes(chain, /* a bias is added again after a product, and the sum not stored */
+            X "  %2: f32[3,3] = param \"w\" init=zeros\n"
+              "  %3: f32[3] = param \"b\" init=zeros\n"
+              "  %4: f32[4,3] = matmul(%1, %2) {spec=\"nc,kc->nk\", out=f32}\n"
+              "  %5: f32[4,3] = broadcast(%3) {spec=\"c->nc\", shape=[4,3]}\n"
+              "  %6: f32[4,3] = add(%4, %5)\n"
+              "  %7: f32[4,3] = gelu(%6)\n"
+              "  %8: f32[4,3] = matmul(%7, %2) {spec=\"nc,kc->nk\", out=f32}\n"
+              "  %9: f32[4,3] = dgelu(%6)\n"
+              "  %10: f32[4,3] = mul(%9, %8)\n"
+              "  result \"r\" = %10\n",
+            X "  %2: f32[3,3] = param \"w\" init=zeros\n"
+              "  %3: f32[3] = param \"b\" init=zeros\n"
+              "  %4: f32[4,3] = matmul(%1, %2) {spec=\"nc,kc->nk\", out=f32}\n"
+              "  %5: f32[4,3] = fused1(%4, %3) {chain=(shape=[4,3], in=[12, 3], r2=add(r0,r1), "
+              "r3=gelu(r2), out=[r3:f32])}\n"
+              "  %6: f32[4,3] = matmul(%5, %2) {spec=\"nc,kc->nk\", out=f32}\n"
+              "  %7: f32[4,3] = fused1(%4, %3, %6) {chain=(shape=[4,3], in=[12, 3, 12], "
+              "r3=add(r0,r1), r4=dgelu(r3), r5=mul(r4,r2), out=[r5:f32])}\n"
+              "  result \"r\" = %7\n");
     becomes(chain, /* two chains meet; what is read later leaves as a result of its own */
             X "  %2: f32[4,3] = batch \"y\"\n"
               "  %3: f32[4,3] = exp(%1)\n"
