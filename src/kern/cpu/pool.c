@@ -1,7 +1,8 @@
 /* Pooling on CPUs, f32. A thread takes rows of the output (or images of a gradient); within a pixel
  * four channels go at once. The last four of a pixel may overlap the ones before: every result is
  * computed from scratch, so doing one twice is harmless, and no remainder is left (6 channels are
- * 0..3 and 2..5). Images of fewer than four channels go one at a time, by the same code.
+ * 0..3 and 2..5). Images of fewer than four channels go one at a time, by the same code. Where
+ * loads have masks (AVX-512) eight go at once, and fewer as one.
  *
  * Gradients. Where windows do not overlap, each output writes the pixels of its window, the rest of
  * the image being zero. Where they do, a pixel gathers from the windows that cover it. Either way
@@ -14,27 +15,41 @@
 ll_kernel max_pool_cpu, max_pool_grad_cpu, max_pool_pick_cpu, avg_pool_cpu, avg_pool_grad_cpu;
 
 #define INLINE static inline __attribute__((always_inline))
-typedef float vf __attribute__((vector_size(16)));
-typedef int32_t vi __attribute__((vector_size(16)));
+#if defined(__AVX512VL__)
+#include <immintrin.h>
+enum { LANES = 8 };
+#define FEW(channels) ((int)(channels))
+#else
 enum { LANES = 4 };
+#define FEW(channels) 1
+#endif
+typedef float vf __attribute__((vector_size(4 * LANES)));
+typedef int32_t vi __attribute__((vector_size(4 * LANES)));
 
 /* Places are loaded and stored as the bits that they are. */
 INLINE vf load(const int lanes, const void *p)
 {
+#if defined(__AVX512VL__)
+    return (vf)_mm256_maskz_loadu_ps((__mmask8)((1u << lanes) - 1), p);
+#else
     vf v = {0};
     memcpy(&v, p, sizeof(float) * (size_t)lanes);
     return v;
+#endif
 }
 
 INLINE void store(const int lanes, void *p, vf v)
 {
+#if defined(__AVX512VL__)
+    _mm256_mask_storeu_ps(p, (__mmask8)((1u << lanes) - 1), (__m256)v);
+#else
     memcpy(p, &v, sizeof(float) * (size_t)lanes);
+#endif
 }
 
 INLINE vi splat(int64_t k)
 {
-    int32_t i = (int32_t)k;
-    return (vi){i, i, i, i};
+    return (vi){0} + (int32_t)k;
 }
 
 /* Channels c0, c0 + lanes, ... of n; the last ones start at n - lanes. */
@@ -137,7 +152,7 @@ ll_err max_pool_cpu(const ll_kcall *k)
         if (v.c >= LANES)
             max_row(LANES, &v, row, x, y, index);
         else
-            max_row(1, &v, row, x, y, index);
+            max_row(FEW(v.c), &v, row, x, y, index);
     }
     return LL_OK;
 }
@@ -190,7 +205,7 @@ ll_err avg_pool_cpu(const ll_kcall *k)
             if (v.c >= LANES)
                 sum_pixels(LANES, &v, x, at, v.w * v.c, r, inside(&v, 1, p), scale, out);
             else
-                sum_pixels(1, &v, x, at, v.w * v.c, r, inside(&v, 1, p), scale, out);
+                sum_pixels(FEW(v.c), &v, x, at, v.w * v.c, r, inside(&v, 1, p), scale, out);
         }
     }
     return LL_OK;
@@ -280,11 +295,11 @@ static void spread_image(const spread *g)
     if (apart && g->v.c >= LANES)
         write_image(LANES, g);
     else if (apart)
-        write_image(1, g);
+        write_image(FEW(g->v.c), g);
     else if (g->v.c >= LANES)
         gather_image(LANES, g);
     else
-        gather_image(1, g);
+        gather_image(FEW(g->v.c), g);
 }
 
 static ll_err spread_all(const ll_kcall *k, const int32_t *index, float scale)
