@@ -46,9 +46,8 @@ static bool mend(uintptr_t at)
     return false;
 }
 
-static void on_bus(int number, siginfo_t *info, void *context)
+static void on_bus(int number, siginfo_t *info, void *)
 {
-    (void)context;
     if (!mend((uintptr_t)info->si_addr)) sigaction(number, &before, NULL); /* and it comes again */
 }
 

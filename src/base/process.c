@@ -69,11 +69,10 @@ double ll_others_share(double worked_on, double threads)
 
 static _Atomic double stopped;
 
-static void on_stop(int number, siginfo_t *info, void *context) /* may call very little */
+static void on_stop(int number, siginfo_t *info, void *) /* may call very little */
 {
     int kept = errno;
     double began = ll_now();
-    (void)context;
     if (number == SIGTSTP) raise(SIGSTOP); /* until SIGCONT */
     if (number == SIGTSTP) stopped = stopped + (ll_now() - began);
     if (number == SIGUSR2 && info->si_code == SI_QUEUE)

@@ -12,34 +12,29 @@
 #include <immintrin.h>
 #endif
 
-static int bytes(const ll_codec *k, int m)
+static int bytes(const ll_codec *, int m)
 {
-    (void)k;
     return 2 * m;
 }
 
-static void encode_bf16(const ll_codec *k, const float *x, int m, const ll_code_draw *draw,
+static void encode_bf16(const ll_codec *, const float *x, int m, const ll_code_draw *,
                         uint8_t *code)
 {
-    (void)k, (void)draw;
     uint16_t h[LL_CODE_BLOCK];
     for (int i = 0; i < LL_CODE_BLOCK; i++) h[i] = ll_f32_to_bf16(x[i]);
     memcpy(code, h, 2 * (size_t)m);
 }
 
-static void decode_bf16(const ll_codec *k, const uint8_t *code, int m, float *x)
+static void decode_bf16(const ll_codec *, const uint8_t *code, int m, float *x)
 {
-    (void)k;
     uint16_t h[LL_CODE_BLOCK] = {0};
     memcpy(h, code, 2 * (size_t)m);
     for (int i = 0; i < LL_CODE_BLOCK; i++) x[i] = ll_bf16_to_f32(h[i]);
 }
 
 /* The machine's conversions where it has them: the same bits. */
-static void encode_f16(const ll_codec *k, const float *x, int m, const ll_code_draw *draw,
-                       uint8_t *code)
+static void encode_f16(const ll_codec *, const float *x, int m, const ll_code_draw *, uint8_t *code)
 {
-    (void)k, (void)draw;
     uint16_t h[LL_CODE_BLOCK];
 #if defined(__aarch64__)
     for (int i = 0; i < LL_CODE_BLOCK; i += 4)
@@ -54,9 +49,8 @@ static void encode_f16(const ll_codec *k, const float *x, int m, const ll_code_d
     memcpy(code, h, 2 * (size_t)m);
 }
 
-static void decode_f16(const ll_codec *k, const uint8_t *code, int m, float *x)
+static void decode_f16(const ll_codec *, const uint8_t *code, int m, float *x)
 {
-    (void)k;
     uint16_t h[LL_CODE_BLOCK] = {0};
     memcpy(h, code, 2 * (size_t)m);
 #if defined(__aarch64__)

@@ -21,9 +21,8 @@ typedef struct means {
     float below, above;
 } means;
 
-static int bytes(const ll_codec *k, int m)
+static int bytes(const ll_codec *, int)
 {
-    (void)k, (void)m;
     return (int)sizeof(means) + SIGNS;
 }
 
@@ -45,9 +44,8 @@ static means means_of(const float *x, int m)
 }
 
 /* Bit b of byte j: is element j + b * SIGNS below 0? */
-static void encode(const ll_codec *k, const float *x, int m, const ll_code_draw *draw, uint8_t *out)
+static void encode(const ll_codec *, const float *x, int m, const ll_code_draw *, uint8_t *out)
 {
-    (void)k, (void)draw;
     means mean = means_of(x, m);
     memcpy(out, &mean, sizeof mean);
     uint32_t signs[SIGNS] = {0};
@@ -56,9 +54,8 @@ static void encode(const ll_codec *k, const float *x, int m, const ll_code_draw 
     for (int j = 0; j < SIGNS; j++) out[(int)sizeof mean + j] = (uint8_t)signs[j];
 }
 
-static void decode(const ll_codec *k, const uint8_t *in, int m, float *restrict x)
+static void decode(const ll_codec *, const uint8_t *in, int, float *restrict x)
 {
-    (void)k, (void)m;
     means mean;
     memcpy(&mean, in, sizeof mean);
     uint32_t above = ll_bits_of(mean.above), differ = above ^ ll_bits_of(mean.below), signs[SIGNS];

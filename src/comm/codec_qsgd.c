@@ -27,9 +27,8 @@ typedef struct qsgd {
     int last; /* L */
 } qsgd;
 
-static int bytes(const ll_codec *k, int m)
+static int bytes(const ll_codec *k, int)
 {
-    (void)m;
     return 4 + N / 8 * ((const qsgd *)k->own)->bits;
 }
 
@@ -113,9 +112,8 @@ static inline uint32_t quantise(float x, float times, float plus, uint32_t most,
     return (u + random) >> 16;
 }
 
-static void encode(const ll_codec *k, const float *x, int m, const ll_code_draw *draw, uint8_t *out)
+static void encode(const ll_codec *k, const float *x, int, const ll_code_draw *draw, uint8_t *out)
 {
-    (void)m;
     const qsgd *q = (const qsgd *)k->own;
     float scale = largest(x);
     memcpy(out, &scale, 4);
@@ -136,9 +134,8 @@ static void encode(const ll_codec *k, const float *x, int m, const ll_code_draw 
     pack_all(code, q->bits, out + 4);
 }
 
-static void decode(const ll_codec *k, const uint8_t *in, int m, float *restrict x)
+static void decode(const ll_codec *k, const uint8_t *in, int, float *restrict x)
 {
-    (void)m;
     const qsgd *q = (const qsgd *)k->own;
     float scale;
     memcpy(&scale, in, 4);

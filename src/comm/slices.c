@@ -274,39 +274,25 @@ static ll_err stretch(const uint8_t *x, size_t bytes, uint8_t *out, int64_t n)
     return LL_OK;
 }
 
-/* Every rank's slice of the chunk goes to its owner. */
-static ll_err swap_mine(run *r, slot *s)
+/* Every rank's slice of the chunk goes to its owner; sums: the owner's goes to every rank. */
+static ll_err swap(run *r, slot *s, bool sums)
 {
     ll_slices *w = r->k->slices;
-    int64_t number = ll_comm_next_number(r->c, "squeezed codes", r->site);
-    int64_t slice = s->starts[r->rank + 1] - s->starts[r->rank];
-    memcpy(s->got + r->rank * slice, s->code + s->starts[r->rank], (size_t)slice);
-    for (int q = 1; q < r->size; q++) {
-        int to = (r->rank + q) % r->size, from = (r->rank - q + r->size) % r->size;
-        size_t bytes, got;
-        TRY(squeeze(s->code + s->starts[to], s->starts[to + 1] - s->starts[to], w->out, w->room,
-                    &bytes));
-        const ll_exchange e = {number, to, from, w->out, bytes, w->in, (size_t)w->room};
-        TRY(ll_comm_exchange(r->c, &e, &got));
-        TRY(stretch(w->in, got, s->got + from * slice, slice));
-        r->k->last.bytes += (int64_t)bytes;
-    }
-    return LL_OK;
-}
-
-/* The owner's sums go to every rank. */
-static ll_err swap_sums(run *r, slot *s)
-{
-    ll_slices *w = r->k->slices;
-    int64_t number = ll_comm_next_number(r->c, "squeezed sums", r->site);
-    int64_t slice = s->starts[r->rank + 1] - s->starts[r->rank];
+    int64_t number = ll_comm_next_number(r->c, sums ? "squeezed sums" : "squeezed codes", r->site);
+    int64_t mine = s->starts[r->rank], slice = s->starts[r->rank + 1] - mine;
     size_t bytes, got;
-    TRY(squeeze(s->code + s->starts[r->rank], slice, w->out, w->room, &bytes));
+    if (sums)
+        TRY(squeeze(s->code + mine, slice, w->out, w->room, &bytes));
+    else
+        memcpy(s->got + r->rank * slice, s->code + mine, (size_t)slice);
     for (int q = 1; q < r->size; q++) {
         int to = (r->rank + q) % r->size, from = (r->rank - q + r->size) % r->size;
+        int64_t out = s->starts[to + 1] - s->starts[to], in = s->starts[from + 1] - s->starts[from];
+        if (!sums) TRY(squeeze(s->code + s->starts[to], out, w->out, w->room, &bytes));
         const ll_exchange e = {number, to, from, w->out, bytes, w->in, (size_t)w->room};
         TRY(ll_comm_exchange(r->c, &e, &got));
-        TRY(stretch(w->in, got, s->code + s->starts[from], s->starts[from + 1] - s->starts[from]));
+        TRY(sums ? stretch(w->in, got, s->code + s->starts[from], in)
+                 : stretch(w->in, got, s->got + from * slice, slice));
         r->k->last.bytes += (int64_t)bytes;
     }
     return LL_OK;
@@ -332,7 +318,7 @@ static ll_err send_mine(run *r, int64_t i)
         int64_t others = to == r->rank ? p - 1 : 1; /* my slice of the sums, my part of theirs */
         if (!r->k->squeezed) r->k->last.bytes += (s->starts[to + 1] - s->starts[to]) * others;
     }
-    if (r->k->squeezed) return swap_mine(r, s);
+    if (r->k->squeezed) return swap(r, s, false);
     ll_coll_call call = {
         .spec = {.coll = LL_COLL_ALLTOALL, .count = s->starts[p], .matrix = s->matrix},
         .data = s->code,
@@ -356,7 +342,7 @@ static ll_err send_sums(run *r, int64_t i)
                    s->code + b * r->block_bytes);
         TRY(poll_now_and_then(r, b));
     }
-    if (r->k->squeezed) return swap_sums(r, s);
+    if (r->k->squeezed) return swap(r, s, true);
     ll_coll_call call = {
         .spec = {.coll = LL_COLL_ALLGATHER, .count = s->starts[r->size], .starts = s->starts},
         .data = s->code,

@@ -118,9 +118,8 @@ static ll_err mpi_test(ll_transport *t, ll_message *message, bool *done)
     return LL_OK;
 }
 
-static bool mpi_cancel(ll_transport *t, ll_message *message)
+static bool mpi_cancel(ll_transport *, ll_message *message)
 {
-    (void)t;
     mpi_message *x = (mpi_message *)message->handle;
     int over = 0;
     if (x->is_recv) MPI_Cancel(&x->request);
@@ -182,10 +181,7 @@ static ll_err mpi_share(ll_transport *t, size_t bytes, ll_shm *out)
 
 static void mpi_unshare(ll_transport *t, ll_shm *w)
 {
-    (void)t;
-    MPI_Win *win = (MPI_Win *)w->handle;
-    if (win && *win != MPI_WIN_NULL) MPI_Win_free(win);
-    free(win);
+    ll_mpi_conceal(t, w->handle);
     free(w->part);
     *w = (ll_shm){0};
 }

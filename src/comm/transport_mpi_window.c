@@ -27,68 +27,59 @@ ll_err ll_mpi_expose(ll_transport *t, size_t bytes, void **window)
     return LL_OK;
 }
 
-void ll_mpi_conceal(ll_transport *t, void *window)
+void ll_mpi_conceal(ll_transport *, void *window)
 {
-    (void)t;
     MPI_Win *win = (MPI_Win *)window;
     if (win && *win != MPI_WIN_NULL) MPI_Win_free(win);
     free(win);
 }
 
-ll_err ll_mpi_reach(ll_transport *t, void *window, int rank, bool alone)
+ll_err ll_mpi_reach(ll_transport *, void *window, int rank, bool alone)
 {
-    (void)t;
     MPI_TRY(MPI_Win_lock(alone ? MPI_LOCK_EXCLUSIVE : MPI_LOCK_SHARED, rank, 0,
                          *(const MPI_Win *)window));
     return LL_OK;
 }
 
-ll_err ll_mpi_leave(ll_transport *t, void *window, int rank)
+ll_err ll_mpi_leave(ll_transport *, void *window, int rank)
 {
-    (void)t;
     MPI_TRY(MPI_Win_unlock(rank, *(const MPI_Win *)window));
     return LL_OK;
 }
 
-ll_err ll_mpi_get(ll_transport *t, void *window, int rank, size_t at, void *to, size_t bytes)
+/* Gets where there is no `from`, puts where there is no `to`, adds f32 where there are both. */
+static ll_err move(void *window, int rank, size_t at, const char *from, char *to, size_t bytes)
 {
-    (void)t;
     MPI_Win win = *(const MPI_Win *)window;
     for (size_t i = 0; i < bytes; i += PIECE) {
-        int n = bytes - i < PIECE ? (int)(bytes - i) : PIECE;
-        MPI_TRY(MPI_Get((char *)to + i, n, MPI_BYTE, rank, (MPI_Aint)(at + i), n, MPI_BYTE, win));
+        int n = bytes - i < PIECE ? (int)(bytes - i) : PIECE, m = n / (int)sizeof(float);
+        MPI_Aint there = (MPI_Aint)(at + i);
+        if (!from)
+            MPI_TRY(MPI_Get(to + i, n, MPI_BYTE, rank, there, n, MPI_BYTE, win));
+        else if (!to)
+            MPI_TRY(MPI_Put(from + i, n, MPI_BYTE, rank, there, n, MPI_BYTE, win));
+        else
+            MPI_TRY(MPI_Get_accumulate(from + i, m, MPI_FLOAT, to + i, m, MPI_FLOAT, rank, there, m,
+                                       MPI_FLOAT, MPI_SUM, win));
     }
     MPI_TRY(MPI_Win_flush(rank, win));
     return LL_OK;
 }
 
-ll_err ll_mpi_put(ll_transport *t, void *window, int rank, size_t at, const void *from,
-                  size_t bytes)
+ll_err ll_mpi_get(ll_transport *, void *window, int rank, size_t at, void *to, size_t bytes)
 {
-    (void)t;
-    MPI_Win win = *(const MPI_Win *)window;
-    for (size_t i = 0; i < bytes; i += PIECE) {
-        int n = bytes - i < PIECE ? (int)(bytes - i) : PIECE;
-        MPI_TRY(MPI_Put((const char *)from + i, n, MPI_BYTE, rank, (MPI_Aint)(at + i), n, MPI_BYTE,
-                        win));
-    }
-    MPI_TRY(MPI_Win_flush(rank, win));
-    return LL_OK;
+    return move(window, rank, at, NULL, (char *)to, bytes);
 }
 
-ll_err ll_mpi_add(ll_transport *t, void *window, int rank, size_t at, const void *from, void *was,
+ll_err ll_mpi_put(ll_transport *, void *window, int rank, size_t at, const void *from, size_t bytes)
+{
+    return move(window, rank, at, (const char *)from, NULL, bytes);
+}
+
+ll_err ll_mpi_add(ll_transport *, void *window, int rank, size_t at, const void *from, void *was,
                   size_t bytes)
 {
-    (void)t;
-    MPI_Win win = *(const MPI_Win *)window;
-    for (size_t i = 0; i < bytes; i += PIECE) {
-        int n = (int)((bytes - i < PIECE ? bytes - i : PIECE) / sizeof(float));
-        MPI_TRY(MPI_Get_accumulate((const char *)from + i, n, MPI_FLOAT, (char *)was + i, n,
-                                   MPI_FLOAT, rank, (MPI_Aint)(at + i), n, MPI_FLOAT, MPI_SUM,
-                                   win));
-    }
-    MPI_TRY(MPI_Win_flush(rank, win));
-    return LL_OK;
+    return move(window, rank, at, (const char *)from, (char *)was, bytes);
 }
 
 void ll_mpi_serve(ll_transport *t)

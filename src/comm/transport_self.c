@@ -8,10 +8,8 @@
 
 static const int zero[] = {0};
 
-static ll_err self_send(ll_transport *t, const void *data, size_t bytes, int peer, int tag,
-                        ll_message *out)
+static ll_err self_send(ll_transport *, const void *, size_t, int peer, int, ll_message *)
 {
-    (void)t, (void)data, (void)bytes, (void)tag, (void)out;
     FAIL(LL_E_COMM, "a message to rank %d of 1", peer);
 }
 
@@ -21,23 +19,20 @@ static ll_err self_recv(ll_transport *t, void *data, size_t bytes, int peer, int
     return self_send(t, data, bytes, peer, tag, out);
 }
 
-static ll_err self_test(ll_transport *t, ll_message *m, bool *done)
+static ll_err self_test(ll_transport *, ll_message *, bool *done)
 {
-    (void)t, (void)m;
     *done = true;
     return LL_OK;
 }
 
-static bool self_cancel(ll_transport *t, ll_message *m)
+static bool self_cancel(ll_transport *, ll_message *)
 {
-    (void)t, (void)m;
     return true;
 }
 
 /* Of one rank, every collective leaves the data as it is; an all-to-all copies it. */
-static ll_err self_library(ll_transport *t, const ll_library_call *call, ll_message *out)
+static ll_err self_library(ll_transport *, const ll_library_call *call, ll_message *out)
 {
-    (void)t;
     const ll_coll_spec *s = call->spec;
     int64_t n = s->matrix ? s->matrix[0] : s->count;
     if (s->coll == LL_COLL_ALLTOALL && n)
@@ -46,16 +41,14 @@ static ll_err self_library(ll_transport *t, const ll_library_call *call, ll_mess
     return LL_OK;
 }
 
-static ll_err self_split(ll_transport *t, int color, int key, ll_transport **out)
+static ll_err self_split(ll_transport *, int color, int, ll_transport **out)
 {
-    (void)t, (void)key;
     *out = NULL;
     return color < 0 ? LL_OK : ll_transport_self(out);
 }
 
-static ll_err self_share(ll_transport *t, size_t bytes, ll_shm *out)
+static ll_err self_share(ll_transport *, size_t bytes, ll_shm *out)
 {
-    (void)t;
     size_t room = (bytes + 4095) & ~(size_t)4095;
     char *data = (char *)aligned_alloc(4096, room ? room : 4096);
     char **part = (char **)malloc(sizeof *part);
@@ -70,17 +63,15 @@ static ll_err self_share(ll_transport *t, size_t bytes, ll_shm *out)
     return LL_OK;
 }
 
-static void self_unshare(ll_transport *t, ll_shm *w)
+static void self_unshare(ll_transport *, ll_shm *w)
 {
-    (void)t;
     if (w->part) free(w->part[0]);
     free(w->part);
     *w = (ll_shm){0};
 }
 
-static void self_close(ll_transport *t, bool failed)
+static void self_close(ll_transport *t, bool)
 {
-    (void)failed;
     free(t);
 }
 

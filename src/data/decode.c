@@ -123,10 +123,8 @@ static ll_err jpeg_parse(const uint8_t *b, size_t size, const char *file, const 
     return rc;
 }
 #else
-static ll_err jpeg_parse(const uint8_t *b, size_t size, const char *file, const ll_view *v,
-                         ll_picture *out)
+static ll_err jpeg_parse(const uint8_t *, size_t, const char *file, const ll_view *, ll_picture *)
 {
-    (void)b, (void)size, (void)v, (void)out;
     FAIL(LL_E_IO, "%s: this program was built without libjpeg: install libjpeg-dev, build again",
          file);
 }
@@ -151,9 +149,8 @@ static void png_failed(png_structp p, png_const_charp text)
     png_longjmp(p, 1);
 }
 
-static void png_message(png_structp p, png_const_charp text)
+static void png_message(png_structp, png_const_charp)
 {
-    (void)p, (void)text;
 }
 
 static void png_give(png_structp p, png_bytep out, size_t n)
@@ -209,10 +206,8 @@ static ll_err png_parse(const uint8_t *b, size_t size, const char *file, const l
     return rc;
 }
 #else
-static ll_err png_parse(const uint8_t *b, size_t size, const char *file, const ll_view *v,
-                        ll_picture *out)
+static ll_err png_parse(const uint8_t *, size_t, const char *file, const ll_view *, ll_picture *)
 {
-    (void)b, (void)size, (void)v, (void)out;
     FAIL(LL_E_IO, "%s: this program was built without libpng: install libpng-dev, build again",
          file);
 }

@@ -64,8 +64,7 @@ static ll_err add_jsonl(ll_dataset *d, const char *path)
     return ll_text_add(d, d->opts, path, &text);
 }
 
-ll_err ll_read_jsonl(ll_dataset *d, const ll_data_opts *o, const char *path)
+ll_err ll_read_jsonl(ll_dataset *d, const ll_data_opts *, const char *path)
 {
-    (void)o;
     return ll_each_file(d, path, "*.jsonl", add_jsonl);
 }

@@ -81,8 +81,7 @@ static ll_err add_text(ll_dataset *d, const char *path)
     return ll_text_add(d, d->opts, path, &b);
 }
 
-ll_err ll_read_text(ll_dataset *d, const ll_data_opts *o, const char *path)
+ll_err ll_read_text(ll_dataset *d, const ll_data_opts *, const char *path)
 {
-    (void)o;
     return ll_each_file(d, path, "*.txt", add_text);
 }

@@ -65,9 +65,8 @@ static ll_err infer(ll_infer *i)
     return LL_OK;
 }
 
-static double cost(const void *attr, const ll_loops *l)
+static double cost(const void *attr, const ll_loops *)
 {
-    (void)l;
     const ll_fused_attr *f = attr;
     double flop = 0;
     for (int s = 0; s < f->n_step; s++) flop += ll_ew_op((ll_ew)f->step[s].op)->flop;

@@ -30,11 +30,10 @@ static ll_err loops(const void *, int n_in, const ll_type *in, char dims[LL_DIMS
     return LL_OK;
 }
 
-static ll_err split(const void *, const ll_loops *l, int loop, ll_range range, const ll_type *in,
+static ll_err split(const void *, const ll_loops *l, int loop, ll_range range, const ll_type *,
                     ll_part *part)
 {
     bool given = l->in[1][0] >= 0; /* places come with their part */
-    (void)in;
     if (l->letter[loop] == 't' && !given) ((ll_rope_attr *)part->attr)->at += range.from;
     return LL_OK;
 }

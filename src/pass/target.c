@@ -11,9 +11,8 @@ enum {
     FP8 = 1 << LL_PRECISION_fp8
 };
 
-static bool pick_ref(const ll_op *op, const ll_kcall *c, ll_solver *out)
+static bool pick_ref(const ll_op *op, const ll_kcall *, ll_solver *out)
 {
-    (void)c;
     *out = (ll_solver){.run = op->ref};
     return out->run;
 }

@@ -73,9 +73,8 @@ static bool take_action(const reader *r, word w, ll_action *out)
 }
 
 /* "0F3". */
-static bool take_cell(const reader *r, word w, ll_action *out)
+static bool take_cell(const reader *, word w, ll_action *out)
 {
-    (void)r;
     return take_number(&w, STAGES, &out->stage) && take_kind(&w, &out->kind) &&
            take_number(&w, LL_PIPELINE_MICROS, &out->micro) && take_end(w, out);
 }

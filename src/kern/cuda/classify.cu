@@ -214,9 +214,8 @@ static size_t kernels_scratch(const ll_kcall *c)
 }
 
 /* Fits all; a person is told that one kernel would do. */
-static bool kernels_fit(const ll_kcall *c)
+static bool kernels_fit(const ll_kcall *)
 {
-    (void)c;
     ll_kern_note("logits and their loss take a product and a kernel for some rows at a time: the "
                  "one kernel is for GPUs of compute capability 9.0");
     return true;
