@@ -85,8 +85,9 @@ static ll_val trunc_of(ll_graph *g, ll_val x)
     return ll_mul(g, ll_sign(g, x), ll_floor(g, ll_abs(g, x)));
 }
 
-/* kind: EXACT: whole numbers as they are; else by way of f64, cut off behind the point. */
-enum { EXACT, BY_F64 };
+/* kind: EXACT: whole numbers as they are; else by way of f64, cut off behind the point, and, but
+ * for FAR, wrapped. The result's type is the first one's. */
+enum { EXACT, BY_F64, FAR };
 
 static ll_err binary(op *o)
 {
@@ -95,11 +96,11 @@ static ll_err binary(op *o)
     WANT(o, o->n_in == 2, "%d operands", o->n_in);
     TRY(ll_onnx_align(o, 2, o->in, v, &lies));
     int type = o->in[0]->type;
-    bool whole = ll_onnx_whole(type), far = whole && o->row->kind == BY_F64;
+    bool whole = ll_onnx_whole(type), far = whole && o->row->kind != EXACT;
     for (int i = 0; i < 2; i++) v[i] = ll_cast(o->g, v[i], far ? LL_F64 : ll_onnx_dtype(type));
     ll_val y = o->row->two(o->g, v[0], v[1]);
     if (far) y = trunc_of(o->g, y);
-    return ll_onnx_give(o, 0, type, whole ? wrap(o->g, type, y) : y, &lies);
+    return ll_onnx_give(o, 0, type, whole && o->row->kind != FAR ? wrap(o->g, type, y) : y, &lies);
 }
 
 static ll_err many(op *o)
@@ -117,19 +118,6 @@ static ll_val times_slope(ll_graph *g, ll_val x, ll_val slope)
 {
     return ll_select(g, ll_less(g, x, ll_fill(g, ll_graph_dtype(g, x), LL_SCALAR, 0)),
                      ll_mul(g, slope, x), x);
-}
-
-/* The power's type is the base's; a whole base with a broken exponent is cut off. */
-static ll_err power(op *o)
-{
-    ll_val v[2];
-    order lies;
-    TRY(ll_onnx_align(o, 2, o->in, v, &lies));
-    int type = o->in[0]->type;
-    bool whole = ll_onnx_whole(type);
-    for (int i = 0; i < 2; i++) v[i] = ll_cast(o->g, v[i], whole ? LL_F64 : ll_onnx_dtype(type));
-    ll_val y = ll_pow(o->g, v[0], v[1]);
-    return ll_onnx_give(o, 0, type, whole ? trunc_of(o->g, y) : y, &lies);
 }
 
 /* The sign is the divisor's, or with fmod the dividend's. */
@@ -213,7 +201,7 @@ const row ll_rows_elementwise[] = {
     {"Mul", binary, 7, .two = ll_mul},
     {"Div", binary, 7, .two = ll_div, .kind = BY_F64},
     {"PRelu", binary, 7, .two = times_slope},
-    {"Pow", power, 7},
+    {"Pow", binary, 7, .two = ll_pow, .kind = FAR}, /* a whole base may have a broken exponent */
     {"Mod", modulo},
     {"Max", many, 8, .two = ll_max},
     {"Min", many, 8, .two = ll_min},

@@ -78,12 +78,7 @@ static ll_err range(op *o)
     WANT(o, count < 1 << 24 && v[2] != 0, "%g numbers", count);
     host *h = ll_onnx_host(o->w->arena, type, &LL_SHAPE(count > 0 ? (int64_t)count : 0));
     CHECK(h, LL_E_MEM, "no memory");
-    for (int64_t i = 0; i < h->shape.d[0]; i++) {
-        if (ll_onnx_whole(type))
-            ((int64_t *)h->data)[i] = (int64_t)v[0] + i * (int64_t)v[2];
-        else
-            ll_store(h->data, ll_onnx_dtype(type), i, v[0] + (double)i * v[2]);
-    }
+    for (int64_t i = 0; i < h->shape.d[0]; i++) ll_onnx_put(h, i, v[0] + (double)i * v[2]);
     TRY(ll_onnx_give_host(o, 0, h));
     for (int i = 0; i < 3; i++) o->out[0]->fixed = o->out[0]->fixed && o->in[i]->fixed;
     return LL_OK;
@@ -94,16 +89,11 @@ static ll_err mask(op *o, int type, int64_t rows, int64_t cols, int64_t k, int s
 {
     *out = ll_onnx_host(o->w->arena, type, &LL_SHAPE(rows, cols));
     CHECK(*out, LL_E_MEM, "no memory for a mask");
-    for (int64_t i = 0; i < rows; i++) {
+    for (int64_t i = 0; i < rows; i++)
         for (int64_t j = 0; j < cols; j++) {
             int64_t d = j - i - k;
-            bool in = side > 0 ? d >= 0 : side < 0 ? d <= 0 : d == 0;
-            if (ll_onnx_whole(type))
-                ((int64_t *)(*out)->data)[i * cols + j] = in;
-            else
-                ll_store((*out)->data, ll_onnx_dtype(type), i * cols + j, in);
+            ll_onnx_put(*out, i * cols + j, side > 0 ? d >= 0 : side < 0 ? d <= 0 : d == 0);
         }
-    }
     return LL_OK;
 }
 
@@ -427,41 +417,20 @@ static ll_err center_crop_pad(op *o)
     return ll_onnx_give(o, 0, x->type, v, &lies);
 }
 
-/* [n,c,h,w]: squares of pixels as channels and back, as reshapes around a transpose. */
-static ll_err depth_to_space(op *o)
+/* [n,c,h,w]: squares of pixels as channels, or back. kind 1: from space to depth. */
+static ll_err space_and_depth(op *o)
 {
     value *x = o->in[0];
     int64_t b = ll_attr_int(o, "blocksize", 0);
     const int64_t *d = x->shape.d;
-    WANT(o, x->shape.n == 4 && b > 0 && b < 1 << 15 && d[1] % (b * b) == 0, "blocks of %lld",
+    bool deep = o->row->kind, fits = x->shape.n == 4 && b > 0 && b < 1 << 15;
+    WANT(o, fits && (deep ? d[2] % b == 0 && d[3] % b == 0 : d[1] % (b * b) == 0), "blocks of %lld",
          (long long)b);
     bool crd = !strcmp(ll_attr_text(o, "mode", "DCR"), "CRD");
-    int64_t c = d[1] / (b * b);
-    ll_val v = ll_onnx_plain(o, x);
-    v = ll_reshape(
-        o->g, v, crd ? LL_SHAPE(d[0], c, b, b, d[2] * d[3]) : LL_SHAPE(d[0], b, b, c, d[2] * d[3]));
-    v = ll_transpose(o->g, v, crd ? "ncabs->ncsab" : "nabcs->ncsab");
-    v = ll_reshape(o->g, v, LL_SHAPE(d[0] * c, d[2], d[3], b, b));
-    v = ll_transpose(o->g, v, "nhwab->nhawb");
-    v = ll_reshape(o->g, v, LL_SHAPE(d[0], c, d[2] * b, d[3] * b));
-    return ll_onnx_give(o, 0, x->type, v, NULL);
-}
-
-static ll_err space_to_depth(op *o)
-{
-    value *x = o->in[0];
-    int64_t b = ll_attr_int(o, "blocksize", 0);
-    const int64_t *d = x->shape.d;
-    WANT(o, x->shape.n == 4 && b > 0 && b < 1 << 15 && d[2] % b == 0 && d[3] % b == 0,
-         "blocks of %lld", (long long)b);
-    bool crd = !strcmp(ll_attr_text(o, "mode", "DCR"), "CRD");
-    int64_t h = d[2] / b, w = d[3] / b;
-    ll_val v = ll_reshape(o->g, ll_onnx_plain(o, x), LL_SHAPE(d[0] * d[1], h, b, w, b));
-    v = ll_transpose(o->g, v, "nhawb->nabhw");
-    v = ll_reshape(o->g, v, LL_SHAPE(d[0], d[1], b * b, h * w));
-    if (!crd) v = ll_transpose(o->g, v, "ncbs->nbcs");
-    return ll_onnx_give(o, 0, x->type, ll_reshape(o->g, v, LL_SHAPE(d[0], d[1] * b * b, h, w)),
-                        NULL);
+    order lies = ll_last(4);
+    ll_val v = ll_onnx_as(o, x, &lies);
+    v = (deep ? ll_space_to_depth : ll_depth_to_space)(o->g, v, b, crd);
+    return ll_onnx_give(o, 0, x->type, v, &lies);
 }
 
 const row ll_rows_shape[] = {
@@ -485,7 +454,7 @@ const row ll_rows_shape[] = {
     {"Concat", concat},
     {"Pad", pad},
     {"CenterCropPad", center_crop_pad},
-    {"DepthToSpace", depth_to_space},
-    {"SpaceToDepth", space_to_depth},
+    {"DepthToSpace", space_and_depth},
+    {"SpaceToDepth", space_and_depth, .kind = 1},
     {0},
 };

@@ -80,6 +80,14 @@ double ll_onnx_at(const host *h, int64_t i)
     return ll_load(h->data, ll_onnx_dtype(h->type), i);
 }
 
+void ll_onnx_put(host *h, int64_t i, double v)
+{
+    if (ll_onnx_whole(h->type))
+        ((int64_t *)h->data)[i] = (int64_t)v;
+    else
+        ll_store(h->data, ll_onnx_dtype(h->type), i, v);
+}
+
 host *ll_onnx_host(ll_arena *a, int type, const ll_shape *shape)
 {
     host *h = LL_NEW(a, host);
@@ -349,22 +357,18 @@ ll_err ll_onnx_parse(const uint8_t *data, size_t size, const char *name, const c
                      ll_onnx **out)
 {
     LL_OWN(ll_arena) a = ll_arena_new();
-    ll_onnx *m;
     *out = NULL;
-    TRY(parse_in(a, data, size, name, folder, &m));
+    TRY(parse_in(a, data, size, name, folder, out));
     a = NULL;
-    *out = m;
     return LL_OK;
 }
 
 ll_err ll_onnx_load(const char *path, ll_onnx **out)
 {
     LL_OWN(ll_arena) a = ll_arena_new();
-    ll_onnx *m;
     *out = NULL;
-    TRY(ll_onnx_load_in(a, path, &m));
+    TRY(ll_onnx_load_in(a, path, out));
     a = NULL;
-    *out = m;
     return LL_OK;
 }
 

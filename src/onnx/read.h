@@ -42,6 +42,7 @@ const char *ll_onnx_type_name(int type);
 ll_dtype ll_onnx_dtype(int type);
 bool ll_onnx_whole(int type); /* whole numbers and truths */
 double ll_onnx_at(const host *h, int64_t i);
+void ll_onnx_put(host *h, int64_t i, double v);
 host *ll_onnx_host(ll_arena *a, int type, const ll_shape *shape); /* zeros; NULL: no memory */
 /* Reads a tensor's numbers, checked against its type. declared: what it should be, or 0; bf16 may
  * come as uint16. */

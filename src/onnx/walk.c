@@ -75,12 +75,7 @@ bool ll_onnx_host_of(walk *w, value *x)
 {
     if (!x->host && x->splat && ll_numel(&x->shape) <= MAX_FOLD) {
         host *h = ll_onnx_host(w->arena, x->type, &x->shape);
-        for (int64_t i = 0; h && i < ll_numel(&x->shape); i++) {
-            if (ll_onnx_whole(x->type))
-                ((int64_t *)h->data)[i] = (int64_t)x->same;
-            else
-                ll_store(h->data, ll_onnx_dtype(x->type), i, x->same);
-        }
+        for (int64_t i = 0; h && i < ll_numel(&x->shape); i++) ll_onnx_put(h, i, x->same);
         x->host = h;
     }
     return x->host != NULL;
