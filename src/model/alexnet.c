@@ -1,7 +1,7 @@
 /* alexnet: Krizhevsky's one-column form ("One weird trick", 2014), as torchvision has it: five
  * convolutions, an average over a 6x6 grid, three fully connected layers with dropout.
  * 61,100,840 parameters at 1000 classes. */
-#include "loopline.h"
+#include "model/parts.h"
 
 static ll_val conv_relu(ll_graph *g, const char *name, ll_val x, int64_t out, int64_t size,
                         int64_t stride, int64_t pad)
@@ -13,11 +13,9 @@ static ll_val conv_relu(ll_graph *g, const char *name, ll_val x, int64_t out, in
 
 static ll_val declare(ll_graph *g, const ll_build *b)
 {
-    int64_t side = ll_build_size(b, "image");
-    ll_val x =
-        ll_batch(g, "x", LL_F32, LL_SHAPE(b->batch, side, side, ll_build_size(b, "channels")));
+    ll_val x = image_input(g, b);
     const ll_window pool = {.size = {3, 3}, .stride = {2, 2}};
-    double p = b->training ? (double)ll_build_size(b, "dropout") / 1000 : 0;
+    double p = dropout_of(b);
     ll_val h = ll_max_pool(g, conv_relu(g, "conv1", x, 64, 11, 4, 2), &pool);
     h = ll_max_pool(g, conv_relu(g, "conv2", h, 192, 5, 1, 2), &pool);
     h = conv_relu(g, "conv3", h, 384, 3, 1, 1);
@@ -25,14 +23,12 @@ static ll_val declare(ll_graph *g, const ll_build *b)
     h = ll_max_pool(g, conv_relu(g, "conv5", h, 256, 3, 1, 1), &pool);
     ll_graph_block(g);
     h = ll_reshape(g, ll_adaptive_avg_pool(g, h, 6, 6), LL_SHAPE(b->batch, -1));
-    if (p > 0) h = ll_dropout(g, h, p);
+    h = dropped(g, h, p);
     h = ll_relu(g, ll_linear(g, "fc1", h, 4096, true));
     ll_graph_block(g);
-    if (p > 0) h = ll_dropout(g, h, p);
+    h = dropped(g, h, p);
     h = ll_relu(g, ll_linear(g, "fc2", h, 4096, true));
-    ll_val logits = ll_linear(g, "fc3", h, ll_build_size(b, "classes"), true);
-    ll_graph_name(g, logits, "logits");
-    return ll_label_loss(g, b, logits);
+    return classify(g, b, "fc3", h);
 }
 
 static const ll_model alexnet = {

@@ -8,25 +8,13 @@
  *         24  1024    16   4096          335,174,458
  *
  * Letters as gpt's. */
-#include "loopline.h"
-
-#include <stdio.h>
+#include "model/parts.h"
 
 typedef struct sizes {
     int64_t width, heads, hidden, vocab, eps;
 } sizes;
 
 static const ll_init small = {LL_NORMAL, 0.02};
-
-static ll_val product(ll_graph *g, const char *name, const char *spec, ll_val x, ll_shape weight,
-                      ll_shape bias)
-{
-    ll_graph_push(g, name);
-    ll_val w = ll_param(g, "weight", weight, small);
-    x = ll_add(g, ll_matmul(g, spec, x, w), ll_param(g, "bias", bias, (ll_init){LL_ZEROS, 0}));
-    ll_graph_pop(g);
-    return x;
-}
 
 static ll_val norm(ll_graph *g, const sizes *s, const char *name, ll_val x)
 {
@@ -44,14 +32,15 @@ static ll_val layer(ll_graph *g, const sizes *s, ll_val x, ll_val mask)
     ll_val part[3];
     ll_graph_push(g, "attn");
     for (int i = 0; i < 3; i++)
-        part[i] = product(g, names[i], "btc,hdc->bthd", x, LL_SHAPE(h, d, c), LL_SHAPE(h, d));
+        part[i] =
+            product(g, names[i], "btc,hdc->bthd", x, LL_SHAPE(h, d, c), LL_SHAPE(h, d), small);
     ll_val y = ll_attend(g, part[0], part[1], part[2], &(ll_attend_opts){.mask = mask});
-    y = product(g, "proj", "bthd,chd->btc", y, LL_SHAPE(c, h, d), LL_SHAPE(c));
+    y = product(g, "proj", "bthd,chd->btc", y, LL_SHAPE(c, h, d), LL_SHAPE(c), small);
     ll_graph_pop(g);
     x = norm(g, s, "ln1", ll_add(g, x, y));
     ll_graph_push(g, "mlp");
-    y = product(g, "fc", "btc,fc->btf", x, LL_SHAPE(f, c), LL_SHAPE(f));
-    y = product(g, "proj", "btf,cf->btc", ll_gelu_erf(g, y), LL_SHAPE(c, f), LL_SHAPE(c));
+    y = product(g, "fc", "btc,fc->btf", x, LL_SHAPE(f, c), LL_SHAPE(f), small);
+    y = product(g, "proj", "btf,cf->btc", ll_gelu_erf(g, y), LL_SHAPE(c, f), LL_SHAPE(c), small);
     ll_graph_pop(g);
     return norm(g, s, "ln2", ll_add(g, x, y));
 }
@@ -67,10 +56,7 @@ static ll_val encode(ll_graph *g, const ll_build *b, const sizes *s, ll_val toke
     ll_val pad = ll_fill(g, LL_I32, LL_SCALAR, (double)ll_build_size(b, "pad"));
     ll_val mask = ll_reshape(g, ll_not_equal(g, tokens, pad), LL_SHAPE(b->batch, 1, 1, seq));
     for (int64_t i = 0; i < ll_build_size(b, "layers"); i++) {
-        char name[32];
-        snprintf(name, sizeof name, "h%lld", (long long)i);
-        ll_graph_block(g);
-        ll_graph_push(g, name);
+        begin_layer(g, i);
         x = layer(g, s, x, mask);
         ll_graph_pop(g);
     }
@@ -82,7 +68,7 @@ static ll_val logits_of(ll_graph *g, const ll_build *b, const sizes *s, ll_val x
 {
     if (!ll_build_size(b, "head")) return ll_matmul(g, "btc,vc->btv", x, table);
     ll_graph_push(g, "head");
-    x = product(g, "fc", "btc,dc->btd", x, LL_SHAPE(s->width, s->width), LL_SHAPE(s->width));
+    x = product(g, "fc", "btc,dc->btd", x, LL_SHAPE(s->width, s->width), LL_SHAPE(s->width), small);
     x = norm(g, s, "ln", ll_gelu_erf(g, x));
     ll_val bias = ll_param(g, "bias", LL_SHAPE(s->vocab), (ll_init){LL_ZEROS, 0});
     ll_graph_pop(g);

@@ -3,7 +3,7 @@
  *
  * An inception block is four branches on one input, joined along the channels:
  *     1x1  |  1x1 then 3x3  |  1x1 then 3x3  |  3x3 max pool then 1x1 */
-#include "loopline.h"
+#include "model/parts.h"
 
 typedef struct inception {
     const char *name;
@@ -64,10 +64,8 @@ static ll_val declare(ll_graph *g, const ll_build *b)
         {"5a", 256, 160, 320, 32, 128, 128}, {"5b", 384, 192, 384, 48, 128, 128}, {0}};
     const ll_window half3 = {.size = {3, 3}, .stride = {2, 2}, .ceil = true};
     const ll_window half2 = {.size = {2, 2}, .stride = {2, 2}, .ceil = true};
-    int64_t side = ll_build_size(b, "image");
-    ll_val x =
-        ll_batch(g, "x", LL_F32, LL_SHAPE(b->batch, side, side, ll_build_size(b, "channels")));
-    double p = b->training ? (double)ll_build_size(b, "dropout") / 1000 : 0;
+    ll_val x = image_input(g, b);
+    double p = dropout_of(b);
     ll_val h = ll_max_pool(g, conv_bn(g, b, "conv1", x, 64, 7, 2), &half3);
     ll_graph_block(g);
     h = conv_bn(g, b, "conv2", h, 64, 1, 1);
@@ -79,10 +77,8 @@ static ll_val declare(ll_graph *g, const ll_build *b)
     for (const inception *i = stage5; i->name; i++) h = branches(g, b, h, i);
     ll_graph_block(g);
     h = ll_reshape(g, ll_adaptive_avg_pool(g, h, 1, 1), LL_SHAPE(b->batch, -1));
-    if (p > 0) h = ll_dropout(g, h, p);
-    ll_val logits = ll_linear(g, "fc", h, ll_build_size(b, "classes"), true);
-    ll_graph_name(g, logits, "logits");
-    return ll_label_loss(g, b, logits);
+    h = dropped(g, h, p);
+    return classify(g, b, "fc", h);
 }
 
 static const ll_model googlenet = {

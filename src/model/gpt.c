@@ -11,31 +11,21 @@
  * Letters: b batch, t time, c channel (width), z query/key/value, h head, d channel of a head,
  * f channel inside the mlp, v vocabulary. Weights of attention keep z, h and d as dimensions of
  * their own, so heads are a loop of each product and nothing is ever reshaped. */
-#include "loopline.h"
+#include "model/parts.h"
 
 #include <math.h>
-#include <stdio.h>
 
 typedef struct sizes {
     int64_t batch, layers, width, heads, seq, vocab, linear;
     double dropout, decay;
 } sizes;
 
-static ll_val dropped(ll_graph *g, const sizes *s, ll_val x)
-{
-    return s->dropout > 0 ? ll_dropout(g, x, s->dropout) : x;
-}
+static const ll_init small = {LL_NORMAL, 0.02};
 
-/* x times "name.weight", and "name.bias", which has the weight's loops that are in the result. */
-static ll_val product(ll_graph *g, const char *name, const char *spec, ll_val x, ll_shape weight,
-                      ll_shape bias, double deviation)
+/* Of weights that end a residual branch. */
+static ll_init ending(const sizes *s)
 {
-    ll_graph_push(g, name);
-    ll_val w = ll_param(g, "weight", weight, (ll_init){LL_NORMAL, deviation});
-    ll_val y =
-        ll_add(g, ll_matmul(g, spec, x, w), ll_param(g, "bias", bias, (ll_init){LL_ZEROS, 0}));
-    ll_graph_pop(g);
-    return y;
+    return (ll_init){LL_NORMAL, 0.02 / sqrt(2.0 * (double)s->layers)};
 }
 
 /* Query, key or value, of packed ones: [b,t,h,1,d] or [b,t,h,d]. */
@@ -64,23 +54,21 @@ static ll_val attention(const ll_build *b, const sizes *s, ll_val x)
     ll_graph *g = b->g;
     int64_t c = s->width, h = s->heads, d = c / h;
     ll_graph_push(g, "attn");
-    x = product(g, "qkv", "btc,zhdc->btzhd", x, LL_SHAPE(3, h, d, c), LL_SHAPE(3, h, d), 0.02);
+    x = product(g, "qkv", "btc,zhdc->btzhd", x, LL_SHAPE(3, h, d, c), LL_SHAPE(3, h, d), small);
     x = b->cache || s->linear ? unpacked(b, s, x) : ll_attention(g, x); /* [b,t,h,d] */
-    x = product(g, "proj", "bthd,chd->btc", x, LL_SHAPE(c, h, d), LL_SHAPE(c),
-                0.02 / sqrt(2.0 * (double)s->layers));
+    x = product(g, "proj", "bthd,chd->btc", x, LL_SHAPE(c, h, d), LL_SHAPE(c), ending(s));
     ll_graph_pop(g);
-    return dropped(g, s, x);
+    return dropped(g, x, s->dropout);
 }
 
 static ll_val mlp(ll_graph *g, const sizes *s, ll_val x)
 {
     int64_t c = s->width, f = 4 * c;
     ll_graph_push(g, "mlp");
-    x = product(g, "fc", "btc,fc->btf", x, LL_SHAPE(f, c), LL_SHAPE(f), 0.02);
-    x = product(g, "proj", "btf,cf->btc", ll_gelu(g, x), LL_SHAPE(c, f), LL_SHAPE(c),
-                0.02 / sqrt(2.0 * (double)s->layers));
+    x = product(g, "fc", "btc,fc->btf", x, LL_SHAPE(f, c), LL_SHAPE(f), small);
+    x = product(g, "proj", "btf,cf->btc", ll_gelu(g, x), LL_SHAPE(c, f), LL_SHAPE(c), ending(s));
     ll_graph_pop(g);
-    return dropped(g, s, x);
+    return dropped(g, x, s->dropout);
 }
 
 static ll_val layer(const ll_build *b, const sizes *s, ll_val x)
@@ -94,17 +82,13 @@ static ll_val layer(const ll_build *b, const sizes *s, ll_val x)
 static ll_val network(const ll_build *b, const sizes *s, ll_val tokens)
 {
     ll_graph *g = b->g;
-    const ll_init init = {LL_NORMAL, 0.02};
     ll_graph_block(g);
-    ll_val table = ll_param(g, "wte", LL_SHAPE(s->vocab, s->width), init);
-    ll_val place = ll_param(g, "wpe", LL_SHAPE(s->seq, s->width), init);
+    ll_val table = ll_param(g, "wte", LL_SHAPE(s->vocab, s->width), small);
+    ll_val place = ll_param(g, "wpe", LL_SHAPE(s->seq, s->width), small);
     if (b->cache) place = ll_embedding(g, place, ll_build_places(b));
-    ll_val x = dropped(g, s, ll_add(g, ll_embedding(g, table, tokens), place));
+    ll_val x = dropped(g, ll_add(g, ll_embedding(g, table, tokens), place), s->dropout);
     for (int64_t i = 0; i < s->layers; i++) {
-        char name[32];
-        snprintf(name, sizeof name, "h%lld", (long long)i);
-        ll_graph_block(g);
-        ll_graph_push(g, name);
+        begin_layer(g, i);
         x = layer(b, s, x);
         ll_graph_pop(g);
     }
@@ -128,7 +112,7 @@ static ll_val declare(ll_graph *g, const ll_build *given)
                      .vocab = ll_build_size(b, "vocab"),
                      .linear = ll_build_size(b, "linear"),
                      .decay = (double)ll_build_size(b, "decay"),
-                     .dropout = b->training ? (double)ll_build_size(b, "dropout") / 1000 : 0};
+                     .dropout = dropout_of(b)};
     if (s.layers > 10000) {
         ll_graph_reject(g, "gpt: layers %lld, want at most 10000", (long long)s.layers);
         return (ll_val){0};

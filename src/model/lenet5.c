@@ -1,7 +1,7 @@
 /* lenet5: LeCun, Bottou, Bengio, Haffner (1998), in the form used today: relu and max pooling where
  * the paper has tanh and averages, every map connected. 61,706 parameters on 28x28x1, 10 classes.
  */
-#include "loopline.h"
+#include "model/parts.h"
 
 #include <math.h>
 
@@ -22,9 +22,7 @@ static ll_val stage(ll_graph *g, const char *name, ll_val x, int64_t filters, in
 
 static ll_val declare(ll_graph *g, const ll_build *b)
 {
-    int64_t side = ll_build_size(b, "image");
-    ll_val x =
-        ll_batch(g, "x", LL_F32, LL_SHAPE(b->batch, side, side, ll_build_size(b, "channels")));
+    ll_val x = image_input(g, b);
     ll_graph_block(g);
     ll_val h = stage(g, "conv1", x, 6, 2);
     ll_graph_block(g);
@@ -33,9 +31,7 @@ static ll_val declare(ll_graph *g, const ll_build *b)
     h = ll_reshape(g, h, LL_SHAPE(b->batch, -1));
     h = ll_relu(g, ll_linear(g, "fc1", h, 120, true));
     h = ll_relu(g, ll_linear(g, "fc2", h, 84, true));
-    ll_val logits = ll_linear(g, "fc3", h, ll_build_size(b, "classes"), true);
-    ll_graph_name(g, logits, "logits");
-    return ll_label_loss(g, b, logits);
+    return classify(g, b, "fc3", h);
 }
 
 static const ll_model lenet5 = {

@@ -11,10 +11,9 @@
  *
  * Letters: b batch, t time, c channel (width), n head of keys, g query heads that share it, d
  * channel of a head, f channel inside the mlp, v vocabulary. */
-#include "loopline.h"
+#include "model/parts.h"
 
 #include <math.h>
-#include <stdio.h>
 
 typedef struct sizes {
     int64_t layers, width, heads, kv_heads, head, hidden, seq, vocab, base, eps, tied, window,
@@ -76,10 +75,7 @@ static ll_val network(const ll_build *b, const sizes *s, ll_val tokens)
     ll_val table = weight(g, "embed", LL_SHAPE(s->vocab, s->width), 0.02);
     ll_val x = ll_build_embed(b, table, tokens);
     for (int64_t i = 0; i < s->layers; i++) {
-        char name[32];
-        snprintf(name, sizeof name, "h%lld", (long long)i);
-        ll_graph_block(g);
-        ll_graph_push(g, name);
+        begin_layer(g, i);
         x = ll_add(g, x, attention(b, s, norm(g, s, "ln1", x), places));
         x = ll_add(g, x, mlp(g, s, norm(g, s, "ln2", x)));
         ll_graph_pop(g);

@@ -1,13 +1,9 @@
 /* mlp: fully connected layers with relu, on the pixels of an image as one row. */
-#include "loopline.h"
-
-#include <stdio.h>
+#include "model/parts.h"
 
 static ll_val declare(ll_graph *g, const ll_build *b)
 {
-    int64_t side = ll_build_size(b, "image");
-    ll_val x =
-        ll_batch(g, "x", LL_F32, LL_SHAPE(b->batch, side, side, ll_build_size(b, "channels")));
+    ll_val x = image_input(g, b);
     ll_val h = ll_reshape(g, x, LL_SHAPE(b->batch, -1));
     int64_t depth = ll_build_size(b, "depth");
     if (depth > 10000) {
@@ -21,9 +17,7 @@ static ll_val declare(ll_graph *g, const ll_build *b)
         h = ll_relu(g, ll_linear(g, name, h, ll_build_size(b, "width"), true));
     }
     ll_graph_block(g);
-    ll_val logits = ll_linear(g, "out", h, ll_build_size(b, "classes"), true);
-    ll_graph_name(g, logits, "logits");
-    return ll_label_loss(g, b, logits);
+    return classify(g, b, "out", h);
 }
 
 static const ll_model mlp = {

@@ -1,9 +1,7 @@
 /* mobilenetv2: Sandler et al. (2018), as torchvision has it: 17 blocks of a 1x1 convolution that
  * widens, a 3x3 one of each channel by itself and a 1x1 one that narrows, without an activation,
  * added to what came in where shapes are the same. 3,504,872 parameters at 1000 classes. */
-#include "loopline.h"
-
-#include <stdio.h>
+#include "model/parts.h"
 
 static ll_val conv_bn(ll_graph *g, const ll_build *b, const char *name, ll_val x, int64_t out,
                       const ll_conv *opts)
@@ -34,10 +32,8 @@ static ll_val declare(ll_graph *g, const ll_build *b)
         int64_t widen, out, n, stride;
     } stages[] = {{1, 16, 1, 1}, {6, 24, 2, 2},  {6, 32, 3, 2}, {6, 64, 4, 2},
                   {6, 96, 3, 1}, {6, 160, 3, 2}, {6, 320, 1, 1}};
-    int64_t side = ll_build_size(b, "image");
-    ll_val x =
-        ll_batch(g, "x", LL_F32, LL_SHAPE(b->batch, side, side, ll_build_size(b, "channels")));
-    double p = b->training ? (double)ll_build_size(b, "dropout") / 1000 : 0;
+    ll_val x = image_input(g, b);
+    double p = dropout_of(b);
     const ll_conv half = {.stride = {2, 2}, .pad = {1, 1}};
     ll_val h = conv_bn(g, b, "stem", x, 32, &half);
     for (int s = 0, number = 1; s < (int)(sizeof stages / sizeof *stages); s++)
@@ -52,10 +48,8 @@ static ll_val declare(ll_graph *g, const ll_build *b)
     ll_graph_block(g);
     h = conv_bn(g, b, "last", h, 1280, NULL);
     h = ll_reshape(g, ll_adaptive_avg_pool(g, h, 1, 1), LL_SHAPE(b->batch, -1));
-    if (p > 0) h = ll_dropout(g, h, p);
-    ll_val logits = ll_linear(g, "fc", h, ll_build_size(b, "classes"), true);
-    ll_graph_name(g, logits, "logits");
-    return ll_label_loss(g, b, logits);
+    h = dropped(g, h, p);
+    return classify(g, b, "fc", h);
 }
 
 static const ll_model mobilenetv2 = {

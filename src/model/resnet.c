@@ -4,9 +4,7 @@
  *
  *     224x224, 1000 classes: 18: 11,689,512   34: 21,797,672   50: 25,557,032 parameters
  *     32x32, 10 classes:     18: 11,173,962 */
-#include "loopline.h"
-
-#include <stdio.h>
+#include "model/parts.h"
 
 enum { STAGES = 4, SMALL_IMAGE = 64 };
 
@@ -59,9 +57,7 @@ static ll_val stem(ll_graph *g, const ll_build *b, ll_val x)
 
 static ll_val resnet(ll_graph *g, const ll_build *b, const int depth[STAGES], bool bottleneck)
 {
-    int64_t side = ll_build_size(b, "image");
-    ll_val x =
-        ll_batch(g, "x", LL_F32, LL_SHAPE(b->batch, side, side, ll_build_size(b, "channels")));
+    ll_val x = image_input(g, b);
     ll_val h = stem(g, b, x);
     for (int s = 0; s < STAGES; s++)
         for (int i = 0; i < depth[s]; i++) {
@@ -78,9 +74,7 @@ static ll_val resnet(ll_graph *g, const ll_build *b, const int depth[STAGES], bo
         }
     ll_graph_block(g);
     h = ll_reshape(g, ll_adaptive_avg_pool(g, h, 1, 1), LL_SHAPE(b->batch, -1));
-    ll_val logits = ll_linear(g, "fc", h, ll_build_size(b, "classes"), true);
-    ll_graph_name(g, logits, "logits");
-    return ll_label_loss(g, b, logits);
+    return classify(g, b, "fc", h);
 }
 
 static ll_val declare18(ll_graph *g, const ll_build *b)

@@ -13,10 +13,9 @@
  * To generate, one program reads sources and keeps each decoder layer's keys and values of them;
  * those that go on token by token are the decoder alone.
  * Letters as gpt's; s: positions of the source. */
-#include "loopline.h"
+#include "model/parts.h"
 
 #include <math.h>
-#include <stdio.h>
 
 typedef struct sizes {
     const ll_build *b;
@@ -24,27 +23,16 @@ typedef struct sizes {
     double dropout;
 } sizes;
 
-static ll_val product(ll_graph *g, const char *name, const char *spec, ll_val x, ll_shape weight,
-                      ll_shape bias, int64_t in, int64_t out)
+static ll_init glorot(int64_t in, int64_t out)
 {
-    ll_init init = {LL_UNIFORM, sqrt(6.0 / (double)(in + out))}; /* Glorot's */
-    ll_graph_push(g, name);
-    ll_val w = ll_param(g, "weight", weight, init);
-    x = ll_add(g, ll_matmul(g, spec, x, w), ll_param(g, "bias", bias, (ll_init){LL_ZEROS, 0}));
-    ll_graph_pop(g);
-    return x;
-}
-
-static ll_val dropped(ll_graph *g, const sizes *s, ll_val x)
-{
-    return s->dropout > 0 ? ll_dropout(g, x, s->dropout) : x;
+    return (ll_init){LL_UNIFORM, sqrt(6.0 / (double)(in + out))};
 }
 
 /* Of x's rows by heads: queries, keys or values. */
 static ll_val by_heads(ll_graph *g, const sizes *s, const char *name, ll_val x)
 {
     int64_t c = s->width, h = s->heads, d = c / h;
-    return product(g, name, "btc,hdc->bthd", x, LL_SHAPE(h, d, c), LL_SHAPE(h, d), c, c);
+    return product(g, name, "btc,hdc->bthd", x, LL_SHAPE(h, d, c), LL_SHAPE(h, d), glorot(c, c));
 }
 
 /* Keys or values of what the encoder made; none: it was read before. */
@@ -77,20 +65,20 @@ static ll_val attend(ll_graph *g, const sizes *s, sees what, const char *ln, ll_
     ll_val k = what == ACROSS ? across(g, s, "k", memory) : by_heads(g, s, "k", x);
     ll_val v = what == ACROSS ? across(g, s, "v", memory) : by_heads(g, s, "v", x);
     ll_val y = what == BEFORE ? attend_before(g, s, q, k, v) : ll_attend(g, q, k, v, &how);
-    y = product(g, "proj", "bthd,chd->btc", y, LL_SHAPE(c, h, d), LL_SHAPE(c), c, c);
+    y = product(g, "proj", "bthd,chd->btc", y, LL_SHAPE(c, h, d), LL_SHAPE(c), glorot(c, c));
     ll_graph_pop(g);
-    return ll_layernorm_layer(g, ln, ll_add(g, x, dropped(g, s, y)));
+    return ll_layernorm_layer(g, ln, ll_add(g, x, dropped(g, y, s->dropout)));
 }
 
 static ll_val mlp(ll_graph *g, const sizes *s, const char *ln, ll_val x)
 {
     int64_t c = s->width, f = s->hidden;
     ll_graph_push(g, "mlp");
-    ll_val y = product(g, "fc", "btc,fc->btf", x, LL_SHAPE(f, c), LL_SHAPE(f), c, f);
-    y = dropped(g, s, ll_relu(g, y));
-    y = product(g, "proj", "btf,cf->btc", y, LL_SHAPE(c, f), LL_SHAPE(c), f, c);
+    ll_val y = product(g, "fc", "btc,fc->btf", x, LL_SHAPE(f, c), LL_SHAPE(f), glorot(c, f));
+    y = dropped(g, ll_relu(g, y), s->dropout);
+    y = product(g, "proj", "btf,cf->btc", y, LL_SHAPE(c, f), LL_SHAPE(c), glorot(f, c));
     ll_graph_pop(g);
-    return ll_layernorm_layer(g, ln, ll_add(g, x, dropped(g, s, y)));
+    return ll_layernorm_layer(g, ln, ll_add(g, x, dropped(g, y, s->dropout)));
 }
 
 /* Tokens [b,t] and their places, none: from 0 on, as [b,t,c]. */
@@ -102,15 +90,7 @@ static ll_val look_up(ll_graph *g, const sizes *s, ll_val table, ll_val tokens, 
                          : ll_matmul(g, "t,c->tc", ll_arange(g, LL_F32, t, 0, 1), turns);
     ll_val place = ll_concat(g, (ll_val[]){ll_sin(g, angle), ll_cos(g, angle)}, 2, at.id ? 2 : 1);
     ll_val x = ll_scale(g, ll_embedding(g, table, tokens), sqrt((double)s->width));
-    return dropped(g, s, ll_add(g, x, place));
-}
-
-static void begin_layer(ll_graph *g, int64_t i)
-{
-    char text[32];
-    snprintf(text, sizeof text, "h%lld", (long long)i);
-    ll_graph_block(g);
-    ll_graph_push(g, text);
+    return dropped(g, ll_add(g, x, place), s->dropout);
 }
 
 /* Layers of one side; memory: the encoder's result. */
@@ -170,7 +150,7 @@ static ll_val declare(ll_graph *g, const ll_build *b)
                .hidden = ll_build_size(b, "hidden"),
                .vocab = ll_build_size(b, "vocab"),
                .pad = ll_build_size(b, "pad"),
-               .dropout = b->training ? (double)ll_build_size(b, "dropout") / 1000 : 0};
+               .dropout = dropout_of(b)};
     int64_t t = b->cache ? b->step : ll_build_size(b, "seq");
     bool reads = !b->cache || b->source, writes = !b->cache || !b->source;
     ll_val x = {0}, y = {0}, from = {0}, mask = {0}, memory = {0};

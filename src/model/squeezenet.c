@@ -1,9 +1,7 @@
 /* squeezenet: Iandola et al. (2016), version 1.1, as torchvision has it: eight fire blocks, each a
  * 1x1 convolution that narrows and 1x1 and 3x3 ones beside each other that widen, and a 1x1
  * convolution that gives the classes. 1,235,496 parameters at 1000 classes. */
-#include "loopline.h"
-
-#include <stdio.h>
+#include "model/parts.h"
 
 static ll_val conv_relu(ll_graph *g, const char *name, ll_val x, int64_t out, int64_t size,
                         int64_t stride, int64_t pad)
@@ -29,21 +27,18 @@ static ll_val declare(ll_graph *g, const ll_build *b)
 {
     static const int64_t narrow[] = {16, 16, 32, 32, 48, 48, 64, 64};
     const ll_window pool = {.size = {3, 3}, .stride = {2, 2}, .ceil = true};
-    int64_t side = ll_build_size(b, "image");
-    ll_val x =
-        ll_batch(g, "x", LL_F32, LL_SHAPE(b->batch, side, side, ll_build_size(b, "channels")));
-    double p = b->training ? (double)ll_build_size(b, "dropout") / 1000 : 0;
+    ll_val x = image_input(g, b);
+    double p = dropout_of(b);
     ll_val h = ll_max_pool(g, conv_relu(g, "conv1", x, 64, 3, 2, 0), &pool);
     for (int i = 0; i < 8; i++) {
         h = fire(g, i + 2, h, narrow[i], 4 * narrow[i]); /* numbered as in the paper */
         if (i == 1 || i == 3) h = ll_max_pool(g, h, &pool);
     }
     ll_graph_block(g);
-    if (p > 0) h = ll_dropout(g, h, p);
+    h = dropped(g, h, p);
     h = conv_relu(g, "conv10", h, ll_build_size(b, "classes"), 1, 1, 0);
     ll_val logits = ll_reshape(g, ll_adaptive_avg_pool(g, h, 1, 1), LL_SHAPE(b->batch, -1));
-    ll_graph_name(g, logits, "logits");
-    return ll_label_loss(g, b, logits);
+    return classified(g, b, logits);
 }
 
 static const ll_model squeezenet = {

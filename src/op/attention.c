@@ -137,28 +137,26 @@ static void expand_grad(ll_graph *g, const void *attr, const ll_val *in, int n_i
 
 /* ---- attend: ops ---- */
 
-/* ",bngts", with '_' for dimensions of the mask that are 1. */
-static void mask_letters(const ll_type *mask, char out[8])
+/* Operands, a mask's ",bngts" with '_' for its dimensions that are 1, or none, and results. */
+static ll_err with_mask(const char *in, const ll_type *mask, const char *out,
+                        char dims[LL_DIMS_TEXT])
 {
-    strcpy(out, mask ? ",bngts" : "");
+    char letters[8] = ",bngts";
     for (int i = 0; mask && mask->shape.n == 5 && i < 5; i++)
-        if (mask->shape.d[i] == 1) out[1 + i] = '_';
+        if (mask->shape.d[i] == 1) letters[1 + i] = '_';
+    snprintf(dims, LL_DIMS_TEXT, "%s%s->%s", in, mask ? letters : "", out);
+    return LL_OK;
 }
 
 static ll_err attend_loops(const void *, int n_in, const ll_type *in, char dims[LL_DIMS_TEXT])
 {
-    char mask[8];
-    mask_letters(n_in > 3 ? &in[3] : NULL, mask);
-    snprintf(dims, LL_DIMS_TEXT, "btngd,bsnd,bsne%s->btnge,bngt", mask);
-    return LL_OK;
+    return with_mask("btngd,bsnd,bsne", n_in > 3 ? &in[3] : NULL, "btnge,bngt", dims);
 }
 
 static ll_err attend_grad_loops(const void *, int n_in, const ll_type *in, char dims[LL_DIMS_TEXT])
 {
-    char mask[8];
-    mask_letters(n_in > 6 ? &in[6] : NULL, mask);
-    snprintf(dims, LL_DIMS_TEXT, "btnge,btngd,bsnd,bsne,bngt,bngt%s->btngd,bsnd,bsne", mask);
-    return LL_OK;
+    return with_mask("btnge,btngd,bsnd,bsne,bngt,bngt", n_in > 6 ? &in[6] : NULL, "btngd,bsnd,bsne",
+                     dims);
 }
 
 static ll_err attend_split(const void *, const ll_loops *l, int loop, ll_range range,
@@ -171,21 +169,14 @@ static ll_err attend_split(const void *, const ll_loops *l, int loop, ll_range r
     return LL_OK;
 }
 
-static double extent(const ll_loops *l, char letter)
-{
-    for (int k = 0; k < l->n; k++)
-        if (l->letter[k] == letter) return (double)l->extent[k];
-    return 1;
-}
-
 /* Two flops for each pair of a query and a key that it sees, times so many of d and e. */
 static double cost_of(const ll_attend_attr *a, const ll_loops *l, double d, double e)
 {
-    double t = extent(l, 't'), s = extent(l, 's'), x = a->causal ? (double)a->ahead : s;
+    double t = ll_extent(l, 't'), s = ll_extent(l, 's'), x = a->causal ? (double)a->ahead : s;
     double some = fmin(fmax(-x, 0), t), all = fmin(fmax(s - 1 - x, some), t);
     double pairs = (all - some) * (some + all + 1 + 2 * x) / 2 + (t - all) * s;
-    return 2 * pairs * extent(l, 'b') * extent(l, 'n') * extent(l, 'g') *
-           (d * extent(l, 'd') + e * extent(l, 'e'));
+    return 2 * pairs * ll_extent(l, 'b') * ll_extent(l, 'n') * ll_extent(l, 'g') *
+           (d * ll_extent(l, 'd') + e * ll_extent(l, 'e'));
 }
 
 static double attend_cost(const void *attr, const ll_loops *l)
@@ -396,8 +387,8 @@ static ll_err infer(ll_infer *i)
 /* Two products over the lower triangle forward, five backward. */
 static double cost_packed(const ll_loops *l, double products)
 {
-    double t = extent(l, 't');
-    return products * extent(l, 'b') * extent(l, 'h') * extent(l, 'd') * t * (t + 1);
+    double t = ll_extent(l, 't');
+    return products * ll_extent(l, 'b') * ll_extent(l, 'h') * ll_extent(l, 'd') * t * (t + 1);
 }
 
 static double cost(const void *, const ll_loops *l)

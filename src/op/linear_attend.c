@@ -92,22 +92,15 @@ static ll_err split(const void *, const ll_loops *l, int loop, ll_range range, c
     return LL_OK;
 }
 
-static double extent(const ll_loops *l, char letter)
-{
-    for (int k = 0; k < l->n; k++)
-        if (l->letter[k] == letter) return (double)l->extent[k];
-    return 1;
-}
-
 /* Products of pairs within chunks, and with the state: of queries, of keys. */
 static double flops(const ll_loops *l, double d, double e, double queries, double keys)
 {
-    double t = extent(l, 't'), s = extent(l, 's'), g = extent(l, 'g');
+    double t = ll_extent(l, 't'), s = ll_extent(l, 's'), g = ll_extent(l, 'g');
     double pairs = fmin(s, (LL_LINEAR_CHUNK + 1) / 2.0) * t;
-    double state = extent(l, 'd') * extent(l, 'e') * (queries * g * t + keys * s);
+    double state = ll_extent(l, 'd') * ll_extent(l, 'e') * (queries * g * t + keys * s);
     if (s <= LL_LINEAR_CHUNK) state = 0;
-    return 2 * extent(l, 'b') * extent(l, 'n') *
-           (g * pairs * (d * extent(l, 'd') + e * extent(l, 'e')) + state);
+    return 2 * ll_extent(l, 'b') * ll_extent(l, 'n') *
+           (g * pairs * (d * ll_extent(l, 'd') + e * ll_extent(l, 'e')) + state);
 }
 
 static double cost(const void *, const ll_loops *l)

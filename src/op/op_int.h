@@ -36,6 +36,8 @@ ll_err ll_ew_infer(ll_infer *i);
 ll_val ll_ew_unary(ll_graph *g, ll_ew ew, ll_val x);
 ll_val ll_ew_binary(ll_graph *g, ll_ew ew, ll_val a, ll_val b);
 
+/* Is x [n,l,c], [n,h,w,c] or [n,d,h,w,c]? Else it is rejected. */
+bool ll_is_spatial(ll_graph *g, const char *op, ll_val x);
 /* Of images [n,h,w,c]; the public builders take other dimensions to them (op/spatial.c). */
 ll_val ll_pool2d(ll_graph *g, ll_val x, const ll_window *w, bool max);
 ll_val ll_conv2d_transpose(ll_graph *g, ll_val x, ll_val filter, const ll_conv *opts,

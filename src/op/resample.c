@@ -145,17 +145,6 @@ static const ll_op resample = {
 
 /* ---- builders ---- */
 
-/* x [n, spatial..., c]? */
-static bool spatial(ll_graph *g, const char *op, ll_val x)
-{
-    ll_shape s = ll_graph_shape(g, x);
-    char text[LL_SHAPE_TEXT];
-    if (x.id && s.n >= 3 && s.n <= 5) return true;
-    ll_reject(g, LL_E_SHAPE, "%s%s of %s, want [n,l,c], [n,h,w,c] or [n,d,h,w,c]", g->scope, op,
-              x.id ? ll_shape_print(&s, text) : "none");
-    return false;
-}
-
 static void set_coords(ll_resample_attr *a, const ll_resize *r, double scale)
 {
     a->num = scale > 0 ? 1 : (double)a->image;
@@ -180,7 +169,7 @@ static void set_kind(ll_resample_attr *a, const ll_resize *r)
 
 ll_val ll_resize_image(ll_graph *g, ll_val x, const ll_resize *r)
 {
-    if (!spatial(g, "resize", x)) return (ll_val){0};
+    if (!ll_is_spatial(g, "resize", x)) return (ll_val){0};
     ll_shape s = ll_graph_shape(g, x);
     if (r->mode > LL_CUBIC || r->coords > LL_ASYMMETRIC || r->round > LL_ROUND_UP)
         return ll_reject(g, LL_E_ARG, "%sresize: no mode %d, coordinates %d, rounding %d", g->scope,

@@ -86,6 +86,13 @@ ll_val ll_sibling(const ll_graph *g, ll_val v, int k)
     return g->nodes[ll_value_of(g, v)->node].out[k];
 }
 
+double ll_extent(const ll_loops *l, char letter)
+{
+    for (int k = 0; k < l->n; k++)
+        if (l->letter[k] == letter) return (double)l->extent[k];
+    return 1;
+}
+
 ll_err ll_infer_floats(ll_infer *i)
 {
     ll_dtype t = ll_infer_type(i);

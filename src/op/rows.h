@@ -14,6 +14,8 @@ int64_t ll_row_length(const ll_graph *g, ll_val x);             /* c */
 ll_val ll_add_some(ll_graph *g, ll_val a, ll_val b);
 /* Result k of the node that made v. */
 ll_val ll_sibling(const ll_graph *g, ll_val v, int k);
+/* Of the loop of that letter, 1 where there is none. */
+double ll_extent(const ll_loops *l, char letter);
 /* The default shape rule, for operands that must all have the first one's float type. */
 ll_err ll_infer_floats(ll_infer *i);
 /* Of an operand: "logits are", a float type. */

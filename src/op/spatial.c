@@ -246,6 +246,16 @@ static ll_val apart(ll_graph *g, ll_val x, int dim, const ll_window *w, bool max
     return max || !y.id ? y : ll_scale(g, y, 1 / (double)taps);
 }
 
+bool ll_is_spatial(ll_graph *g, const char *op, ll_val x)
+{
+    ll_shape s = ll_graph_shape(g, x);
+    char text[LL_SHAPE_TEXT];
+    if (x.id && s.n >= 3 && s.n <= 5) return true;
+    ll_reject(g, LL_E_SHAPE, "%s%s of %s, want [n,l,c], [n,h,w,c] or [n,d,h,w,c]", g->scope, op,
+              x.id ? ll_shape_print(&s, text) : "none");
+    return false;
+}
+
 static ll_val window_of(ll_graph *g, ll_val x, const ll_window *w, bool max)
 {
     ll_shape s = ll_graph_shape(g, x);
@@ -282,12 +292,8 @@ static ll_val window_of(ll_graph *g, ll_val x, const ll_window *w, bool max)
 
 static ll_val pool(ll_graph *g, const char *op, ll_val x, const ll_window *w, bool max)
 {
+    if (!ll_is_spatial(g, op, x)) return (ll_val){0};
     ll_shape s = ll_graph_shape(g, x);
-    if (!x.id || s.n < 3 || s.n > 5) {
-        char text[LL_SHAPE_TEXT];
-        return ll_reject(g, LL_E_SHAPE, "%s%s of %s, want [n,l,c], [n,h,w,c] or [n,d,h,w,c]",
-                         g->scope, op, x.id ? ll_shape_print(&s, text) : "none");
-    }
     for (int k = s.n - 2; k < 3; k++)
         if (w->size[k] || w->stride[k] || w->pad[k] || w->pad_more[k] || w->dilation[k] > 1)
             return ll_reject(g, LL_E_ARG, "%s%s: the window has more than %d dimensions", g->scope,
@@ -321,32 +327,21 @@ ll_val ll_avg_pool(ll_graph *g, ll_val x, const ll_window *w)
     return ll_div(g, y, part);
 }
 
-/* "abcd->ad" for four dimensions; NULL: rejected. */
-static const char *global(ll_graph *g, const char *op, ll_val x)
-{
-    static const char *const specs[] = {"abc->ac", "abcd->ad", "abcde->ae"};
-    ll_shape s = ll_graph_shape(g, x);
-    char text[LL_SHAPE_TEXT];
-    if (x.id && s.n >= 3 && s.n <= 5) return specs[s.n - 3];
-    ll_reject(g, LL_E_SHAPE, "%s%s of %s, want [n,...,c]", g->scope, op,
-              x.id ? ll_shape_print(&s, text) : "none");
-    return NULL;
-}
+static const char *const global[] = {"abc->ac", "abcd->ad", "abcde->ae"};
 
 ll_val ll_global_max_pool(ll_graph *g, ll_val x)
 {
-    const char *spec = global(g, "global_max_pool", x);
-    return spec ? ll_amax(g, x, spec) : (ll_val){0};
+    if (!ll_is_spatial(g, "global_max_pool", x)) return (ll_val){0};
+    return ll_amax(g, x, global[ll_graph_shape(g, x).n - 3]);
 }
 
 ll_val ll_global_avg_pool(ll_graph *g, ll_val x)
 {
-    const char *spec = global(g, "global_avg_pool", x);
-    if (!spec) return (ll_val){0};
+    if (!ll_is_spatial(g, "global_avg_pool", x)) return (ll_val){0};
     ll_shape s = ll_graph_shape(g, x);
     double points = 1;
     for (int k = 1; k < s.n - 1; k++) points *= (double)s.d[k];
-    return ll_scale(g, ll_sum(g, x, spec), 1 / points);
+    return ll_scale(g, ll_sum(g, x, global[s.n - 3]), 1 / points);
 }
 
 /* ---- space and depth ---- */
