@@ -111,7 +111,6 @@ ll_err ll_lora(const ll_graph *g, int64_t rank, const char *patterns, ll_graph *
         rc = ll_graph_check(rw.to);
         made++;
     }
-    rw.to->of.block = g->of.block;
     TRY(ll_rewrite_end(&rw, rc, out));
     if (!made) ll_graph_free(*out);
     CHECK(made, LL_E_ARG, "lora_on \"%s\" matches no weights of products: inspect --graph has them",

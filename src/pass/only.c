@@ -2,20 +2,6 @@
  * inputs that only that reads. */
 #include "pass/pass.h"
 
-static const bool *needed(const ll_graph *g, ll_val v, ll_arena *arena)
-{
-    bool *live = LL_NEW_ARRAY(arena, bool, g->n_value);
-    live[v.id] = true;
-    for (int i = g->n_node - 1; i >= 0; i--) {
-        const ll_node *n = &g->nodes[i];
-        bool any = false;
-        for (int o = 0; o < n->n_out; o++) any |= live[n->out[o].id];
-        for (int o = 0; o < n->n_out; o++) live[n->out[o].id] = any;
-        for (int k = 0; any && k < n->n_in; k++) live[n->in[k].id] = true;
-    }
-    return live;
-}
-
 static ll_err copy(ll_rewrite *rw, ll_val v, const char *name, const bool *live)
 {
     const ll_graph *g = rw->from;
@@ -38,7 +24,9 @@ ll_err ll_only(const ll_graph *g, ll_val v, const char *name, ll_graph **out)
     ll_rewrite rw = {.from = g, .to = ll_graph_new(g->name)};
     rw.map = LL_NEW_ARRAY(rw.to->arena, ll_val, g->n_value);
     rw.to->of.at = -1;
-    ll_err rc = copy(&rw, v, name, needed(g, v, rw.to->arena));
+    bool *live = LL_NEW_ARRAY(rw.to->arena, bool, g->n_value);
+    live[v.id] = true;
+    ll_err rc = copy(&rw, v, name, ll_needed(g, live));
     if (rc == LL_OK)
         *out = rw.to;
     else

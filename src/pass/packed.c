@@ -142,7 +142,6 @@ ll_err ll_round_graph(const ll_graph *g, int bits, ll_graph **out)
         rc = some ? make_rounded(&rw, n, bits) : ll_rewrite_copy(&rw, n);
         made += some;
     }
-    rw.to->of.block = g->of.block;
     TRY(ll_rewrite_end(&rw, rc, out));
     if (!made) ll_graph_free(*out);
     CHECK(made, LL_E_ARG, "train.quantize: no weights of products have rows of whole blocks of %d",
@@ -194,7 +193,6 @@ ll_err ll_block_graph(const ll_graph *g, const char *kind, ll_graph **out)
         } else
             rc = ll_rewrite_copy(&rw, n);
     }
-    rw.to->of.block = g->of.block;
     TRY(ll_rewrite_end(&rw, rc, out));
     if (!made) ll_graph_free(*out);
     CHECK(made, LL_E_ARG, "train.base %s: no weights of products have rows of whole blocks of %d",

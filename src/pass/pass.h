@@ -57,6 +57,9 @@ bool ll_constant_value(const ll_graph *g, ll_val v, double *value);
 /* For each value, how many nodes' operands, results and updates it is. */
 const int *ll_uses(const ll_graph *g, ll_arena *arena);
 
+/* live: for each value, whether it is needed; what makes one is needed too, and all it makes. */
+bool *ll_needed(const ll_graph *g, bool *live);
+
 /* For each value, whether it is another in each micro-batch: it depends on batch data or random
  * numbers, and not by way of a mean over micro-batches alone. */
 const bool *ll_varying(const ll_graph *g, ll_arena *arena);

@@ -283,11 +283,8 @@ static ll_err simplify_node(ll_rewrite *rw, table *t, const int *uses, const ll_
 
 /* ---- what is needed ---- */
 
-static bool *find_live(const ll_graph *g, ll_arena *arena)
+bool *ll_needed(const ll_graph *g, bool *live)
 {
-    bool *live = LL_NEW_ARRAY(arena, bool, g->n_value);
-    for (int i = 0; i < g->n_result; i++) live[g->results[i].value.id] = true;
-    for (int i = 0; i < g->n_update; i++) live[g->updates[i].next.id] = true;
     for (int i = g->n_node - 1; i >= 0; i--) {
         const ll_node *n = &g->nodes[i];
         bool any = n->op->collective == LL_SEND; /* another rank reads it */
@@ -296,6 +293,14 @@ static bool *find_live(const ll_graph *g, ll_arena *arena)
         for (int k = 0; any && k < n->n_in; k++) live[n->in[k].id] = true;
     }
     return live;
+}
+
+static const bool *find_live(const ll_graph *g, ll_arena *arena)
+{
+    bool *live = LL_NEW_ARRAY(arena, bool, g->n_value);
+    for (int i = 0; i < g->n_result; i++) live[g->results[i].value.id] = true;
+    for (int i = 0; i < g->n_update; i++) live[g->updates[i].next.id] = true;
+    return ll_needed(g, live);
 }
 
 ll_err ll_sweep(const ll_graph *g, ll_graph **out)
