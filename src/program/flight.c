@@ -2,22 +2,12 @@
 #include "kern/attr.h"
 #include "program/memory.h"
 
-static int readers(const ll_graph *g, ll_val v)
-{
-    int n = 0;
-    for (int i = 0; i < g->n_node; i++)
-        for (int k = 0; k < g->nodes[i].n_in; k++) n += g->nodes[i].in[k].id == v.id;
-    for (int i = 0; i < g->n_result; i++) n += g->results[i].value.id == v.id;
-    for (int i = 0; i < g->n_update; i++) n += g->updates[i].next.id == v.id;
-    return n;
-}
-
 /* Whether v's bytes, through aliases, are read by one node alone. */
-static bool read_once(const ll_graph *g, ll_val v, int n_micro)
+static bool read_once(const ll_graph *g, const int *uses, ll_val v, int n_micro)
 {
     for (;;) {
         int m = ll_value_of(g, v)->node;
-        if (m < 0 || readers(g, v) != 1) return false;
+        if (m < 0 || uses[v.id] != 1) return false;
         if (!ll_is_alias(&g->nodes[m], n_micro)) return true;
         v = g->nodes[m].in[0];
     }
@@ -48,7 +38,7 @@ static size_t exchanged(const ll_node *n, const ll_value *in, const ll_value *ou
     return given + taken + 128;
 }
 
-ll_flight ll_flight_of(const ll_graph *g, const ll_node *n, int n_micro)
+ll_flight ll_flight_of(const ll_graph *g, const int *uses, const ll_node *n, int n_micro)
 {
     const ll_value *in = ll_value_of(g, n->in[0]), *out = ll_value_of(g, n->out[0]);
     const ll_coll_attr *a = (const ll_coll_attr *)n->attr;
@@ -63,7 +53,7 @@ ll_flight ll_flight_of(const ll_graph *g, const ll_node *n, int n_micro)
         f.packing = f.early ? 0 : ll_value_bytes(out);
     } else if (n->op->collective == LL_REDUCE_SCATTER) {
         /* it sums in its operand, if nobody else reads that */
-        f.holds = outermost(&in->type.shape, a->dim) && read_once(g, n->in[0], n_micro);
+        f.holds = outermost(&in->type.shape, a->dim) && read_once(g, uses, n->in[0], n_micro);
         f.packing = f.holds ? 0 : ll_value_bytes(in);
     } else
         f.packing = exchanged(n, in, out);

@@ -31,7 +31,8 @@ typedef struct ll_order {
  * length. (bundle.c) */
 int ll_bundle(ll_order *o, const ll_lower_opts *opts, int section, int *list, int n,
               ll_arena *arena);
-ll_flight ll_flight_of(const ll_graph *g, const ll_node *n, int n_micro);
+/* uses: of values (ll_uses). (flight.c) */
+ll_flight ll_flight_of(const ll_graph *g, const int *uses, const ll_node *n, int n_micro);
 /* un: NULL: g is of one micro-batch. until: of nodes with a wait: the node before which that comes
  * at the latest, 0: any (NULL: of all). By opts: blocking: in the graph's order, collectives are
  * awaited where they start. */

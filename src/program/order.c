@@ -459,11 +459,13 @@ ll_err ll_find_order(const ll_graph *g, const ll_unrolled *un, const int *until,
     new_order(&q, opts->n_micro);
     o->unrolled = un != NULL;
     TRY(find_sections(g, un, o->n_micro, arena, q.micro, q.report));
+    const int *uses = ll_uses(g, arena);
     for (int i = 0; i < g->n_node; i++) {
         o->bundle[i] = i;
         o->last[i] = un ? un->last[i] : joins_last(g, i);
         q.micro[i] |= o->last[i];
-        if (ll_has_wait(&g->nodes[i])) o->flight[i] = ll_flight_of(g, &g->nodes[i], o->n_micro);
+        if (ll_has_wait(&g->nodes[i]))
+            o->flight[i] = ll_flight_of(g, uses, &g->nodes[i], o->n_micro);
     }
     find_followers(&q);
     for (int s = 0; s < LL_N_SECTION; s++) {
