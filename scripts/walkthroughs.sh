@@ -12,6 +12,11 @@ else
     find . -type f ! -path './build*' ! -path './runs/*/*'
 fi | tar -c -T - | tar -x -C "$copy"
 
+# Folders above those that the walks add to: the programs that are built here have nothing of them.
+for folder in ccode cli data onnx plan token train; do
+    find "$copy/src/$folder" -name '*.c' ! -name main.c -delete
+done
+
 # edits: "in FILE after|replace TEXT", then the lines that go behind, or in place of, the first line
 # with that text; an empty line ends them.
 edit() { # WALK FILE HOW TEXT LINES
