@@ -2,10 +2,6 @@
 #pragma once
 #include "base/err.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 static inline int64_t ll_min64(int64_t a, int64_t b)
 {
     return a < b ? a : b;
@@ -42,7 +38,3 @@ static inline double ll_sum_start(int64_t bits)
 {
     return bits ? __builtin_ldexp(1.5, 52 + (int)bits) : 0;
 }
-
-#ifdef __cplusplus
-}
-#endif

@@ -14,7 +14,6 @@
 #include "data/picture.h"
 #include "data/table.h"
 
-#include <errno.h>
 #include <math.h>
 
 /* A cell from *p on, unquoted in place; *p is then behind what ended it: ',' '\n' or the end, and

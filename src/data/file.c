@@ -7,8 +7,6 @@
 #include "data/fetch.h"
 #include "token/tokenizer.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <glob.h>
 #include <limits.h>
 #include <stdlib.h>

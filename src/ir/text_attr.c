@@ -17,8 +17,6 @@
 #include "base/num.h"
 #include "kern/attr.h"
 
-#include <ctype.h>
-
 static const struct {
     const char *name;
     int operands;

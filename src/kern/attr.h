@@ -8,10 +8,6 @@
 #include <math.h>
 #include <string.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 #define LL_SPEC_MAX 40
 
 /* transpose, sum, amax: "nhwc->c" */
@@ -455,7 +451,3 @@ typedef struct ll_message_attr {
     ll_dtype dtype;
     ll_shape shape;
 } ll_message_attr;
-
-#ifdef __cplusplus
-}
-#endif

@@ -90,3 +90,27 @@ static inline LL_BOTH void ll_cache4_set_place(const ll_cache4_ring *r, uint8_t 
     a[2] = (uint8_t)p, b[0] = (uint8_t)(p >> 8), b[1] = (uint8_t)(p >> 16),
     b[2] = (uint8_t)(p >> 24);
 }
+
+/* Is all of the group from a place on in the ring, and not made yet? */
+static inline LL_BOTH bool ll_cache4_waits(const ll_cache4_ring *r, int64_t from)
+{
+    bool waits = true;
+    for (int64_t p = from; waits && p < from + LL_CACHE4_GROUP; p++)
+        waits = ll_cache4_place(r, ll_cache4_pair(r, p)) == p;
+    return waits;
+}
+/* Channel i of that group, from the ring to 4 bits. */
+static inline LL_BOTH void ll_cache4_settle(const ll_cache4_ring *r, int64_t from, int64_t i)
+{
+    uint8_t *tail = r->first + ll_cache4_tail(r->step, r->d, from, i);
+    int64_t end = from + LL_CACHE4_GROUP;
+    float least = INFINITY, most = -INFINITY;
+    for (int64_t p = from; p < end; p++) {
+        least = fminf(least, ll_cache4_newest(r, p, i));
+        most = fmaxf(most, ll_cache4_newest(r, p, i));
+    }
+    ll_cache4_begin(tail, least, most);
+    for (int64_t p = from; p < end; p++)
+        ll_cache4_put(r->first + p * r->step, ll_cache4_half(r->d), i,
+                      ll_cache4_round(tail, ll_cache4_newest(r, p, i)));
+}

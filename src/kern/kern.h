@@ -15,10 +15,6 @@
 
 #include <string.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct ll_tensor {
     void *data;
     ll_dtype dtype;
@@ -97,7 +93,3 @@ static inline const ll_solver *ll_solver_for(const ll_solver *list, const ll_kca
         if (!list->asked && ll_solver_fits(list, c)) return list;
     return NULL;
 }
-
-#ifdef __cplusplus
-}
-#endif

@@ -7,10 +7,6 @@
 
 #include <math.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 typedef struct ll_taps {
     int64_t from, n; /* pixels from .. from+n-1; more than 4: each 1/n */
     double w[4];
@@ -88,7 +84,3 @@ LL_BOTH static inline int64_t ll_taps_first(const ll_resample_attr *a, int64_t i
     }
     return o;
 }
-
-#ifdef __cplusplus
-}
-#endif

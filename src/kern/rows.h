@@ -2,10 +2,6 @@
 #pragma once
 #include "kern/kern.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
-
 static inline double ll_at(const ll_tensor *t, int64_t i)
 {
     return ll_load(t->data, t->dtype, i);
@@ -24,7 +20,3 @@ static inline int64_t ll_cols(const ll_tensor *t)
 {
     return t->shape.n ? t->shape.d[t->shape.n - 1] : 1;
 }
-
-#ifdef __cplusplus
-}
-#endif

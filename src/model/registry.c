@@ -4,7 +4,6 @@
 
 #include "base/err.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #define MODEL(file) extern const ll_model *const ll_models_##file[];

@@ -6,7 +6,6 @@
 #include "onnx/scope.h"
 
 #include <math.h>
-#include <stdio.h>
 
 typedef enum input_kind { IMAGE, TOKENS, OTHER } input_kind;
 

@@ -5,7 +5,6 @@
 #include "onnx/read.h"
 #include "base/file.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 

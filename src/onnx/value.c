@@ -4,7 +4,6 @@
 
 #include <limits.h>
 #include <math.h>
-#include <stdio.h>
 
 const order ll_plain = {{0, 1, 2, 3, 4, 5}};
 

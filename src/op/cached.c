@@ -17,7 +17,6 @@
 #include "op/rows.h"
 
 #include <math.h>
-#include <stdio.h>
 
 LL_KERNELS(cached_attend, cache_write, cache_keep, cache_place)
 

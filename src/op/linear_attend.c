@@ -19,8 +19,6 @@
 #include "op/op_int.h"
 #include "op/rows.h"
 
-#include <stdio.h>
-
 LL_KERNELS(linear_attend, linear_attend_grad, linear_step)
 
 /* ---- expansion ---- */

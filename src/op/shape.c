@@ -7,8 +7,6 @@
 #include "op/op_int.h"
 #include "kern/kern.h"
 
-#include <stdio.h>
-
 LL_KERNELS(fill, reshape, transpose, broadcast, slice, pad, concat)
 
 static const ll_op pad, concat;

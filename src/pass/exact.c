@@ -34,7 +34,6 @@
  *
  * Placing comes first, on the graph without grids, so that layouts are those of a run that is not
  * exact; then the nodes are replaced and their placement with them. */
-#include "base/num.h"
 #include "pass/exact_int.h"
 
 #include <math.h>

@@ -17,7 +17,6 @@
 #include "pass/place_int.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 /* ---- inputs ---- */

@@ -9,7 +9,6 @@
 #include "pass/layouts.h"
 #include "pass/partition.h"
 
-#include <stdio.h>
 #include <string.h>
 
 /* What the members of a window's group need of what this one owns. */

@@ -1,8 +1,6 @@
 /* emit.c: the list of steps grows here, and becomes a schedule with its counters. */
 #include "sched/emit.h"
 
-#include <string.h>
-
 static ll_step *add(ll_steps *e, ll_step_kind kind)
 {
     e->steps =

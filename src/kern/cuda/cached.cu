@@ -308,22 +308,6 @@ static __global__ void write_values4(const T *x, const int32_t *at, uint8_t *y, 
     }
 }
 
-/* Channel i of the group of keys from place `from` on, from the ring to 4 bits. */
-static __device__ void settle(const ll_cache4_ring *r, int64_t from, int64_t i)
-{
-    uint8_t *tail = r->first + ll_cache4_tail(r->step, r->d, from, i);
-    int64_t end = from + LL_CACHE4_GROUP;
-    float least = INFINITY, most = -INFINITY;
-    for (int64_t p = from; p < end; p++) {
-        least = fminf(least, ll_cache4_newest(r, p, i));
-        most = fmaxf(most, ll_cache4_newest(r, p, i));
-    }
-    ll_cache4_begin(tail, least, most);
-    for (int64_t p = from; p < end; p++)
-        ll_cache4_put(r->first + p * r->step, ll_cache4_half(r->d), i,
-                      ll_cache4_round(tail, ll_cache4_newest(r, p, i)));
-}
-
 /* A block has a head of a sequence: groups that wait, a thread the two channels of its bytes; then
  * new keys, a thread one. */
 template <class T>
@@ -338,14 +322,12 @@ static __global__ void write_keys4(const T *x, const int32_t *at, uint8_t *y, in
     if (now < 0 || n < 0) return;
     if (now > ring) from = (now - ring) / LL_CACHE4_GROUP * LL_CACHE4_GROUP;
     for (; from + LL_CACHE4_GROUP <= now; from += LL_CACHE4_GROUP) {
-        bool waits = true;
-        for (int64_t p = from; waits && p < from + LL_CACHE4_GROUP; p++)
-            waits = ll_cache4_place(&r, ll_cache4_pair(&r, p)) == p;
+        bool waits = ll_cache4_waits(&r, from);
         __syncthreads(); /* all have looked */
         if (!waits) continue;
         for (int64_t i = threadIdx.x; i < half; i += blockDim.x) {
-            settle(&r, from, i);
-            if (i + half < d) settle(&r, from, i + half);
+            ll_cache4_settle(&r, from, i);
+            if (i + half < d) ll_cache4_settle(&r, from, i + half);
         }
         __syncthreads();
         if (threadIdx.x == 0)

@@ -107,33 +107,6 @@ static void put4(const ll_tensor *new, int64_t from, int64_t d, uint8_t *row)
     }
 }
 
-/* Keys of places from and on, a whole group, from the ring to 4 bits. */
-static void settle(const ll_cache4_ring *r, int64_t from)
-{
-    int64_t end = from + LL_CACHE4_GROUP, half = ll_cache4_half(r->d);
-    for (int64_t i = 0; i < r->d; i++) {
-        uint8_t *tail = r->first + ll_cache4_tail(r->step, r->d, from, i);
-        float least = INFINITY, most = -INFINITY;
-        for (int64_t p = from; p < end; p++) {
-            least = fminf(least, ll_cache4_newest(r, p, i));
-            most = fmaxf(most, ll_cache4_newest(r, p, i));
-        }
-        ll_cache4_begin(tail, least, most);
-        for (int64_t p = from; p < end; p++)
-            ll_cache4_put(r->first + p * r->step, half, i,
-                          ll_cache4_round(tail, ll_cache4_newest(r, p, i)));
-    }
-    ll_cache4_set_place(r, ll_cache4_pair(r, end - 1), -1);
-}
-
-/* Is all of the group that ends before `end` in the ring, and not made yet? */
-static bool waits(const ll_cache4_ring *r, int64_t end)
-{
-    for (int64_t p = end - 1; p >= end - LL_CACHE4_GROUP; p--)
-        if (ll_cache4_place(r, ll_cache4_pair(r, p)) != p) return false;
-    return true;
-}
-
 /* A key to the ring, as bytes. */
 static void put_newest(const ll_cache4_ring *r, int64_t p, const ll_tensor *new, int64_t from)
 {
@@ -153,8 +126,11 @@ static void write_keys4(const ll_kcall *c, int64_t b, int64_t at, int64_t n, int
     for (int64_t h = 0; h < s[2]; h++) {
         ll_cache4_ring r = ring_of(&c->out[0], ring, s[3], b, h);
         int64_t from = at > ring ? (at - ring) / LL_CACHE4_GROUP * LL_CACHE4_GROUP : 0;
-        for (; from + LL_CACHE4_GROUP <= at; from += LL_CACHE4_GROUP)
-            if (waits(&r, from + LL_CACHE4_GROUP)) settle(&r, from);
+        for (; from + LL_CACHE4_GROUP <= at; from += LL_CACHE4_GROUP) {
+            if (!ll_cache4_waits(&r, from)) continue;
+            for (int64_t i = 0; i < s[3]; i++) ll_cache4_settle(&r, from, i);
+            ll_cache4_set_place(&r, ll_cache4_pair(&r, from + LL_CACHE4_GROUP - 1), -1);
+        }
         for (int64_t i = 0; i < n; i++)
             put_newest(&r, at + i, &c->in[1], ((b * s[1] + i) * s[2] + h) * s[3]);
     }
