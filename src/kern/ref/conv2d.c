@@ -3,7 +3,7 @@
  * result does not have. */
 #include "base/num.h"
 #include "kern/attr.h"
-#include "kern/kern.h"
+#include "kern/rows.h"
 
 #include <math.h>
 
@@ -27,7 +27,7 @@ static int64_t under(const conv *v, int k, int64_t o, int64_t t)
 static double at(const ll_tensor *t, int64_t a, int64_t b, int64_t c, int64_t d)
 {
     const int64_t *s = t->shape.d;
-    return ll_load(t->data, t->dtype, ((a * s[1] + b) * s[2] + c) * s[3] + d);
+    return ll_at(t, ((a * s[1] + b) * s[2] + c) * s[3] + d);
 }
 
 static double y_at(const conv *v, int64_t n, int64_t o, int64_t p, int64_t f)
@@ -96,8 +96,7 @@ static ll_err each(const ll_kcall *c, const ll_tensor *x, const ll_tensor *w, co
     const int64_t *s = out->shape.d;
     for (int64_t e = 0; e < ll_numel(&out->shape); e++) {
         int64_t row = e / s[3] / s[2];
-        ll_store(out->data, out->dtype, e,
-                 value(&v, row / s[1], row % s[1], e / s[3] % s[2], e % s[3]));
+        ll_set(out, e, value(&v, row / s[1], row % s[1], e / s[3] % s[2], e % s[3]));
     }
     return LL_OK;
 }

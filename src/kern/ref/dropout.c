@@ -2,6 +2,7 @@
 #include "base/rng.h"
 #include "kern/attr.h"
 #include "kern/dropout.h"
+#include "kern/rows.h"
 
 ll_kernel dropout_ref;
 
@@ -13,8 +14,8 @@ ll_err dropout_ref(const ll_kcall *c)
     uint64_t stream = ll_dropout_stream(c);
     for (int64_t i = 0; i < n; i++) {
         float u = ll_uniform_at(c->seed, stream, ll_dropout_index(c, i));
-        double v = ll_load(x->data, x->dtype, i) / (1 - a->p);
-        ll_store(y->data, y->dtype, i, (double)u < a->p ? 0 : v);
+        double v = ll_at(x, i) / (1 - a->p);
+        ll_set(y, i, (double)u < a->p ? 0 : v);
     }
     return LL_OK;
 }

@@ -1,6 +1,6 @@
 /* elementwise.c: reference kernels of the elementwise ops, alone and in chains, and of accum. The
  * kernels' names and values come from the list in kern/attr.h. */
-#include "kern/kern.h"
+#include "kern/rows.h"
 #include "kern/ref/value.h"
 
 #include <math.h>
@@ -33,8 +33,8 @@ static ll_err map(const ll_kcall *c, ll_ew op)
     int64_t n = ll_numel(&c->out[0].shape);
     for (int64_t i = 0; i < n; i++) {
         double x[3] = {0};
-        for (int j = 0; j < c->n_in; j++) x[j] = ll_load(c->in[j].data, c->in[j].dtype, i);
-        ll_store(c->out[0].data, c->out[0].dtype, i, ll_ew_value(op, x[0], x[1], x[2], k));
+        for (int j = 0; j < c->n_in; j++) x[j] = ll_at(&c->in[j], i);
+        ll_set(&c->out[0], i, ll_ew_value(op, x[0], x[1], x[2], k));
     }
     return LL_OK;
 }
@@ -56,8 +56,7 @@ ll_err fused_ref(const ll_kcall *c)
     int64_t n = ll_numel(&f->shape);
     for (int64_t e = 0; e < n; e++) {
         double r[LL_FUSE_IN + LL_FUSE_STEPS];
-        for (int i = 0; i < f->n_in; i++)
-            r[i] = ll_load(c->in[i].data, c->in[i].dtype, e / f->repeat[i] % f->period[i]);
+        for (int i = 0; i < f->n_in; i++) r[i] = ll_at(&c->in[i], e / f->repeat[i] % f->period[i]);
         for (int s = 0; s < f->n_step; s++) {
             const ll_fused_step *t = &f->step[s];
             int16_t reg[3] = {t->a, t->b, t->c};
@@ -66,8 +65,7 @@ ll_err fused_ref(const ll_kcall *c)
                 x[j] = reg[j] == LL_FUSE_K ? t->k : r[reg[j]];
             r[f->n_in + s] = ll_ew_value((ll_ew)t->op, x[0], x[1], x[2], t->k);
         }
-        for (int o = 0; o < f->n_out; o++)
-            ll_store(c->out[o].data, c->out[o].dtype, e, r[f->out[o]]);
+        for (int o = 0; o < f->n_out; o++) ll_set(&c->out[o], e, r[f->out[o]]);
     }
     return LL_OK;
 }
@@ -80,7 +78,7 @@ ll_err accum_ref(const ll_kcall *c)
     int64_t n = ll_numel(&x->shape);
     for (int64_t i = 0; i < n; i++) {
         double old = c->micro == 0 ? 0 : ll_load(sum->data, y->dtype, i);
-        ll_store(y->data, y->dtype, i, old + ll_load(x->data, x->dtype, i) / c->n_micro);
+        ll_set(y, i, old + ll_at(x, i) / c->n_micro);
     }
     return LL_OK;
 }

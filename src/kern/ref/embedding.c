@@ -25,8 +25,7 @@ ll_err embedding_ref(const ll_kcall *c)
     for (int64_t i = 0; i < n; i++) {
         TRY(row_at(a, &c->in[1], i, v, &row));
         for (int64_t j = 0; j < width; j++)
-            ll_store(y->data, y->dtype, i * width + j,
-                     row < 0 ? 0 : ll_load(table->data, table->dtype, row * width + j) + 0.0);
+            ll_set(y, i * width + j, row < 0 ? 0 : ll_at(table, row * width + j) + 0.0);
     }
     return LL_OK;
 }
@@ -42,8 +41,8 @@ ll_err embedding_grad_ref(const ll_kcall *c)
             double sum = 0;
             for (int64_t i = 0; i < n; i++)
                 if (((const int32_t *)c->in[1].data)[i] - a->from == k)
-                    sum += ll_load(dy->data, dy->dtype, i * width + j);
-            ll_store(out->data, out->dtype, k * width + j, sum);
+                    sum += ll_at(dy, i * width + j);
+            ll_set(out, k * width + j, sum);
         }
     return LL_OK;
 }

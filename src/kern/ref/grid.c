@@ -1,5 +1,6 @@
 /* grid.c: reference kernels of grid and ungrid: element by element, in double. */
 #include "kern/grid.h"
+#include "kern/rows.h"
 
 ll_kernel grid_ref, ungrid_ref;
 
@@ -11,7 +12,7 @@ static bool exponents(const ll_kcall *c, const ll_walk *w, int64_t e, int64_t *s
     *sum = 0;
     for (int s = 0; s < w->walkers; s++) {
         int64_t at = ll_walk_at(w, s, w->n - 1, e / row) + e % row * w->stride[s][w->n - 1];
-        double m = ll_load(c->in[1 + s].data, c->in[1 + s].dtype, at);
+        double m = ll_at(&c->in[1 + s], at);
         finite &= ll_grid_finite(ll_grid_exponent(m));
         *sum += ll_grid_exponent(m);
     }
@@ -28,15 +29,15 @@ static ll_err run(const ll_kcall *c, bool up)
     ll_grid_walk_of(c, &w);
     for (int64_t i = 0; i < n; i++) {
         bool finite = exponents(c, &w, i, &e);
-        double v = ll_load(x->data, x->dtype, i);
+        double v = ll_at(x, i);
         v *= ll_grid_power(up ? bits - e : e - bits, finite);
         if (y->dtype == LL_U8) {
-            ll_store(y->data, y->dtype, i, ll_grid_level(v));
+            ll_set(y, i, ll_grid_level(v));
             continue;
         }
         /* Sums of zeros of either sign are zeros of either: made one here. */
         v = (!up ? v : odd ? ll_grid_odd(v) : rint(v)) + 0.0;
-        ll_store(y->data, y->dtype, i, up && !odd && v > most ? most : v);
+        ll_set(y, i, up && !odd && v > most ? most : v);
     }
     return LL_OK;
 }

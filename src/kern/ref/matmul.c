@@ -2,6 +2,7 @@
 #include "base/num.h"
 #include "kern/attr.h"
 #include "kern/einsum.h"
+#include "kern/rows.h"
 
 #include <math.h>
 
@@ -25,11 +26,11 @@ ll_err matmul_ref(const ll_kcall *c)
         for (int64_t p = 0; p < points; p++) {
             ll_einsum_offsets(loop + free, sums, p, in);
             for (int64_t i = 0; i < last.extent; i++) {
-                double x = ll_load(a->data, a->dtype, at[0] + in[0] + i * last.stride[0]);
-                sum = fma(x, ll_load(b->data, b->dtype, at[1] + in[1] + i * last.stride[1]), sum);
+                double x = ll_at(a, at[0] + in[0] + i * last.stride[0]);
+                sum = fma(x, ll_at(b, at[1] + in[1] + i * last.stride[1]), sum);
             }
         }
-        ll_store(y->data, y->dtype, at[2], sum - start);
+        ll_set(y, at[2], sum - start);
     }
     return LL_OK;
 }

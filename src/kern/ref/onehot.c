@@ -1,5 +1,5 @@
 /* onehot.c: reference kernel of onehot. */
-#include "kern/kern.h"
+#include "kern/rows.h"
 #include "kern/attr.h"
 
 ll_kernel onehot_ref;
@@ -11,7 +11,6 @@ ll_err onehot_ref(const ll_kcall *c)
     int64_t rows = ll_numel(&x->shape);
     for (int64_t r = 0; r < rows; r++)
         for (int64_t v = 0; v < a->size; v++)
-            ll_store(y->data, y->dtype, r * a->size + v,
-                     ll_load(x->data, x->dtype, r) == (double)(a->from + v));
+            ll_set(y, r * a->size + v, ll_at(x, r) == (double)(a->from + v));
     return LL_OK;
 }

@@ -1,7 +1,7 @@
 /* Pooling, reference. Output pixel (o, p) and place (r, s) of its window meet image pixel (i, j).
  * Kernels that make an image sum over every window that covers a pixel. */
 #include "kern/attr.h"
-#include "kern/kern.h"
+#include "kern/rows.h"
 
 ll_kernel max_pool_ref, max_pool_grad_ref, max_pool_pick_ref, avg_pool_ref, avg_pool_grad_ref;
 
@@ -37,7 +37,7 @@ static int64_t argmax(const pool *v, int64_t n, int64_t o, int64_t p, int64_t c,
         for (int64_t s = 0; s < v->a->size[1]; s++) {
             int64_t e = under(v, n, o, p, r, s, c);
             if (e < 0) continue;
-            double x = ll_load(v->x->data, v->x->dtype, e);
+            double x = ll_at(v->x, e);
             if (best >= 0 && !(x > *max || x != x)) continue;
             *max = x;
             best = r * v->a->size[1] + s;
@@ -51,7 +51,7 @@ static double mean(const pool *v, int64_t n, int64_t o, int64_t p, int64_t c)
     for (int64_t r = 0; r < v->a->size[0]; r++)
         for (int64_t s = 0; s < v->a->size[1]; s++) {
             int64_t e = under(v, n, o, p, r, s, c);
-            if (e >= 0) sum += ll_load(v->x->data, v->x->dtype, e);
+            if (e >= 0) sum += ll_at(v->x, e);
         }
     return sum / (double)(v->a->size[0] * v->a->size[1]);
 }
@@ -61,7 +61,7 @@ static double picked(const pool *v, int64_t n, int64_t o, int64_t p, int64_t c)
     int64_t k = ((const int32_t *)v->index->data)[out_index(v, n, o, p, c)];
     if (k < 0) return 0;
     int64_t e = under(v, n, o, p, k / v->a->size[1], k % v->a->size[1], c);
-    return e < 0 ? 0 : ll_load(v->x->data, v->x->dtype, e);
+    return e < 0 ? 0 : ll_at(v->x, e);
 }
 
 /* The output along dim whose window has pixel i at place r; -1: none has. */
@@ -83,7 +83,7 @@ static double spread(const pool *v, int64_t n, int64_t i, int64_t j, int64_t c)
         if (o < 0 || p < 0) continue;
         int64_t y = out_index(v, n, o, p, c);
         if (v->index && ((const int32_t *)v->index->data)[y] != k) continue;
-        sum += ll_load(v->y->data, v->y->dtype, y);
+        sum += ll_at(v->y, y);
     }
     return v->index ? sum : sum / (double)(size[0] * size[1]);
 }
@@ -93,7 +93,7 @@ static void spread_all(const pool *v)
     const int64_t *d = v->x->shape.d;
     for (int64_t e = 0; e < ll_numel(&v->x->shape); e++) {
         int64_t c = e % d[3], j = e / d[3] % d[2], i = e / (d[3] * d[2]) % d[1];
-        ll_store(v->x->data, v->x->dtype, e, spread(v, e / (d[1] * d[2] * d[3]), i, j, c));
+        ll_set(v->x, e, spread(v, e / (d[1] * d[2] * d[3]), i, j, c));
     }
 }
 
@@ -109,7 +109,7 @@ static void each_out(const pool *v, const ll_tensor *index,
             y = value(v, n, o, p, c);
         else
             ((int32_t *)index->data)[e] = (int32_t)argmax(v, n, o, p, c, &y);
-        ll_store(v->y->data, v->y->dtype, e, y);
+        ll_set(v->y, e, y);
     }
 }
 

@@ -1,7 +1,7 @@
 /* quantize, reference: the largest magnitude of the operand, then every element over the scale. */
 #include "base/rng.h"
 #include "kern/attr.h"
-#include "kern/kern.h"
+#include "kern/rows.h"
 #include "kern/ref/value.h"
 
 #include <math.h>
@@ -11,10 +11,10 @@ ll_kernel quantize_ref;
 static double value(const ll_kcall *c, int64_t i)
 {
     int64_t act = ((const ll_quantize_attr *)c->attr)->act;
-    double v = ll_load(c->in[0].data, c->in[0].dtype, i);
+    double v = ll_at(&c->in[0], i);
     if (act == LL_ACT_GELU) return ll_ew_value(LL_EW_gelu, v, 0, 0, 0);
     if (act == LL_ACT_NONE) return v;
-    return v * ll_ew_value(LL_EW_dgelu, ll_load(c->in[1].data, c->in[1].dtype, i), 0, 0, 0);
+    return v * ll_ew_value(LL_EW_dgelu, ll_at(&c->in[1], i), 0, 0, 0);
 }
 
 static float scale_of(const ll_kcall *c, int64_t n, int64_t cols)
@@ -25,7 +25,7 @@ static float scale_of(const ll_kcall *c, int64_t n, int64_t cols)
     int64_t first = LL_QUANTIZE_FIRST(ll_stream("", c->step), rows, a->sample);
     for (int64_t i = 0; i < n; i++) {
         if (i / cols % a->sample != first) continue;
-        double v = fabs(ll_load(c->in[0].data, c->in[0].dtype, i));
+        double v = fabs(ll_at(&c->in[0], i));
         if (!(v <= most)) most = v; /* NaN stays */
     }
     float largest = a->dtype == LL_F8_E4M3 ? 448 : 57344;

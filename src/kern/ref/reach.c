@@ -1,6 +1,7 @@
 /* reach, reference: for each element of the result, the largest over the loops it does not have. */
 #include "kern/attr.h"
 #include "kern/einsum.h"
+#include "kern/rows.h"
 
 #include <math.h>
 
@@ -19,11 +20,11 @@ ll_err reach_ref(const ll_kcall *c)
         ll_einsum_offsets(loop, free, e, at);
         for (int64_t p = 0; p < points; p++) {
             ll_einsum_offsets(loop + free, n - free, p, in);
-            double s = ll_load(a->data, a->dtype, at[0] + in[0]);
-            double t = ll_load(b->data, b->dtype, at[1] + in[1]);
+            double s = ll_at(a, at[0] + in[0]);
+            double t = ll_at(b, at[1] + in[1]);
             if (s > 0 && t > 0) most = fmax(most, ldexp(1, (int)(s + t) - 2 * LL_REACH_BITS));
         }
-        ll_store(y->data, y->dtype, at[2], fmin(most, ldexp(1, -(int)attr->enough)));
+        ll_set(y, at[2], fmin(most, ldexp(1, -(int)attr->enough)));
     }
     return LL_OK;
 }

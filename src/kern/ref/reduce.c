@@ -1,7 +1,7 @@
 /* reduce.c: reference kernels of sum, amax, absmax and sumsq: for each element of the result, all
  * elements of the operand, those that belong to it. Quadratic for small results' sake of plainness:
  * a result element walks only the loops that vanish. */
-#include "kern/kern.h"
+#include "kern/rows.h"
 #include "kern/attr.h"
 #include "base/spec.h"
 
@@ -30,7 +30,7 @@ static ll_err reduce(const ll_kcall *c, how how)
                 *digits /= d;
                 stride *= d;
             }
-            double v = ll_load(x->data, x->dtype, from);
+            double v = ll_at(x, from);
             if (how == MAGNITUDE) v = fabs(v);
             if (how == SQUARES)
                 all += v * v;
@@ -40,7 +40,7 @@ static ll_err reduce(const ll_kcall *c, how how)
                 all = v;
         }
         /* Of zeros the largest is +0, in whatever order they come. */
-        ll_store(y->data, y->dtype, e, all + 0.0);
+        ll_set(y, e, all + 0.0);
     }
     return LL_OK;
 }

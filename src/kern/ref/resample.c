@@ -1,5 +1,5 @@
 /* resample, reference: a tensor seen as [outer, rows, inner]. */
-#include "kern/kern.h"
+#include "kern/rows.h"
 #include "kern/resample.h"
 
 ll_kernel resample_ref;
@@ -14,7 +14,7 @@ static double value(const ll_kcall *c, int64_t outer, int64_t row, int64_t j, in
         int64_t o = a->at[1] + (a->back ? r : row), i = a->at[0] + (a->back ? row : r);
         ll_taps t = ll_taps_of(a, o);
         if (i < t.from || i >= t.from + t.n) continue;
-        sum += ll_tap(&t, i - t.from) * ll_load(x->data, x->dtype, (outer * rows + r) * inner + j);
+        sum += ll_tap(&t, i - t.from) * ll_at(x, (outer * rows + r) * inner + j);
     }
     return sum;
 }
@@ -26,7 +26,6 @@ ll_err resample_ref(const ll_kcall *c)
     int64_t inner = 1, rows = y->shape.d[a->dim];
     for (int d = (int)a->dim + 1; d < y->shape.n; d++) inner *= y->shape.d[d];
     for (int64_t e = 0; e < ll_numel(&y->shape); e++)
-        ll_store(y->data, y->dtype, e,
-                 value(c, e / (rows * inner), e / inner % rows, e % inner, inner));
+        ll_set(y, e, value(c, e / (rows * inner), e / inner % rows, e % inner, inner));
     return LL_OK;
 }

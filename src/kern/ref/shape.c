@@ -1,6 +1,6 @@
 /* shape.c: reference kernels of the ops that move elements: for each element of the result, its
  * position, the operand's element there, a copy. */
-#include "kern/kern.h"
+#include "kern/rows.h"
 #include "kern/attr.h"
 #include "base/spec.h"
 
@@ -34,7 +34,7 @@ ll_err fill_ref(const ll_kcall *c)
     const ll_fill_attr *a = c->attr;
     const ll_tensor *y = &c->out[0];
     int64_t n = ll_numel(&y->shape);
-    for (int64_t e = 0; e < n; e++) ll_store(y->data, y->dtype, e, a->value);
+    for (int64_t e = 0; e < n; e++) ll_set(y, e, a->value);
     return LL_OK;
 }
 
@@ -83,7 +83,7 @@ static ll_err shifted(const ll_kcall *c, int64_t by)
         if (at[dim] >= 0 && at[dim] < x->shape.d[dim])
             copy(y, e, x, element(&x->shape, at));
         else
-            ll_store(y->data, y->dtype, e, 0);
+            ll_set(y, e, 0);
     }
     return LL_OK;
 }
