@@ -146,7 +146,7 @@ static ll_err add_codecs(const bench *b, ll_comm_bench_point *p)
     for (int i = 0; i < b->o->codecs.n; i++) {
         ll_comm_bench_row *r = &p->rows[p->n_row];
         *r = (ll_comm_bench_row){.name = b->o->codecs.v[i]};
-        TRY(ll_codec_open(r->name, "bench", (int64_t)(p->bytes / 4), 1, &r->codec));
+        TRY(ll_codec_open(r->name, "bench", (p->bytes / 4), 1, &r->codec));
         p->n_row++;
     }
     return LL_OK;

@@ -91,30 +91,18 @@ static json_t *row_json(const ll_comm_bench_report *r, const ll_comm_bench_point
                         const ll_comm_bench_row *w)
 {
     const ll_comm_bench_row *library = library_row(p);
-    json_t *j = json_object();
-    json_object_set_new(j, "op", json_string(ll_coll_name(r->coll)));
-    json_object_set_new(j, "ranks", json_integer(r->ranks));
-    json_object_set_new(j, "nodes", json_integer(r->nodes));
-    json_object_set_new(j, "bytes", json_integer((json_int_t)p->bytes));
-    json_object_set_new(j, "dtype", json_string(ll_dtype_name(r->dtype)));
-    json_object_set_new(j, "shared", json_boolean(r->opts->shared));
-    json_object_set_new(j, "algorithm", json_string(w->name));
-    json_object_set_new(j, "codec", json_boolean(!w->algo));
-    json_object_set_new(j, "segment_bytes", json_integer((json_int_t)w->segment_bytes));
-    json_object_set_new(j, "chosen", json_boolean(w->chosen));
-    json_object_set_new(j, "us", ll_cli_number(1e6 * w->median_s));
-    json_object_set_new(j, "min_us", ll_cli_number(1e6 * w->min_s));
-    json_object_set_new(j, "runs", json_integer(w->n_run));
-    json_object_set_new(j, "predicted_us",
-                        w->predicted_s > 0 ? json_real(1e6 * w->predicted_s) : json_null());
-    json_object_set_new(j, "bytes_on_wire",
-                        w->wire >= 0 ? json_integer((json_int_t)w->wire) : json_null());
-    json_object_set_new(j, "bound_us", ll_cli_number(1e6 * p->bound_s));
-    json_object_set_new(j, "times_library",
-                        library ? ll_cli_number(library->median_s / w->median_s) : json_null());
-    if (!w->algo) json_object_set_new(j, "error", ll_cli_number(w->error));
-    if (w->chosen && p->why) json_object_set_new(j, "why", json_string(p->why));
-    return j;
+    return LL_JSON(
+        LL_IS("op", ll_coll_name(r->coll)), LL_IS("ranks", r->ranks), LL_IS("nodes", r->nodes),
+        LL_IS("bytes", p->bytes), LL_IS("dtype", ll_dtype_name(r->dtype)),
+        LL_IS("shared", r->opts->shared), LL_IS("algorithm", w->name),
+        LL_IS("codec", json_boolean(!w->algo)), LL_IS("segment_bytes", w->segment_bytes),
+        LL_IS("chosen", w->chosen), LL_IS("us", 1e6 * w->median_s), LL_IS("min_us", 1e6 * w->min_s),
+        LL_IS("runs", w->n_run),
+        LL_IS("predicted_us", w->predicted_s > 0 ? 1e6 * w->predicted_s : NAN),
+        LL_IS("bytes_on_wire", w->wire >= 0 ? json_integer((int64_t)w->wire) : json_null()),
+        LL_IS("bound_us", 1e6 * p->bound_s),
+        LL_IS("times_library", library ? library->median_s / w->median_s : NAN),
+        LL_IF(!w->algo, "error", w->error), LL_IF(w->chosen && p->why, "why", p->why));
 }
 
 ll_err ll_comm_bench_json(const ll_comm_bench_report *r)

@@ -161,13 +161,12 @@ static ll_err print_json(const row *rows, int n)
     for (int i = 0; i < n; i++) {
         const row *r = &rows[i];
         json_array_append_new(
-            list, json_pack("{ss so so so so so so}", "preset", r->preset, "train_loss",
-                            ll_cli_number(r->train_loss), "val_loss", ll_cli_number(r->val_loss),
-                            "seconds", ll_cli_number(r->seconds), "samples_per_s",
-                            ll_cli_number(r->samples_per_s), "replica_bytes",
-                            ll_cli_number(r->bytes), "peak_bytes_per_s", ll_cli_number(r->peak)));
+            list, LL_JSON(LL_IS("preset", r->preset), LL_IS("train_loss", r->train_loss),
+                          LL_IS("val_loss", r->val_loss), LL_IS("seconds", r->seconds),
+                          LL_IS("samples_per_s", r->samples_per_s),
+                          LL_IS("replica_bytes", r->bytes), LL_IS("peak_bytes_per_s", r->peak)));
     }
-    return ll_cli_json(json_pack("{so}", "presets", list));
+    return ll_cli_json(LL_JSON(LL_IS("presets", list)));
 }
 
 enum { EACH = 330, LEFT = 60, TOP = 80, BOTTOM = 360, HEIGHT = 420, NAMES = 200 };

@@ -43,15 +43,13 @@ static double *at(const ll_scale_point *p, const field *f)
 json_t *ll_scale_point_json(const ll_scale_point *p)
 {
     json_t *j =
-        json_pack("{s:i,s:i,s:i,s:s,s:I,s:I,s:I}", "ranks", p->ranks, "nodes", p->nodes, "threads",
-                  p->threads, "mesh", p->mesh, "batch", (json_int_t)p->batch, "parameters",
-                  (json_int_t)p->parameters, "tokens_in_sample", (json_int_t)p->seq);
-    for (int i = 0; i < FIELDS; i++)
-        json_object_set_new(j, fields[i].name, ll_cli_number(*at(p, &fields[i])));
+        LL_JSON(LL_IS("ranks", p->ranks), LL_IS("nodes", p->nodes), LL_IS("threads", p->threads),
+                LL_IS("mesh", p->mesh), LL_IS("batch", p->batch),
+                LL_IS("parameters", p->parameters), LL_IS("tokens_in_sample", p->seq));
+    for (int i = 0; i < FIELDS; i++) LL_JSON_ADD(j, LL_IS(fields[i].name, *at(p, &fields[i])));
     json_t *times = json_array();
-    for (int i = 0; i < p->n_step; i++) json_array_append_new(times, ll_cli_number(p->times[i]));
-    json_object_set_new(j, "step_s", times);
-    return j;
+    for (int i = 0; i < p->n_step; i++) json_array_append_new(times, ll_json_real(p->times[i]));
+    return LL_JSON_ADD(j, LL_IS("step_s", times));
 }
 
 static ll_err read_point(const json_t *j, ll_arena *a, ll_scale_point *p)
@@ -127,48 +125,35 @@ static json_t *row_json(const ll_scale_bench_report *r, const ll_scale_row *x)
 {
     json_t *j = ll_scale_point_json(&x->point);
     json_object_del(j, "step_s");
-    json_object_set_new(j, "cores", json_integer(x->cores));
-    json_object_set_new(j, "more_threads_than_cores", json_boolean(x->crowded));
-    json_object_set_new(j, "step_ms", ll_cli_number(1e3 * x->step_s));
-    json_object_set_new(j, "step_ms_quartiles", json_pack("[f,f]", 1e3 * x->q1_s, 1e3 * x->q3_s));
-    json_object_set_new(j, "repeat_medians_ms",
-                        json_pack("[f,f]", 1e3 * x->least_s, 1e3 * x->most_s));
-    json_object_set_new(j, "steps", json_integer(x->point.n_step));
-    json_object_set_new(j, "samples_per_s", ll_cli_number(rate_of(x)));
-    json_object_set_new(j, "tokens_per_s", ll_cli_number(rate_of(x) * (double)x->point.seq));
-    json_object_set_new(j, "speed_up", ll_cli_number(speed_up(r, x)));
-    json_object_set_new(j, "efficiency", ll_cli_number(efficiency(r, x)));
-    json_object_set_new(j, "of_one_rank_on_these_cores", ll_cli_number(against_one_rank(r, x)));
-    return j;
+    return LL_JSON_ADD(
+        j, LL_IS("cores", x->cores), LL_IS("more_threads_than_cores", x->crowded),
+        LL_IS("step_ms", 1e3 * x->step_s),
+        LL_IS("step_ms_quartiles", json_pack("[f,f]", 1e3 * x->q1_s, 1e3 * x->q3_s)),
+        LL_IS("repeat_medians_ms", json_pack("[f,f]", 1e3 * x->least_s, 1e3 * x->most_s)),
+        LL_IS("steps", x->point.n_step), LL_IS("samples_per_s", rate_of(x)),
+        LL_IS("tokens_per_s", rate_of(x) * (double)x->point.seq), LL_IS("speed_up", speed_up(r, x)),
+        LL_IS("efficiency", efficiency(r, x)),
+        LL_IS("of_one_rank_on_these_cores", against_one_rank(r, x)));
 }
 
 ll_err ll_scale_bench_json(const ll_scale_bench_report *r)
 {
     const ll_scale_bench_opts *o = r->opts;
     const ll_scale_row *base = &r->rows[0];
-    json_t *rows = json_array(), *j = json_object();
+    json_t *rows = json_array();
     for (int i = 0; i < r->n_row; i++) json_array_append_new(rows, row_json(r, &r->rows[i]));
-    json_object_set_new(j, "run", json_string(r->run->name));
-    json_object_set_new(j, "model", json_string(r->run->model.name));
-    json_object_set_new(j, "parameters", json_integer(base->point.parameters));
-    json_object_set_new(j, "scaling", json_string(o->weak ? "weak" : "strong"));
-    json_object_set_new(j, "precision", json_string(r->run->train.precision));
-    json_object_set_new(j, "optimizer", json_string(r->run->train.optim.name));
-    json_object_set_new(j, "zero", json_integer(r->run->parallel.zero));
-    json_object_set_new(j, "processor", json_string(ll_tune_cpu(r->arena)));
-    json_object_set_new(j, "cores", json_integer(r->cores));
-    json_object_set_new(j, "load_before", ll_cli_number(r->load));
-    json_object_set_new(j, "mpi", json_string(ll_transport_library()));
-    json_object_set_new(j, "version", json_string(ll_version()));
-    json_object_set_new(j, "time_includes", json_string(included));
-    json_object_set_new(j, "time_excludes", json_string(excluded));
-    json_object_set_new(j, "warm_up_steps", json_integer(o->warm_up));
-    json_object_set_new(j, "steps_in_repeat", json_integer(o->steps));
-    json_object_set_new(j, "repeats", json_integer(o->repeats));
-    json_object_set_new(j, "baseline",
-                        json_pack("{s:i,s:i}", "ranks", base->ranks, "threads", base->threads));
-    json_object_set_new(j, "rows", rows);
-    return ll_cli_json(j);
+    return ll_cli_json(LL_JSON(
+        LL_IS("run", r->run->name), LL_IS("model", r->run->model.name),
+        LL_IS("parameters", base->point.parameters), LL_IS("scaling", o->weak ? "weak" : "strong"),
+        LL_IS("precision", r->run->train.precision), LL_IS("optimizer", r->run->train.optim.name),
+        LL_IS("zero", r->run->parallel.zero), LL_IS("processor", ll_tune_cpu(r->arena)),
+        LL_IS("cores", r->cores), LL_IS("load_before", r->load),
+        LL_IS("mpi", ll_transport_library()), LL_IS("version", ll_version()),
+        LL_IS("time_includes", included), LL_IS("time_excludes", excluded),
+        LL_IS("warm_up_steps", o->warm_up), LL_IS("steps_in_repeat", o->steps),
+        LL_IS("repeats", o->repeats),
+        LL_IS("baseline", LL_JSON(LL_IS("ranks", base->ranks), LL_IS("threads", base->threads))),
+        LL_IS("rows", rows)));
 }
 
 /* ---- text ---- */

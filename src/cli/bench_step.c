@@ -36,10 +36,11 @@ static json_t *lines_json(const ll_bench_line *lines, int n, const char *key)
     json_t *all = json_array();
     for (int i = 0; i < n; i++) {
         double s = lines[i].seconds + 1e-12;
-        json_array_append_new(all, json_pack("{s:s,s:i,s:f,s:f,s:f}", key, lines[i].what, "calls",
-                                             lines[i].count, "ms", 1e3 * lines[i].seconds, "gflops",
-                                             1e-9 * lines[i].flops / s, "gb_per_s",
-                                             1e-9 * lines[i].bytes / s));
+        json_array_append_new(all,
+                              LL_JSON(LL_IS(key, lines[i].what), LL_IS("calls", lines[i].count),
+                                      LL_IS("ms", 1e3 * lines[i].seconds),
+                                      LL_IS("gflops", 1e-9 * lines[i].flops / s),
+                                      LL_IS("gb_per_s", 1e-9 * lines[i].bytes / s)));
     }
     return all;
 }
@@ -48,55 +49,40 @@ static json_t *lines_json(const ll_bench_line *lines, int n, const char *key)
 static void add_peak(json_t *j, const ll_bench_report *b)
 {
     double gflops = 1e-9 * b->work.made / b->step_s, model = 1e-9 * b->model / b->step_s;
-    json_object_set_new(j, "model_flops", ll_cli_number(b->model));
+    LL_JSON_ADD(j, LL_IS("model_flops", b->model));
     if (!*b->device) {
-        json_object_set_new(j, "gflops", ll_cli_number(gflops));
-        json_object_set_new(j, "flops_done", ll_cli_number(b->work.made));
-        json_object_set_new(j, "flops_of_loops", ll_cli_number(b->work.loops));
-        json_object_set_new(j, "flops_padded", ll_cli_number(b->work.padded));
-        json_object_set_new(j, "gemm_gflops", ll_cli_number(b->gemm_gflops));
-        json_object_set_new(j, "percent_of_gemm_peak",
-                            ll_cli_number(100 * gflops / b->gemm_gflops));
-        json_object_set_new(j, "mfu", ll_cli_number(model / b->gemm_gflops));
-        json_object_set_new(j, "hfu", ll_cli_number(gflops / b->gemm_gflops));
+        LL_JSON_ADD(j, LL_IS("gflops", gflops), LL_IS("flops_done", b->work.made),
+                    LL_IS("flops_of_loops", b->work.loops), LL_IS("flops_padded", b->work.padded),
+                    LL_IS("gemm_gflops", b->gemm_gflops),
+                    LL_IS("percent_of_gemm_peak", 100 * gflops / b->gemm_gflops),
+                    LL_IS("mfu", model / b->gemm_gflops), LL_IS("hfu", gflops / b->gemm_gflops));
         return;
     }
-    json_object_set_new(j, "gpu", json_string(b->device));
-    json_object_set_new(j, "launches", json_integer(b->n_launch));
-    json_object_set_new(j, "used_bytes", json_integer((json_int_t)b->used_bytes));
-    json_object_set_new(j, "gflops", ll_cli_number(model));
-    if (b->peak > 0) json_object_set_new(j, "peak_flops_per_s", ll_cli_number(b->peak));
-    if (b->peak > 0) json_object_set_new(j, "mfu", ll_cli_number(1e9 * model / b->peak));
+    LL_JSON_ADD(j, LL_IS("gpu", b->device), LL_IS("launches", b->n_launch),
+                LL_IS("used_bytes", b->used_bytes), LL_IS("gflops", model),
+                LL_IF(b->peak > 0, "peak_flops_per_s", b->peak),
+                LL_IF(b->peak > 0, "mfu", 1e9 * model / b->peak));
 }
 
 static ll_err print_json(const ll_run *r, const ll_bench_report *b)
 {
     double samples = (double)b->batch / b->step_s;
-    json_t *j = json_object();
-    json_object_set_new(j, "model", json_string(r->model.name));
-    json_object_set_new(j, "parameters", json_integer(b->parameters));
-    json_object_set_new(j, "batch", json_integer(b->batch));
-    json_object_set_new(j, "threads", json_integer(b->threads));
-    json_object_set_new(j, "machine", json_string(r->train.machine));
-    json_object_set_new(j, "precision", json_string(r->train.precision));
-    json_object_set_new(j, "steps", json_integer(b->n_steps));
-    json_object_set_new(j, "step_ms", ll_cli_number(1e3 * b->step_s));
-    json_object_set_new(j, "best_ms", ll_cli_number(1e3 * b->best_s));
-    if (b->cpu_s > 0) json_object_set_new(j, "cpu_ms", ll_cli_number(1e3 * b->cpu_s));
-    json_object_set_new(j, "quartiles_ms", json_pack("[f,f]", 1e3 * b->q1_s, 1e3 * b->q3_s));
-    if (*b->device) json_object_set_new(j, "cool_ms", ll_cli_number(1e3 * b->cool_s));
-    json_object_set_new(j, "samples_per_s", ll_cli_number(samples));
-    json_object_set_new(j, "tokens_per_s", ll_cli_number(samples * (double)b->seq));
+    json_t *j =
+        LL_JSON(LL_IS("model", r->model.name), LL_IS("parameters", b->parameters),
+                LL_IS("batch", b->batch), LL_IS("threads", b->threads),
+                LL_IS("machine", r->train.machine), LL_IS("precision", r->train.precision),
+                LL_IS("steps", b->n_steps), LL_IS("step_ms", 1e3 * b->step_s),
+                LL_IS("best_ms", 1e3 * b->best_s), LL_IF(b->cpu_s > 0, "cpu_ms", 1e3 * b->cpu_s),
+                LL_IS("quartiles_ms", json_pack("[f,f]", 1e3 * b->q1_s, 1e3 * b->q3_s)),
+                LL_IF(*b->device, "cool_ms", 1e3 * b->cool_s), LL_IS("samples_per_s", samples),
+                LL_IS("tokens_per_s", samples * (double)b->seq));
     add_peak(j, b);
-    json_object_set_new(j, "peak_bytes", json_integer((json_int_t)b->bytes));
-    if (b->aside) json_object_set_new(j, "aside_bytes", json_integer((json_int_t)b->aside));
-    json_object_set_new(j, "first_step_s", ll_cli_number(b->start_s));
-    json_object_set_new(j, "loss_first", ll_cli_number(b->first_loss));
-    json_object_set_new(j, "loss_last", ll_cli_number(b->last_loss));
-    json_object_set_new(j, "ops", lines_json(b->lines, b->n_line, "op"));
-    json_object_set_new(j, "classes", lines_json(b->classes, b->n_class, "class"));
-    json_object_set_new(j, "longest", lines_json(b->tops, b->n_top, "what"));
-    return ll_cli_json(j);
+    return ll_cli_json(LL_JSON_ADD(
+        j, LL_IS("peak_bytes", b->bytes), LL_IF(b->aside, "aside_bytes", b->aside),
+        LL_IS("first_step_s", b->start_s), LL_IS("loss_first", b->first_loss),
+        LL_IS("loss_last", b->last_loss), LL_IS("ops", lines_json(b->lines, b->n_line, "op")),
+        LL_IS("classes", lines_json(b->classes, b->n_class, "class")),
+        LL_IS("longest", lines_json(b->tops, b->n_top, "what"))));
 }
 
 static void print_lines(const ll_bench_line *lines, int n, const char *title, double all)

@@ -107,16 +107,17 @@ static ll_err show(const work *w, bool json)
     for (int64_t i = 0; i < w->n; i++) {
         json_t *likely = json_array();
         for (int k = 0; k < w->q[i].n; k++)
-            json_array_append_new(likely, ll_cli_number(w->likely[i * LL_CHOICES + k]));
-        json_array_append_new(list, json_pack("{s:I, s:i, s:i, s:i, s:o}", "line",
-                                              (json_int_t)w->q[i].line, "answer", w->q[i].answer,
-                                              "picked", w->picked[2 * i], "picked_by_byte",
-                                              w->picked[2 * i + 1], "log_likelihood", likely));
+            json_array_append_new(likely, ll_json_real(w->likely[i * LL_CHOICES + k]));
+        json_array_append_new(list,
+                              LL_JSON(LL_IS("line", w->q[i].line), LL_IS("answer", w->q[i].answer),
+                                      LL_IS("picked", w->picked[2 * i]),
+                                      LL_IS("picked_by_byte", w->picked[2 * i + 1]),
+                                      LL_IS("log_likelihood", likely)));
     }
-    return ll_cli_json(
-        json_pack("{s:s, s:I, s:f, s:f, s:f, s:o}", "model", w->t->run->model.name, "step",
-                  (json_int_t)w->t->step, "accuracy", (double)w->right[0] / n, "accuracy_by_byte",
-                  (double)w->right[1] / n, "chance", w->chance / n, "questions", list));
+    return ll_cli_json(LL_JSON(LL_IS("model", w->t->run->model.name), LL_IS("step", w->t->step),
+                               LL_IS("accuracy", (double)w->right[0] / n),
+                               LL_IS("accuracy_by_byte", (double)w->right[1] / n),
+                               LL_IS("chance", w->chance / n), LL_IS("questions", list)));
 }
 
 ll_err ll_cli_choices(const ll_talk_opts *given, const char *file, int64_t most)

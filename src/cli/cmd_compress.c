@@ -211,12 +211,12 @@ static ll_err show(const opts *o, const form *f, int n, const windows *w)
     for (int i = 0; i < n; i++) {
         const form *x = &f[i];
         double change = exp(x->loss - f[0].loss) - 1;
-        json_array_append_new(list,
-                              json_pack("{s:s, s:I, s:f, s:I, s:f, s:f, s:f, s:f}", "form", x->name,
-                                        "weight_bytes", (json_int_t)x->weights, "zeros", x->zeros,
-                                        x->state ? "state_bytes" : "cache_bytes_per_token",
-                                        (json_int_t)x->cache, "perplexity", exp(x->loss), "change",
-                                        change, "read_per_s", x->read, "drawn_per_s", x->drawn));
+        json_array_append_new(
+            list, LL_JSON(LL_IS("form", x->name), LL_IS("weight_bytes", x->weights),
+                          LL_IS("zeros", x->zeros),
+                          LL_IS(x->state ? "state_bytes" : "cache_bytes_per_token", x->cache),
+                          LL_IS("perplexity", exp(x->loss)), LL_IS("change", change),
+                          LL_IS("read_per_s", x->read), LL_IS("drawn_per_s", x->drawn)));
         if (!o->talk.json)
             printf("%-13s %10s %6.1f%% %12s %12.4f %+8.2f%% %9.4g %9.4g\n", x->name,
                    ll_text_bytes((double)x->weights, a), 100 * x->zeros,
@@ -224,8 +224,8 @@ static ll_err show(const opts *o, const form *f, int n, const windows *w)
                    x->drawn);
     }
     if (o->talk.json)
-        return ll_cli_json(json_pack("{s:O, s:I, s:I}", "forms", list, "samples", (json_int_t)w->n,
-                                     "seq", (json_int_t)w->seq));
+        return ll_cli_json(LL_JSON(LL_IS("forms", json_incref(list)), LL_IS("samples", w->n),
+                                   LL_IS("seq", w->seq)));
     printf("of %lld windows of %lld tokens; change: of perplexity, from the first; zeros: of the "
            "weights of products, before they are rounded\n",
            (long long)w->n, (long long)w->seq);

@@ -32,30 +32,21 @@ static json_t *fields_json(const ll_data_info *i)
 {
     json_t *all = json_array();
     for (int k = 0; k < i->n_field; k++) {
-        json_t *j = json_object();
-        json_object_set_new(j, "name", json_string(i->fields[k].name));
-        json_object_set_new(j, "dtype", json_string(ll_dtype_name(i->fields[k].dtype)));
-        json_object_set_new(j, "shape", ll_cli_shape(&i->fields[k].shape));
-        json_array_append_new(all, j);
+        const ll_field *f = &i->fields[k];
+        json_array_append_new(all, LL_JSON(LL_IS("name", f->name),
+                                           LL_IS("dtype", ll_dtype_name(f->dtype)),
+                                           LL_IS("shape", ll_cli_shape(&f->shape))));
     }
     return all;
 }
 
 static json_t *info_json(const ll_data_info *i)
 {
-    json_t *j = json_object();
-    json_object_set_new(j, "name", json_string(i->name));
-    json_object_set_new(j, "kind", json_string(kinds[i->kind]));
-    json_object_set_new(j, "train", json_integer(i->n[LL_TRAIN]));
-    json_object_set_new(j, "val", json_integer(i->n[LL_VAL]));
-    json_object_set_new(j, "sample", ll_cli_shape(&i->fields[0].shape));
-    json_object_set_new(j, "classes", json_integer(i->classes));
-    json_object_set_new(j, "vocab", json_integer(i->vocab));
-    json_object_set_new(j, "fields", fields_json(i));
-    json_object_set_new(j, "files", json_integer(i->n_file));
-    json_object_set_new(j, "crc32c", json_integer(i->digest));
-    json_object_set_new(j, "bytes", json_integer((json_int_t)i->file_bytes));
-    return j;
+    return LL_JSON(
+        LL_IS("name", i->name), LL_IS("kind", kinds[i->kind]), LL_IS("train", i->n[LL_TRAIN]),
+        LL_IS("val", i->n[LL_VAL]), LL_IS("sample", ll_cli_shape(&i->fields[0].shape)),
+        LL_IS("classes", i->classes), LL_IS("vocab", i->vocab), LL_IS("fields", fields_json(i)),
+        LL_IS("files", i->n_file), LL_IS("crc32c", i->digest), LL_IS("bytes", i->file_bytes));
 }
 
 static ll_err list(const opts *o)
@@ -67,10 +58,8 @@ static ll_err list(const opts *o)
         char bytes[LL_NUMBER_TEXT];
         if (o->json) {
             json_t *j = e[i].installed ? info_json(&e[i].info) : json_object();
-            json_object_set_new(j, "name", json_string(e[i].name));
-            json_object_set_new(j, "installed", json_boolean(e[i].installed));
-            json_object_set_new(j, "source", json_string(e[i].source));
-            json_object_set_new(j, "where", json_string(e[i].where));
+            LL_JSON_ADD(j, LL_IS("name", e[i].name), LL_IS("installed", e[i].installed),
+                        LL_IS("source", e[i].source), LL_IS("where", e[i].where));
             json_array_append_new(all, j);
         } else if (e[i].installed) {
             printf("%-14s %s: %lld train, %lld validation, %s  %s\n", e[i].name, e[i].help,

@@ -95,20 +95,16 @@ static void classes_json(json_t *j, const ll_classes *c)
     json_t *scores = json_array(), *rows = json_array();
     for (int64_t k = 0; k < c->n; k++) {
         ll_class_score s = ll_class_score_of(c, k);
-        json_t *one = json_object(), *row = json_array();
-        json_object_set_new(one, "class", json_integer(k));
-        if (c->names) json_object_set_new(one, "name", json_string(c->names[k]));
-        json_object_set_new(one, "precision", ll_cli_number(s.precision));
-        json_object_set_new(one, "recall", ll_cli_number(s.recall));
-        json_object_set_new(one, "f1", ll_cli_number(s.f1));
-        json_object_set_new(one, "support", json_integer(s.support));
-        json_array_append_new(scores, one);
+        json_t *row = json_array();
+        json_array_append_new(scores,
+                              LL_JSON(LL_IS("class", k), LL_IF(c->names, "name", c->names[k]),
+                                      LL_IS("precision", s.precision), LL_IS("recall", s.recall),
+                                      LL_IS("f1", s.f1), LL_IS("support", s.support)));
         for (int64_t i = 0; i < c->n; i++)
             json_array_append_new(row, json_integer(c->confusion[k * c->n + i]));
         json_array_append_new(rows, row);
     }
-    json_object_set_new(j, "classes", scores);
-    json_object_set_new(j, "confusion", rows);
+    LL_JSON_ADD(j, LL_IS("classes", scores), LL_IS("confusion", rows));
 }
 
 /* Of models that tell which token comes next: how many it hesitates between, and how many bits the
@@ -132,19 +128,13 @@ static language language_of(const ll_trained *t, const ll_data_info *i, double l
 static ll_err show_json(const opts *o, const ll_trained *t, const ll_score *s, const ll_classes *c,
                         language l)
 {
-    json_t *j = json_object();
-    json_object_set_new(j, "model", json_string(t->run->model.name));
-    json_object_set_new(j, "step", json_integer(t->step));
-    json_object_set_new(j, "val_loss", ll_cli_number(s->loss));
-    json_object_set_new(j, "val_accuracy", ll_cli_number(s->accuracy));
-    for (int i = 0; i < s->n_metric; i++)
-        json_object_set_new(j, s->names[i], ll_cli_number(s->metrics[i]));
-    if (!isnan(l.perplexity)) json_object_set_new(j, "perplexity", ll_cli_number(l.perplexity));
-    if (!isnan(l.bits_per_byte))
-        json_object_set_new(j, "bits_per_byte", ll_cli_number(l.bits_per_byte));
-    json_object_set_new(j, "samples", json_integer(s->samples));
-    if (o->top) json_object_set_new(j, "top", json_integer(c->top));
-    if (o->top) json_object_set_new(j, "top_accuracy", ll_cli_number(in_top(c)));
+    json_t *j = LL_JSON(LL_IS("model", t->run->model.name), LL_IS("step", t->step),
+                        LL_IS("val_loss", s->loss), LL_IS("val_accuracy", s->accuracy));
+    for (int i = 0; i < s->n_metric; i++) LL_JSON_ADD(j, LL_IS(s->names[i], s->metrics[i]));
+    LL_JSON_ADD(j, LL_IF(!isnan(l.perplexity), "perplexity", l.perplexity),
+                LL_IF(!isnan(l.bits_per_byte), "bits_per_byte", l.bits_per_byte),
+                LL_IS("samples", s->samples), LL_IF(o->top, "top", c->top),
+                LL_IF(o->top, "top_accuracy", in_top(c)));
     if (o->classes || o->confusion) classes_json(j, c);
     return ll_cli_json(j);
 }

@@ -47,20 +47,14 @@ static const char *const words[] = {"passed", "not supported", "failed"};
 
 static ll_err as_json(const ll_onnx_report *r)
 {
-    json_t *j = json_object(), *list = json_array();
-    json_object_set_new(j, "passed", json_integer(r->count[LL_ONNX_PASSED]));
-    json_object_set_new(j, "not_supported", json_integer(r->count[LL_ONNX_NOT_SUPPORTED]));
-    json_object_set_new(j, "failed", json_integer(r->count[LL_ONNX_FAILED]));
-    for (int i = 0; i < r->n; i++) {
-        json_t *t = json_object();
-        json_object_set_new(t, "name", json_string(r->tests[i].name));
-        json_object_set_new(t, "status", json_string(words[r->tests[i].status]));
-        json_object_set_new(t, "reason", json_string(r->tests[i].reason));
-        json_object_set_new(t, "max_error", ll_cli_number(r->tests[i].max_error));
-        json_array_append_new(list, t);
-    }
-    json_object_set_new(j, "tests", list);
-    return ll_cli_json(j);
+    json_t *list = json_array();
+    for (const ll_onnx_test *t = r->tests; t < r->tests + r->n; t++)
+        json_array_append_new(
+            list, LL_JSON(LL_IS("name", t->name), LL_IS("status", words[t->status]),
+                          LL_IS("reason", t->reason), LL_IS("max_error", t->max_error)));
+    return ll_cli_json(LL_JSON(LL_IS("passed", r->count[LL_ONNX_PASSED]),
+                               LL_IS("not_supported", r->count[LL_ONNX_NOT_SUPPORTED]),
+                               LL_IS("failed", r->count[LL_ONNX_FAILED]), LL_IS("tests", list)));
 }
 
 /* Each reason once, with how many tests have it. */
@@ -149,10 +143,8 @@ static json_t *named(const ll_onnx_named *x, int n)
 {
     json_t *list = json_array();
     for (int i = 0; i < n; i++) {
-        json_t *j = json_object();
-        json_object_set_new(j, "name", json_string(x[i].name));
-        json_object_set_new(j, "type", json_string(x[i].type));
-        json_object_set_new(j, "shape", json_string(x[i].shape));
+        json_t *j =
+            LL_JSON(LL_IS("name", x[i].name), LL_IS("type", x[i].type), LL_IS("shape", x[i].shape));
         json_array_append_new(list, j);
     }
     return list;
@@ -161,13 +153,10 @@ static json_t *named(const ll_onnx_named *x, int n)
 static ll_err show(const opts *o, const found *f)
 {
     if (o->json) {
-        json_t *j = json_object();
-        json_object_set_new(j, "inputs", named(f->s.inputs, f->s.n_input));
-        json_object_set_new(j, "outputs", named(f->s.outputs, f->s.n_output));
-        json_object_set_new(j, "nodes", json_integer(f->s.nodes));
-        json_object_set_new(j, "tensors", json_integer(f->n_weight));
-        json_object_set_new(j, "parameters", json_integer(f->numbers));
-        return ll_cli_json(j);
+        return ll_cli_json(LL_JSON(LL_IS("inputs", named(f->s.inputs, f->s.n_input)),
+                                   LL_IS("outputs", named(f->s.outputs, f->s.n_output)),
+                                   LL_IS("nodes", f->s.nodes), LL_IS("tensors", f->n_weight),
+                                   LL_IS("parameters", f->numbers)));
     }
     for (int i = 0; i < f->s.n_input; i++)
         printf("input   %s: %s%s\n", f->s.inputs[i].name, f->s.inputs[i].type,
@@ -292,16 +281,12 @@ static ll_err put(const opts *o, const found *f, const char *whole, ll_arena *a)
 static ll_err show_described(const opts *o, const ll_imported *m)
 {
     if (o->json) {
-        json_t *j = json_object(), *sizes = json_object();
+        json_t *sizes = json_object();
         for (const ll_size *s = m->sizes; s->name; s++)
-            json_object_set_new(sizes, s->name, json_integer(s->value));
-        json_object_set_new(j, "model", json_string(m->model->name));
-        json_object_set_new(j, "form", json_string(m->form));
-        json_object_set_new(j, "map", json_string(m->map));
-        json_object_set_new(j, "sizes", sizes);
-        json_object_set_new(j, "tensors", json_integer(m->tensors));
-        json_object_set_new(j, "parameters", json_integer(m->numbers));
-        return ll_cli_json(j);
+            LL_JSON_ADD(sizes, LL_IS(s->name, s->value));
+        return ll_cli_json(LL_JSON(LL_IS("model", m->model->name), LL_IS("form", m->form),
+                                   LL_IS("map", m->map), LL_IS("sizes", sizes),
+                                   LL_IS("tensors", m->tensors), LL_IS("parameters", m->numbers)));
     }
     printf("%s: model %s, by map %s\n ", m->form, m->model->name, m->map);
     for (const ll_size *s = m->sizes; s->name; s++)

@@ -71,16 +71,12 @@ static ll_err show_checkpoint(const opts *o, const ll_st_file *f)
         bytes += e->end - e->begin;
         if (!o->json) printf("%-40s %-5s %s\n", e->name, e->type, shape);
         json_array_append_new(
-            list, json_pack("{s:s,s:s,s:o}", "name", e->name, "dtype", e->type, "shape", dims));
+            list, LL_JSON(LL_IS("name", e->name), LL_IS("dtype", e->type), LL_IS("shape", dims)));
     }
     const char *step = ll_st_meta(f, "step");
-    if (o->json) {
-        json_t *j = json_object();
-        json_object_set_new(j, "step", step ? json_string(step) : json_null());
-        json_object_set_new(j, "bytes", json_integer((json_int_t)bytes));
-        json_object_set(j, "tensors", list);
-        return ll_cli_json(j);
-    }
+    if (o->json)
+        return ll_cli_json(LL_JSON(LL_IS("step", step), LL_IS("bytes", bytes),
+                                   LL_IS("tensors", json_incref(list))));
     char b[LL_NUMBER_TEXT];
     printf("%d tensors, %s, step %s\n", ll_st_count(f), ll_text_bytes((double)bytes, b),
            step ? step : "not said");
@@ -168,9 +164,9 @@ static json_t *traffic_json(const cut *c)
     for (int i = 0; i < c->n_line; i++) {
         char axes[LL_LAYOUT_TEXT];
         ll_axes_text(&c->place->mesh, c->lines[i].axes, axes);
-        json_array_append_new(list, json_pack("{s:s,s:s,s:I,s:f}", "op", c->lines[i].op, "axes",
-                                              axes, "calls", (json_int_t)c->lines[i].calls, "bytes",
-                                              c->lines[i].bytes));
+        json_array_append_new(list, LL_JSON(LL_IS("op", c->lines[i].op), LL_IS("axes", axes),
+                                            LL_IS("calls", c->lines[i].calls),
+                                            LL_IS("bytes", c->lines[i].bytes)));
     }
     return list;
 }
@@ -216,39 +212,33 @@ static json_t *summary_json(const ll_run *r, const ll_graph *g, const ll_program
     int64_t n_param, params, n_state, states;
     count_values(g, LL_PARAM, &n_param, &params);
     count_values(g, LL_STATE, &n_state, &states);
-    json_t *j =
-        json_pack("{s:s,s:I,s:I,s:i,s:i,s:f,s:I,s:I,s:I,s:I,s:I}", "model", r->model.name,
-                  "parameters", (json_int_t)params, "state", (json_int_t)states, "nodes", g->n_node,
-                  "instructions", p->n_instr, "flops", p->flops, "peak_bytes", (json_int_t)p->bytes,
-                  "persistent_bytes", (json_int_t)p->persistent_bytes, "work_bytes",
-                  (json_int_t)p->work_bytes, "least_work_bytes", (json_int_t)p->ideal_work_bytes,
-                  "scratch_bytes", (json_int_t)p->scratch_bytes);
-    if (p->aside_bytes)
-        json_object_set_new(j, "aside_bytes", json_integer((json_int_t)p->aside_bytes));
-    if (p->aside_bytes) json_object_set_new(j, "aside", json_string(p->target->aside.what));
+    json_t *j = LL_JSON(
+        LL_IS("model", r->model.name), LL_IS("parameters", params), LL_IS("state", states),
+        LL_IS("nodes", g->n_node), LL_IS("instructions", p->n_instr), LL_IS("flops", p->flops),
+        LL_IS("peak_bytes", p->bytes), LL_IS("persistent_bytes", p->persistent_bytes),
+        LL_IS("work_bytes", p->work_bytes), LL_IS("least_work_bytes", p->ideal_work_bytes),
+        LL_IS("scratch_bytes", p->scratch_bytes),
+        LL_IF(p->aside_bytes, "aside_bytes", p->aside_bytes),
+        LL_IF(p->aside_bytes, "aside", p->target->aside.what));
     ll_memory_kinds m = ll_program_kinds(p);
-    json_object_set_new(j, "bytes_by_kind",
-                        json_pack("{s:I,s:I,s:I,s:I,s:I,s:I}", "parameters",
-                                  (json_int_t)m.parameters, "state", (json_int_t)m.state,
-                                  "gradients", (json_int_t)m.gradients, "activations",
-                                  (json_int_t)m.other, "batch", (json_int_t)m.batch, "scratch",
-                                  (json_int_t)m.scratch));
-    if (c->lean)
-        json_object_set_new(j, "recompute",
-                            json_pack("{s:s,s:f,s:f,s:f,s:i}", "policy", r->parallel.recompute,
-                                      "kept_bytes_before", c->recomputed.before, "kept_bytes",
-                                      c->recomputed.after, "extra_flops", c->recomputed.extra,
-                                      "nodes", c->recomputed.n_node));
+    LL_JSON_ADD(j,
+                LL_IS("bytes_by_kind",
+                      LL_JSON(LL_IS("parameters", m.parameters), LL_IS("state", m.state),
+                              LL_IS("gradients", m.gradients), LL_IS("activations", m.other),
+                              LL_IS("batch", m.batch), LL_IS("scratch", m.scratch))),
+                LL_IF(c->lean, "recompute",
+                      LL_JSON(LL_IS("policy", r->parallel.recompute),
+                              LL_IS("kept_bytes_before", c->recomputed.before),
+                              LL_IS("kept_bytes", c->recomputed.after),
+                              LL_IS("extra_flops", c->recomputed.extra),
+                              LL_IS("nodes", c->recomputed.n_node))));
     if (!c->place) return j;
     char mesh[LL_MESH_TEXT];
-    json_object_set_new(j, "mesh", json_string(ll_mesh_text(&c->place->mesh, mesh)));
-    json_object_set_new(j, "ranks", json_integer(c->place->mesh.n_rank));
+    LL_JSON_ADD(j, LL_IS("mesh", ll_mesh_text(&c->place->mesh, mesh)),
+                LL_IS("ranks", c->place->mesh.n_rank));
     const char *cut = sequence_cut(c->place);
-    if (cut) json_object_set_new(j, "sequence", json_string(cut));
-    json_object_set_new(j, "bytes_per_rank", json_integer((json_int_t)c->most));
-    json_object_set_new(j, "sent_bytes", json_real(sent_in_all(c)));
-    json_object_set_new(j, "collectives", traffic_json(c));
-    return j;
+    return LL_JSON_ADD(j, LL_IF(cut, "sequence", cut), LL_IS("bytes_per_rank", c->most),
+                       LL_IS("sent_bytes", sent_in_all(c)), LL_IS("collectives", traffic_json(c)));
 }
 
 static ll_err show_summary(const opts *o, const ll_run *r, const ll_graph *g, const ll_program *p,

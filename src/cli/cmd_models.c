@@ -51,15 +51,12 @@ static void print_line(const ll_run *r, const facts *f)
 
 static json_t *as_json(const ll_run *r, const facts *f)
 {
-    json_t *j = json_object(), *sizes = json_object();
-    json_object_set_new(j, "name", json_string(r->model.name));
-    json_object_set_new(j, "help", json_string(r->model.def->help));
-    json_object_set_new(j, "parameters", json_integer(f->parameters));
-    json_object_set_new(j, "flops_per_sample", ll_cli_number(f->flops));
+    json_t *sizes = json_object();
     for (int i = 0; i < LL_MAX_SIZES && r->model.sizes[i].name; i++)
-        json_object_set_new(sizes, r->model.sizes[i].name, json_integer(r->model.sizes[i].value));
-    json_object_set_new(j, "sizes", sizes);
-    return j;
+        LL_JSON_ADD(sizes, LL_IS(r->model.sizes[i].name, r->model.sizes[i].value));
+    return LL_JSON(LL_IS("name", r->model.name), LL_IS("help", r->model.def->help),
+                   LL_IS("parameters", f->parameters), LL_IS("flops_per_sample", f->flops),
+                   LL_IS("sizes", sizes));
 }
 
 static ll_err one(const opts *o, const ll_model *m, json_t *list)

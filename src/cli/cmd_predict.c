@@ -191,37 +191,29 @@ static void show_table(const work *w)
 
 static json_t *answer_json(const work *w, const answer *x)
 {
-    json_t *j = json_object(), *list = json_array();
-    int64_t n;
-    json_object_set_new(j, "file", json_string(x->file));
-    if (x->row >= 0) json_object_set_new(j, "row", json_integer(x->row));
-    if (has_classes(w)) {
-        const choice *c = choices_of(w, x, &n);
-        for (int64_t k = 0; k < n; k++)
-            json_array_append_new(list,
-                                  json_pack("{so ss so}", "class",
-                                            c[k].class < 0 ? json_null() : json_integer(c[k].class),
-                                            "name", class_name(w, c[k].class), "probability",
-                                            ll_cli_number(c[k].probability)));
-        json_object_set_new(j, "classes", list);
-        return j;
-    }
-    for (int64_t k = 0; k < ll_numel(&w->info->type.shape); k++)
-        json_array_append_new(list, ll_cli_number(ll_load(x->numbers, w->info->type.dtype, k)));
-    json_object_set_new(j, "values", list);
-    return j;
+    json_t *list = json_array();
+    bool classes = has_classes(w);
+    int64_t n = ll_numel(&w->info->type.shape);
+    const choice *c = classes ? choices_of(w, x, &n) : NULL;
+    for (int64_t k = 0; k < n; k++)
+        json_array_append_new(
+            list,
+            c ? LL_JSON(LL_IS("class", c[k].class < 0 ? json_null() : json_integer(c[k].class)),
+                        LL_IS("name", class_name(w, c[k].class)),
+                        LL_IS("probability", c[k].probability))
+              : ll_json_real(ll_load(x->numbers, w->info->type.dtype, k)));
+    return LL_JSON(LL_IS("file", x->file), LL_IF(x->row >= 0, "row", x->row),
+                   LL_IS(classes ? "classes" : "values", list));
 }
 
 static ll_err show_json(const work *w)
 {
-    json_t *j = json_object(), *list = json_array();
-    json_object_set_new(j, "model", json_string(w->t->run->model.name));
-    json_object_set_new(j, "step", json_integer(w->t->step));
-    json_object_set_new(j, "result", json_string(w->info->name));
-    json_object_set_new(j, "shape", ll_cli_shape(&w->info->type.shape));
+    json_t *list = json_array();
     for (int i = 0; i < w->n; i++) json_array_append_new(list, answer_json(w, &w->answers[i]));
-    json_object_set_new(j, "predictions", list);
-    return ll_cli_json(j);
+    return ll_cli_json(LL_JSON(LL_IS("model", w->t->run->model.name), LL_IS("step", w->t->step),
+                               LL_IS("result", w->info->name),
+                               LL_IS("shape", ll_cli_shape(&w->info->type.shape)),
+                               LL_IS("predictions", list)));
 }
 
 /* All samples' numbers as one array. */

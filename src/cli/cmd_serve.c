@@ -84,8 +84,8 @@ static void send_json(server *s, int connection, int status, json_t *j)
 static json_t *error_json(const char *message, const char *type, const char *param,
                           const char *code)
 {
-    return json_pack("{s:{s:s, s:s, s:s?, s:s?}}", "error", "message", message, "type", type,
-                     "param", param, "code", code);
+    return LL_JSON(LL_IS("error", LL_JSON(LL_IS("message", message), LL_IS("type", type),
+                                          LL_IS("param", param), LL_IS("code", code))));
 }
 
 static void refuse(server *s, int connection, int status, const char *code, const char *param,
@@ -119,28 +119,23 @@ static json_t *text_json(ll_arena *a, const char *bytes, size_t n)
 
 static json_t *usage_json(const job *k)
 {
-    return json_pack("{s:I, s:I, s:I}", "prompt_tokens", (json_int_t)k->read, "completion_tokens",
-                     (json_int_t)k->say.tokens, "total_tokens",
-                     (json_int_t)(k->read + k->say.tokens));
+    return LL_JSON(LL_IS("prompt_tokens", k->read), LL_IS("completion_tokens", k->say.tokens),
+                   LL_IS("total_tokens", k->read + k->say.tokens));
 }
 
 /* What all answers and their parts have; choice NULL: none. */
 static json_t *frame(const server *s, const job *k, json_t *choice)
 {
     char id[64];
-    bool part = k->asked.stream;
+    const char *chat = k->asked.stream ? "chat.completion.chunk" : "chat.completion";
+    json_t *choices = json_array();
     snprintf(id, sizeof id, "%s-%lld", k->chat ? "chatcmpl" : "cmpl", (long long)k->number);
-    json_t *j = json_pack("{s:s, s:s, s:I, s:s, s:[]}", "id", id, "object",
-                          !k->chat ? "text_completion"
-                          : part   ? "chat.completion.chunk"
-                                   : "chat.completion",
-                          "created", (json_int_t)k->created, "model", s->name, "choices");
-    if (choice) {
-        json_object_set_new(choice, "index", json_integer(0));
-        json_object_set_new(choice, "logprobs", json_null());
-        json_array_append_new(json_object_get(j, "choices"), choice);
-    }
-    return j;
+    if (choice)
+        json_array_append_new(
+            choices, LL_JSON_ADD(choice, LL_IS("index", 0), LL_IS("logprobs", json_null())));
+    return LL_JSON(LL_IS("id", id), LL_IS("object", k->chat ? chat : "text_completion"),
+                   LL_IS("created", k->created), LL_IS("model", s->name),
+                   LL_IS("choices", choices));
 }
 
 static json_t *reason(const job *k)
@@ -173,24 +168,21 @@ static void tell_part(server *s, job *k)
         if (k->chat)
             event(s, k,
                   frame(s, k,
-                        json_pack("{s:{s:s, s:s}, s:n}", "delta", "role", "assistant", "content",
-                                  "", "finish_reason")));
+                        LL_JSON(LL_IS("delta",
+                                      LL_JSON(LL_IS("role", "assistant"), LL_IS("content", ""))),
+                                LL_IS("finish_reason", json_null()))));
     }
     k->begun = true;
     if (!n && !k->say.done) return;
-    json_t *words = text_json(a, n ? k->say.text.text + k->say.shown : "", n), *choice;
+    json_t *words = text_json(a, n ? k->say.text.text + k->say.shown : "", n);
     k->say.shown += n;
-    if (k->chat)
-        choice = json_pack("{s:{s:o}, s:o}", "delta", "content", words, "finish_reason", reason(k));
-    else
-        choice = json_pack("{s:o, s:o}", "text", words, "finish_reason", reason(k));
-    event(s, k, frame(s, k, choice));
+    if (k->chat) words = LL_JSON(LL_IS("content", words));
+    event(s, k,
+          frame(s, k,
+                LL_JSON(LL_IS(k->chat ? "delta" : "text", words),
+                        LL_IS("finish_reason", reason(k)))));
     if (!k->say.done) return;
-    if (k->asked.usage) {
-        json_t *last = frame(s, k, NULL);
-        json_object_set_new(last, "usage", usage_json(k));
-        event(s, k, last);
-    }
+    if (k->asked.usage) event(s, k, LL_JSON_ADD(frame(s, k, NULL), LL_IS("usage", usage_json(k))));
     static const char end[] = "data: [DONE]\n\n";
     ll_http_part(s->http, k->connection, end, sizeof end - 1);
     ll_http_end(s->http, k->connection);
@@ -199,15 +191,12 @@ static void tell_part(server *s, job *k)
 static void tell_whole(server *s, job *k)
 {
     LL_OWN(ll_arena) a = ll_arena_new();
-    json_t *words = text_json(a, k->say.text.len ? k->say.text.text : "", k->say.text.len), *choice;
-    if (k->chat)
-        choice = json_pack("{s:{s:s, s:o}, s:o}", "message", "role", "assistant", "content", words,
-                           "finish_reason", reason(k));
-    else
-        choice = json_pack("{s:o, s:o}", "text", words, "finish_reason", reason(k));
-    json_t *j = frame(s, k, choice);
-    json_object_set_new(j, "usage", usage_json(k));
-    send_json(s, k->connection, 200, j);
+    json_t *words = text_json(a, k->say.text.len ? k->say.text.text : "", k->say.text.len);
+    if (k->chat) words = LL_JSON(LL_IS("role", "assistant"), LL_IS("content", words));
+    json_t *j = frame(
+        s, k,
+        LL_JSON(LL_IS(k->chat ? "message" : "text", words), LL_IS("finish_reason", reason(k))));
+    send_json(s, k->connection, 200, LL_JSON_ADD(j, LL_IS("usage", usage_json(k))));
 }
 
 static void tell(server *s, job *k)
@@ -344,7 +333,7 @@ static void model(server *s, int c, const ll_http_request *r)
 
 static void health(server *s, int c, const ll_http_request *)
 {
-    send_json(s, c, 200, json_pack("{s:s}", "status", "ok"));
+    send_json(s, c, 200, LL_JSON(LL_IS("status", "ok")));
 }
 
 static const struct route {

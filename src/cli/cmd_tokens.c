@@ -84,7 +84,7 @@ static ll_err train_on(const train_opts *o, texts *t)
                        .threads = (int)(o->threads ? o->threads : cores),
                        .split = o->split};
     TRY(ll_bpe_train(&how, (const char *const *)t->v, t->size, t->n, o->out, &made));
-    if (o->json) return ll_cli_json(json_pack("{s:s, s:i}", "file", o->out, "tokens", made));
+    if (o->json) return ll_cli_json(LL_JSON(LL_IS("file", o->out), LL_IS("tokens", made)));
     printf("%s: %d tokens%s\n", o->out, made,
            made < o->vocab ? ", for no other pair is there twice" : "");
     return LL_OK;
@@ -156,8 +156,8 @@ static ll_err encode_to(const encode_opts *o, const ll_tokenizer *t, const texts
     if (header) TRY(ll_atomic_add_at(f, head, sizeof head, 0));
     TRY(ll_atomic_commit(f));
     if (o->json)
-        return ll_cli_json(json_pack("{s:s, s:I, s:i}", "file", o->out, "tokens", (json_int_t)sum,
-                                     "documents", x->n));
+        return ll_cli_json(
+            LL_JSON(LL_IS("file", o->out), LL_IS("tokens", sum), LL_IS("documents", x->n)));
     printf("%s: %lld tokens of %d documents\n", o->out, (long long)sum, x->n);
     return LL_OK;
 }

@@ -93,50 +93,30 @@ static char *more(ll_arena *arena)
 
 static ll_err print_json(const ll_verify_report *v, const char *mesh)
 {
-    json_t *first = json_null(), *j = json_object();
-    if (v->name[0]) {
-        first = json_object();
-        json_object_set_new(first, "name", json_string(v->name));
-        json_object_set_new(first, "op", json_string(v->op));
-        json_object_set_new(first, "part", json_string(v->part));
-        json_object_set_new(first, "rank", json_integer(v->rank));
-        json_object_set_new(first, "index", json_integer(v->index));
-        json_object_set_new(first, "serial", ll_cli_number(v->serial));
-        json_object_set_new(first, "parallel", ll_cli_number(v->parallel));
-        json_object_set_new(first, "step", json_integer(v->step));
-        json_object_set_new(first, "rel_diff", ll_cli_number(v->rel_diff));
-    }
-    json_object_set_new(j, "ok", json_boolean(v->ok));
-    json_object_set_new(j, "max_rel_diff", ll_cli_number(v->max_rel_diff[0]));
-    json_object_set_new(j, "init_identical", json_boolean(v->init_identical));
-    json_object_set_new(j, "first_difference", first);
-    json_object_set_new(j, "mesh", json_string(mesh));
-    json_object_set_new(j, "steps", json_integer(v->steps));
-    json_object_set_new(j, "worst", json_string(v->worst[0]));
-    json_object_set_new(j, "worst_step", json_integer(v->worst_step[0]));
-    json_object_set_new(j, "unjudged_in_f32", json_integer(v->unjudged));
-    json_object_set_new(j, "unjudged_in_f64", json_integer(v->unjudged_in_f64));
-    json_object_set_new(j, "parts", json_integer(v->blocks));
-    json_object_set_new(j, "parts_unjudged", json_integer(v->unjudged_blocks));
-    json_object_set_new(j, "rounding", v->unjudged ? ll_cli_number(v->rounding) : json_null());
-    json_object_set_new(j, "restarts", json_integer(v->restarts));
-    json_object_set_new(j, "decided_by_rounding", json_integer(v->corners));
-    json_object_set_new(j, "decided_step", v->corners ? json_integer(v->corner_step) : json_null());
-    json_object_set_new(j, "decided_rel_diff",
-                        v->corners ? ll_cli_number(v->corner_rel_diff) : json_null());
-    json_object_set_new(j, "decided_tensor", v->corners ? json_string(v->corner) : json_null());
-    json_object_set_new(j, "f64_rel_diff",
-                        v->worst[1][0] ? ll_cli_number(v->max_rel_diff[1]) : json_null());
-    json_object_set_new(j, "differing",
-                        v->differing < 0 ? json_null() : json_integer(v->differing));
-    json_object_set_new(j, "tensors", json_integer(v->tensors));
-    json_object_set_new(j, "elements", json_integer(v->elements));
-    json_object_set_new(j, "left_out", json_integer(v->left_out));
-    json_object_set_new(j, "loss_serial", ll_cli_number(v->loss[0]));
-    json_object_set_new(j, "loss_parallel", ll_cli_number(v->loss[1]));
-    json_object_set_new(j, "bytes_serial", json_integer((json_int_t)v->bytes[0]));
-    json_object_set_new(j, "bytes_per_rank", json_integer((json_int_t)v->bytes[1]));
-    return ll_cli_json(j);
+    json_t *first = json_null();
+    if (v->name[0])
+        first = LL_JSON(LL_IS("name", v->name), LL_IS("op", v->op), LL_IS("part", v->part),
+                        LL_IS("rank", v->rank), LL_IS("index", v->index),
+                        LL_IS("serial", v->serial), LL_IS("parallel", v->parallel),
+                        LL_IS("step", v->step), LL_IS("rel_diff", v->rel_diff));
+    return ll_cli_json(
+        LL_JSON(LL_IS("ok", v->ok), LL_IS("max_rel_diff", v->max_rel_diff[0]),
+                LL_IS("init_identical", v->init_identical), LL_IS("first_difference", first),
+                LL_IS("mesh", mesh), LL_IS("steps", v->steps), LL_IS("worst", v->worst[0]),
+                LL_IS("worst_step", v->worst_step[0]), LL_IS("unjudged_in_f32", v->unjudged),
+                LL_IS("unjudged_in_f64", v->unjudged_in_f64), LL_IS("parts", v->blocks),
+                LL_IS("parts_unjudged", v->unjudged_blocks),
+                LL_IS("rounding", v->unjudged ? v->rounding : NAN), LL_IS("restarts", v->restarts),
+                LL_IS("decided_by_rounding", v->corners),
+                LL_IS("decided_step", v->corners ? json_integer(v->corner_step) : json_null()),
+                LL_IS("decided_rel_diff", v->corners ? v->corner_rel_diff : NAN),
+                LL_IS("decided_tensor", v->corners ? v->corner : NULL),
+                LL_IS("f64_rel_diff", v->worst[1][0] ? v->max_rel_diff[1] : NAN),
+                LL_IS("differing", v->differing < 0 ? json_null() : json_integer(v->differing)),
+                LL_IS("tensors", v->tensors), LL_IS("elements", v->elements),
+                LL_IS("left_out", v->left_out), LL_IS("loss_serial", v->loss[0]),
+                LL_IS("loss_parallel", v->loss[1]), LL_IS("bytes_serial", v->bytes[0]),
+                LL_IS("bytes_per_rank", v->bytes[1])));
 }
 
 static void print_text(const ll_run *r, const ll_verify_report *v, const char *mesh, int zero)

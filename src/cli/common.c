@@ -141,11 +141,6 @@ ll_err ll_cli_json(json_t *value)
     return LL_OK;
 }
 
-json_t *ll_cli_number(double v)
-{
-    return isfinite(v) ? json_real(v) : json_null();
-}
-
 json_t *ll_cli_shape(const ll_shape *s)
 {
     json_t *list = json_array();

@@ -1,11 +1,10 @@
 /* common.h: what several commands do: runs from the command line, JSON to standard output. */
 #pragma once
 #include "cli/args.h"
+#include "cli/json.h"
 #include "cli/launch.h"
 #include "train/checkpoint.h"
 #include "train/trainer.h"
-
-#include <jansson.h>
 
 /* Reads a run (or, with models, the name of a model), applies the settings, finishes it. */
 ll_err ll_cli_run(const char *what, const ll_words *set, bool models, ll_run **out);
@@ -24,7 +23,6 @@ bool ll_cli_holds_run(const char *folder); /* or what one leaves: checkpoints, m
 ll_err ll_cli_spare(const char *path);
 /* Prints a JSON object or list on standard output and lets go of it. */
 ll_err ll_cli_json(json_t *value);
-json_t *ll_cli_number(double v); /* null where it is not finite */
 json_t *ll_cli_shape(const ll_shape *s);
 
 /* A trained model: a run folder, or a run whose newest folder it is, and one of its checkpoints

@@ -113,11 +113,12 @@ static json_t *stages_json(const ll_pipe_view *v)
     const ll_stages *s = v->plan->stages;
     json_t *list = json_array();
     for (int i = 0; i < s->n; i++)
-        json_array_append_new(list, json_pack("{s:i,s:i,s:s,s:f,s:f,s:I,s:f}", "stage", i, "rank",
-                                              v->plan->rank_of[i], "first_node", first_node(v, i),
-                                              "share", share(s, i), "work", s->cost[i + 1],
-                                              "parameters", (json_int_t)parameters(v, i),
-                                              "sent_bytes", s->bytes[i + 1]));
+        json_array_append_new(list,
+                              LL_JSON(LL_IS("stage", i), LL_IS("rank", v->plan->rank_of[i]),
+                                      LL_IS("first_node", first_node(v, i)),
+                                      LL_IS("share", share(s, i)), LL_IS("work", s->cost[i + 1]),
+                                      LL_IS("parameters", (int64_t)parameters(v, i)),
+                                      LL_IS("sent_bytes", s->bytes[i + 1])));
     return list;
 }
 
@@ -126,9 +127,9 @@ static json_t *actions_json(const ll_pipeline *p, const ll_pipeline_times *t, in
     json_t *list = json_array();
     for (int k = 0; k < p->n_action[r]; k++) {
         char text[LL_ACTION_TEXT];
-        json_array_append_new(list, json_pack("{s:s,s:f,s:f}", "action",
-                                              ll_action_text(p->actions[r][k], text), "start",
-                                              t->start[r][k], "end", t->end[r][k]));
+        json_array_append_new(list,
+                              LL_JSON(LL_IS("action", ll_action_text(p->actions[r][k], text)),
+                                      LL_IS("start", t->start[r][k]), LL_IS("end", t->end[r][k])));
     }
     return list;
 }
@@ -140,18 +141,15 @@ static ll_err print_json(const ll_pipe_view *v, const ll_pipeline_times *t)
     double formula = ll_pipeline_formula(p->name, p->n_rank, p->n_stage, p->n_micro, &text);
     json_t *ranks = json_array();
     for (int r = 0; r < p->n_rank; r++)
-        json_array_append_new(ranks, json_pack("{s:i,s:i,s:o}", "rank", r, "in_flight",
-                                               v->plan->report.in_flight[r], "actions",
-                                               actions_json(p, t, r)));
-    json_t *j =
-        json_pack("{s:s,s:i,s:i,s:f,s:f,s:s}", "schedule", p->name, "micro_batches", p->n_micro,
-                  "slack", v->plan->report.slack, "bubble", t->bubble, "makespan", t->makespan,
-                  "unit", "FLOPs, and bytes as what takes as long");
-    json_object_set_new(j, "bubble_of_equal_stages", ll_cli_number(formula));
-    json_object_set_new(j, "formula", text ? json_string(text) : json_null());
-    json_object_set_new(j, "stages", stages_json(v));
-    json_object_set_new(j, "ranks", ranks);
-    return ll_cli_json(j);
+        json_array_append_new(ranks, LL_JSON(LL_IS("rank", r),
+                                             LL_IS("in_flight", v->plan->report.in_flight[r]),
+                                             LL_IS("actions", actions_json(p, t, r))));
+    return ll_cli_json(LL_JSON(LL_IS("schedule", p->name), LL_IS("micro_batches", p->n_micro),
+                               LL_IS("slack", v->plan->report.slack), LL_IS("bubble", t->bubble),
+                               LL_IS("makespan", t->makespan),
+                               LL_IS("unit", "FLOPs, and bytes as what takes as long"),
+                               LL_IS("bubble_of_equal_stages", formula), LL_IS("formula", text),
+                               LL_IS("stages", stages_json(v)), LL_IS("ranks", ranks)));
 }
 
 /* ---- all of it ---- */

@@ -27,8 +27,7 @@ static void take(history *h, const char *folder, json_t *j, bool print)
     const char *model = json_string_value(json_object_get(j, "model"));
     const char *mesh = json_string_value(json_object_get(j, "mesh"));
     if (!isnan(bytes) && !isnan(used)) h->n_bytes++, h->exact += bytes == used;
-    json_object_set_new(j, "folder", json_string(folder));
-    json_object_set_new(j, "error", ll_cli_number(e));
+    LL_JSON_ADD(j, LL_IS("folder", folder), LL_IS("error", e));
     json_array_append(h->list, j);
     if (!isnan(e)) {
         LL_PUSH(h->arena, h->errors, h->n, h->room, fabs(e));
@@ -104,11 +103,8 @@ ll_err ll_plan_check(const ll_plan_opts *o)
         fprintf(stderr, "; memory to the byte in %d of %d\n", h.exact, h.n_bytes);
         return LL_OK;
     }
-    json_t *j = json_object();
-    json_object_set_new(j, "runs", h.list);
-    json_object_set_new(j, "mean_absolute_error", ll_cli_number(mean));
-    json_object_set_new(j, "median_absolute_error", ll_cli_number(median[0]));
-    json_object_set_new(j, "mean_absolute_error_alone", ll_cli_number(alone));
-    json_object_set_new(j, "memory_exact", json_integer(h.exact));
-    return ll_cli_json(j);
+    return ll_cli_json(LL_JSON(LL_IS("runs", h.list), LL_IS("mean_absolute_error", mean),
+                               LL_IS("median_absolute_error", median[0]),
+                               LL_IS("mean_absolute_error_alone", alone),
+                               LL_IS("memory_exact", h.exact)));
 }

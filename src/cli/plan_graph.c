@@ -17,8 +17,7 @@
 static json_t *layouts_json(const ll_layout_rule *rules)
 {
     json_t *j = json_object();
-    for (; rules && rules->pattern; rules++)
-        json_object_set_new(j, rules->pattern, json_string(rules->layout));
+    for (; rules && rules->pattern; rules++) LL_JSON_ADD(j, LL_IS(rules->pattern, rules->layout));
     return j;
 }
 
@@ -36,37 +35,24 @@ static json_t *option_json(const ll_tries *s, const ll_tried *o, double ranks)
     bool tokens = ll_run_takes_tokens(r);
     const ll_size *z = r->model.sizes;
     while (tokens && z->name && strcmp(z->name, "seq")) z++;
-    json_t *j = json_object();
-    json_object_set_new(j, "mesh", json_string(o->way.mesh));
-    json_object_set_new(j, "layout", layouts_json(o->way.layouts));
-    json_object_set_new(j, "schedule", json_string("none"));
-    json_object_set_new(j, "micro_batch", json_integer(r->train.batch / o->way.micro));
-    json_object_set_new(j, "virtual_stages", json_integer(1));
-    json_object_set_new(j, "zero", json_integer(o->way.zero));
-    json_object_set_new(j, "recompute", json_string(r->parallel.recompute));
-    json_object_set_new(j, "step_s", json_real(o->out.step_s));
-    json_object_set_new(j, "low_s", json_real(o->out.step_s / spread));
-    json_object_set_new(j, "high_s", json_real(o->out.step_s * spread));
-    json_object_set_new(j, "samples_per_s", json_real(samples));
-    json_object_set_new(j, "tokens_per_s",
-                        tokens ? json_real(samples * (double)z->value) : json_null());
-    json_object_set_new(j, "model_flops_per_rank", json_real(o->out.model));
-    json_object_set_new(j, "percent_of_peak", json_real(of_peak(o, o->out.model, peak)));
-    json_object_set_new(j, "hardware_percent_of_peak",
-                        json_real(of_peak(o, o->out.work.loops, peak)));
-    json_object_set_new(j, "bytes_per_rank", json_integer((json_int_t)o->bytes));
-    json_object_set_new(
-        j, "bytes_by_kind",
-        json_pack("{s:I,s:I,s:I,s:I,s:I}", "weights", (json_int_t)o->kinds.parameters, "gradients",
-                  (json_int_t)o->kinds.gradients, "optimizer", (json_int_t)o->kinds.state,
-                  "activations", (json_int_t)o->kinds.other, "buffers",
-                  (json_int_t)(o->kinds.batch + o->kinds.scratch)));
-    json_object_set_new(j, "fits", json_boolean(o->fits));
-    json_object_set_new(j, "bubble", json_real(0));
-    json_object_set_new(j, "exposed_comm_s", json_real(o->out.exposed_s));
-    json_object_set_new(j, "bytes_moved", json_real(o->out.moved));
-    json_object_set_new(j, "ranks", json_real(ranks));
-    return j;
+    return LL_JSON(
+        LL_IS("mesh", o->way.mesh), LL_IS("layout", layouts_json(o->way.layouts)),
+        LL_IS("schedule", "none"), LL_IS("micro_batch", r->train.batch / o->way.micro),
+        LL_IS("virtual_stages", 1), LL_IS("zero", o->way.zero),
+        LL_IS("recompute", r->parallel.recompute), LL_IS("step_s", o->out.step_s),
+        LL_IS("low_s", o->out.step_s / spread), LL_IS("high_s", o->out.step_s * spread),
+        LL_IS("samples_per_s", samples),
+        LL_IS("tokens_per_s", tokens ? samples * (double)z->value : NAN),
+        LL_IS("model_flops_per_rank", o->out.model),
+        LL_IS("percent_of_peak", of_peak(o, o->out.model, peak)),
+        LL_IS("hardware_percent_of_peak", of_peak(o, o->out.work.loops, peak)),
+        LL_IS("bytes_per_rank", o->bytes),
+        LL_IS("bytes_by_kind",
+              LL_JSON(LL_IS("weights", o->kinds.parameters), LL_IS("gradients", o->kinds.gradients),
+                      LL_IS("optimizer", o->kinds.state), LL_IS("activations", o->kinds.other),
+                      LL_IS("buffers", (o->kinds.batch + o->kinds.scratch)))),
+        LL_IS("fits", o->fits), LL_IS("bubble", 0.0), LL_IS("exposed_comm_s", o->out.exposed_s),
+        LL_IS("bytes_moved", o->out.moved), LL_IS("ranks", ranks));
 }
 
 static void print_option(const ll_tries *s, const ll_tried *o)
@@ -205,15 +191,12 @@ static void warn_of_cores(const ll_plan_opts *o, const ll_cluster *c)
 
 static ll_err print_json(const ll_plan_opts *o, const ll_tries *s, int top)
 {
-    json_t *j = json_object(), *plans = json_array();
-    json_object_set_new(j, "cluster", json_string(s->cluster->name));
-    json_object_set_new(j, "ranks", json_integer(o->ranks));
+    json_t *plans = json_array();
     for (int i = 0; i < top; i++)
         json_array_append_new(plans, option_json(s, &s->v[i], (double)o->ranks));
-    json_object_set_new(j, "plans", plans);
-    json_object_set_new(j, "left_out", json_integer(s->left_out));
-    json_object_set_new(j, "why_left_out", s->left_out ? json_string(s->trouble) : json_null());
-    return ll_cli_json(j);
+    return ll_cli_json(LL_JSON(LL_IS("cluster", s->cluster->name), LL_IS("ranks", o->ranks),
+                               LL_IS("plans", plans), LL_IS("left_out", s->left_out),
+                               LL_IS("why_left_out", s->left_out ? s->trouble : NULL)));
 }
 
 static void print_text(const ll_plan_opts *o, const ll_tries *s, int top)

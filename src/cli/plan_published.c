@@ -27,26 +27,17 @@ static json_t *row_json(const ll_published *r)
 {
     char *end;
     json_int_t id = strtoll(r->id, &end, 10);
-    json_t *j = json_object();
-    json_object_set_new(j, "row", *r->id && !*end ? json_integer(id) : json_string(r->id));
-    json_object_set_new(j, "source", json_string(r->source));
-    json_object_set_new(j, "model", json_string(r->model));
-    json_object_set_new(j, "metric", json_string("step_s"));
-    json_object_set_new(j, "measured", ll_cli_number(r->measured));
-    json_object_set_new(j, "predicted", ll_cli_number(r->predicted));
-    json_object_set_new(j, "error", ll_cli_number(error_of(r)));
-    json_object_set_new(j, "low", ll_cli_number(r->low));
-    json_object_set_new(j, "high", ll_cli_number(r->high));
-    json_object_set_new(j, "why", r->why ? json_string(r->why) : json_null());
-    json_object_set_new(j, "kind", json_string(r->kind));
-    json_object_set_new(j, "percent_of_peak", ll_cli_number(r->percent));
-    json_object_set_new(j, "measured_percent_of_peak", ll_cli_number(r->measured_percent));
-    json_object_set_new(j, "memory_gb", ll_cli_number(r->predicted_memory));
-    json_object_set_new(j, "measured_memory_gb", ll_cli_number(r->memory));
-    json_object_set_new(j, "out_of_memory", json_boolean(r->out_of_memory));
-    json_object_set_new(j, "fits", isnan(r->predicted) ? json_null() : json_boolean(!r->flagged));
-    json_object_set_new(j, "held_out", json_boolean(r->held_out));
-    return j;
+    return LL_JSON(LL_IS("row", *r->id && !*end ? json_integer(id) : json_string(r->id)),
+                   LL_IS("source", r->source), LL_IS("model", r->model), LL_IS("metric", "step_s"),
+                   LL_IS("measured", r->measured), LL_IS("predicted", r->predicted),
+                   LL_IS("error", error_of(r)), LL_IS("low", r->low), LL_IS("high", r->high),
+                   LL_IS("why", r->why), LL_IS("kind", r->kind),
+                   LL_IS("percent_of_peak", r->percent),
+                   LL_IS("measured_percent_of_peak", r->measured_percent),
+                   LL_IS("memory_gb", r->predicted_memory), LL_IS("measured_memory_gb", r->memory),
+                   LL_IS("out_of_memory", r->out_of_memory),
+                   LL_IS("fits", isnan(r->predicted) ? json_null() : json_boolean(!r->flagged)),
+                   LL_IS("held_out", r->held_out));
 }
 
 static void print_account(const ll_account *a)
@@ -126,26 +117,18 @@ static void print_text(const ll_published *rows, int n)
 
 static json_t *account_json(const ll_account *a)
 {
-    json_t *j = json_object();
-    json_object_set_new(j, "source", a->source ? json_string(a->source) : json_null());
-    json_object_set_new(j, "rows", json_integer(a->rows));
-    json_object_set_new(j, "predicted", json_integer(a->predicted));
-    json_object_set_new(j, "mean_absolute_error", ll_cli_number(a->error));
-    json_object_set_new(j, "bias", ll_cli_number(a->bias));
-    json_object_set_new(j, "held_out", json_integer(a->held_out));
-    json_object_set_new(j, "held_out_error", ll_cli_number(a->held_out_error));
-    json_object_set_new(j, "coverage", ll_cli_number(a->covered));
-    json_object_set_new(j, "tau", ll_cli_number(a->tau));
-    json_object_set_new(j, "memory_error", ll_cli_number(a->memory_error));
-    json_object_set_new(j, "out_of_memory", json_integer(a->out_of_memory));
-    json_object_set_new(j, "out_of_memory_flagged", json_integer(a->flagged));
-    json_object_set_new(j, "false_alarms", json_integer(a->false_alarms));
-    return j;
+    return LL_JSON(
+        LL_IS("source", a->source), LL_IS("rows", a->rows), LL_IS("predicted", a->predicted),
+        LL_IS("mean_absolute_error", a->error), LL_IS("bias", a->bias),
+        LL_IS("held_out", a->held_out), LL_IS("held_out_error", a->held_out_error),
+        LL_IS("coverage", a->covered), LL_IS("tau", a->tau), LL_IS("memory_error", a->memory_error),
+        LL_IS("out_of_memory", a->out_of_memory), LL_IS("out_of_memory_flagged", a->flagged),
+        LL_IS("false_alarms", a->false_alarms));
 }
 
 static ll_err print_json(const ll_published *rows, int n)
 {
-    json_t *j = json_object(), *list = json_array(), *accounts = json_array();
+    json_t *list = json_array(), *accounts = json_array();
     int missing = 0;
     for (int i = 0; i < n; i++) {
         bool first = true;
@@ -157,11 +140,8 @@ static ll_err print_json(const ll_published *rows, int n)
         json_array_append_new(accounts, account_json(&a));
     }
     ll_account all = ll_published_account(rows, n, NULL);
-    json_object_set_new(j, "rows", list);
-    json_object_set_new(j, "not_predicted", json_integer(missing));
-    json_object_set_new(j, "sources", accounts);
-    json_object_set_new(j, "all", account_json(&all));
-    return ll_cli_json(j);
+    return ll_cli_json(LL_JSON(LL_IS("rows", list), LL_IS("not_predicted", missing),
+                               LL_IS("sources", accounts), LL_IS("all", account_json(&all))));
 }
 
 ll_err ll_plan_published(const ll_plan_opts *o)

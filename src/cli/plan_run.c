@@ -139,10 +139,10 @@ static ll_training training(const ll_search *s, const ll_candidate *c, double to
 
 static json_t *training_json(const ll_training *t)
 {
-    return json_pack("{s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f}", "hours", t->hours, "steps", t->steps,
-                     "goodput", t->goodput, "failures", t->failures, "checkpoint_s",
-                     t->checkpoint_s, "interval_s", t->interval_s, "kwh", t->kwh, "price", t->price,
-                     "co2_kg", t->co2_kg);
+    return LL_JSON(LL_IS("hours", t->hours), LL_IS("steps", t->steps), LL_IS("goodput", t->goodput),
+                   LL_IS("failures", t->failures), LL_IS("checkpoint_s", t->checkpoint_s),
+                   LL_IS("interval_s", t->interval_s), LL_IS("kwh", t->kwh),
+                   LL_IS("price", t->price), LL_IS("co2_kg", t->co2_kg));
 }
 
 /* Words with which train takes the plan. */
@@ -185,44 +185,32 @@ static json_t *plan_json(const ll_search *s, const ll_candidate *c, double token
     char mesh[LL_HOW_TEXT];
     const ll_outcome *o = &c->out;
     double spread = 1 + ll_plan_spread(ll_how_kind(&c->how));
-    json_t *j = json_object();
-    json_object_set_new(j, "mesh", json_string(ll_how_mesh(&c->how, mesh)));
-    json_object_set_new(j, "schedule", json_string(ll_how_schedule(&c->how)));
-    json_object_set_new(j, "micro_batch", json_integer((json_int_t)c->how.micro_batch));
-    json_object_set_new(j, "micro_batches", json_integer(c->how.n_micro));
-    json_object_set_new(j, "virtual_stages", json_integer(c->how.virtual_stages));
-    json_object_set_new(j, "zero", json_integer(c->how.zero));
-    json_object_set_new(j, "recompute", json_string(ll_remake_name(c->how.remake)));
-    json_object_set_new(j, "offload", json_boolean(c->how.offload));
+    json_t *j = LL_JSON(
+        LL_IS("mesh", ll_how_mesh(&c->how, mesh)), LL_IS("schedule", ll_how_schedule(&c->how)),
+        LL_IS("micro_batch", (int64_t)c->how.micro_batch), LL_IS("micro_batches", c->how.n_micro),
+        LL_IS("virtual_stages", c->how.virtual_stages), LL_IS("zero", c->how.zero),
+        LL_IS("recompute", ll_remake_name(c->how.remake)), LL_IS("offload", c->how.offload));
     LL_OWN(ll_arena) arena = ll_arena_new();
-    json_object_set_new(j, "train", json_string(train_words(s, c, arena)));
-    json_object_set_new(j, "step_s", json_real(o->step_s));
-    json_object_set_new(j, "low_s", json_real(o->step_s / spread));
-    json_object_set_new(j, "high_s", json_real(o->step_s * spread));
-    json_object_set_new(j, "tokens_per_s", json_real(tokens_per_s(s, c)));
-    json_object_set_new(j, "model_flops_per_rank", json_real(o->model_flops / s->ranks));
-    json_object_set_new(j, "percent_of_peak", json_real(percent(s, o->model_flops, o->step_s)));
-    json_object_set_new(j, "hardware_percent_of_peak",
-                        json_real(percent(s, o->hardware_flops, o->step_s)));
-    json_object_set_new(j, "bytes_per_rank", json_integer((json_int_t)ll_bytes_sum(&o->bytes)));
-    json_object_set_new(j, "bytes_by_kind",
-                        json_pack("{s:I,s:I,s:I,s:I,s:I}", "weights", (json_int_t)o->bytes.weights,
-                                  "gradients", (json_int_t)o->bytes.gradients, "optimizer",
-                                  (json_int_t)o->bytes.optimizer, "activations",
-                                  (json_int_t)o->bytes.activations, "buffers",
-                                  (json_int_t)o->bytes.buffers));
-    json_object_set_new(j, "fits", json_boolean(c->fits));
-    json_object_set_new(j, "bubble", json_real(o->bubble));
-    json_object_set_new(j, "exposed_comm_s", json_real(o->tensor_s + o->data_s));
-    json_object_set_new(j, "bytes_moved", json_real(o->moved));
-    json_object_set_new(j, "seconds",
-                        json_pack("{s:f,s:f,s:f,s:f,s:f,s:f}", "compute",
-                                  o->compute_s - o->tensor_s, "tensor", o->tensor_s, "data",
-                                  o->data_s, "bubble", o->bubble_s, "update", o->update_s, "wait",
-                                  o->wait_s));
+    LL_JSON_ADD(j, LL_IS("train", train_words(s, c, arena)), LL_IS("step_s", o->step_s),
+                LL_IS("low_s", o->step_s / spread), LL_IS("high_s", o->step_s * spread),
+                LL_IS("tokens_per_s", tokens_per_s(s, c)),
+                LL_IS("model_flops_per_rank", o->model_flops / s->ranks),
+                LL_IS("percent_of_peak", percent(s, o->model_flops, o->step_s)),
+                LL_IS("hardware_percent_of_peak", percent(s, o->hardware_flops, o->step_s)),
+                LL_IS("bytes_per_rank", (int64_t)ll_bytes_sum(&o->bytes)),
+                LL_IS("bytes_by_kind", LL_JSON(LL_IS("weights", (int64_t)o->bytes.weights),
+                                               LL_IS("gradients", (int64_t)o->bytes.gradients),
+                                               LL_IS("optimizer", (int64_t)o->bytes.optimizer),
+                                               LL_IS("activations", (int64_t)o->bytes.activations),
+                                               LL_IS("buffers", (int64_t)o->bytes.buffers))),
+                LL_IS("fits", c->fits), LL_IS("bubble", o->bubble),
+                LL_IS("exposed_comm_s", o->tensor_s + o->data_s), LL_IS("bytes_moved", o->moved),
+                LL_IS("seconds", LL_JSON(LL_IS("compute", o->compute_s - o->tensor_s),
+                                         LL_IS("tensor", o->tensor_s), LL_IS("data", o->data_s),
+                                         LL_IS("bubble", o->bubble_s), LL_IS("update", o->update_s),
+                                         LL_IS("wait", o->wait_s))));
     ll_training t = training(s, c, tokens);
-    if (tokens > 0) json_object_set_new(j, "training", training_json(&t));
-    return j;
+    return LL_JSON_ADD(j, LL_IF(tokens > 0, "training", training_json(&t)));
 }
 
 /* What a change of the cluster would buy, as a part of the best step. */
@@ -328,19 +316,15 @@ static void explain(const ll_search *s, const ll_found *f, const advice *a, doub
 static ll_err print_json(const ll_search *s, const ll_found *f, int top, const advice *a,
                          double tokens)
 {
-    json_t *j = json_object(), *plans = json_array();
-    json_object_set_new(j, "cluster", json_string(s->cluster->name));
-    json_object_set_new(j, "ranks", json_integer((json_int_t)s->ranks));
-    json_object_set_new(j, "parameters", json_integer((json_int_t)f->best[0].out.parameters));
-    json_object_set_new(j, "tried", json_integer(f->tried));
+    json_t *plans = json_array();
     for (int i = 0; i < top; i++) json_array_append_new(plans, plan_json(s, &f->best[i], tokens));
-    json_object_set_new(j, "plans", plans);
-    json_object_set_new(j, "bound", json_string(ll_outcome_bound(&f->best[0].out)));
-    json_object_set_new(j, "saves",
-                        json_pack("{s:f,s:f,s:f,s:f}", "memory_1gib", a->memory, "link_10_percent",
-                                  a->link, "network_10_percent", a->network,
-                                  "memory_bandwidth_10_percent", a->bandwidth));
-    return ll_cli_json(j);
+    return ll_cli_json(LL_JSON(
+        LL_IS("cluster", s->cluster->name), LL_IS("ranks", (int64_t)s->ranks),
+        LL_IS("parameters", (int64_t)f->best[0].out.parameters), LL_IS("tried", f->tried),
+        LL_IS("plans", plans), LL_IS("bound", ll_outcome_bound(&f->best[0].out)),
+        LL_IS("saves", LL_JSON(LL_IS("memory_1gib", a->memory), LL_IS("link_10_percent", a->link),
+                               LL_IS("network_10_percent", a->network),
+                               LL_IS("memory_bandwidth_10_percent", a->bandwidth)))));
 }
 
 static ll_err plan(const ll_plan_opts *o, const ll_run *r, const ll_cluster *c, const ll_lm *m)

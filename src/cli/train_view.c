@@ -391,56 +391,36 @@ void ll_view_end(const ll_run *r, const ll_train_report *t, const ll_start *job)
 
 ll_err ll_view_json(const ll_run *r, const ll_train_report *t, const ll_start *job)
 {
-    json_t *j = json_object();
-    json_object_set_new(j, "model", json_string(r->model.name));
-    json_object_set_new(j, "parameters", json_integer(t->parameters));
-    json_object_set_new(j, "ranks", json_integer(t->ranks));
-    json_object_set_new(j, "mesh", json_string(t->mesh));
-    json_object_set_new(j, "steps", json_integer(t->steps));
-    json_object_set_new(j, "restarts", json_integer(job ? job->number : 0));
-    json_object_set_new(j, "train_loss", ll_cli_number(t->train_loss));
-    json_object_set_new(j, "val_loss", ll_cli_number(t->val.loss));
-    json_object_set_new(j, "val_accuracy", ll_cli_number(t->val.accuracy));
-    json_object_set_new(j, "step_ms", ll_cli_number(1e3 * t->step_s));
-    json_object_set_new(j, "first_step_s", ll_cli_number(t->first_step_s));
-    json_object_set_new(j, "samples_per_s", ll_cli_number(t->samples_per_s));
-    json_object_set_new(j, "tokens_per_s", ll_cli_number(t->tokens_per_s));
-    json_object_set_new(j, "peak_bytes_planned", json_integer((json_int_t)t->memory.planned));
-    json_object_set_new(j, "peak_bytes_used", json_integer((json_int_t)t->memory.used));
-    json_object_set_new(j, "tensor_bytes_planned", json_integer((json_int_t)t->memory.tensors));
-    json_object_set_new(j, "tensor_bytes_used", json_integer((json_int_t)t->memory.tensors_used));
-    json_object_set_new(j, "aside_bytes", json_integer((json_int_t)t->memory.aside));
-    json_object_set_new(j, "compress", json_string(r->parallel.compress));
-    json_object_set_new(j, "gradient_bytes", json_integer(t->gradient_bytes));
-    json_object_set_new(j, "gradient_bytes_f32", json_integer(t->dense_bytes));
-    json_object_set_new(j, "replicas", json_integer(r->parallel.replicas));
-    json_object_set_new(j, "replica_bytes", json_integer(t->replica_bytes));
+    json_t *j = LL_JSON(
+        LL_IS("model", r->model.name), LL_IS("parameters", t->parameters), LL_IS("ranks", t->ranks),
+        LL_IS("mesh", t->mesh), LL_IS("steps", t->steps), LL_IS("restarts", job ? job->number : 0),
+        LL_IS("train_loss", t->train_loss), LL_IS("val_loss", t->val.loss),
+        LL_IS("val_accuracy", t->val.accuracy), LL_IS("step_ms", 1e3 * t->step_s),
+        LL_IS("first_step_s", t->first_step_s), LL_IS("samples_per_s", t->samples_per_s),
+        LL_IS("tokens_per_s", t->tokens_per_s),
+        LL_IS("peak_bytes_planned", (int64_t)t->memory.planned),
+        LL_IS("peak_bytes_used", (int64_t)t->memory.used),
+        LL_IS("tensor_bytes_planned", (int64_t)t->memory.tensors),
+        LL_IS("tensor_bytes_used", (int64_t)t->memory.tensors_used),
+        LL_IS("aside_bytes", (int64_t)t->memory.aside), LL_IS("compress", r->parallel.compress),
+        LL_IS("gradient_bytes", t->gradient_bytes), LL_IS("gradient_bytes_f32", t->dense_bytes),
+        LL_IS("replicas", r->parallel.replicas), LL_IS("replica_bytes", t->replica_bytes));
     if (ll_run_loose(r) && ll_consistency_served(&r->parallel.between)) {
         json_t *stale = json_array();
         for (int i = 0; i < LL_STALENESS; i++) json_array_append_new(stale, json_real(t->stale[i]));
-        json_object_set_new(j, "staleness", stale);
+        LL_JSON_ADD(j, LL_IS("staleness", stale));
     }
-    json_object_set_new(j, "bubble", ll_cli_number(t->bubble));
-    json_object_set_new(j, "predicted_step_ms", ll_cli_number(1e3 * t->predicted_s));
-    json_object_set_new(j, "predicted_exchange_ms", ll_cli_number(1e3 * t->exchange_s));
-    json_object_set_new(j, "predicted_without",
-                        *t->unforeseen ? json_string(t->unforeseen) : json_null());
-    json_object_set_new(j, "predicted_others", ll_cli_number(t->others[0]));
-    json_object_set_new(j, "others", ll_cli_number(t->others[1]));
+    LL_JSON_ADD(j, LL_IS("bubble", t->bubble), LL_IS("predicted_step_ms", 1e3 * t->predicted_s),
+                LL_IS("predicted_exchange_ms", 1e3 * t->exchange_s),
+                LL_IS("predicted_without", *t->unforeseen ? t->unforeseen : NULL),
+                LL_IS("predicted_others", t->others[0]), LL_IS("others", t->others[1]));
     json_t *lost = json_object();
     for (int i = 0; i < LL_N_LOSS; i++)
-        json_object_set_new(lost, ll_loss_name(i), ll_cli_number(t->goodput.lost[i]));
-    json_object_set_new(j, "goodput", ll_cli_number(t->goodput.useful / t->goodput.wall));
-    json_object_set_new(j, "wall_s", ll_cli_number(t->goodput.wall));
-    json_object_set_new(j, "useful_s", ll_cli_number(t->goodput.useful));
-    json_object_set_new(j, "lost_s", lost);
-    json_object_set_new(j, "skipped", json_integer(t->skipped));
-    json_object_set_new(j, "wide", json_integer(t->wide));
-    json_object_set_new(j, "rolled_back", json_integer(t->rolled_back));
-    json_object_set_new(j, "unsaved", json_integer(t->unsaved));
-    json_object_set_new(j, "save_waits_s", ll_cli_number(t->save_waits));
-    json_object_set_new(j, "seconds", ll_cli_number(t->seconds));
-    json_object_set_new(j, "signal", t->signal ? json_integer(t->signal) : json_null());
-    json_object_set_new(j, "out", json_string(r->out));
-    return ll_cli_json(j);
+        LL_JSON_ADD(lost, LL_IS(ll_loss_name(i), t->goodput.lost[i]));
+    return ll_cli_json(LL_JSON_ADD(
+        j, LL_IS("goodput", t->goodput.useful / t->goodput.wall), LL_IS("wall_s", t->goodput.wall),
+        LL_IS("useful_s", t->goodput.useful), LL_IS("lost_s", lost), LL_IS("skipped", t->skipped),
+        LL_IS("wide", t->wide), LL_IS("rolled_back", t->rolled_back), LL_IS("unsaved", t->unsaved),
+        LL_IS("save_waits_s", t->save_waits), LL_IS("seconds", t->seconds),
+        LL_IS("signal", t->signal ? json_integer(t->signal) : json_null()), LL_IS("out", r->out)));
 }

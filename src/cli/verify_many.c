@@ -99,11 +99,8 @@ static void tell(const one *c, const ll_verify_many *o, int64_t number, const ch
     if (o->tolerance != 1e-5) ll_buf_printf(&b, " --tolerance %g", o->tolerance);
     for (int i = 0; i < c->set.n; i++) ll_buf_printf(&b, " -s %s", c->set.v[i]);
     if (o->json) {
-        json_t *j = json_object();
-        if (number >= 0) json_object_set_new(j, "number", json_integer(number));
-        json_object_set_new(j, "why", json_string(why));
-        json_object_set_new(j, "command", json_string(b.text));
-        json_array_append_new(list, j);
+        json_array_append_new(list, LL_JSON(LL_IF(number >= 0, "number", number), LL_IS("why", why),
+                                            LL_IS("command", b.text)));
         return;
     }
     if (number >= 0)
@@ -280,22 +277,15 @@ static ll_err cell(ll_comm *c, const ll_verify_many *o, int m, const strategy *s
 static json_t *row_json(int m, const strategy *s, const one *a, const one *b, outcome plain,
                         outcome exact)
 {
-    json_t *j = json_object();
-    json_object_set_new(j, "model", json_string(models[m].name));
-    json_object_set_new(j, "mesh", json_string(s->mesh));
-    json_object_set_new(j, "schedule", s->schedule ? json_string(s->schedule) : json_null());
-    json_object_set_new(j, "micro_batches", json_integer(s->schedule ? s->micro : 1));
-    json_object_set_new(j, "sequence", s->sequence ? json_string(s->sequence) : json_null());
-    json_object_set_new(j, "zero", json_integer(s->zero));
-    json_object_set_new(j, "ok", json_boolean(plain == ALIKE && exact != WRONG));
-    json_object_set_new(j, "max_rel_diff", ll_cli_number(a->v.max_rel_diff[0]));
-    json_object_set_new(j, "f64_rel_diff",
-                        a->v.worst[1][0] ? ll_cli_number(a->v.max_rel_diff[1]) : json_null());
-    json_object_set_new(j, "exact_differing",
-                        exact == REFUSED ? json_null()
-                                         : json_integer(exact == ALIKE ? 0 : b->v.differing));
-    json_object_set_new(j, "seconds", ll_cli_number(a->took + b->took));
-    return j;
+    return LL_JSON(
+        LL_IS("model", models[m].name), LL_IS("mesh", s->mesh), LL_IS("schedule", s->schedule),
+        LL_IS("micro_batches", s->schedule ? s->micro : 1), LL_IS("sequence", s->sequence),
+        LL_IS("zero", s->zero), LL_IS("ok", json_boolean(plain == ALIKE && exact != WRONG)),
+        LL_IS("max_rel_diff", a->v.max_rel_diff[0]),
+        LL_IS("f64_rel_diff", a->v.worst[1][0] ? a->v.max_rel_diff[1] : NAN),
+        LL_IS("exact_differing",
+              exact == REFUSED ? json_null() : json_integer(exact == ALIKE ? 0 : b->v.differing)),
+        LL_IS("seconds", a->took + b->took));
 }
 
 static ll_err row(ll_comm *c, const ll_verify_many *o, int m, const strategy *s, count *n)
@@ -332,24 +322,14 @@ static count begin_count(void)
 /* Lets go of the lists. */
 static ll_err print_sum(const ll_comm *c, const ll_verify_many *o, const count *n, double seconds)
 {
-    json_t *j = json_object();
-    json_object_set_new(j, "ok", json_boolean(!n->of[WRONG]));
-    json_object_set_new(j, "alike", json_integer(n->of[ALIKE]));
-    json_object_set_new(j, "judged_in_f64", json_integer(n->in_f64));
-    json_object_set_new(j, "different", json_integer(n->of[WRONG]));
-    json_object_set_new(j, "refused", json_integer(n->of[REFUSED]));
-    json_object_set_new(j, "ranks", json_integer(ll_comm_size(c)));
-    json_object_set_new(j, "steps", json_integer(o->steps));
-    json_object_set_new(j, "seconds", ll_cli_number(seconds));
-    if (o->seconds > 0)
-        json_object_set_new(j, "seed", json_integer(o->seed));
-    else
-        json_object_set(j, "rows", n->rows);
-    json_object_set(j, "wrong", n->wrong);
-    json_object_set(j, "decided_by_rounding", n->corners);
-    json_decref(n->rows);
-    json_decref(n->corners);
-    json_decref(n->wrong);
+    json_t *j =
+        LL_JSON(LL_IS("ok", json_boolean(!n->of[WRONG])), LL_IS("alike", n->of[ALIKE]),
+                LL_IS("judged_in_f64", n->in_f64), LL_IS("different", n->of[WRONG]),
+                LL_IS("refused", n->of[REFUSED]), LL_IS("ranks", ll_comm_size(c)),
+                LL_IS("steps", o->steps), LL_IS("seconds", seconds),
+                LL_IF(o->seconds > 0, "seed", o->seed), LL_IF(o->seconds <= 0, "rows", n->rows),
+                LL_IS("wrong", n->wrong), LL_IS("decided_by_rounding", n->corners));
+    if (o->seconds > 0) json_decref(n->rows);
     if (o->json && ll_comm_rank(c) == 0) return ll_cli_json(j);
     json_decref(j);
     return LL_OK;

@@ -1,0 +1,38 @@
+/* json.h: JSON objects, as one would write them:
+ *
+ *     return LL_JSON(LL_IS("model", r->model.name), LL_IS("step", t->step),
+ *                    LL_IF(s->samples, "loss", s->loss / s->samples));
+ *
+ * A value is a text (NULL: null), a bool, a whole number, a number (not finite: null), or JSON,
+ * which the object takes. */
+#pragma once
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct ll_json_pair {
+    const char *key;
+    json_t *value; /* NULL: left out */
+} ll_json_pair;
+#define LL_IS(key, x) LL_IF(true, key, x)
+/* Left out unless c; x is then not looked at. */
+#define LL_IF(c, key, x)                                                                           \
+    {                                                                                              \
+        key, (c) ? LL_JSON_OF(x) : NULL                                                            \
+    }
+#define LL_JSON_OF(x)                                                                              \
+    _Generic((x), json_t *: ll_json_own, char *: ll_json_text, const char *: ll_json_text,         \
+             bool: ll_json_bool, double: ll_json_real, float: ll_json_real,                        \
+             size_t: ll_json_size, default: ll_json_int)(x)
+#define LL_JSON(...) LL_JSON_ADD(json_object(), __VA_ARGS__)
+#define LL_JSON_ADD(j, ...)                                                                        \
+    ll_json_add(j, sizeof((const ll_json_pair[]){__VA_ARGS__}) / sizeof(ll_json_pair),             \
+                (const ll_json_pair[]){__VA_ARGS__})
+json_t *ll_json_add(json_t *j, size_t n, const ll_json_pair *pairs); /* returns j */
+
+json_t *ll_json_own(json_t *x);
+json_t *ll_json_text(const char *x);
+json_t *ll_json_bool(bool x);
+json_t *ll_json_real(double x);
+json_t *ll_json_size(size_t x);
+json_t *ll_json_int(int64_t x);
