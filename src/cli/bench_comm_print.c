@@ -24,7 +24,6 @@ static void print_head(const ll_comm_bench_report *r)
 {
     const ll_link_model *m = &r->tuner->model;
     const ll_comm_bench_opts *o = r->opts;
-    char s[LL_NUMBER_TEXT];
     printf("%s of %s, %d rank%s on %d node%s, %s, data in %s memory%s\n", ll_coll_name(r->coll),
            ll_dtype_name(r->dtype), r->ranks, r->ranks == 1 ? "" : "s", r->nodes,
            r->nodes == 1 ? "" : "s", ll_transport_library(), o->shared ? "shared" : "private",
@@ -39,7 +38,7 @@ static void print_head(const ll_comm_bench_report *r)
                "%g ranks a core\n",
                1e-9 / (m->gamma + 1e-15), 1e-9 / (m->kappa + 1e-15), 1e6 * m->sigma, m->share);
     const char *file = r->tuner->file;
-    printf("tuned in %s%s, %s%s\n", ll_text_duration(r->tuner->seconds, s),
+    printf("tuned in %s%s, %s%s\n", LL_DURATION(r->tuner->seconds),
            r->tuner->was_read ? " some time ago" : "", file ? "kept in " : "not kept",
            file ? file : "");
     double load;
@@ -51,13 +50,10 @@ static void print_head(const ll_comm_bench_report *r)
 
 static void print_row(const ll_comm_bench_row *r, const ll_comm_bench_row *library)
 {
-    char median[LL_NUMBER_TEXT], least[LL_NUMBER_TEXT], predicted[LL_NUMBER_TEXT];
-    char wire[LL_NUMBER_TEXT], segment[LL_NUMBER_TEXT];
     printf("%c %-17s %9s %10s %10s %10s %10s", r->chosen ? '*' : ' ', r->name,
-           r->segment_bytes ? ll_text_bytes((double)r->segment_bytes, segment) : "-",
-           ll_text_time(r->median_s, median), ll_text_time(r->min_s, least),
-           r->predicted_s > 0 ? ll_text_time(r->predicted_s, predicted) : "-",
-           r->wire >= 0 ? ll_text_bytes(r->wire, wire) : "-");
+           r->segment_bytes ? LL_BYTES(r->segment_bytes) : "-", LL_TIME(r->median_s),
+           LL_TIME(r->min_s), r->predicted_s > 0 ? LL_TIME(r->predicted_s) : "-",
+           r->wire >= 0 ? LL_BYTES(r->wire) : "-");
     if (library) printf(" %9.2f", library->median_s / r->median_s);
     if (!r->algo) printf("   error %.2g", r->error);
     printf("\n");
@@ -65,12 +61,11 @@ static void print_row(const ll_comm_bench_row *r, const ll_comm_bench_row *libra
 
 static void print_point(const ll_comm_bench_report *r, const ll_comm_bench_point *p)
 {
-    char bytes[LL_NUMBER_TEXT], sent[LL_NUMBER_TEXT], time[LL_NUMBER_TEXT];
     const ll_comm_bench_row *library = library_row(p);
     double elem = (double)ll_dtype_bytes(r->dtype);
     printf("\n%s, %d times   with messages no less than %s: %.0f of them, %s sent\n",
-           ll_text_bytes((double)p->bytes, bytes), p->n_run, ll_text_time(p->bound_s, time),
-           p->bound.messages, ll_text_bytes(p->bound.sent * elem, sent));
+           LL_BYTES(p->bytes), p->n_run, LL_TIME(p->bound_s), p->bound.messages,
+           LL_BYTES(p->bound.sent * elem));
     printf("  %-17s %9s %10s %10s %10s %10s%s\n", "", "segment", "median", "least", "predicted",
            "sent", library ? " times mpi" : "");
     for (int i = 0; i < p->n_row; i++) print_row(&p->rows[i], library);
@@ -159,10 +154,9 @@ static void put_mark(ll_buf *b, int index, double x, double y, double r)
         ll_buf_printf(b, "<circle class=\"f%d dot\" cx=\"%.1f\" cy=\"%.1f\" r=\"%g\"/>\n",
                       index % N_COLOR + 1, x, y, r);
     else
-        ll_buf_printf(b,
-                      "<rect class=\"f%d dot\" x=\"%.1f\" y=\"%.1f\" width=\"%g\" "
-                      "height=\"%g\"/>\n",
-                      index % N_COLOR + 1, x - r, y - r, 2 * r, 2 * r);
+        ll_buf_printf(
+            b, "<rect class=\"f%d dot\" x=\"%.1f\" y=\"%.1f\" width=\"%g\" height=\"%g\"/>\n",
+            index % N_COLOR + 1, x - r, y - r, 2 * r, 2 * r);
 }
 
 static void draw_curve(ll_buf *b, const ll_comm_bench_report *r, const ll_axis *x, const ll_axis *y,
@@ -234,11 +228,12 @@ ll_err ll_comm_bench_svg(const ll_comm_bench_report *r, const char *path)
     const char *title = ll_arena_printf(a, "%s on %d ranks", ll_coll_name(r->coll), r->ranks);
     set_axes(r, &x, &y);
     ll_plot_begin(&b, WIDTH, HEIGHT, title);
-    ll_plot_words(&b, title,
-                  ll_arena_printf(a,
-                                  "%s, %s; solid: measured (median), dashed: predicted, large "
-                                  "dots: the tuner's choice",
-                                  ll_transport_library(), ll_dtype_name(r->dtype)));
+    ll_plot_words(
+        &b, title,
+        ll_arena_printf(
+            a,
+            "%s, %s; solid: measured (median), dashed: predicted, large dots: the tuner's choice",
+            ll_transport_library(), ll_dtype_name(r->dtype)));
     ll_plot_left(&b, &y, LEFT, RIGHT, "time");
     ll_plot_bottom(&b, &x, BOTTOM, "bytes");
     for (int i = 0; i < n; i++) draw_curve(&b, r, &x, &y, names[i], i, true);

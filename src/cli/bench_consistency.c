@@ -141,17 +141,16 @@ static void write_table(const opts *o, const row *rows, int n, ll_buf *b)
                   "seconds", "samples/s", "bytes a rank", "fewer", "most a s");
     for (int i = 0; i < n; i++) {
         const row *r = &rows[i];
-        char bytes[LL_NUMBER_TEXT], peak[LL_NUMBER_TEXT], fewer[32] = "-";
+        char fewer[32] = "-";
         if (r->bytes > 0) snprintf(fewer, sizeof fewer, "%.1fx", rows[0].bytes / r->bytes);
         ll_buf_printf(b, "%-32s %10.4f %10.4f %9.1f %12.1f %12s %8s %12s\n", r->preset,
-                      r->train_loss, r->val_loss, r->seconds, r->samples_per_s,
-                      ll_text_bytes(r->bytes, bytes), fewer, ll_text_bytes(r->peak, peak));
+                      r->train_loss, r->val_loss, r->seconds, r->samples_per_s, LL_BYTES(r->bytes),
+                      fewer, LL_BYTES(r->peak));
     }
     ll_buf_printf(
         b,
         "%lld ranks%s%s; seconds: with the start, samples/s: without; fewer: bytes to other "
-        "replicas, against %s; most a s: of them, in a second, from one logged step to the "
-        "next\n",
+        "replicas, against %s; most a s: of them, in a second, from one logged step to the next\n",
         (long long)o->ranks, o->slow ? ", slow: " : "", o->slow ? o->slow : "", rows[0].preset);
 }
 

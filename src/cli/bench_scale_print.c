@@ -162,10 +162,9 @@ static void print_head(const ll_scale_bench_report *r)
 {
     const ll_scale_bench_opts *o = r->opts;
     const ll_scale_row *base = &r->rows[0];
-    char n[LL_NUMBER_TEXT];
     printf("%s: %s, %s parameters, %s, %s; %s scaling: ", r->run->name, r->run->model.name,
-           ll_text_count((double)base->point.parameters, n), r->run->train.precision,
-           r->run->train.optim.name, o->weak ? "weak" : "strong");
+           LL_AMOUNT(base->point.parameters), r->run->train.precision, r->run->train.optim.name,
+           o->weak ? "weak" : "strong");
     if (o->weak)
         printf("%lld samples a step for each rank\n", (long long)r->run->train.batch);
     else
@@ -187,25 +186,24 @@ static const char *name_of(const ll_scale_row *x, char out[32])
 
 static void print_speed(const ll_scale_bench_report *r, const ll_scale_row *x)
 {
-    char what[32], q[48], m[48], rate[LL_NUMBER_TEXT], one[16] = "-";
+    char what[32], q[48], m[48], one[16] = "-";
     snprintf(q, sizeof q, "%.2f-%.2f", 1e3 * x->q1_s, 1e3 * x->q3_s);
     snprintf(m, sizeof m, "%.2f-%.2f", 1e3 * x->least_s, 1e3 * x->most_s);
     double of_one = against_one_rank(r, x), each = x->point.seq ? (double)x->point.seq : 1;
     if (!isnan(of_one)) snprintf(one, sizeof one, "%.2fx", of_one);
     printf("%-8s %-18s %6lld %9.2f %17s %17s %10s %7.2fx %5.0f %% %7s\n", name_of(x, what),
            *x->mesh ? x->mesh : "-", (long long)x->batch, 1e3 * x->step_s, q, m,
-           ll_text_count(each * rate_of(x), rate), speed_up(r, x), 100 * efficiency(r, x), one);
+           LL_AMOUNT(each * rate_of(x)), speed_up(r, x), 100 * efficiency(r, x), one);
 }
 
 static void print_traffic(const ll_scale_row *x)
 {
     const ll_scale_point *p = &x->point;
-    char what[32], a[LL_NUMBER_TEXT], b[LL_NUMBER_TEXT], c[LL_NUMBER_TEXT], d[LL_NUMBER_TEXT],
-        e[LL_NUMBER_TEXT];
+    char what[32];
     printf("%-8s %9.2f ms %5.1f %% %12s %12s %12.0f %12s %12s %12s\n", name_of(x, what),
-           1e3 * p->exposed_s, 100 * p->exposed_s / x->step_s, ll_text_bytes(p->sent, a),
-           ll_text_bytes(p->read, b), p->collectives, ll_text_bytes(p->planned_bytes, c),
-           ll_text_bytes(p->used_bytes, d), ll_text_bytes(p->resident_bytes, e));
+           1e3 * p->exposed_s, 100 * p->exposed_s / x->step_s, LL_BYTES(p->sent), LL_BYTES(p->read),
+           p->collectives, LL_BYTES(p->planned_bytes), LL_BYTES(p->used_bytes),
+           LL_BYTES(p->resident_bytes));
 }
 
 static void print_notes(const ll_scale_bench_report *r)

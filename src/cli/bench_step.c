@@ -98,7 +98,7 @@ static void print_lines(const ll_bench_line *lines, int n, const char *title, do
 
 static void print_speed(const ll_run *r, const ll_bench_report *b)
 {
-    char m[LL_NUMBER_TEXT], u[LL_NUMBER_TEXT];
+    char m[LL_NUMBER_TEXT];
     double gflops = 1e-9 * b->work.made / b->step_s, model = b->model / b->step_s;
     ll_text_bytes((double)b->bytes, m);
     if (!*b->device) {
@@ -120,25 +120,24 @@ static void print_speed(const ll_run *r, const ll_bench_report *b)
         printf("what it could do in %s is not known here (--peak)", r->train.precision);
     printf("   %.3f ms before it was warm   %d launches\nmemory %s planned, %s used with libraries "
            "  first step after %.2f s\n",
-           1e3 * b->cool_s, b->n_launch, m, ll_text_bytes((double)b->used_bytes, u), b->start_s);
+           1e3 * b->cool_s, b->n_launch, m, LL_BYTES(b->used_bytes), b->start_s);
 }
 
 static void print_text(const ll_run *r, const ll_bench_report *b, bool profile)
 {
-    char n[LL_NUMBER_TEXT], s[LL_NUMBER_TEXT], k[LL_NUMBER_TEXT];
     double samples = (double)b->batch / b->step_s;
-    printf("%s, %s parameters, batch %lld, ", r->model.name,
-           ll_text_count((double)b->parameters, n), (long long)b->batch);
+    printf("%s, %s parameters, batch %lld, ", r->model.name, LL_AMOUNT(b->parameters),
+           (long long)b->batch);
     if (!*b->device) printf("%d threads, ", b->threads);
     printf("%s\nstep %.3f ms (median of %d; least %.3f, quartiles %.3f and %.3f)   %s samples/s",
            r->train.precision, 1e3 * b->step_s, b->n_steps, 1e3 * b->best_s, 1e3 * b->q1_s,
-           1e3 * b->q3_s, ll_text_count(samples, s));
-    if (b->seq) printf("   %s tokens/s", ll_text_count(samples * (double)b->seq, k));
+           1e3 * b->q3_s, LL_AMOUNT(samples));
+    if (b->seq) printf("   %s tokens/s", LL_AMOUNT(samples * (double)b->seq));
     printf("\n");
     if (b->cpu_s > 0) printf("of the thread's own time at least %.3f ms\n", 1e3 * b->cpu_s);
     print_speed(r, b);
     if (b->aside)
-        printf("laid aside %s, in %s\n", ll_text_bytes((double)b->aside, n),
+        printf("laid aside %s, in %s\n", LL_BYTES(b->aside),
                ll_target_find(r->train.machine)->aside.what);
     printf("loss on the fixed batch: %.4f -> %.4f\n", b->first_loss, b->last_loss);
     ll_kern_notes_print(stdout);

@@ -66,10 +66,10 @@ static ll_err read_question(work *w, int64_t i)
         CHECK(r->first > 0, LL_E_IO,
               "%s:%lld: question and choice %d are one token, of which nothing can be told",
               w->file, (long long)q->line, k);
-        CHECK(r->n <= most + 1, LL_E_IO,
-              "%s:%lld: question and choice %d are %lld tokens, and the model reads %lld "
-              "(model.seq)",
-              w->file, (long long)q->line, k, (long long)r->n, (long long)most);
+        CHECK(
+            r->n <= most + 1, LL_E_IO,
+            "%s:%lld: question and choice %d are %lld tokens, and the model reads %lld (model.seq)",
+            w->file, (long long)q->line, k, (long long)r->n, (long long)most);
         if (r->n > w->most) w->most = r->n;
     }
     return LL_OK;

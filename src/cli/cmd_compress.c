@@ -25,11 +25,9 @@ static const ll_arg args[] = {
      "f32, int8 and int4; int4+gptq: rounded so that products of the training data change least, "
      "not each weight; int4+awq, int8+awq, int4+awq+gptq: channels that meet large numbers of the "
      "training data have finer steps; 2:4 (any N:M): of each 4 weights that a product sums over "
-     "the 2 largest "
-     "stay, "
-     "sparse:0.5: of each tensor so large a part becomes zeros, both also with +int8; +kv8 or "
-     "+kv4: also keys and values of 8 or 4 bits; +keep:N: of N tokens alone, as generate --keep; "
-     "with commas between; one alone is held against f32",
+     "the 2 largest stay, sparse:0.5: of each tensor so large a part becomes zeros, both also with "
+     "+int8; +kv8 or +kv4: also keys and values of 8 or 4 bits; +keep:N: of N tokens alone, as "
+     "generate --keep; with commas between; one alone is held against f32",
      USUAL ",int8+kv8"},
     {"--calibrate", LL_ARG_COUNT, offsetof(opts, calibrate), "N",
      "windows of the training data that +gptq and +awq read (32)"},
@@ -155,22 +153,20 @@ static ll_err read_form(const char *name, parts *p)
         if (prunes && !strcmp(plus, "int8")) p->weights = "int8";
         CHECK(!prunes || follows(plus, NULL), LL_E_ARG,
               "--to %s: only +int8, and +kv8, +kv4 or +keep:N, can follow %s (in 4 bits zeros "
-              "would not stay "
-              "zeros)",
+              "would not stay zeros)",
               name, p->first);
         CHECK(prunes || follows(plus, p->first), LL_E_ARG,
               "--to %s: only +kv8, +kv4 or +keep:N can follow, +gptq after int4, and +awq after "
               "int4 and int8",
               name);
     }
-    CHECK(
-        prunes || !strcmp(p->first, "f32") || !strcmp(p->first, "int8") ||
-            !strcmp(p->first, "int4"),
-        LL_E_ARG,
-        "--to %s: f32, int8, int4, int8+awq, int4+awq, int4+gptq, int4+awq+gptq, N:M with 0 < N < "
-        "M <= 64 (2:4) and sparse:SHARE with a share above 0 and below 1 (sparse:0.5) can be, "
-        "each with +kv8, +kv4 or +keep:N",
-        name);
+    CHECK(prunes || !strcmp(p->first, "f32") || !strcmp(p->first, "int8") ||
+              !strcmp(p->first, "int4"),
+          LL_E_ARG,
+          "--to %s: f32, int8, int4, int8+awq, int4+awq, int4+gptq, int4+awq+gptq, N:M with 0 < N "
+          "< M <= 64 (2:4) and sparse:SHARE with a share above 0 and below 1 (sparse:0.5) can be, "
+          "each with +kv8, +kv4 or +keep:N",
+          name);
     return LL_OK;
 }
 
@@ -204,7 +200,6 @@ static ll_err try_form(const opts *o, const windows *w, form *f)
 static ll_err show(const opts *o, const form *f, int n, const windows *w)
 {
     json_auto_t *list = json_array();
-    char a[LL_NUMBER_TEXT], b[LL_NUMBER_TEXT];
     if (!o->talk.json)
         printf("%-13s %10s %7s %12s %12s %9s %9s %9s\n", "form", "weights", "zeros",
                f[0].state ? "state" : "cache/token", "perplexity", "change", "read/s", "drawn/s");
@@ -219,9 +214,8 @@ static ll_err show(const opts *o, const form *f, int n, const windows *w)
                           LL_IS("read_per_s", x->read), LL_IS("drawn_per_s", x->drawn)));
         if (!o->talk.json)
             printf("%-13s %10s %6.1f%% %12s %12.4f %+8.2f%% %9.4g %9.4g\n", x->name,
-                   ll_text_bytes((double)x->weights, a), 100 * x->zeros,
-                   ll_text_bytes((double)x->cache, b), exp(x->loss), 100 * change, x->read,
-                   x->drawn);
+                   LL_BYTES(x->weights), 100 * x->zeros, LL_BYTES(x->cache), exp(x->loss),
+                   100 * change, x->read, x->drawn);
     }
     if (o->talk.json)
         return ll_cli_json(LL_JSON(LL_IS("forms", json_incref(list)), LL_IS("samples", w->n),

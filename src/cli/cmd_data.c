@@ -55,7 +55,6 @@ static ll_err list(const opts *o)
     int n = ll_dataset_list(e);
     json_auto_t *all = json_array();
     for (int i = 0; i < n; i++) {
-        char bytes[LL_NUMBER_TEXT];
         if (o->json) {
             json_t *j = e[i].installed ? info_json(&e[i].info) : json_object();
             LL_JSON_ADD(j, LL_IS("name", e[i].name), LL_IS("installed", e[i].installed),
@@ -64,7 +63,7 @@ static ll_err list(const opts *o)
         } else if (e[i].installed) {
             printf("%-14s %s: %lld train, %lld validation, %s  %s\n", e[i].name, e[i].help,
                    (long long)e[i].info.n[LL_TRAIN], (long long)e[i].info.n[LL_VAL],
-                   ll_text_bytes((double)e[i].info.file_bytes, bytes), e[i].where);
+                   LL_BYTES(e[i].info.file_bytes), e[i].where);
         } else
             printf("%-14s %s: not here; %s\n", e[i].name, e[i].help, e[i].source);
     }
@@ -115,11 +114,10 @@ static ll_err show(const opts *o, const ll_dataset *d)
     const ll_data_info *i = ll_dataset_info(d);
     ll_split split = o->val ? LL_VAL : LL_TRAIN;
     if (o->json) return ll_cli_json(info_json(i));
-    char bytes[LL_NUMBER_TEXT], shape[LL_SHAPE_TEXT];
+    char shape[LL_SHAPE_TEXT];
     printf("%s: %lld train, %lld validation, samples %s, %s  %s\n\n", i->name,
            (long long)i->n[LL_TRAIN], (long long)i->n[LL_VAL],
-           ll_shape_print(&i->fields[0].shape, shape), ll_text_bytes((double)i->file_bytes, bytes),
-           i->where);
+           ll_shape_print(&i->fields[0].shape, shape), LL_BYTES(i->file_bytes), i->where);
     CHECK(i->n[split] > 0, LL_E_IO, "that part of %s is empty", i->name);
     if (i->kind == LL_RECORDS) return show_records(o, d, split);
     if (i->kind == LL_IMAGES) return show_images(o, d, split, i->n[split]);

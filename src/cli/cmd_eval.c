@@ -28,8 +28,7 @@ static const ll_arg args[] = {
      "which classes are taken for which, as a picture"},
     {"--choices", LL_OPT(opts, choices), "FILE.jsonl",
      "of a model of tokens: not the validation data, but questions: lines of {\"question\": "
-     "\"...\", "
-     "\"choices\": [\"...\", \"...\"], \"answer\": 0}, answered by what is likeliest"},
+     "\"...\", \"choices\": [\"...\", \"...\"], \"answer\": 0}, answered by what is likeliest"},
     {"--top|-k", LL_ARG_COUNT, offsetof(opts, top), "K",
      "how often the label is among the K likeliest classes"},
     {"--weights", LL_OPT(opts, weights), "TYPE",

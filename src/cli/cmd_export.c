@@ -37,14 +37,11 @@ static const ll_arg args[] = {
      "a GGUF file, for llama.cpp: weights, sizes, tokenizer; adapters are merged"},
     {"--map", LL_OPT(opts, map), "MAP",
      "with --weights and --adapter: names and layouts of another system: pytorch, "
-     "torchvision-resnet, "
-     "torchvision-alexnet, torchvision-googlenet, "
-     "torchvision-mobilenetv2, torchvision-squeezenet, torchvision-vgg, hf-gpt2, hf-llama, "
-     "hf-bert, or a file; default: ours"},
+     "torchvision-resnet, torchvision-alexnet, torchvision-googlenet, torchvision-mobilenetv2, "
+     "torchvision-squeezenet, torchvision-vgg, hf-gpt2, hf-llama, hf-bert, or a file; default: "
+     "ours"},
     {"--dtype", LL_OPT(opts, dtype), "TYPE",
-     "with --weights, --hf and --gguf: f32, bf16 or f16; of "
-     "--gguf also q8_0 and q4_1",
-     "f32"},
+     "with --weights, --hf and --gguf: f32, bf16 or f16; of --gguf also q8_0 and q4_1", "f32"},
     {"--calibrate", LL_OPT(opts, calibrate), "N",
      "with --dtype q4_1: rounded so that products of N windows of the training data change least "
      "(GPTQ); 0: to nearest",

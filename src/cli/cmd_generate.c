@@ -102,10 +102,9 @@ static ll_err put_prompts(ll_talk *t, char *const *prompts, int64_t n, int64_t *
             int64_t count;
             int32_t first = bos;
             TRY(ll_talk_encode(t, prompts[i], true, &v, &count));
-            CHECK(
-                count + (bos >= 0), LL_E_ARG,
-                "--prompt is empty, and no token of this model's begins a text: give at least one "
-                "character");
+            CHECK(count + (bos >= 0), LL_E_ARG,
+                  "--prompt is empty, and no token of this model's begins a text: give at least "
+                  "one character");
             if (count + 1 > most) most = count + 1;
             if (pass && bos >= 0) TRY(ll_generator_put(t->g, i, &first, 1));
             if (pass) TRY(ll_talk_put(t, i, v, count));

@@ -27,8 +27,7 @@ typedef struct opts {
 static const ll_arg args[] = {
     {"WHAT...", LL_OPT(opts, what), NULL,
      "an ONNX or GGUF file, or a folder of Hugging Face's; with --check folders of ONNX's tests, "
-     "or "
-     "of such folders"},
+     "or of such folders"},
     {"--out|-o", LL_OPT(opts, out), "DIR",
      "put a run of it there: run.yaml, the model or its weights, its tokenizer"},
     {"--names", LL_OPT(opts, names), "FILE",

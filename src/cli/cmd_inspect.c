@@ -46,8 +46,7 @@ static const ll_arg args[] = {
      "with --mesh pipe=2: the pipeline's stages, and a picture of who does what when"},
     {"--conv", LL_OPT(opts, conv), NULL,
      "how train.conv fast makes each convolution under train.workspace, and what other limits "
-     "cost; "
-     "what was not measured yet is"},
+     "cost; what was not measured yet is"},
     {"--svg", LL_OPT(opts, svg), "FILE", "with --schedule: the picture as SVG too"},
     {"--as", LL_OPT(opts, form), "text|csv",
      "with --schedule: the schedule alone, to be edited and given to parallel.schedule"},
@@ -77,9 +76,7 @@ static ll_err show_checkpoint(const opts *o, const ll_st_file *f)
     if (o->json)
         return ll_cli_json(LL_JSON(LL_IS("step", step), LL_IS("bytes", bytes),
                                    LL_IS("tensors", json_incref(list))));
-    char b[LL_NUMBER_TEXT];
-    printf("%d tensors, %s, step %s\n", ll_st_count(f), ll_text_bytes((double)bytes, b),
-           step ? step : "not said");
+    printf("%d tensors, %s, step %s\n", ll_st_count(f), LL_BYTES(bytes), step ? step : "not said");
     return LL_OK;
 }
 
@@ -190,18 +187,17 @@ static const char *sequence_cut(const ll_placement *p)
 static void print_traffic(const opts *o, const cut *c)
 {
     const char *cut = sequence_cut(c->place);
-    char mesh[LL_MESH_TEXT], a[LL_NUMBER_TEXT], b[LL_NUMBER_TEXT];
+    char mesh[LL_MESH_TEXT];
     const ll_mesh *m = &c->place->mesh;
     printf("mesh %s: %d ranks, tensors of one %s", ll_mesh_text(m, mesh), m->n_rank,
-           ll_text_bytes((double)c->least, a));
-    if (c->most > c->least) printf(" to %s", ll_text_bytes((double)c->most, b));
+           LL_BYTES(c->least));
+    if (c->most > c->least) printf(" to %s", LL_BYTES(c->most));
     if (cut) printf("\naxis sequence cuts %s of attention", cut);
-    printf("\nrank %lld sends %s a step:\n", (long long)o->rank, ll_text_bytes(sent_in_all(c), a));
+    printf("\nrank %lld sends %s a step:\n", (long long)o->rank, LL_BYTES(sent_in_all(c)));
     for (int i = 0; i < c->n_line; i++) {
         char axes[LL_LAYOUT_TEXT];
-        printf("  %10s  %-14s over %-16s %lld calls\n", ll_text_bytes(c->lines[i].bytes, a),
-               c->lines[i].op, ll_axes_text(m, c->lines[i].axes, axes),
-               (long long)c->lines[i].calls);
+        printf("  %10s  %-14s over %-16s %lld calls\n", LL_BYTES(c->lines[i].bytes), c->lines[i].op,
+               ll_axes_text(m, c->lines[i].axes, axes), (long long)c->lines[i].calls);
     }
 }
 
@@ -248,12 +244,11 @@ static ll_err show_summary(const opts *o, const ll_run *r, const ll_graph *g, co
     int64_t n_param, params, n_state, states;
     count_values(g, LL_PARAM, &n_param, &params);
     count_values(g, LL_STATE, &n_state, &states);
-    char t[LL_NUMBER_TEXT];
     printf("model %s: %lld parameters in %lld tensors, %lld numbers of state in %lld%s\n",
            r->model.name, (long long)params, (long long)n_param, (long long)states,
            (long long)n_state, c->place ? " on this rank" : "");
     printf("graph: %d nodes, %d blocks; program: %d instructions, %sFLOP a step\n", g->n_node,
-           g->of.block, p->n_instr, ll_text_count(p->flops, t));
+           g->of.block, p->n_instr, LL_AMOUNT(p->flops));
     char line[256];
     if (c->lean)
         printf("%s\n", ll_recompute_text(r->parallel.recompute, &c->recomputed, line, sizeof line));
@@ -563,10 +558,9 @@ static ll_err check_mesh(const opts *o, const ll_run *r)
     CHECK(o->nodes >= 1 && m.n_rank % o->nodes == 0, LL_E_ARG,
           "--nodes is %lld, of %d rank%s: want as many ranks on each", (long long)o->nodes,
           m.n_rank, m.n_rank == 1 ? "" : "s");
-    CHECK(
-        piped || (!*p->schedule && !*p->stages && p->virtual_stages <= 1), LL_E_ARG,
-        "parallel.schedule, stages and virtual_stages are of a pipeline: add pipe=2 or more to the "
-        "mesh, or leave them out");
+    CHECK(piped || (!*p->schedule && !*p->stages && p->virtual_stages <= 1), LL_E_ARG,
+          "parallel.schedule, stages and virtual_stages are of a pipeline: add pipe=2 or more to "
+          "the mesh, or leave them out");
     return check_schedule(o);
 }
 
@@ -603,10 +597,7 @@ static ll_err run(const void *given)
     return show(&mine, r, g);
 }
 
-const ll_command ll_command_inspect = {"inspect",
-                                       "shows a run's graph, program and memory, or a "
-                                       "checkpoint's tensors",
-                                       args,
-                                       sizeof(opts),
-                                       run,
-                                       more};
+const ll_command ll_command_inspect = {
+    "inspect", "shows a run's graph, program and memory, or a checkpoint's tensors",
+    args,      sizeof(opts),
+    run,       more};

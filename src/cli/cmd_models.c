@@ -40,9 +40,7 @@ static ll_err measure(const ll_run *r, facts *out)
 
 static void print_line(const ll_run *r, const facts *f)
 {
-    char flops[LL_NUMBER_TEXT];
-    printf("%-10s %14lld %9sFLOP  ", r->model.name, (long long)f->parameters,
-           ll_text_count(f->flops, flops));
+    printf("%-10s %14lld %9sFLOP  ", r->model.name, (long long)f->parameters, LL_AMOUNT(f->flops));
     for (int i = 0; i < LL_MAX_SIZES && r->model.sizes[i].name; i++)
         printf("%s%s=%lld", i ? " " : "", r->model.sizes[i].name,
                (long long)r->model.sizes[i].value);

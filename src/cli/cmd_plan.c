@@ -1,8 +1,6 @@
 /* cmd_plan.c: loopline plan: predicts memory and time of a training on a cluster. */
 #include "cli/plan.h"
 
-#include <stddef.h>
-
 static const ll_arg args[] = {
     {"[RUN]", LL_OPT(ll_plan_opts, run), NULL, "a run file or a bundled run's name"},
     {"--cluster", LL_OPT(ll_plan_opts, clusters), "NAME|FILE",
@@ -31,11 +29,10 @@ static ll_err run(const void *given)
 {
     const ll_plan_opts *o = (const ll_plan_opts *)given;
     bool table = o->published || o->large;
-    CHECK(
-        !o->run || (!table && !o->check.n), LL_E_ARG,
-        "'%s' is a RUN beside --published, --large or --check, which take none; of several folders "
-        "each has a --check before it",
-        o->run);
+    CHECK(!o->run || (!table && !o->check.n), LL_E_ARG,
+          "'%s' is a RUN beside --published, --large or --check, which take none; of several "
+          "folders each has a --check before it",
+          o->run);
     CHECK(!(table || o->check.n) || (!o->ranks && !o->mesh && !o->tokens && !o->set.n &&
                                      !o->report && !o->trace && o->top == 10),
           LL_E_ARG, "--ranks, --mesh, --top, --tokens, --set, --report and --trace are of a RUN");

@@ -22,13 +22,11 @@ static const ll_arg args[] = {
     {"RUN_FOLDER", LL_OPT(opts, folder), NULL, "where loopline train put the run"},
     {"FILES...", LL_OPT(opts, files), NULL,
      "pictures (.jpg, .png), arrays (.npy, IDX) of one sample or many, or text of tokens; of a "
-     "model "
-     "with several inputs NAME=FILE for each"},
+     "model with several inputs NAME=FILE for each"},
     {"--top|-k", LL_ARG_COUNT, offsetof(opts, top), "K", "show the K likeliest classes", "1"},
     {"--result", LL_OPT(opts, result), "NAME",
      "a named value or result of the model; default: logits, else the first result of samples, "
-     "else "
-     "what the loss reads"},
+     "else what the loss reads"},
     {"--npy", LL_OPT(opts, npy), "FILE.npy", "write the numbers of all samples"},
     LL_CHECKPOINT_ARGS(opts),
     {"--set|-s", LL_OPT(opts, set), "KEY=VALUE", "override a setting of the run"},
@@ -323,8 +321,8 @@ static ll_err run(const void *given)
     w.tokenizer = tokenizer;
     if (!tokenizer && open_data(&w, &d) != LL_OK)
         fprintf(stderr,
-                "note: without the run's data (%s) there are no names of classes, and "
-                "only arrays of numbers are read\n",
+                "note: without the run's data (%s) there are no names of classes, and only arrays "
+                "of numbers are read\n",
                 ll_error_message());
     if (d) w.data = ll_dataset_info(d);
     TRY(predict_files(&w, d));

@@ -35,8 +35,7 @@ static const ll_arg args[] = {
      "at most N times in a row without progress (3); 0: never"},
     {"--hosts", LL_OPT(opts, hosts), "FILE",
      "with -n: hosts to start ranks on, lines \"NAME slots=2\"; fewer where some do not answer, "
-     "and "
-     "again all when they do; the file may be changed meanwhile"},
+     "and again all when they do; the file may be changed meanwhile"},
     {"--job", LL_OPT(opts, job), "JOB",
      "given by loopline to the ranks that it starts: of which job, and the how manieth start"},
     {"--mesh", LL_ARG_SETTING, offsetof(opts, set), "MESH",
@@ -54,9 +53,7 @@ static const ll_arg args[] = {
      "measure collectives first, where no table is kept", "parallel.tune=true"},
     {"--compress", LL_ARG_SETTING, offsetof(opts, set), "CODEC",
      "of gradients summed over axis data: none, lossless, bf16, f16, int8[:huffman], "
-     "int4[:huffman], "
-     "qsgd:BITS, onebit, topk:SHARE[:BITS], "
-     "factors",
+     "int4[:huffman], qsgd:BITS, onebit, topk:SHARE[:BITS], factors",
      "parallel.compress"},
     {"--init", LL_ARG_SETTING, offsetof(opts, set), "FILE",
      "weights to begin with, of Loopline, PyTorch or in safetensors (train.init_map, "
@@ -88,11 +85,10 @@ static char *more(ll_arena *arena)
     ll_buf_puts(&b, "Bundled runs:");
     for (const ll_bundled *r = ll_bundled_runs(); r->name; r++) ll_buf_printf(&b, " %s", r->name);
     ll_buf_puts(
-        &b, "\n\nSIGINT and SIGTERM save a checkpoint and end the run; --resume goes on from "
-            "it, to the same bits. With -n they reach every rank; under mpirun send it SIGUSR1, "
-            "which does the same: mpirun itself kills ranks soon after the others. With -n, ranks "
-            "that die or stall are started again (docs/running.md).\n\nSettings:"
-            "\n");
+        &b, "\n\nSIGINT and SIGTERM save a checkpoint and end the run; --resume goes on from it, "
+            "to the same bits. With -n they reach every rank; under mpirun send it SIGUSR1, which "
+            "does the same: mpirun itself kills ranks soon after the others. With -n, ranks that "
+            "die or stall are started again (docs/running.md).\n\nSettings:\n");
     ll_buf_puts(&b, ll_run_help(arena));
     return b.text;
 }
@@ -177,9 +173,9 @@ static ll_err read_words(const opts *o, ll_train_opts *t)
 static ll_err read_restarts(const opts *o, int64_t *out)
 {
     const char *text = o->restarts ? o->restarts : "3";
-    CHECK(!o->restarts || (o->ranks > 1 && ll_job_size() <= 1) || o->job, LL_E_ARG,
-          "--restarts goes with -n: ranks that loopline starts itself, two or more, it starts "
-          "again");
+    CHECK(
+        !o->restarts || (o->ranks > 1 && ll_job_size() <= 1) || o->job, LL_E_ARG,
+        "--restarts goes with -n: ranks that loopline starts itself, two or more, it starts again");
     CHECK(*text && strspn(text, "0123456789") == strlen(text) && strlen(text) < 10, LL_E_ARG,
           "--restarts is '%s', want a whole number, 0 or more", text);
     *out = atoll(text);

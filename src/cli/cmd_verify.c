@@ -121,7 +121,6 @@ static ll_err print_json(const ll_verify_report *v, const char *mesh)
 
 static void print_text(const ll_run *r, const ll_verify_report *v, const char *mesh, int zero)
 {
-    char a[LL_NUMBER_TEXT], b[LL_NUMBER_TEXT];
     printf("%s on %s%s%s: %lld steps, %lld tensors compared in each\n", r->model.name,
            *mesh ? mesh : "one rank", zero ? ", zero " : "",
            zero ? (const char *[]){"", "1", "2", "3"}[zero] : "", (long long)v->steps,
@@ -136,8 +135,8 @@ static void print_text(const ll_run *r, const ll_verify_report *v, const char *m
         printf("worst relative difference: %.2e (%s, step %lld)\n", v->max_rel_diff[0], v->worst[0],
                (long long)v->worst_step[0]);
     if (v->unjudged)
-        printf("too noisy to judge in %s: parameters changed in their last bit change a serial "
-               "run by %.2e;\nranks went on from serial values after %lld steps\n",
+        printf("too noisy to judge in %s: parameters changed in their last bit change a serial run "
+               "by %.2e;\nranks went on from serial values after %lld steps\n",
                r->train.precision, v->rounding, (long long)v->restarts);
     if (v->unjudged_blocks)
         printf("%lld of %lld parts of gradients are off by more than 5 %%, which rounding in %s "
@@ -145,9 +144,8 @@ static void print_text(const ll_run *r, const ll_verify_report *v, const char *m
                (long long)v->unjudged_blocks, (long long)v->blocks, r->train.precision);
     if (v->corners)
         printf("a decision that rounding made (relu's corner, a pooled pair), in %lld of the "
-               "steps: in "
-               "step %lld\n%s differs by %.2e, and ranks make what a serial run makes whose "
-               "parameters\nwere changed in their last bits\n",
+               "steps: in step %lld\n%s differs by %.2e, and ranks make what a serial run makes "
+               "whose parameters\nwere changed in their last bits\n",
                (long long)v->corners, (long long)v->corner_step, v->corner, v->corner_rel_diff);
     if (v->worst[1][0])
         printf("so both trained again in f64: worst relative difference %.2e (%s, step %lld)\n",
@@ -162,7 +160,7 @@ static void print_text(const ll_run *r, const ll_verify_report *v, const char *m
         printf("left out, their gradient being zero but for rounding: %lld of %lld elements\n",
                (long long)v->left_out, (long long)v->elements);
     printf("tensors planned (no buffers of communication): %s serial, %s a rank\n",
-           ll_text_bytes((double)v->bytes[0], a), ll_text_bytes((double)v->bytes[1], b));
+           LL_BYTES(v->bytes[0]), LL_BYTES(v->bytes[1]));
     printf(v->ok ? "the ranks train what one process trains\n"
                  : "DIFFERENT: the ranks do not train what one process trains\n");
 }
@@ -261,8 +259,8 @@ static ll_err prepare(const opts *o, ll_run **r)
 static ll_err launch_and_verify(const opts *o, const ll_run *r)
 {
     CHECK(!ll_run_codec(r), LL_E_CONFIG,
-          "parallel.compress is %s: what it changes is no mistake of the layout; verify with "
-          "--set parallel.compress=none",
+          "parallel.compress is %s: what it changes is no mistake of the layout; verify with --set "
+          "parallel.compress=none",
           r->parallel.compress);
     ll_mesh m;
     char by_ranks[32];

@@ -9,7 +9,6 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #define COMMAND(x) extern const ll_command ll_command_##x;
 #include "command_list.inc"

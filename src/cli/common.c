@@ -10,7 +10,6 @@
 #include "train/weights_load.h"
 
 #include <errno.h>
-#include <math.h>
 #include <omp.h>
 #include <stdio.h>
 #include <string.h>

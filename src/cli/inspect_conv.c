@@ -51,22 +51,20 @@ static void print_layers(const ll_program *p)
            "time");
     for (int i = 0; i < p->n_instr; i++) {
         const ll_instr *x = &p->instrs[i];
-        char some[24] = "all", t[2][LL_NUMBER_TEXT] = {"", "not measured"};
+        char some[24] = "all";
         if (!is_choice(p, x)) continue;
         if (x->at_once) snprintf(some, sizeof some, "%lld", (long long)x->at_once);
-        if (x->seconds) ll_text_time(x->seconds, t[1]);
         printf("%-28s %-10s %-10s %8s %12s %10s\n", x->name, x->op, x->kernel.name, some,
-               ll_text_bytes((double)x->scratch, t[0]), t[1]);
+               LL_BYTES(x->scratch), x->seconds ? LL_TIME(x->seconds) : "not measured");
     }
 }
 
 static void print_time(const account *a)
 {
-    char t[LL_NUMBER_TEXT];
     if (a->slow)
         printf(" %12s", "slow");
     else
-        printf(" %12s", ll_text_time(a->seconds, t));
+        printf(" %12s", LL_TIME(a->seconds));
 }
 
 static ll_err print_frontier(const ll_graph *g, const ll_lower_opts *l, const account *free)
@@ -75,14 +73,13 @@ static ll_err print_frontier(const ll_graph *g, const ll_lower_opts *l, const ac
            "each its own", "work memory");
     for (size_t part = 64; part >= 1; part /= 2) {
         size_t limit = free->scratch / part;
-        char t[LL_NUMBER_TEXT];
         account joint, apart;
         TRY(try_limit(g, l, limit, false, &joint));
         TRY(try_limit(g, l, limit, true, &apart));
-        printf("%-12s", ll_text_bytes((double)limit, t));
+        printf("%-12s", LL_BYTES(limit));
         print_time(&joint);
         print_time(&apart);
-        printf(" %12s\n", ll_text_bytes((double)joint.bytes, t));
+        printf(" %12s\n", LL_BYTES(joint.bytes));
     }
     return LL_OK;
 }
@@ -97,7 +94,6 @@ ll_err ll_inspect_conv(const ll_graph *g, const ll_lower_opts *opts)
     ll_ways ways = {.arena = arena};
     ll_lower_opts l = *opts, any = *opts;
     const char *path;
-    char t[2][LL_NUMBER_TEXT];
     l.solver = any.solver = NULL;
     l.ways = any.ways = &ways;
     any.limited = false;
@@ -115,13 +111,11 @@ ll_err ll_inspect_conv(const ll_graph *g, const ll_lower_opts *opts)
     printf("%-12s", "any");
     print_time(&best);
     print_time(&best);
-    printf(" %12s\n", ll_text_bytes((double)best.bytes, t[0]));
+    printf(" %12s\n", LL_BYTES(best.bytes));
     if (l.limited && !a.slow) {
         TRY(try_limit(g, &l, l.workspace + MORE, false, &more));
-        printf("\n%s of workspace; another 16 MiB: %s less, %.1f %%\n",
-               ll_text_bytes((double)l.workspace, t[0]),
-               ll_text_time(a.seconds - more.seconds, t[1]),
-               100 * (a.seconds - more.seconds) / a.seconds);
+        printf("\n%s of workspace; another 16 MiB: %s less, %.1f %%\n", LL_BYTES(l.workspace),
+               LL_TIME(a.seconds - more.seconds), 100 * (a.seconds - more.seconds) / a.seconds);
     }
     printf("\nthese are train.conv fast's, by measurements in %s\n", path ? path : "no file");
     return LL_OK;

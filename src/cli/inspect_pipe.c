@@ -59,10 +59,9 @@ static void print_stages(const ll_pipe_view *v)
     }
     printf("stage  rank  %-*s    work  parameters  sends on\n", width, "begins with");
     for (int i = 0; i < s->n; i++) {
-        char bytes[LL_NUMBER_TEXT];
         printf("%5d %5d  %-*s %5.1f %%  %10lld  %8s\n", i, v->plan->rank_of[i], width,
                first_node(v, i), 100 * share(s, i), (long long)parameters(v, i),
-               i < s->n - 1 ? ll_text_bytes(s->bytes[i + 1], bytes) : "-");
+               i < s->n - 1 ? LL_BYTES(s->bytes[i + 1]) : "-");
     }
     printf("Sends on: forward, of a micro-batch%s; gradients of it come back.\n\n",
            v->mesh->n_rank > v->plan->pipeline->n_rank ? ", ranks of the other axes together" : "");
@@ -102,8 +101,8 @@ static void print_all(const ll_pipe_view *v, const ll_pipeline_times *t, ll_aren
     printf("Simulated: an action takes as long as its FLOPs and bytes say; train --timeline "
            "measures.\n");
     print_flight(v);
-    printf("\n--schedule --as text prints it to be edited and given back: "
-           "-s parallel.schedule=FILE.\n");
+    printf("\n--schedule --as text prints it to be edited and given back: -s "
+           "parallel.schedule=FILE.\n");
 }
 
 /* ---- for programs ---- */

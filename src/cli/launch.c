@@ -252,16 +252,14 @@ ll_err ll_cli_launch_mesh(const char *mesh, int64_t ranks, const ll_care *care)
 {
     int64_t cores = omp_get_num_procs(), most = 4 * cores > 16 ? 4 * cores : 16;
     int size = ll_job_size();
-    CHECK(
-        size == ranks || (size <= 1 && !getenv("OMPI_COMM_WORLD_SIZE")), LL_E_ARG,
-        "mesh %s has %lld ranks, but mpirun started %d: start %lld, or leave mpirun out, and they "
-        "are started",
-        mesh, (long long)ranks, size, (long long)ranks);
-    CHECK(
-        ranks <= most || size == ranks || getenv(LAUNCHED) || several_hosts(), LL_E_ARG,
-        "mesh %s has %lld ranks, but this machine has %lld cores: %lld ranks are started at most; "
-        "use mpirun -n %lld where that is meant",
-        mesh, (long long)ranks, (long long)cores, (long long)most, (long long)ranks);
+    CHECK(size == ranks || (size <= 1 && !getenv("OMPI_COMM_WORLD_SIZE")), LL_E_ARG,
+          "mesh %s has %lld ranks, but mpirun started %d: start %lld, or leave mpirun out, and "
+          "they are started",
+          mesh, (long long)ranks, size, (long long)ranks);
+    CHECK(ranks <= most || size == ranks || getenv(LAUNCHED) || several_hosts(), LL_E_ARG,
+          "mesh %s has %lld ranks, but this machine has %lld cores: %lld ranks are started at "
+          "most; use mpirun -n %lld where that is meant",
+          mesh, (long long)ranks, (long long)cores, (long long)most, (long long)ranks);
     return ll_cli_launch(ranks, care);
 }
 

@@ -57,13 +57,11 @@ static json_t *option_json(const ll_tries *s, const ll_tried *o, double ranks)
 
 static void print_option(const ll_tries *s, const ll_tried *o)
 {
-    char bytes[LL_NUMBER_TEXT], time[LL_NUMBER_TEXT], rate[LL_NUMBER_TEXT];
     double peak = ll_chip_peak(&s->cluster->chip, s->run->train.precision);
     fprintf(stderr, "  %-24s %4d %10s %11s %8.1f %10.1f %9.1f %10s", o->way.mesh, o->way.zero,
-            ll_text_time(o->out.step_s, time),
-            ll_text_count((double)s->run->train.batch / o->out.step_s, rate),
+            LL_TIME(o->out.step_s), LL_AMOUNT((double)s->run->train.batch / o->out.step_s),
             of_peak(o, o->out.model, peak), of_peak(o, o->out.work.loops, peak),
-            100 * o->out.exposed_s / o->out.step_s, ll_text_bytes((double)o->bytes, bytes));
+            100 * o->out.exposed_s / o->out.step_s, LL_BYTES(o->bytes));
     for (const ll_layout_rule *l = o->way.layouts; l && l->pattern; l++)
         fprintf(stderr, "%s %s %s", l == o->way.layouts ? " " : ",", l->pattern, l->layout);
     fprintf(stderr, "%s\n", o->fits ? "" : "  does not fit");
@@ -132,16 +130,15 @@ const ll_images ll_plan_images = {NULL, images_step};
 
 static void tell_choice(const ll_tries *s, const ll_tried *plain, int64_t ranks)
 {
-    char time[LL_NUMBER_TEXT];
     fprintf(stderr, "--parallel auto: ");
     if (ranks == 1)
         fprintf(stderr, "one rank, -n gives more; ");
     else
         fprintf(stderr, "mesh %s of %d that were tried for %lld ranks; ", s->v[0].way.mesh, s->n,
                 (long long)ranks);
-    fprintf(stderr, "predicted step %s", ll_text_time(s->v[0].out.step_s, time));
+    fprintf(stderr, "predicted step %s", LL_TIME(s->v[0].out.step_s));
     if (!strchr(plain->way.mesh, ',') && strcmp(s->v[0].way.mesh, plain->way.mesh))
-        fprintf(stderr, ", of %s %s", plain->way.mesh, ll_text_time(plain->out.step_s, time));
+        fprintf(stderr, ", of %s %s", plain->way.mesh, LL_TIME(plain->out.step_s));
     fprintf(stderr, "\n");
 }
 
@@ -166,12 +163,11 @@ ll_err ll_plan_choose(ll_run *r, int64_t ranks)
     const ll_tried plain = s.v[0]; /* data=RANKS, where that can be */
     ll_tries_sort(&s);
     if (!s.v[0].fits) {
-        char need[LL_NUMBER_TEXT], room[LL_NUMBER_TEXT];
         if (ll_job_rank() <= 0) ll_plan_remedy(r, ranks, 1e9 * c->chip.memory);
         FAIL(LL_E_MEM,
              "--parallel auto: no mesh of %lld ranks fits: %s takes %s a rank, and there are %s",
-             (long long)ranks, s.v[0].way.mesh, ll_text_bytes((double)s.v[0].bytes, need),
-             ll_text_bytes(1e9 * c->chip.memory, room));
+             (long long)ranks, s.v[0].way.mesh, LL_BYTES(s.v[0].bytes),
+             LL_BYTES(1e9 * c->chip.memory));
     }
     if (ll_job_rank() <= 0) tell_choice(&s, &plain, ranks);
     if (ranks > 1) r->parallel.mesh = ll_arena_strdup(r->arena, s.v[0].way.mesh);

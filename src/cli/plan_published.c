@@ -1,6 +1,5 @@
 /* plan_published.c: loopline plan --published FILE.csv. */
 #include "base/file.h"
-#include "base/stats.h"
 #include "cli/common.h"
 #include "cli/plan.h"
 #include "plan/published.h"

@@ -45,7 +45,6 @@ static bool fits(need *d, const ll_recipe *w, int64_t ranks, size_t *bytes)
 static void tell(const need *d, const ll_recipe *w, int64_t ranks, size_t bytes)
 {
     const ll_run_parallel *was = &d->run->parallel;
-    char text[LL_NUMBER_TEXT];
     fprintf(stderr, "it would fit with train.micro_batch=%lld",
             (long long)(d->of * d->run->train.batch / w->micro));
     if (w->recompute && strcmp(w->recompute, was->recompute))
@@ -56,7 +55,7 @@ static void tell(const need *d, const ll_recipe *w, int64_t ranks, size_t bytes)
             fprintf(stderr, " on %lld ranks, --mesh %s", (long long)(d->of * ranks), w->mesh);
         if (w->zero) fprintf(stderr, " --zero %d", w->zero);
     }
-    fprintf(stderr, ": %s a rank\n", ll_text_bytes((double)bytes, text));
+    fprintf(stderr, ": %s a rank\n", LL_BYTES(bytes));
 }
 
 /* With the largest micro-batch that fits, if the smallest does. */
@@ -131,7 +130,6 @@ void ll_plan_remedy(const ll_run *r, int64_t ranks, double room)
     const ll_run own = ll_run_replica(r, 0); /* which has batches and ranks of its own */
     int64_t of = ll_run_loose(r) ? r->parallel.replicas : 1, n = ranks / of;
     need d = {.run = &own, .ranks = n, .of = of, .room = room, .began = ll_now()};
-    char text[LL_NUMBER_TEXT];
     if (ll_run_mesh(r, (int)ranks, d.mesh) != LL_OK) return;
     if (try_mesh(&d, d.mesh, (int)r->parallel.zero, n) || try_aside(&d)) return;
     for (; n <= RANKS && ll_now() - d.began <= patience_s; n *= 2)
@@ -139,5 +137,5 @@ void ll_plan_remedy(const ll_run *r, int64_t ranks, double room)
     fprintf(stderr,
             "none of %d ways to train it that were tried, on up to %lld ranks, fits %s a rank "
             "(loopline inspect RUN --mesh ... tells of others)\n",
-            d.tried, (long long)(of * n / 2), ll_text_bytes(room, text));
+            d.tried, (long long)(of * n / 2), LL_BYTES(room));
 }

@@ -1,7 +1,6 @@
 /* plan_report.c: pictures of the best plan: one HTML file that needs nothing else. */
 #include "base/file.h"
 #include "base/plot.h"
-#include "cli/common.h"
 #include "cli/plan_report.h"
 
 #include <math.h>
@@ -55,8 +54,8 @@ static void plot(ll_buf *b, const char *title, const char *caption, const char *
             bool right = cx > 0.75 * RIGHT;
             double dy = i % 2 ? -6 - 13 * (i / 2 % 3) : 17 + 13 * (i / 2 % 3); /* not on others */
             ll_buf_printf(b,
-                          "<circle class=\"f%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"4\"/>"
-                          "<text class=\"f%d\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\">",
+                          "<circle class=\"f%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"4\"/><text "
+                          "class=\"f%d\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\">",
                           p[i].color, cx, cy, p[i].color, cx + (right ? -7 : 7), cy + dy,
                           right ? "end" : "start");
             ll_plot_xml(b, p[i].name);
@@ -227,12 +226,13 @@ ll_err ll_plan_report(const char *path, const ll_search *s, const ll_found *f, i
     ll_buf_printf(
         &b,
         "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>Loopline: "
-        "plan</title>\n<style>body{font:15px system-ui,sans-serif;max-width:1000px;"
-        "margin:2em auto;padding:0 1em;color-scheme:light dark}table{border-collapse:"
-        "collapse;font-size:13px}td,th{padding:2px 8px;text-align:left;border-bottom:1px "
-        "solid #8884}svg{max-width:100%%;height:auto}</style>\n<h1>%g x %s, %.4g billion "
-        "parameters</h1>\n<p>Batch %g of %g tokens, %s, cluster %s. The best plan, %s, is "
-        "bound by %s.</p>\n",
+        "plan</title>\n<style>body{font:15px system-ui,sans-serif;max-width:1000px;margin:2em "
+        "auto;padding:0 1em;color-scheme:light "
+        "dark}table{border-collapse:collapse;font-size:13px}td,th{padding:2px "
+        "8px;text-align:left;border-bottom:1px solid "
+        "#8884}svg{max-width:100%%;height:auto}</style>\n<h1>%g x %s, %.4g billion "
+        "parameters</h1>\n<p>Batch %g of %g tokens, %s, cluster %s. The best plan, %s, is bound by "
+        "%s.</p>\n",
         s->ranks, s->cluster->chip.name, f->best[0].out.parameters / 1e9, s->batch, s->model->seq,
         s->precision, s->cluster->name, ll_how_mesh(&f->best[0].how, mesh),
         ll_outcome_bound(&f->best[0].out));
@@ -261,12 +261,12 @@ ll_err ll_plan_trace(const char *path, const ll_search *s, const ll_candidate *c
     ll_buf_puts(&b, "{\"traceEvents\":[");
     for (int r = 0; r < p->n_rank; r++)
         for (int i = 0; i < p->n_action[r]; i++)
-            ll_buf_printf(&b,
-                          "%s\n{\"name\":\"%s\",\"ph\":\"X\",\"pid\":0,\"tid\":%d,\"ts\":%.3f,"
-                          "\"dur\":%.3f}",
-                          r || i ? "," : "", ll_action_text(p->actions[r][i], name), r,
-                          1e6 * best.out.times.start[r][i],
-                          1e6 * (best.out.times.end[r][i] - best.out.times.start[r][i]));
+            ll_buf_printf(
+                &b,
+                "%s\n{\"name\":\"%s\",\"ph\":\"X\",\"pid\":0,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f}",
+                r || i ? "," : "", ll_action_text(p->actions[r][i], name), r,
+                1e6 * best.out.times.start[r][i],
+                1e6 * (best.out.times.end[r][i] - best.out.times.start[r][i]));
     ll_buf_puts(&b, "\n]}\n");
     return ll_file_write(path, b.text, b.len);
 }

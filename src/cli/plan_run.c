@@ -252,15 +252,15 @@ static ll_err advise(const ll_search *s, const ll_found *f, advice *a)
 
 static void print_plan(const ll_search *s, const ll_candidate *c)
 {
-    char mesh[LL_HOW_TEXT], bytes[LL_NUMBER_TEXT], count[LL_NUMBER_TEXT];
+    char mesh[LL_HOW_TEXT];
     double spread = 1 + ll_plan_spread(ll_how_kind(&c->how));
     fprintf(stderr, "  %-32s %-11s %2d %4.0f x %-5d %d %-9s %8.3f (%.3f to %.3f) %8s %5.1f %5.1f ",
             ll_how_mesh(&c->how, mesh), ll_how_schedule(&c->how), c->how.virtual_stages,
             c->how.micro_batch, c->how.n_micro, c->how.zero, ll_remake_name(c->how.remake),
             c->out.step_s, c->out.step_s / spread, c->out.step_s * spread,
-            ll_text_count(tokens_per_s(s, c), count), percent(s, c->out.model_flops, c->out.step_s),
+            LL_AMOUNT(tokens_per_s(s, c)), percent(s, c->out.model_flops, c->out.step_s),
             percent(s, c->out.hardware_flops, c->out.step_s));
-    fprintf(stderr, "%9s%s%s\n", ll_text_bytes(ll_bytes_sum(&c->out.bytes), bytes),
+    fprintf(stderr, "%9s%s%s\n", LL_BYTES(ll_bytes_sum(&c->out.bytes)),
             c->how.offload ? "  state in host memory" : "", c->fits ? "" : "  does not fit");
 }
 
@@ -277,7 +277,7 @@ static void print_parts(const ll_outcome *o)
 static void explain(const ll_search *s, const ll_found *f, const advice *a, double tokens)
 {
     const ll_candidate *b = &f->best[0], *next = NULL;
-    char mesh[LL_HOW_TEXT], kind[5][LL_NUMBER_TEXT], d[LL_NUMBER_TEXT];
+    char mesh[LL_HOW_TEXT];
     for (int i = 1; i < f->n && !next; i++)
         if (f->best[i].fits &&
             (f->best[i].how.tensor != b->how.tensor || f->best[i].how.pipe != b->how.pipe ||
@@ -287,11 +287,9 @@ static void explain(const ll_search *s, const ll_found *f, const advice *a, doub
     print_parts(&b->out);
     fprintf(stderr,
             "  memory: weights %s, gradients %s, optimizer %s, activations %s, buffers %s\n",
-            ll_text_bytes(b->out.bytes.weights, kind[0]),
-            ll_text_bytes(b->out.bytes.gradients, kind[1]),
-            ll_text_bytes(b->out.bytes.optimizer, kind[2]),
-            ll_text_bytes(b->out.bytes.activations, kind[3]),
-            ll_text_bytes(b->out.bytes.buffers, kind[4]));
+            LL_BYTES(b->out.bytes.weights), LL_BYTES(b->out.bytes.gradients),
+            LL_BYTES(b->out.bytes.optimizer), LL_BYTES(b->out.bytes.activations),
+            LL_BYTES(b->out.bytes.buffers));
     if (next) {
         fprintf(stderr, "The next mesh, %s, takes %.1f %% more:\n", ll_how_mesh(&next->how, mesh),
                 100 * (next->out.step_s / b->out.step_s - 1));
@@ -308,7 +306,7 @@ static void explain(const ll_search *s, const ll_found *f, const advice *a, doub
             "%s tokens: %.0f steps in %.3g %s with %.2g failures (goodput %.1f %%, a checkpoint of "
             "%.1f s every %.0f min),\n  %.3g kWh, %.3g kg of CO2, %.3g of money (of the cluster "
             "file's currency)\n",
-            ll_text_count(tokens, d), t.steps, long_one ? t.hours / 24 : t.hours,
+            LL_AMOUNT(tokens), t.steps, long_one ? t.hours / 24 : t.hours,
             long_one ? "days" : "hours", t.failures, 100 * t.goodput, t.checkpoint_s,
             t.interval_s / 60, t.kwh, t.co2_kg, t.price);
 }
@@ -352,13 +350,12 @@ static ll_err plan(const ll_plan_opts *o, const ll_run *r, const ll_cluster *c, 
     if (o->report) TRY(ll_plan_report(o->report, &s, &f, top, (double)o->tokens));
     if (o->trace) TRY(ll_plan_trace(o->trace, &s, &f.best[0]));
     if (o->json) return print_json(&s, &f, top, &a, (double)o->tokens);
-    char p[LL_NUMBER_TEXT];
     fprintf(stderr,
             "%s, %s parameters, batch %g, on %g x %s (%s): %d plans\n"
             "  mesh                             schedule     v micro x number z recompute  step s "
             "(80 %%)             tokens/s model %% hardware %% memory\n",
-            r->model.name, ll_text_count(f.best[0].out.parameters, p), s.batch, s.ranks,
-            c->chip.name, c->name, f.tried);
+            r->model.name, LL_AMOUNT(f.best[0].out.parameters), s.batch, s.ranks, c->chip.name,
+            c->name, f.tried);
     for (int i = 0; i < top; i++) print_plan(&s, &f.best[i]);
     CHECK(f.best[0].fits, LL_E_MEM, "nothing fits the %g GB of %s on %g ranks: use %s",
           c->chip.memory, c->chip.name, s.ranks, enough_ranks(&s, arena));

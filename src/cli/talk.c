@@ -42,14 +42,14 @@ static ll_err find_bits(const ll_talk *t, int *weights, int *cache)
     TRY(ll_talk_bits("--cache", c, cache));
     bool exact = t->run->parallel.exact;
     CHECK(!*cache || !exact, LL_E_ARG,
-          "exact sums (--exact, or the run's own) and --cache %s exclude each other: use "
-          "-s parallel.exact=false",
+          "exact sums (--exact, or the run's own) and --cache %s exclude each other: use -s "
+          "parallel.exact=false",
           c);
     CHECK(!t->o->keep || (!*cache && !exact), LL_E_ARG,
           "--keep is of --cache f32, without exact sums (-s parallel.exact=false)");
     CHECK(!*weights || !exact, LL_E_ARG,
-          "exact sums (--exact, or the run's own) and --weights %s exclude each other: use "
-          "-s parallel.exact=false",
+          "exact sums (--exact, or the run's own) and --weights %s exclude each other: use -s "
+          "parallel.exact=false",
           w);
     return LL_OK;
 }
@@ -60,12 +60,11 @@ static ll_err check_context(ll_talk *t)
     LL_OWN(ll_arena) a = ll_arena_new();
     int64_t asked = t->o->context;
     TRY(ll_generator_limits(t->run, &t->limit));
-    const char *more = t->limit.learned
-                           ? "its places are weights, and there are no others"
-                           : ll_arena_printf(a,
-                                             "-s model.seq=%lld makes them longer than it has "
-                                             "learned",
-                                             (long long)asked);
+    const char *more =
+        t->limit.learned
+            ? "its places are weights, and there are no others"
+            : ll_arena_printf(a, "-s model.seq=%lld makes them longer than it has learned",
+                              (long long)asked);
     CHECK(t->number || asked <= t->limit.places, LL_E_ARG,
           "--context is %lld, and the model's sequences have %lld tokens (model.seq): want at most "
           "that; %s",
@@ -148,14 +147,13 @@ static ll_err tell_memory(const ll_talk *t)
 {
     double cache = (double)ll_generator_cache_bytes(t->g);
     double most[3] = {(double)ll_generator_bytes(t->g), cache, -cache};
-    char a[LL_NUMBER_TEXT], b[LL_NUMBER_TEXT], c[LL_NUMBER_TEXT];
     if (t->comm) TRY(ll_comm_allreduce(t->comm, most, 3, LL_F64, LL_REDUCE_MAX, NULL));
     if (t->prints)
         fprintf(stderr, "memory%s: %s, of that %s %s%s%s\n", t->comm ? " of a rank" : "",
-                ll_text_bytes(most[0], a),
+                LL_BYTES(most[0]),
                 ll_generator_recurs(t->g) ? "states, however long a text is," : "keys and values",
-                -most[2] < most[1] ? ll_text_bytes(-most[2], b) : "",
-                -most[2] < most[1] ? " to " : "", ll_text_bytes(most[1], c));
+                -most[2] < most[1] ? LL_BYTES(-most[2]) : "", -most[2] < most[1] ? " to " : "",
+                LL_BYTES(most[1]));
     return LL_OK;
 }
 
@@ -229,11 +227,10 @@ ll_err ll_talk_put(ll_talk *t, int64_t i, const int32_t *tokens, int64_t n)
 {
     int64_t room = ll_generator_places(t->g);
     if (n > room && t->prints)
-        fprintf(
-            stderr,
-            "note: %lld tokens at once, and %lld are kept (--context, model.seq): only the last "
-            "%lld are read\n",
-            (long long)n, (long long)room, (long long)room);
+        fprintf(stderr,
+                "note: %lld tokens at once, and %lld are kept (--context, model.seq): only the "
+                "last %lld are read\n",
+                (long long)n, (long long)room, (long long)room);
     return ll_generator_put(t->g, i, tokens, n);
 }
 
@@ -399,8 +396,8 @@ ll_err ll_talk_family(const ll_talk *t, const ll_family **out)
     for (size_t i = 0; i < sizeof families / sizeof *families && !*out; i++)
         if (strstr(template, families[i].mark)) *out = &families[i];
     CHECK(*out, LL_E_ARG,
-          "%s: conversations are not written with <|im_start|> or <|start_header_id|>, "
-          "the families that are known: use generate, of serve /v1/completions",
+          "%s: conversations are not written with <|im_start|> or <|start_header_id|>, the "
+          "families that are known: use generate, of serve /v1/completions",
           t->o->folder);
     return LL_OK;
 }

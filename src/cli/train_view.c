@@ -62,27 +62,24 @@ static void find_peak(ll_view *v, const ll_train_start *s)
 static void tell_memory(const ll_train_start *s)
 {
     const ll_train_memory *m = &s->memory;
-    char a[7][LL_NUMBER_TEXT];
     fprintf(stderr,
             "memory planned of %s: %s: tensors%s %s (%.0f bytes), copies %s, batches read ahead "
-            "%s, data %s, "
-            "program, libraries and graphs %s%s\n",
+            "%s, data %s, program, libraries and graphs %s%s\n",
             s->machine->ask ? "the device"
             : s->ranks > 1  ? "each process"
                             : "the process",
-            ll_text_bytes(m->planned, a[0]), s->ranks > 1 ? " and communication" : "",
-            ll_text_bytes(m->tensors, a[1]), m->tensors, ll_text_bytes(m->copies, a[5]),
-            ll_text_bytes(m->batches, a[2]), ll_text_bytes(m->data, a[3]),
-            ll_text_bytes(m->rest, a[4]),
+            LL_BYTES(m->planned), s->ranks > 1 ? " and communication" : "", LL_BYTES(m->tensors),
+            m->tensors, LL_BYTES(m->copies), LL_BYTES(m->batches), LL_BYTES(m->data),
+            LL_BYTES(m->rest),
             m->planned > 1.01 * (m->tensors + m->copies + m->batches + m->data + m->rest)
                 ? "; compiling takes more than these together"
                 : "");
     if (m->aside > 0)
-        fprintf(stderr, "and %s laid aside, in %s\n", ll_text_bytes(m->aside, a[6]),
+        fprintf(stderr, "and %s laid aside, in %s\n", LL_BYTES(m->aside),
                 s->machine->target->aside.what);
     if (m->wide > 0)
         fprintf(stderr, "and %s more where a step has to be made with all bits (exact)\n",
-                ll_text_bytes(m->wide, a[6]));
+                LL_BYTES(m->wide));
 }
 
 static void tell_recomputed(const ll_train_start *s)
@@ -135,8 +132,8 @@ static void tell_apart(const ll_train_start *s)
     int64_t every = c->fragments ? c->every / c->fragments : 0;
     if (!ll_run_loose(s->run) || !every || c->warm_up + every <= s->steps) return;
     fprintf(stderr,
-            "replicas never meet: the first exchange would be after step %lld "
-            "(parallel.warm_up, parallel.every), and the run has %lld\n",
+            "replicas never meet: the first exchange would be after step %lld (parallel.warm_up, "
+            "parallel.every), and the run has %lld\n",
             (long long)(c->warm_up + every), (long long)s->steps);
 }
 
@@ -166,14 +163,13 @@ static void tell_idle(const ll_train_start *s)
 /* How long a step will take. */
 static void tell_forecast(const ll_train_start *s)
 {
-    char time[LL_NUMBER_TEXT];
     if (isnan(s->predicted_s)) {
         fprintf(stderr, "step: not predicted: %s\n", s->unforeseen);
         return;
     }
-    fprintf(stderr, "step: predicted %s", ll_text_time(s->predicted_s, time));
+    fprintf(stderr, "step: predicted %s", LL_TIME(s->predicted_s));
     if (s->exchange_s > 0)
-        fprintf(stderr, ", of it %s for exchanges of replicas", ll_text_time(s->exchange_s, time));
+        fprintf(stderr, ", of it %s for exchanges of replicas", LL_TIME(s->exchange_s));
     if (s->others >= LL_OTHERS_NOTABLE)
         fprintf(stderr, ", while others had %.0f %% of the cores", 100 * s->others);
     fprintf(stderr, "%s%s\n", *s->unforeseen ? ", without " : "", s->unforeseen);
@@ -184,7 +180,6 @@ static void on_start(void *context, const ll_train_start *s)
     ll_view *v = (ll_view *)context;
     char place[256];
     ll_progress_free(v->p); /* of the phase before */
-    char n[LL_NUMBER_TEXT], f[LL_NUMBER_TEXT];
     v->first = true;
     v->bytes = (size_t)s->memory.planned;
     static const char *const units[] = {
@@ -193,8 +188,7 @@ static void on_start(void *context, const ll_train_start *s)
     v->unit = units[s->data->kind];
     find_peak(v, s);
     fprintf(stderr, "%s: %s parameters, %s on %s, %sFLOP a step, ", s->run->name,
-            ll_text_count((double)s->parameters, n), s->run->model.name, s->data->name,
-            ll_text_count(s->flops, f));
+            LL_AMOUNT(s->parameters), s->run->model.name, s->data->name, LL_AMOUNT(s->flops));
     if (s->ranks > 1) fprintf(stderr, "%d ranks (%s), each ", s->ranks, where(s, place));
     fprintf(stderr, "%d thread%s%s\n", s->threads, s->threads == 1 ? "" : "s",
             ll_bind_owns_cores() ? " on cores of its own" : "");
@@ -288,17 +282,15 @@ ll_train_events ll_view_watch(ll_view *v)
 /* Of all starts of the job, and of the last one where there were several. */
 static void show_steps(const ll_train_report *t, const ll_start *job)
 {
-    char d[LL_NUMBER_TEXT], e[LL_NUMBER_TEXT];
     ll_noted from = {.step = t->first};
     ll_start one = job ? *job : (ll_start){.number = 0};
     one.number = 0;
     if (job && job->number) ll_recovery_find(&one, LL_BEGAN, &from);
     double wall = job && job->number ? t->goodput.wall : t->seconds;
-    fprintf(stderr, "%lld steps in %s", (long long)(t->steps - from.step),
-            ll_text_duration(wall, d));
+    fprintf(stderr, "%lld steps in %s", (long long)(t->steps - from.step), LL_DURATION(wall));
     if (job && job->number)
         fprintf(stderr, ", %lld of them, in %s, after restart %d", (long long)(t->steps - t->first),
-                ll_text_duration(t->seconds, e), job->number);
+                LL_DURATION(t->seconds), job->number);
     fprintf(stderr, "; training loss %.4f", t->train_loss);
 }
 
@@ -324,7 +316,6 @@ static void show_stale(const ll_run *r, const ll_train_report *t)
 
 void ll_view_end(const ll_run *r, const ll_train_report *t, const ll_start *job)
 {
-    char d[LL_NUMBER_TEXT], e[LL_NUMBER_TEXT];
     if (t->signal && job) /* by who started it, who knows why, and may start it again */
         fprintf(
             stderr,
@@ -348,16 +339,16 @@ void ll_view_end(const ll_run *r, const ll_train_report *t, const ll_start *job)
     if (!isnan(t->val.accuracy)) fprintf(stderr, ", accuracy %.2f %%", 100 * t->val.accuracy);
     if (isfinite(t->predicted_s) && t->steps > t->first)
         fprintf(stderr, "\nstep: predicted %s%s%s, median %s: the prediction is %.1f %% %s",
-                ll_text_time(t->predicted_s, d), *t->unforeseen ? " without " : "", t->unforeseen,
-                ll_text_time(t->step_s, e), 100 * fabs(t->predicted_s / t->step_s - 1),
+                LL_TIME(t->predicted_s), *t->unforeseen ? " without " : "", t->unforeseen,
+                LL_TIME(t->step_s), 100 * fabs(t->predicted_s / t->step_s - 1),
                 t->predicted_s < t->step_s ? "less" : "more");
     if (isfinite(t->predicted_s) && t->steps > t->first &&
         fmax(t->others[0], t->others[1]) >= LL_OTHERS_NOTABLE)
         fprintf(stderr, "; others had %.0f %% of the cores before, %.0f %% in training",
                 100 * t->others[0], 100 * t->others[1]);
     fprintf(stderr, "\nmemory%s: %s planned, %s used%s",
-            t->ranks > 1 ? " of the rank with most" : "", ll_text_bytes(t->memory.planned, d),
-            ll_text_bytes(t->memory.used, e),
+            t->ranks > 1 ? " of the rank with most" : "", LL_BYTES(t->memory.planned),
+            LL_BYTES(t->memory.used),
             t->memory.of_all ? " there by all processes, with libraries" : "");
     LL_OWN(ll_arena) a = ll_arena_new();
     fprintf(stderr, "\n%s", ll_goodput_text(&t->goodput, a));
@@ -379,12 +370,11 @@ void ll_view_end(const ll_run *r, const ll_train_report *t, const ll_start *job)
                 (long long)t->unsaved, t->unsaved == 1 ? "" : "s");
     if (t->dense_bytes)
         fprintf(stderr, "\ngradients: rank 0 sent %s in the last step, f32 takes %s",
-                ll_text_bytes((double)t->gradient_bytes, d),
-                ll_text_bytes((double)t->dense_bytes, e));
+                LL_BYTES(t->gradient_bytes), LL_BYTES(t->dense_bytes));
     if (t->replica_bytes && r->parallel.replicas > 1)
         fprintf(stderr, "\nreplicas: rank 0 sent %s to others, %s a step",
-                ll_text_bytes((double)t->replica_bytes, d),
-                ll_text_bytes((double)t->replica_bytes / (double)(t->steps - t->first), e));
+                LL_BYTES(t->replica_bytes),
+                LL_BYTES((double)t->replica_bytes / (double)(t->steps - t->first)));
     show_stale(r, t);
     fprintf(stderr, "\n%s: checkpoints/ metrics.jsonl curve.svg run.yaml\n", r->out);
 }

@@ -169,7 +169,7 @@ static const char *tell_ways(const ll_room *room, bool piped, char out[128])
 
 ll_err ll_room_judge(ll_room *room, const ll_pipe_plan *p, const double *used, bool *again)
 {
-    char limit[LL_NUMBER_TEXT], least[LL_NUMBER_TEXT], ways[128];
+    char ways[128];
     int n = p && p->held ? p->pipeline->n_rank : 1;
     double most = 0;
     for (int r = 0; r < n; r++) most = fmax(most, used[r]);
@@ -193,10 +193,10 @@ ll_err ll_room_judge(ll_room *room, const ll_pipe_plan *p, const double *used, b
     room->n_try++;
     *again = p && p->held && room->n_try < TRIES * AIMS;
     CHECK(*again, LL_E_MEM, "memory %s: %s takes %s%s%s: allow more, or use %s",
-          ll_text_bytes(room->limit, limit),
+          LL_BYTES(room->limit),
           p && p->held ? "of the stages and schedules tried, with the best the fullest rank"
                        : "a rank's program",
-          ll_text_bytes(room->least, least),
+          LL_BYTES(room->least),
           room->wide ? ", counting steps of exact sums made again with all bits" : "",
           room->offload ? " besides what is laid aside" : "", tell_ways(room, p && p->held, ways));
     return LL_OK;
@@ -214,15 +214,13 @@ static ll_err plan_schedule(ll_pipe_plan *p, const ll_graph *g, const char *name
         TRY(ll_pipeline_make(a, name, n_rank, p->stages->n, o->n_micro, &p->pipeline));
     TRY(ll_pipeline_check(p->pipeline, edges, n_edge, &p->report));
     p->rank_of = p->pipeline->rank_of;
-    CHECK(
-        strcmp(name, "2bw") || p->pipeline->overlaps, LL_E_ARG,
-        "schedule 2bw, whose steps overlap, wants 2 micro-batches or more of 2 ranks or more: set "
-        "train.micro_batch to a part of the batch");
+    CHECK(strcmp(name, "2bw") || p->pipeline->overlaps, LL_E_ARG,
+          "schedule 2bw, whose steps overlap, wants 2 micro-batches or more of 2 ranks or more: "
+          "set train.micro_batch to a part of the batch");
     if (o->room) TRY(find_held(p, a));
-    CHECK(
-        p->report.ascending, LL_E_ARG,
-        "the schedule takes micro-batches of a stage out of order: sums over them would be made in "
-        "another order than the serial run's");
+    CHECK(p->report.ascending, LL_E_ARG,
+          "the schedule takes micro-batches of a stage out of order: sums over them would be made "
+          "in another order than the serial run's");
     return LL_OK;
 }
 

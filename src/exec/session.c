@@ -100,10 +100,9 @@ static ll_err cut_stages(ll_session *s, const ll_graph *g, int rank)
 
 static ll_err check_no_pipe(const ll_session_opts *o)
 {
-    CHECK(
-        !o->schedule && !o->stages && o->virtual_stages <= 1, LL_E_ARG,
-        "schedule, stages and virtual_stages are of a pipeline: add pipe=2 or more to the mesh, or "
-        "leave them out");
+    CHECK(!o->schedule && !o->stages && o->virtual_stages <= 1, LL_E_ARG,
+          "schedule, stages and virtual_stages are of a pipeline: add pipe=2 or more to the mesh, "
+          "or leave them out");
     return LL_OK;
 }
 
@@ -162,11 +161,10 @@ static ll_err check_residual(const char *codec)
     TRY(ll_codec_open(codec, "pipeline", 1, 0, &k));
     bool keeps = ll_codec_residual(k) != NULL;
     ll_codec_close(k);
-    CHECK(
-        !keeps, LL_E_SHARD,
-        "compress %s keeps what it has not sent, which checkpoints of a pipeline do not hold: use "
-        "bf16, f16 or qsgd:4, or a mesh without axis pipe",
-        codec);
+    CHECK(!keeps, LL_E_SHARD,
+          "compress %s keeps what it has not sent, which checkpoints of a pipeline do not hold: "
+          "use bf16, f16 or qsgd:4, or a mesh without axis pipe",
+          codec);
     return LL_OK;
 }
 
@@ -189,11 +187,10 @@ static ll_err check_compress(ll_session *s)
           "compress %s is of gradients that are summed over axis data, which mesh \"%s\" does not "
           "have: add data=2 or more to it, or use compress none",
           o->compress, mesh);
-    CHECK(
-        !o->zero, LL_E_SHARD,
-        "compress %s with zero %d: gradients that are kept in parts are summed by reduce-scatter, "
-        "which no codec does: use zero 0, or compress none",
-        o->compress, o->zero);
+    CHECK(!o->zero, LL_E_SHARD,
+          "compress %s with zero %d: gradients that are kept in parts are summed by "
+          "reduce-scatter, which no codec does: use zero 0, or compress none",
+          o->compress, o->zero);
     if (!strcmp(o->compress, "factors")) o->compress = NULL; /* was a matter of the layout */
     bool piped = ll_mesh_axis(ll_team_mesh(s->team), LL_AXIS_PIPE) >= 0;
     return o->compress && piped ? check_residual(o->compress) : LL_OK;
@@ -429,9 +426,9 @@ static ll_err check_after(const ll_graph *g, const ll_session_opts *o, bool over
     CHECK(ll_mesh_axis(&m, LL_AXIS_PIPE) >= 0, LL_E_ARG,
           "post_validation is of a pipeline, whose stages would wait for each other: add pipe=2 or "
           "more to the mesh, or leave it out");
-    CHECK(!overlaps, LL_E_ARG,
-          "steps of schedule 2bw overlap, and nobody waits at their ends: leave out "
-          "post_validation");
+    CHECK(
+        !overlaps, LL_E_ARG,
+        "steps of schedule 2bw overlap, and nobody waits at their ends: leave out post_validation");
     CHECK(!o->offload && !o->memory, LL_E_ARG,
           "post_validation keeps parameters and state as they were, which memory and offload do "
           "not reckon with: use one or the other");
@@ -442,10 +439,9 @@ static ll_err check_after(const ll_graph *g, const ll_session_opts *o, bool over
 static ll_err find_overlap(const ll_graph *g, const ll_session_opts *o, bool *out)
 {
     TRY(ll_pipe_overlaps(g, o->mesh, o->schedule, out));
-    CHECK(
-        !*out || !o->offload, LL_E_ARG,
-        "offload lays aside what one step reads again, and steps of schedule 2bw overlap: use one "
-        "of them");
+    CHECK(!*out || !o->offload, LL_E_ARG,
+          "offload lays aside what one step reads again, and steps of schedule 2bw overlap: use "
+          "one of them");
     CHECK(!*out || !o->memory, LL_E_ARG,
           "memory is a limit of stages and schedules whose steps do not overlap: leave it out, or "
           "use another schedule than 2bw");

@@ -103,8 +103,7 @@ static double found(ll_session *s, const char *name)
     if (slot >= 0 && s->p->slots[slot].type.shape.n == 0) return ll_exec_scalar(s->e, slot);
     ll_err rc = RAISE(LL_E_ARG,
                       slot < 0 ? "the graph has no result %s"
-                               : "result %s is no scalar: "
-                                 "ll_session_get has it",
+                               : "result %s is no scalar: ll_session_get has it",
                       name);
     return rc == LL_OK ? 0 : NAN;
 }

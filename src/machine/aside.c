@@ -69,7 +69,7 @@ static void *work(void *arg)
 /* A file without a name. */
 static ll_err open_file(ll_aside *a)
 {
-    char path[300], need[LL_NUMBER_TEXT];
+    char path[300];
     snprintf(path, sizeof path, "%s/aside-XXXXXX", a->folder);
     a->fd = mkstemp(path);
     CHECK(a->fd >= 0, LL_E_IO, "offload: no file can be made in %s: %s", a->folder,
@@ -77,7 +77,7 @@ static ll_err open_file(ll_aside *a)
     unlink(path);
     int rc = posix_fallocate(a->fd, 0, (off_t)a->bytes);
     CHECK(!rc, LL_E_IO, "offload: %s has no room for %s: %s: name another folder", a->folder,
-          ll_text_bytes((double)a->bytes, need), strerror(rc));
+          LL_BYTES(a->bytes), strerror(rc));
     void *m = mmap(NULL, a->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, a->fd, 0);
     CHECK(m != MAP_FAILED, LL_E_IO, "offload: a file in %s cannot be mapped: %s", a->folder,
           strerror(errno));

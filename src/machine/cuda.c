@@ -57,8 +57,8 @@ static ll_err place(ll_comm *c, const ll_device_ask *ask, ll_arena *arena, ll_de
     ll_err rc = look(out->mine, &f);
     if (rc == LL_OK && ask->eight && 10 * f.major + f.minor < 89)
         rc = RAISE(LL_E_DEVICE,
-                   "%s, of compute capability %d.%d, has no products of 8-bit floats "
-                   "(8.9, Ada, and later have): use precision bf16",
+                   "%s, of compute capability %d.%d, has no products of 8-bit floats (8.9, Ada, "
+                   "and later have): use precision bf16",
                    f.name, f.major, f.minor);
     if (rc == LL_OK) {
         out->of[me].index = out->mine;
@@ -127,11 +127,10 @@ static ll_err map(ll_exec *e, size_t bytes, char **out)
 {
     ll_gpu *g = ll_cuda_of(e)->gpu;
     ll_gpu_facts f;
-    char need[LL_NUMBER_TEXT], have[LL_NUMBER_TEXT];
     TRY(ll_gpu_ask(g, &f));
     CHECK(bytes <= f.free_bytes, LL_E_MEM,
           "the program needs %s, %s has %s free: use a smaller model or train.micro_batch",
-          ll_text_bytes((double)bytes, need), f.name, ll_text_bytes((double)f.free_bytes, have));
+          LL_BYTES(bytes), f.name, LL_BYTES(f.free_bytes));
     void *p;
     TRY(ll_gpu_alloc(g, bytes, &p));
     *out = (char *)p;

@@ -13,7 +13,6 @@
 
 ll_err ll_cuda_map_aside(ll_exec *e, size_t bytes, char **out)
 {
-    char need[LL_NUMBER_TEXT], have[LL_NUMBER_TEXT];
     size_t all = ll_host_memory();
     void *data;
     CHECK(e->opts.offload, LL_E_ARG,
@@ -21,7 +20,7 @@ ll_err ll_cuda_map_aside(ll_exec *e, size_t bytes, char **out)
     CHECK(bytes <= all, LL_E_MEM,
           "offload: %s are to be laid aside in pinned memory, and this machine has %s: use a "
           "smaller model or train.micro_batch",
-          ll_text_bytes((double)bytes, need), ll_text_bytes((double)all, have));
+          LL_BYTES(bytes), LL_BYTES(all));
     TRY(ll_gpu_pinned(bytes, &data));
     *out = ll_cuda_of(e)->aside = (char *)data;
     return LL_OK;

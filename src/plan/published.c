@@ -369,9 +369,8 @@ static ll_err predict_lm(const table *t, int64_t row, const ll_cluster *c, const
         how.n_micro = (int)round(at_least(t, row, "grad_accum", batch / h->data / micro));
         if (how.n_micro < 1) continue;
         CHECK(how.n_micro * how.pipe <= 1e7, LL_E_ARG,
-              "%d micro-batches through %g stages are "
-              "more than are simulated",
-              how.n_micro, how.pipe);
+              "%d micro-batches through %g stages are more than are simulated", how.n_micro,
+              how.pipe);
         bool fits;
         TRY(try_step(t, row, c, m, &how, &o, &fits));
         double score = o.step_s * (fits ? 1 : 1e3);

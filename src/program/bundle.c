@@ -14,7 +14,6 @@
  * makes of a tensor depends on its neighbours. Ranks that hold the same parameter must add the same
  * to it: compressed ones share a bundle only where the same axes cut them. Sizes are those of the
  * largest part of any rank, so that all ranks bundle alike, whatever their own parts are. */
-#include "base/num.h"
 #include "op/ops.h"
 #include "program/memory.h"
 

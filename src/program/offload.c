@@ -17,7 +17,6 @@
  * What is laid aside is as little as will do: first values whose copies are hidden best, the time
  * that they lie unread over that of a copy; the state where activations hide less well than that;
  * and as many of these as the program then needs, as planned (ll_lower), to be within the limit. */
-#include "kern/attr.h"
 #include "program/memory.h"
 
 #include <math.h>

@@ -116,9 +116,7 @@ static ll_err find_sections(const ll_graph *g, const ll_unrolled *un, int n_micr
         return LL_OK;
     }
     CHECK(any || n_micro == 1, LL_E_ARG,
-          "%d micro-batches, but the graph has no ll_minimize to "
-          "average over them",
-          n_micro);
+          "%d micro-batches, but the graph has no ll_minimize to average over them", n_micro);
     if (!any) memcpy(micro, report, sizeof *micro * (size_t)g->n_node);
     return n_micro > 1 ? check_sections(g, micro, arena) : LL_OK;
 }

@@ -23,7 +23,6 @@ static void put_slots(ll_buf *b, const ll_program *p, const int *slots, int n)
 /* What is started, and of how many tensors; then these, once where they are summed in place. */
 static void put_collective(ll_buf *b, const ll_program *p, const ll_instr *x)
 {
-    char text[LL_NUMBER_TEXT];
     double bytes = 0;
     bool mixed = false, in_place = true;
     for (int k = 0; k < x->n_in; k++) {
@@ -37,12 +36,10 @@ static void put_collective(ll_buf *b, const ll_program *p, const ll_instr *x)
     }
     ll_buf_printf(b, "start %s", x->op);
     if (x->n_in > 1) ll_buf_printf(b, ", bundle of %d", x->n_in);
-    ll_buf_printf(b, ", %s, until %d", ll_text_bytes(bytes, text), x->pair);
+    ll_buf_printf(b, ", %s, until %d", LL_BYTES(bytes), x->pair);
     if (mixed) ll_buf_puts(b, ", over subsets of ranks");
     if (x->compressed) ll_buf_puts(b, ", compressed");
-    if (x->packing)
-        ll_buf_printf(b, ", packed in w+%zu %s", x->packing_at,
-                      ll_text_bytes((double)x->packing, text));
+    if (x->packing) ll_buf_printf(b, ", packed in w+%zu %s", x->packing_at, LL_BYTES(x->packing));
     ll_buf_puts(b, ": ");
     put_slots(b, p, x->out, x->n_out);
     if (in_place) return;
@@ -52,15 +49,14 @@ static void put_collective(ll_buf *b, const ll_program *p, const ll_instr *x)
 
 static void put_call(ll_buf *b, const ll_program *p, const ll_instr *x)
 {
-    char text[LL_NUMBER_TEXT];
     put_slots(b, p, x->out, x->n_out);
     ll_buf_printf(b, " = %s(", x->op);
     put_slots(b, p, x->in, x->n_in);
     ll_buf_puts(b, ")");
-    if (x->flops) ll_buf_printf(b, "  %sflop", ll_text_count(x->flops, text));
+    if (x->flops) ll_buf_printf(b, "  %sflop", LL_AMOUNT(x->flops));
     if (x->kernel.name) ll_buf_printf(b, "  by %s", x->kernel.name);
     if (x->at_once) ll_buf_printf(b, ", %lld at once", (long long)x->at_once);
-    if (x->scratch) ll_buf_printf(b, "  scratch %s", ll_text_bytes((double)x->scratch, text));
+    if (x->scratch) ll_buf_printf(b, "  scratch %s", LL_BYTES(x->scratch));
 }
 
 static void put_instr(ll_buf *b, const ll_program *p, int i)
@@ -91,9 +87,8 @@ static void put_kinds(ll_buf *b, const ll_program *p)
     } kinds[] = {{"parameters", m.parameters}, {"optimizer and other state", m.state},
                  {"gradients", m.gradients},   {"activations and work", m.other},
                  {"batch data", m.batch},      {"scratch", m.scratch}};
-    char t[LL_NUMBER_TEXT];
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        ll_buf_printf(b, "  %10s  %s\n", ll_text_bytes((double)kinds[i].bytes, t), kinds[i].name);
+        ll_buf_printf(b, "  %10s  %s\n", LL_BYTES(kinds[i].bytes), kinds[i].name);
 }
 
 /* The instruction that writes a slot first. */
@@ -107,16 +102,12 @@ static const char *made_by(const ll_program *p, int slot)
 
 static void put_memory(ll_buf *b, const ll_program *p)
 {
-    char t[4][LL_NUMBER_TEXT];
     ll_buf_printf(b, "tensors %s: persistent %s, work %s (no plan needs less than %s), ",
-                  ll_text_bytes((double)p->bytes, t[0]),
-                  ll_text_bytes((double)p->persistent_bytes, t[1]),
-                  ll_text_bytes((double)p->work_bytes, t[2]),
-                  ll_text_bytes((double)p->ideal_work_bytes, t[3]));
-    ll_buf_printf(b, "scratch %s\n", ll_text_bytes((double)p->scratch_bytes, t[0]));
+                  LL_BYTES(p->bytes), LL_BYTES(p->persistent_bytes), LL_BYTES(p->work_bytes),
+                  LL_BYTES(p->ideal_work_bytes));
+    ll_buf_printf(b, "scratch %s\n", LL_BYTES(p->scratch_bytes));
     if (p->aside_bytes)
-        ll_buf_printf(b, "laid aside %s, in %s\n", ll_text_bytes((double)p->aside_bytes, t[0]),
-                      p->target->aside.what);
+        ll_buf_printf(b, "laid aside %s, in %s\n", LL_BYTES(p->aside_bytes), p->target->aside.what);
     put_kinds(b, p);
     ll_buf_puts(b, "largest tensors:\n");
     const ll_slot **order = LL_NEW_ARRAY(b->arena, const ll_slot *, p->n_slot + 1);
@@ -126,7 +117,7 @@ static void put_memory(ll_buf *b, const ll_program *p)
     for (int i = 0; i < n && i < 8; i++) {
         char shape[LL_SHAPE_TEXT];
         const char *name = order[i]->name ? order[i]->name : made_by(p, (int)(order[i] - p->slots));
-        ll_buf_printf(b, "  %10s  %s%s %s\n", ll_text_bytes((double)order[i]->bytes, t[0]),
+        ll_buf_printf(b, "  %10s  %s%s %s\n", LL_BYTES(order[i]->bytes),
                       ll_dtype_name(order[i]->type.dtype),
                       ll_shape_print(&order[i]->type.shape, shape), name);
     }

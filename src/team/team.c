@@ -146,10 +146,9 @@ static ll_err compare_messages(ll_team *t)
     TRY(ll_comm_allgather(t->c, all, 2 * size * (int64_t)sizeof *all, LL_U8,
                           &(ll_coll_opts){.site = "messages between stages"}));
     for (int r = 0; r < size; r++) left += all[2 * r], n += all[2 * r + 1];
-    CHECK(
-        left == 0 && n % 2 == 0, LL_E_COMM,
-        "a stage of the pipeline would wait for what no other sends: their programs were not made "
-        "of one graph");
+    CHECK(left == 0 && n % 2 == 0, LL_E_COMM,
+          "a stage of the pipeline would wait for what no other sends: their programs were not "
+          "made of one graph");
     if (!n || t->pipe) return LL_OK;
     ll_axes pipe = (ll_axes)(1u << axis); /* others' collectives have numbers of their own */
     return ll_comm_split(t->c, ll_mesh_color(&t->m, pipe, t->rank),

@@ -8,7 +8,6 @@
 #define _GNU_SOURCE /* SEEK_DATA */
 #include "train/buddy_int.h"
 
-#include "base/crc32c.h"
 #include "comm/comm.h"
 #include "train/ranks.h"
 

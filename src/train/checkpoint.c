@@ -223,8 +223,7 @@ ll_err ll_checkpoint_open_latest(ll_comm *c, const char *run, ll_st_file **out)
         rc = RAISE(rc, "%s; it is the run's only one", ll_error_message());
     else
         rc = RAISE(rc,
-                   "%s; the one before it, for train --resume --from or eval --checkpoint, "
-                   "is %s",
+                   "%s; the one before it, for train --resume --from or eval --checkpoint, is %s",
                    ll_error_message(), path_of(a, run, "", before));
     return ll_ranks_agree(c, rc);
 }
@@ -264,10 +263,9 @@ ll_err ll_checkpoint_int(const ll_st_file *f, const char *key, int64_t *value)
 static const char *why_not_both(const char *name)
 {
     size_t n = strlen(name), m = strlen(LL_NEXT);
-    return n > m && !strcmp(name + n - m, LL_NEXT)
-               ? " (a second version, which runs with schedule 2bw or train.delay have: set that "
-                 "alike)"
-               : "";
+    return n > m && !strcmp(name + n - m, LL_NEXT) ? " (a second version, which runs with schedule "
+                                                     "2bw or train.delay have: set that alike)"
+                                                   : "";
 }
 
 static ll_err fail_missing(const ll_st_file *f, const char *name)

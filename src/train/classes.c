@@ -174,8 +174,7 @@ static void add_cell(ll_buf *b, const ll_classes *c, int64_t row, int64_t column
     if (!n) return;
     ll_buf_printf(
         b,
-        "<rect x=\"%g\" y=\"%g\" width=\"%d\" height=\"%d\" class=\"f%d\" opacity=\"%.3f\">"
-        "<title>",
+        "<rect x=\"%g\" y=\"%g\" width=\"%d\" height=\"%d\" class=\"f%d\" opacity=\"%.3f\"><title>",
         x, y, side - 1, side - 1, row == column ? 1 : 2, 0.1 + 0.5 * (double)n / of);
     add_name(b, c, row);
     ll_buf_puts(b, " taken for ");

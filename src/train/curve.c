@@ -256,10 +256,10 @@ static void draw_words(picture *p)
     x = legend_item(p, x, 2, "validation loss", &c->val_loss);
     x = legend_item(p, x, 3, "validation accuracy", &c->val_accuracy);
     if (x == 20)
-        ll_buf_printf(b,
-                      "<text class=\"soft\" text-anchor=\"middle\" x=\"%d\" y=\"%d\">no points "
-                      "yet</text>\n",
-                      WIDTH / 2, HEIGHT / 2);
+        ll_buf_printf(
+            b,
+            "<text class=\"soft\" text-anchor=\"middle\" x=\"%d\" y=\"%d\">no points yet</text>\n",
+            WIDTH / 2, HEIGHT / 2);
 }
 
 const char *ll_curve_svg(ll_arena *a, const ll_curve *c)
@@ -270,10 +270,10 @@ const char *ll_curve_svg(ll_arena *a, const ll_curve *c)
     set_loss(&p);
     set_accuracy(&p);
     ll_plot_begin(&p.svg, WIDTH, HEIGHT, c->title ? c->title : "learning curve");
-    ll_buf_printf(&p.svg,
-                  "<clipPath id=\"plot\"><rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\"/>"
-                  "</clipPath>\n",
-                  LEFT, TOP, p.right - LEFT, HEIGHT - TOP - BOTTOM);
+    ll_buf_printf(
+        &p.svg,
+        "<clipPath id=\"plot\"><rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\"/></clipPath>\n",
+        LEFT, TOP, p.right - LEFT, HEIGHT - TOP - BOTTOM);
     draw_axes(&p);
     draw_raw(&p);
     draw_smooth(&p);

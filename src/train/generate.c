@@ -56,8 +56,8 @@ static ll_err check_graph(const ll_run *r, const ll_graph *g, int64_t batch, int
     ll_shape a = x.id ? ll_graph_shape(g, x) : LL_SCALAR;
     ll_shape b = y.id ? ll_graph_shape(g, y) : LL_SCALAR;
     CHECK(a.n == 2 && a.d[0] == batch && a.d[1] == step && b.n == 3 && b.d[1] == rows, LL_E_ARG,
-          "model %s does not generate: its declaration does not look at ll_build's cache (ll_self_"
-          "attend, ll_build_places, ll_build_last; result logits)",
+          "model %s does not generate: its declaration does not look at ll_build's cache "
+          "(ll_self_attend, ll_build_places, ll_build_last; result logits)",
           r->model.name);
     *vocab = b.d[2];
     return LL_OK;

@@ -88,9 +88,7 @@ ll_err ll_goodput_read(const char *path, int64_t first, const ll_past *past, dou
 char *ll_goodput_text(const ll_goodput *g, ll_arena *arena)
 {
     ll_buf b = {.arena = arena};
-    char t[LL_NUMBER_TEXT];
-    ll_buf_printf(&b, "goodput %.1f %% of %s", 100 * g->useful / g->wall,
-                  ll_text_duration(g->wall, t));
+    ll_buf_printf(&b, "goodput %.1f %% of %s", 100 * g->useful / g->wall, LL_DURATION(g->wall));
     bool any = false;
     for (int i = 0; i < LL_N_LOSS; i++) {
         if (g->lost[i] < 0.001 * g->wall) continue;

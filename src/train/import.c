@@ -3,7 +3,6 @@
 
 #include "base/file.h"
 #include "base/text.h"
-#include "model/model.h"
 #include "token/gguf.h"
 #include "train/run.h"
 #include "train/setup.h"

@@ -73,10 +73,10 @@ int ll_step_line(const ll_step_stats *s, int64_t total, const char *unit, int co
     print_norm(s->norm, t);
     if (!isnan(s->norm) && !s->apart) add_field(&f, "norm %s", t);
     add_field(&f, "lr %.1e", s->lr);
-    add_field(&f, "%s", ll_text_time(s->step_s, t));
-    if (s->rate > 0) add_field(&f, "%s %s/s", ll_text_count(s->rate, t), unit);
+    add_field(&f, "%s", LL_TIME(s->step_s));
+    if (s->rate > 0) add_field(&f, "%s %s/s", LL_AMOUNT(s->rate), unit);
     if (s->peak > 0) add_field(&f, "%.0f%% peak", 100 * s->peak);
-    if (s->bytes) add_field(&f, "%s", ll_text_bytes((double)s->bytes, t));
+    if (s->bytes) add_field(&f, "%s", LL_BYTES(s->bytes));
     return f.len;
 }
 
@@ -94,7 +94,6 @@ static int columns_of(const ll_progress *p)
 static int print_bar(const ll_progress *p, double now, int columns, char bar[LL_STEP_LINE])
 {
     const ll_step_stats *s = &p->last;
-    char t[LL_NUMBER_TEXT];
     int width = columns / 6 < BAR_MAX ? columns / 6 : BAR_MAX, at = 0;
     bar[0] = '\0';
     if (width < BAR_MIN) return 0;
@@ -105,7 +104,7 @@ static int print_bar(const ll_progress *p, double now, int columns, char bar[LL_
     bar[at++] = '[';
     for (int i = 0; i < width; i++) bar[at++] = i < (int)(part * width) ? '#' : ' ';
     at += snprintf(bar + at, (size_t)(LL_STEP_LINE - at), "] %.0f%% | %s%s | ", floor(100 * part),
-                   ll_text_duration(time, t), over ? "" : " left");
+                   LL_DURATION(time), over ? "" : " left");
     return at;
 }
 

@@ -85,10 +85,10 @@ ll_err ll_prune_session(const char *rule, ll_session *s, ll_pruned *out)
 ll_err ll_prune_begin(const char *rule, const char *steps, ll_session *s, ll_pruned *out)
 {
     if (!*steps) return ll_prune_session(rule, s, out);
-    CHECK(!s->late, LL_E_ARG,
-          "train.prune_steps prunes the weights that a step begins with, and with gradients that "
-          "are a step late (train.delay, schedules with two versions) there are two: leave one "
-          "out");
+    CHECK(
+        !s->late, LL_E_ARG,
+        "train.prune_steps prunes the weights that a step begins with, and with gradients that are "
+        "a step late (train.delay, schedules with two versions) there are two: leave one out");
     TRY(ll_prune_session("none", s, out));
     CHECK(out->tensors, LL_E_ARG,
           "there is nothing to prune: no weights of the model are read by products alone");

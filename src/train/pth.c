@@ -205,12 +205,12 @@ static ll_err push_global(machine *m, const char *module, const char *name)
 {
     value *v = new_value(m, GLOBAL);
     v->text = ll_arena_printf(m->f->arena, "%.100s.%.100s", module, name);
-    CHECK(!strcmp(v->text, rebuild_tensor) || !strcmp(v->text, rebuild_parameter) ||
-              !strcmp(v->text, ordered_dict) || find_storage(v->text),
-          LL_E_IO,
-          "%s: its pickle names %s, and nothing but tensors and dictionaries of them is "
-          "read" REMEDY,
-          m->f->path, v->text);
+    CHECK(
+        !strcmp(v->text, rebuild_tensor) || !strcmp(v->text, rebuild_parameter) ||
+            !strcmp(v->text, ordered_dict) || find_storage(v->text),
+        LL_E_IO,
+        "%s: its pickle names %s, and nothing but tensors and dictionaries of them is read" REMEDY,
+        m->f->path, v->text);
     push(m, v);
     return LL_OK;
 }

@@ -111,14 +111,13 @@ ll_err ll_residual_load(const ll_session *s, const ll_st_file *f, ll_arena *aren
         if (!ll_st_find(f, t[i].name)) continue;
         TRY(load_one(f, &t[i], &parts[i], scratch, &ranks));
         if (ranks != t[i].shape.d[0])
-            *note = ll_arena_printf(arena,
-                                    "residuals of %lld ranks: their sum is divided among the %lld "
-                                    "that there are now",
-                                    (long long)ranks, (long long)t[i].shape.d[0]);
+            *note = ll_arena_printf(
+                arena,
+                "residuals of %lld ranks: their sum is divided among the %lld that there are now",
+                (long long)ranks, (long long)t[i].shape.d[0]);
     }
     if (there && !n)
-        *note =
-            ll_arena_printf(arena, "the checkpoint's residuals are dropped: this run's codec keeps "
-                                   "none (parallel.compress)");
+        *note = ll_arena_printf(arena, "the checkpoint's residuals are dropped: this run's codec "
+                                       "keeps none (parallel.compress)");
     return LL_OK;
 }

@@ -398,9 +398,9 @@ static ll_err finish_params(ll_run *r)
     LL_WANT(r, "train.ema", r->train.optim.ema == 0 || r->parallel.zero == 0,
             "train.ema is kept beside whole parameters: use parallel.zero 0");
     bool average = !strcmp(r->train.optim.name, "schedule-free-adamw");
-    LL_WANT(r, "train.optimizer", !average || r->parallel.zero == 0 || r->parallel.zero == 3,
-            "schedule-free-adamw keeps what is evaluated as parameters lie: use parallel.zero 0 "
-            "or 3");
+    LL_WANT(
+        r, "train.optimizer", !average || r->parallel.zero == 0 || r->parallel.zero == 3,
+        "schedule-free-adamw keeps what is evaluated as parameters lie: use parallel.zero 0 or 3");
     LL_WANT(r, "train.schedule", !average || !strcmp(r->train.schedule.shape, "constant"),
             "schedule-free-adamw evaluates an average, which is there in place of a decay: use "
             "train.schedule constant (train.warmup goes with it), not %s",
@@ -457,13 +457,11 @@ static ll_err check_loose(const ll_run *r)
             ll_consistency_rounds(&p->between) ? "" : ": use parallel.codec");
     LL_WANT(r, "train.buddy", !r->train.buddy || !ll_consistency_served(&p->between),
             "train.buddy keeps the state after a step, and replicas of a server are at several: "
-            "use "
-            "train.save_every");
+            "use train.save_every");
     LL_WANT(
         r, "parallel.exact", !r->parallel.exact || !ll_consistency_served(&p->between),
         "parallel.exact makes one result of every order of sums, and replicas that come in their "
-        "own time (parallel.consistency %s) have no one result: use sync, local, diloco or "
-        "gossip",
+        "own time (parallel.consistency %s) have no one result: use sync, local, diloco or gossip",
         p->between.name);
     LL_WANT(r, "train.spike", r->train.spike == 0,
             "train.spike is of one gradient, and replicas have several: use train.clip");

@@ -78,10 +78,9 @@ const ll_key ll_run_keys[] = {
     NUMBER("data.mixup", data.mixup, "0", 0, 1,
            "blend each training image with another, by Beta(this, this), and their labels' losses "
            "alike; a model of one's own takes it by ll_label_loss (0: no)"),
-    NUMBER(
-        "data.cutmix", data.cutmix, "0", 0, 1,
-        "likewise, a rectangle of the other image in place of this one's; with mixup too, one of "
-        "both for each image (0: no)"),
+    NUMBER("data.cutmix", data.cutmix, "0", 0, 1,
+           "likewise, a rectangle of the other image in place of this one's; with mixup too, one "
+           "of both for each image (0: no)"),
     NUMBER("data.jitter", data.jitter, "0", 0, 1,
            "change brightness, contrast and saturation of training images by factors of 1 +- this"),
     INT("data.threads", data.threads, "0", 0, 64,
@@ -113,10 +112,9 @@ const ll_key ll_run_keys[] = {
            "scale gradients down to this global norm (0: never)"),
     NUMBER("train.clip_value", train.optim.clip_value, "0", 0, LL_MANY,
            "cut elements of gradients off at this size, before that (0: never)"),
-    BOOL(
-        "train.delay", train.delay, "false",
-        "gradients are of what parameters were a step before, as parallel.schedule 2bw takes them: "
-        "trains serially, or on any mesh, what that trains"),
+    BOOL("train.delay", train.delay, "false",
+         "gradients are of what parameters were a step before, as parallel.schedule 2bw takes "
+         "them: trains serially, or on any mesh, what that trains"),
     NUMBER("train.ema", train.optim.ema, "0", 0, 0.9999999,
            "keep an average of parameters, which validation, eval and predict use: after each step "
            "so many times itself (0: none)"),
@@ -137,18 +135,16 @@ const ll_key ll_run_keys[] = {
            "linear or sqrt: multiply lr by batch/base_batch, or by its square root"),
     INT("train.base_batch", train.schedule.base_batch, "256", 1, 1e9,
         "the batch lr is meant for, under a scale_rule"),
-    TEXT(
-        "train.init", train.init, "",
-        "weights to begin with: a safetensors file, or a state_dict that torch.save wrote; moments "
-        "and step start at 0; verify and bench do not look at it (empty: initial values by "
-        "train.seed)"),
+    TEXT("train.init", train.init, "",
+         "weights to begin with: a safetensors file, or a state_dict that torch.save wrote; "
+         "moments and step start at 0; verify and bench do not look at it (empty: initial values "
+         "by train.seed)"),
     TEXT("train.init_map", train.init_map, "",
          "how names and layouts of train.init are read: a bundled map (as-is, gguf-gpt2, "
-         "gguf-llama, "
-         "hf-bert, hf-gpt2, hf-llama, pytorch, torchvision-alexnet, torchvision-googlenet, "
-         "torchvision-mobilenetv2, torchvision-resnet, torchvision-squeezenet, torchvision-vgg) or "
-         "a file; empty: the "
-         "bundled one that fits its names"),
+         "gguf-llama, hf-bert, hf-gpt2, hf-llama, pytorch, torchvision-alexnet, "
+         "torchvision-googlenet, torchvision-mobilenetv2, torchvision-resnet, "
+         "torchvision-squeezenet, torchvision-vgg) or a file; empty: the bundled one that fits its "
+         "names"),
     TEXT("train.init_skip", train.init_skip, "",
          "patterns of tensors that keep their initial values, or that are not read of train.init: "
          "\"fc.*\""),
@@ -200,8 +196,7 @@ const ll_key ll_run_keys[] = {
     INT("train.threads", train.threads, "0", 0, 4096, "0: one for each core"),
     TEXT("train.memory", train.memory, "",
          "bytes that a rank's tensors may take, such as 2GiB: a pipeline's stages, and schedule "
-         "auto, "
-         "are made to fit (empty: any)"),
+         "auto, are made to fit (empty: any)"),
     TEXT("train.offload", train.offload, "",
          "a folder; on machine cuda host, which is pinned memory: activations and the optimizer's "
          "state that train.memory has no room for lie in a file there, or in that, while nobody "
@@ -245,9 +240,7 @@ const ll_key ll_run_keys[] = {
     TEXT("parallel.compress", parallel.compress, "none",
          "of gradients, where they are summed over axis data: none, lossless, bf16, f16, int8, "
          "int4 (either: \":huffman\", in fewer bytes for slow networks), qsgd:BITS, onebit, "
-         "topk:SHARE[:BITS], or factors: of fully connected layers, both "
-         "factors are "
-         "gathered"),
+         "topk:SHARE[:BITS], or factors: of fully connected layers, both factors are gathered"),
     BOOL("parallel.canonical", parallel.canonical, "false",
          "sums over ranks in one order, so that no bit depends on algorithm, tuner or timing"),
     CHOICE("parallel.overlap", parallel.overlap, "auto", "auto none all",
@@ -294,8 +287,7 @@ const ll_key ll_run_keys[] = {
     INT("parallel.group", parallel.said.group, "-1", -1, 1e6, "replicas of a group (-1: 2)"),
     INT("parallel.fragments", parallel.said.fragments, "-1", -1, 1e6,
         "exchange a part of the differences at a time, all of them in parallel.every steps (-1: "
-        "the "
-        "preset's)"),
+        "the preset's)"),
     INT("parallel.delay", parallel.said.delay, "-1", -1, 1e12,
         "of differences: steps that go on beside an exchange, before its result is had (-1: the "
         "preset's)"),
@@ -310,11 +302,8 @@ const ll_key ll_run_keys[] = {
         "replicas' but one; -1: the preset's)"),
     TEXT("parallel.codec", parallel.said.codec, "",
          "of differences: none, lossless, bf16, f16, int8, int4 (either: \":huffman\", in fewer "
-         "bytes "
-         "for slow networks), qsgd:BITS, onebit, "
-         "topk:SHARE[:BITS] "
-         "(empty: "
-         "the preset's, none)"),
+         "bytes for slow networks), qsgd:BITS, onebit, topk:SHARE[:BITS] (empty: the preset's, "
+         "none)"),
     CHOICE("parallel.outer", parallel.said.outer, "", "sgd momentum nesterov",
            "what makes a step of the mean difference"),
     NUMBER("parallel.outer_lr", parallel.said.outer_lr, "-1", -1, 100,

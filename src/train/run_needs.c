@@ -90,16 +90,16 @@ ll_err ll_run_check_needs(const ll_run *r)
     }
     const ll_run_train *t = &r->train;
     bool hidden = *t->teacher_hidden && t->hidden_weight > 0;
-    LL_WANT(r, "train.teacher", !*t->teacher || t->teacher_weight > 0 || hidden,
-            "nothing is learnt of the teacher: train.teacher_weight is 0, and train.teacher_hidden "
-            "%s",
-            *t->teacher_hidden ? "has a train.hidden_weight of 0" : "names no parts");
-    LL_WANT(r, "train.temperature",
-            !*t->teacher || t->teacher_weight > 0 ||
-                !strcmp(ll_run_value(r, "train.temperature", a),
-                        ll_run_value(usual, "train.temperature", a)),
-            "train.temperature is of logits, which train.teacher_weight=0 does not read: leave it "
-            "out");
+    LL_WANT(
+        r, "train.teacher", !*t->teacher || t->teacher_weight > 0 || hidden,
+        "nothing is learnt of the teacher: train.teacher_weight is 0, and train.teacher_hidden %s",
+        *t->teacher_hidden ? "has a train.hidden_weight of 0" : "names no parts");
+    LL_WANT(
+        r, "train.temperature",
+        !*t->teacher || t->teacher_weight > 0 ||
+            !strcmp(ll_run_value(r, "train.temperature", a),
+                    ll_run_value(usual, "train.temperature", a)),
+        "train.temperature is of logits, which train.teacher_weight=0 does not read: leave it out");
     LL_WANT(r, "train.hidden_weight", !*t->teacher_hidden || hidden,
             "train.teacher_hidden with a weight of 0 is not read: leave it out");
     return LL_OK;

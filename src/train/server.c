@@ -148,8 +148,8 @@ static uint32_t sum_begin(int index, const int64_t *turn, int64_t n)
 static ll_err check_turns(const ll_turns *t, const char *path, int index, uint32_t settings)
 {
     CHECK(t->from == 0, LL_E_ARG,
-          "%s is of a run that went on from step %lld: only runs that were not resumed or "
-          "started again can be repeated",
+          "%s is of a run that went on from step %lld: only runs that were not resumed or started "
+          "again can be repeated",
           path, (long long)t->from);
     CHECK(t->settings == settings, LL_E_ARG,
           "%s is of a run with other settings: repeat it with its own run.yaml", path);

@@ -200,8 +200,8 @@ static void add_name(ll_buf *b, int pid, int tid, const char *what, const char *
     ll_buf_puts(b, "}}");
     if (strcmp(what, "thread_name")) return;
     ll_buf_printf(b,
-                  ",\n{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"thread_sort_index\","
-                  "\"args\":{\"sort_index\":%d}}",
+                  ",\n{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"thread_sort_index\",\"args\":{"
+                  "\"sort_index\":%d}}",
                   pid, tid, tid);
 }
 

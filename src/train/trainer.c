@@ -10,7 +10,6 @@
  *    agreed on. Rank 0 alone writes to the run folder, but for the tensors of checkpoints. */
 #include "train/trainer_int.h"
 
-#include "base/file.h"
 #include "base/now.h"
 #include "base/process.h"
 #include "base/stats.h"
@@ -121,11 +120,9 @@ static ll_err draw_curve(const trainer *t)
     TRY(ll_events_flush(t->events));
     TRY(ll_metrics_flush(t->metrics, true));
     TRY(ll_metrics_flush(t->timing, true));
-    char n[LL_NUMBER_TEXT], d[LL_NUMBER_TEXT];
-    const char *caption =
-        ll_arena_printf(t->arena, "%s parameters, batch %" PRId64 ", %s, %s",
-                        ll_text_count((double)t->report->parameters, n), t->r->train.batch,
-                        t->r->train.optim.name, ll_text_duration(t->report->seconds, d));
+    const char *caption = ll_arena_printf(t->arena, "%s parameters, batch %" PRId64 ", %s, %s",
+                                          LL_AMOUNT(t->report->parameters), t->r->train.batch,
+                                          t->r->train.optim.name, LL_DURATION(t->report->seconds));
     return ll_curve_of_run(t->r->out, t->r->name, caption);
 }
 

@@ -58,8 +58,8 @@ static ll_err explain(trainer *t, ll_err rc, int64_t step, double lr)
         rc = RAISE(rc, "%s; the batch's input held it: %s", ll_error_message(), sample);
     else if (rc == LL_E_NUMERIC && step == 0)
         rc = RAISE(rc,
-                   "%s; no update came before it: its samples are finite, so it is the values "
-                   "that the run begins with, or what the model makes of them",
+                   "%s; no update came before it: its samples are finite, so it is the values that "
+                   "the run begins with, or what the model makes of them",
                    ll_error_message());
     else if (rc == LL_E_NUMERIC)
         rc = RAISE(rc, "%s; a lower train.lr (it was %g) or train.clip may help",

@@ -452,10 +452,9 @@ static ll_err check_opts(trainer *t)
     CHECK(!o->replay || !t->r->parallel.between.warm_up, LL_E_ARG,
           "--replay repeats a run from its beginning, where one with parallel.warm_up has "
           "synchronous steps: it cannot be repeated");
-    CHECK(
-        !o->replay || (t->loose && ll_loose_served(t->loose)), LL_E_ARG,
-        "--replay is of replicas that come to a server or meet in pairs: parallel.consistency ssp, "
-        "eager, async or ad-psgd");
+    CHECK(!o->replay || (t->loose && ll_loose_served(t->loose)), LL_E_ARG,
+          "--replay is of replicas that come to a server or meet in pairs: parallel.consistency "
+          "ssp, eager, async or ad-psgd");
     if (o->replay) TRY(ll_loose_repeat(t->loose, o->replay, &until));
     if (until < t->until) t->until = until; /* it was stopped */
     CHECK(!t->loose || (!o->trace && !o->timeline), LL_E_ARG,
@@ -489,19 +488,16 @@ static ll_err open_trace(trainer *t)
 static ll_err open_buddy(trainer *t)
 {
     ll_st_pair meta[LL_TRAINER_META];
-    char bytes[LL_NUMBER_TEXT];
     if (!t->r->train.buddy) return LL_OK;
     t->kept =
         "train.buddy: nothing is kept in memory, for nobody would start this run again: -n does";
     if (!t->opts->start) return LL_OK;
     int n = ll_trainer_meta(t, t->arena, meta);
     TRY(ll_buddy_new(t->comm, t->opts->start, t->s, t->loose, meta, n, &t->buddy));
-    t->kept = ll_arena_printf(t->arena,
-                              "state in memory: every %" PRId64 " step%s, %s in /dev/shm of each "
-                              "node; it %s",
-                              t->r->train.buddy, t->r->train.buddy > 1 ? "s" : "",
-                              ll_text_bytes((double)ll_buddy_bytes(t->buddy), bytes),
-                              ll_buddy_text(t->buddy));
+    t->kept = ll_arena_printf(
+        t->arena, "state in memory: every %" PRId64 " step%s, %s in /dev/shm of each node; it %s",
+        t->r->train.buddy, t->r->train.buddy > 1 ? "s" : "", LL_BYTES(ll_buddy_bytes(t->buddy)),
+        ll_buddy_text(t->buddy));
     return LL_OK;
 }
 

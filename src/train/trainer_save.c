@@ -117,10 +117,11 @@ ll_err ll_trainer_roll_back(trainer *t, int64_t done)
     TRY(ll_checkpoint_int(f, "step", &step));
     TRY(ll_ranks_agree(t->comm, ll_trainer_take(t, f)));
     t->report->rolled_back++;
-    ll_trainer_tell(t, ll_arena_printf(t->arena,
-                                       "step %" PRId64
-                                       ": its gradient is too large (train.spike): back "
-                                       "to the parameters of step %" PRId64,
-                                       done, step));
+    ll_trainer_tell(
+        t, ll_arena_printf(
+               t->arena,
+               "step %" PRId64
+               ": its gradient is too large (train.spike): back to the parameters of step %" PRId64,
+               done, step));
     return LL_OK;
 }

@@ -36,9 +36,8 @@ typedef struct reader {
 static ll_err bad(const reader *r, const char *what)
 {
     FAIL(LL_E_CONFIG,
-         "%s:%d: %s, at '%.40s'; want OURS = THEIRS : fcrs -> frsc, tied A = B, "
-         "skip PATTERN, refuse PATTERN, prefix TEXT, model A : B, size A = B, want A = B or "
-         "put A = B : C",
+         "%s:%d: %s, at '%.40s'; want OURS = THEIRS : fcrs -> frsc, tied A = B, skip PATTERN, "
+         "refuse PATTERN, prefix TEXT, model A : B, size A = B, want A = B or put A = B : C",
          r->m->name, r->line, what, r->at);
 }
 
@@ -253,9 +252,8 @@ ll_err ll_map_open(const char *name, ll_map **out)
         ll_near_try(&near, b->name);
     }
     CHECK(strpbrk(name, "/."), LL_E_CONFIG,
-          "no map of weights is named '%s'%s: there are%s, or a "
-          "file such as ./my.map",
-          name, ll_near_hint(&near), near.known);
+          "no map of weights is named '%s'%s: there are%s, or a file such as ./my.map", name,
+          ll_near_hint(&near), near.known);
     LL_OWN_MEMORY uint8_t *text = NULL;
     size_t size;
     TRY(ll_file_read(name, MAP_LIMIT, &text, &size));

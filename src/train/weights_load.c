@@ -377,11 +377,10 @@ static ll_err begin_versions(ll_session *s, ll_arena *arena)
         const ll_slot *x = &s->p->slots[s->kept[i]];
         int next = ll_program_input(s->p, ll_arena_printf(arena, "%s" LL_NEXT, x->name));
         if (next < 0) continue;
-        CHECK(
-            ll_shape_equal(&x->type.shape, &s->p->slots[next].type.shape), LL_E_SHARD,
-            "weights of others with gradients a step late: both versions of %s want to lie alike: "
-            "use zero 0 or 3",
-            x->name);
+        CHECK(ll_shape_equal(&x->type.shape, &s->p->slots[next].type.shape), LL_E_SHARD,
+              "weights of others with gradients a step late: both versions of %s want to lie "
+              "alike: use zero 0 or 3",
+              x->name);
         memcpy(ll_exec_data(s->e, next, 0), ll_exec_data(s->e, s->kept[i], 0), x->bytes);
     }
     return LL_OK;

@@ -200,13 +200,12 @@ static ll_err adapter_config(const char *folder, int64_t rank, const char **modu
                              ll_arena *a)
 {
     ll_buf b = {.arena = a};
-    ll_buf_printf(
-        &b,
-        "{\n  \"peft_type\": \"LORA\",\n  \"task_type\": \"CAUSAL_LM\",\n  \"r\": %lld,\n  "
-        "\"lora_alpha\": %lld,\n  \"lora_dropout\": 0.0,\n  \"bias\": \"none\",\n  "
-        "\"fan_in_fan_out\": false,\n  \"inference_mode\": true,\n  "
-        "\"base_model_name_or_path\": null,\n  \"target_modules\": [",
-        (long long)rank, (long long)rank);
+    ll_buf_printf(&b,
+                  "{\n  \"peft_type\": \"LORA\",\n  \"task_type\": \"CAUSAL_LM\",\n  \"r\": "
+                  "%lld,\n  \"lora_alpha\": %lld,\n  \"lora_dropout\": 0.0,\n  \"bias\": "
+                  "\"none\",\n  \"fan_in_fan_out\": false,\n  \"inference_mode\": true,\n  "
+                  "\"base_model_name_or_path\": null,\n  \"target_modules\": [",
+                  (long long)rank, (long long)rank);
     for (int i = 0, made = 0; i < n; i++) {
         bool again = false;
         for (int k = 0; k < i; k++) again |= !strcmp(modules[k], modules[i]);
@@ -222,9 +221,9 @@ static ll_err prompt_config(const char *folder, const ll_shape *s, ll_arena *a)
     const char *text = ll_arena_printf(
         a,
         "{\n  \"peft_type\": \"PROMPT_TUNING\",\n  \"task_type\": \"CAUSAL_LM\",\n  "
-        "\"num_virtual_tokens\": %lld,\n  \"token_dim\": %lld,\n  "
-        "\"num_transformer_submodules\": 1,\n  \"prompt_tuning_init\": \"RANDOM\",\n  "
-        "\"inference_mode\": true,\n  \"base_model_name_or_path\": null\n}\n",
+        "\"num_virtual_tokens\": %lld,\n  \"token_dim\": %lld,\n  \"num_transformer_submodules\": "
+        "1,\n  \"prompt_tuning_init\": \"RANDOM\",\n  \"inference_mode\": true,\n  "
+        "\"base_model_name_or_path\": null\n}\n",
         (long long)s->d[0], (long long)s->d[1]);
     return ll_file_write(ll_arena_printf(a, "%s/adapter_config.json", folder), text, strlen(text));
 }
@@ -249,8 +248,8 @@ ll_err ll_adapters_save(ll_session *s, const char *folder, const char *map, int 
         ++*n;
     }
     CHECK(*n, LL_E_ARG,
-          "the model has no adapters: train.lora is their rank, train.prompt "
-          "how many vectors a prompt has");
+          "the model has no adapters: train.lora is their rank, train.prompt how many vectors a "
+          "prompt has");
     TRY(ll_mkdirs(folder));
     ll_st_pair pt = {"format", "pt"};
     TRY(ll_st_write(ll_arena_printf(a, "%s/adapter_model.safetensors", folder),
