@@ -85,11 +85,6 @@ static size_t best_segment(const bench *b, const ll_algo *a, size_t bytes)
     return best;
 }
 
-static bool usable(const bench *b, const ll_algo *a, const ll_coll_spec *s)
-{
-    return ll_choose_may(a, s, ll_comm_has_window(b->c), b->o->canonical);
-}
-
 static void add_row(const bench *b, ll_comm_bench_point *p, const ll_algo *a, size_t segment)
 {
     ll_coll_spec s = spec_of(b, p->bytes, segment);
@@ -110,7 +105,7 @@ static ll_err add_algorithms(const bench *b, ll_comm_bench_point *p, size_t fixe
         if ((*a)->coll != b->report->coll) continue;
         if (list && !all && !listed(list, (*a)->name)) continue;
         if (list && !all) TRY(ll_algo_check(*a, &s));
-        if (!usable(b, *a, &s)) continue;
+        if (!ll_choose_may(*a, &s, ll_comm_has_window(b->c), b->o->canonical)) continue;
         size_t segment = !(*a)->segmented ? 0 : fixed ? fixed : best_segment(b, *a, p->bytes);
         add_row(b, p, *a, segment);
     }

@@ -110,18 +110,13 @@ static ll_err read_ranks(const char *text, ll_arena *a, int **out, int *n)
     return LL_OK;
 }
 
-static bool has_row(const ll_scale_bench_report *r, int ranks, int threads, int64_t batch)
-{
-    for (int i = 0; i < r->n_row; i++)
-        if (r->rows[i].ranks == ranks && r->rows[i].threads == threads && r->rows[i].batch == batch)
-            return true;
-    return false;
-}
-
+/* Each once. */
 static ll_err add_row(ll_scale_bench_report *r, int ranks, int threads, int64_t batch)
 {
-    if (has_row(r, ranks, threads, batch)) return LL_OK;
-    ll_scale_row *x = &r->rows[r->n_row++];
+    ll_scale_row *x = r->rows, *end = &r->rows[r->n_row];
+    while (x < end && (x->ranks != ranks || x->threads != threads || x->batch != batch)) x++;
+    if (x < end) return LL_OK;
+    r->n_row++;
     *x = (ll_scale_row){.ranks = ranks, .threads = threads, .batch = batch};
     x->cores = ranks * threads < r->cores ? ranks * threads : r->cores;
     x->crowded = ranks * threads > r->cores;
@@ -200,18 +195,12 @@ static void sum_up(ll_scale_row *x, int repeats)
     x->point.n_step = n;
 }
 
-static int traced_row(const ll_scale_bench_report *r)
-{
-    int best = 0;
-    for (int i = 0; i < r->n_row; i++)
-        if (r->rows[i].ranks > r->rows[best].ranks) best = i;
-    return best;
-}
-
 static ll_err run_all(ll_scale_bench_report *r)
 {
     const opts *o = r->opts;
-    int n = (int)o->repeats, traced = traced_row(r);
+    int n = (int)o->repeats, traced = 0; /* the one with most ranks */
+    for (int i = 0; i < r->n_row; i++)
+        if (r->rows[i].ranks > r->rows[traced].ranks) traced = i;
     for (int k = 0; k < n; k++)
         for (int i = 0; i < r->n_row; i++) {
             ll_scale_row *x = &r->rows[i];

@@ -2,7 +2,7 @@
  * most likely: by the sum of its tokens' log-probabilities, and by that over the choice's bytes, as
  * long choices are less likely for their length alone. A choice's tokens are those of question and
  * choice together, but for those that the question begins with by itself. */
-#include "cli/choices.h"
+#include "cli/talk.h"
 
 #include "base/file.h"
 #include "data/parse.h"

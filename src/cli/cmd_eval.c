@@ -2,7 +2,7 @@
 #include "cli/common.h"
 
 #include "base/file.h"
-#include "cli/choices.h"
+#include "cli/talk.h"
 #include "train/classes.h"
 
 #include <math.h>
@@ -218,12 +218,6 @@ static ll_err show(const opts *o, const ll_trained *t, const ll_score *s, const 
     return LL_OK;
 }
 
-static ll_err draw(const opts *o, const ll_trained *t, const ll_classes *c, ll_arena *a)
-{
-    const char *svg = ll_classes_svg(c, ll_arena_printf(a, "%s: classes", t->run->name), a);
-    return ll_file_write(o->confusion, svg, strlen(svg));
-}
-
 static ll_err run(const void *given)
 {
     opts own = *(const opts *)given;
@@ -256,7 +250,10 @@ static ll_err run(const void *given)
     TRY(ensemble ? score_members(o, &t, d, a, &s, &c) : score(o, &t, d, &s));
     if (!ensemble && (o->classes || o->confusion || o->top))
         TRY(ll_classes_count(t.run, d, t.s, NULL, o->samples, o->top, a, &c));
-    if (o->confusion) TRY(draw(o, &t, &c, a));
+    if (o->confusion) {
+        const char *svg = ll_classes_svg(&c, ll_arena_printf(a, "%s: classes", t.run->name), a);
+        TRY(ll_file_write(o->confusion, svg, strlen(svg)));
+    }
     return show(o, &t, &s, &c, language_of(&t, ll_dataset_info(d), s.loss));
 }
 

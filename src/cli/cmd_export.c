@@ -140,41 +140,37 @@ static ll_err write_gguf(const opts *o, const ll_trained *t)
     return LL_OK;
 }
 
+/* What is written from a graph, of the trained values. */
+typedef struct source {
+    ll_predictor *p;
+    ll_session *s;
+} source;
+
 static ll_err read_input(void *user, const char *name, void *data, size_t bytes)
 {
-    return ll_session_get((ll_session *)user, name, data, bytes);
+    return ll_session_get(((source *)user)->s, name, data, bytes);
 }
 
 static ll_err write_c(const opts *o, const ll_trained *t)
 {
     LL_OWN(ll_predictor) p = NULL;
     TRY(ll_predictor_open(t->run, t->s, o->result, &p));
-    TRY(ll_ccode_write(ll_predictor_graph(p), o->c, read_input, t->s));
+    TRY(ll_ccode_write(ll_predictor_graph(p), o->c, read_input, &(source){p, t->s}));
     printf("%s: model.c, model.h, main.c, weights.bin; makes %s of each sample\n", o->c,
            ll_predictor_info(p)->name);
     return LL_OK;
 }
 
-typedef struct onnx_of {
-    ll_predictor *p;
-    ll_session *s;
-} onnx_of;
-
 static ll_err onnx_graph(void *user, int64_t samples, ll_graph **out)
 {
-    return ll_predictor_make(((onnx_of *)user)->p, samples, out);
-}
-
-static ll_err onnx_input(void *user, const char *name, void *data, size_t bytes)
-{
-    return ll_session_get(((onnx_of *)user)->s, name, data, bytes);
+    return ll_predictor_make(((source *)user)->p, samples, out);
 }
 
 static ll_err write_onnx(const opts *o, const ll_trained *t)
 {
     LL_OWN(ll_predictor) p = NULL;
     TRY(ll_predictor_open(t->run, t->s, o->result, &p));
-    TRY(ll_onnx_write(onnx_graph, onnx_input, &(onnx_of){p, t->s}, o->onnx));
+    TRY(ll_onnx_write(onnx_graph, read_input, &(source){p, t->s}, o->onnx));
     printf("%s: opset 17, any number of samples; makes %s\n", o->onnx, ll_predictor_info(p)->name);
     return LL_OK;
 }

@@ -2,8 +2,7 @@
 #include "cli/common.h"
 
 #include "base/text.h"
-#include "cli/inspect_conv.h"
-#include "cli/inspect_pipe.h"
+#include "cli/inspect.h"
 #include "comm/codec.h"
 #include "kern/notes.h"
 #include "machine/machine.h"

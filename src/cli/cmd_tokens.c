@@ -75,25 +75,21 @@ static const ll_arg train_args[] = {
     {"--json", LL_OPT(train_opts, json), NULL, "one JSON object on standard output"},
     {0}};
 
-static ll_err train_on(const train_opts *o, texts *t)
+static ll_err run_train(const void *given)
 {
+    const train_opts *o = (const train_opts *)given;
+    OWN_TEXTS t = {.arena = ll_arena_new()};
     int made;
-    for (int i = 0; i < o->files.n; i++) TRY(add_path(t, o->files.v[i]));
+    for (int i = 0; i < o->files.n; i++) TRY(add_path(&t, o->files.v[i]));
     int64_t cores = sysconf(_SC_NPROCESSORS_ONLN);
     ll_bpe_opts how = {.vocab = o->vocab < 1 << 22 ? (int)o->vocab : 1 << 22,
                        .threads = (int)(o->threads ? o->threads : cores),
                        .split = o->split};
-    TRY(ll_bpe_train(&how, (const char *const *)t->v, t->size, t->n, o->out, &made));
+    TRY(ll_bpe_train(&how, (const char *const *)t.v, t.size, t.n, o->out, &made));
     if (o->json) return ll_cli_json(LL_JSON(LL_IS("file", o->out), LL_IS("tokens", made)));
     printf("%s: %d tokens%s\n", o->out, made,
            made < o->vocab ? ", for no other pair is there twice" : "");
     return LL_OK;
-}
-
-static ll_err run_train(const void *given)
-{
-    OWN_TEXTS t = {.arena = ll_arena_new()};
-    return train_on((const train_opts *)given, &t);
 }
 
 /* ---- encode ---- */
@@ -162,30 +158,26 @@ static ll_err encode_to(const encode_opts *o, const ll_tokenizer *t, const texts
     return LL_OK;
 }
 
-static ll_err encode(const encode_opts *o, texts *x)
+static ll_err run_encode(const void *given)
 {
+    const encode_opts *o = (const encode_opts *)given;
+    OWN_TEXTS x = {.arena = ll_arena_new()};
     LL_OWN(ll_tokenizer) t = NULL;
     TRY(ll_tokenizer_open(o->tokenizer, &t));
-    for (int i = 0; i < o->files.n; i++) TRY(add_path(x, o->files.v[i]));
-    if (o->out) return encode_to(o, t, x);
+    for (int i = 0; i < o->files.n; i++) TRY(add_path(&x, o->files.v[i]));
+    if (o->out) return encode_to(o, t, &x);
     json_auto_t *all = json_array();
-    for (int i = 0; i < x->n; i++) {
+    for (int i = 0; i < x.n; i++) {
         LL_OWN_MEMORY int32_t *v = NULL;
         int64_t n;
         json_t *list = json_array();
         json_array_append_new(all, list);
-        TRY(ll_tokenizer_encode(t, x->v[i], x->size[i], o->special, &v, &n));
+        TRY(ll_tokenizer_encode(t, x.v[i], x.size[i], o->special, &v, &n));
         for (int64_t k = 0; k < n && o->json; k++) json_array_append_new(list, json_integer(v[k]));
         for (int64_t k = 0; k < n && !o->json; k++) printf("%s%d", k ? " " : "", v[k]);
         if (!o->json) printf("\n");
     }
     return o->json ? ll_cli_json(json_incref(all)) : LL_OK;
-}
-
-static ll_err run_encode(const void *given)
-{
-    OWN_TEXTS x = {.arena = ll_arena_new()};
-    return encode((const encode_opts *)given, &x);
 }
 
 /* ---- decode ---- */

@@ -34,20 +34,17 @@ static void usage(FILE *f)
     fprintf(f, "\nEvery command takes --help. loopline --version prints the version.\n");
 }
 
+/* NULL: there is none, which is told. */
 static const ll_command *find(const char *name)
 {
-    for (const ll_command *const *c = ll_commands(); *c; c++)
-        if (!strcmp((*c)->name, name)) return *c;
-    return NULL;
-}
-
-static int unknown_command(const char *name)
-{
     ll_near near = {.word = name};
-    for (const ll_command *const *c = ll_commands(); *c; c++) ll_near_try(&near, (*c)->name);
+    for (const ll_command *const *c = ll_commands(); *c; c++) {
+        if (!strcmp((*c)->name, name)) return *c;
+        ll_near_try(&near, (*c)->name);
+    }
     fprintf(stderr, "loopline: there is no command '%s'%s; see loopline --help\n", name,
             ll_near_hint(&near));
-    return 2;
+    return NULL;
 }
 
 /* Is word the second word of this command's name? */
@@ -120,7 +117,7 @@ static int dispatch(int argc, char *const *argv)
         return asked ? 0 : 2;
     }
     const ll_command *c = find(asked ? argv[2] : first);
-    if (!c) return unknown_command(asked ? argv[2] : first);
+    if (!c) return 2;
     LL_OWN(ll_arena) arena = ll_arena_new();
     char *const just_help[] = {argc > 3 ? argv[3] : (char *)"--help", (char *)"--help"};
     return asked ? run(c, 2, just_help, arena) : run(c, argc - 2, argv + 2, arena);

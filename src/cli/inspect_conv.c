@@ -1,6 +1,6 @@
 /* inspect_conv.c: each convolution's way, then time against workspace: with room planned over
  * lifetimes (what train.workspace does), and with the same bytes for each convolution by itself. */
-#include "cli/inspect_conv.h"
+#include "cli/inspect.h"
 
 #include "exec/choose.h"
 

@@ -1,6 +1,6 @@
 /* inspect_pipe.c: stages of a pipeline, and its schedule as it would run if actions took as long as
  * their FLOPs and bytes say. */
-#include "cli/inspect_pipe.h"
+#include "cli/inspect.h"
 
 #include "base/file.h"
 #include "base/text.h"

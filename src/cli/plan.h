@@ -2,6 +2,7 @@
 #pragma once
 #include "cli/args.h"
 #include "plan/published.h"
+#include "plan/search.h"
 #include "train/run.h"
 
 typedef struct ll_plan_opts {
@@ -28,3 +29,9 @@ void ll_plan_remedy(const ll_run *r, int64_t ranks, double room);
 extern const ll_images ll_plan_images;
 /* As ll_cluster_load, and "this": this machine, measured once and then kept in a file. */
 ll_err ll_plan_cluster(const char *what, ll_cluster **out);
+/* ---- pictures of a search ---- */
+/* Timeline, memory, roofline, scaling, time against cost: one HTML file. */
+ll_err ll_plan_report(const char *path, const ll_search *s, const ll_found *f, int top,
+                      double tokens);
+/* The simulated pipeline as a Chrome trace. */
+ll_err ll_plan_trace(const char *path, const ll_search *s, const ll_candidate *c);

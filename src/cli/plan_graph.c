@@ -14,6 +14,22 @@
 #include <stdlib.h>
 #include <string.h>
 
+bool ll_plan_said(const ll_words *set, const char *key)
+{
+    size_t n = strlen(key);
+    for (int i = 0; i < set->n; i++)
+        if (!strncmp(set->v[i], key, n) && set->v[i][n] == '=') return true;
+    return false;
+}
+
+ll_err ll_plan_refuse(const ll_words *set, const char *const *unread, const char *what)
+{
+    for (; *unread; unread++)
+        CHECK(!ll_plan_said(set, *unread), LL_E_ARG, "%s: plans of %s do not take it; leave it out",
+              *unread, what);
+    return LL_OK;
+}
+
 static json_t *layouts_json(const ll_layout_rule *rules)
 {
     json_t *j = json_object();

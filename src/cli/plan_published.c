@@ -62,14 +62,12 @@ static void print_account(const ll_account *a)
 /* What was measured, and what is predicted. */
 static void print_pair(double measured, double predicted, int digits)
 {
-    if (isnan(measured))
-        fprintf(stderr, "         -");
-    else
-        fprintf(stderr, " %9.*f", digits, measured);
-    if (isnan(predicted))
-        fprintf(stderr, "         -");
-    else
-        fprintf(stderr, " %9.*f", digits, predicted);
+    const double both[] = {measured, predicted};
+    for (int i = 0; i < 2; i++)
+        if (isnan(both[i]))
+            fprintf(stderr, "         -");
+        else
+            fprintf(stderr, " %9.*f", digits, both[i]);
 }
 
 static void print_row(const ll_published *r)
@@ -92,13 +90,19 @@ static void print_row(const ll_published *r)
     fprintf(stderr, r->why ? "  %s\n" : "\n", r->why);
 }
 
+/* Is row i the first of its source? */
+static bool is_first(const ll_published *rows, int i)
+{
+    int k = 0;
+    while (strcmp(rows[k].source, rows[i].source)) k++;
+    return k == i;
+}
+
 /* A table a source, then all of them. */
 static void print_text(const ll_published *rows, int n)
 {
     for (int i = 0; i < n; i++) {
-        bool first = true;
-        for (int k = 0; k < i; k++) first &= strcmp(rows[k].source, rows[i].source) != 0;
-        if (!first) continue;
+        if (!is_first(rows, i)) continue;
         fprintf(stderr,
                 "%s\n%32s %-29s  %-23s  %-19s %s\n"
                 "    row  model                  measured predicted     error  80 %% of such rows"
@@ -130,11 +134,9 @@ static ll_err print_json(const ll_published *rows, int n)
     json_t *list = json_array(), *accounts = json_array();
     int missing = 0;
     for (int i = 0; i < n; i++) {
-        bool first = true;
-        for (int k = 0; k < i; k++) first &= strcmp(rows[k].source, rows[i].source) != 0;
         json_array_append_new(list, row_json(&rows[i]));
         missing += isnan(rows[i].predicted);
-        if (!first) continue;
+        if (!is_first(rows, i)) continue;
         ll_account a = ll_published_account(rows, n, rows[i].source);
         json_array_append_new(accounts, account_json(&a));
     }

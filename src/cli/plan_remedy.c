@@ -109,17 +109,13 @@ static bool try_ranks(need *d, int64_t n)
 {
     static const char *const axes[] = {"tensor", "pipe", "height"};
     char mesh[LL_MESH_TEXT];
-    snprintf(mesh, sizeof mesh, "data=%lld", (long long)n);
+    ll_mesh_with(n, "data", n, mesh);
     for (int zero = 1; zero <= 3; zero += 2)
         if (try_mesh(d, mesh, zero, n)) return true;
     for (size_t a = 0; a < sizeof axes / sizeof *axes; a++)
         for (int64_t k = 2; k <= 8 && k <= n; k *= 2) {
             if (n % k || (in_rounds(d) && !strcmp(axes[a], "pipe"))) continue;
-            if (k == n)
-                snprintf(mesh, sizeof mesh, "%s=%lld", axes[a], (long long)k);
-            else
-                snprintf(mesh, sizeof mesh, "data=%lld,%s=%lld", (long long)(n / k), axes[a],
-                         (long long)k);
+            ll_mesh_with(n, axes[a], k, mesh);
             if (try_mesh(d, mesh, 0, n)) return true;
         }
     return false;

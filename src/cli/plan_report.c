@@ -1,7 +1,7 @@
 /* plan_report.c: pictures of the best plan: one HTML file that needs nothing else. */
 #include "base/file.h"
 #include "base/plot.h"
-#include "cli/plan_report.h"
+#include "cli/plan.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -2,7 +2,6 @@
 #include "base/text.h"
 #include "cli/common.h"
 #include "cli/plan.h"
-#include "cli/plan_report.h"
 #include "mesh/mesh.h"
 #include "plan/published.h"
 #include "plan/search.h"

@@ -231,14 +231,6 @@ static pins find_weights(const ll_graph *g)
     return p;
 }
 
-/* "data*height": every axis of the mesh. */
-static const char *all_axes(const ll_mesh *m, char out[LL_LAYOUT_TEXT])
-{
-    ll_axes all = 0;
-    for (int a = 0; a < m->n; a++) all |= (ll_axes)(1u << a);
-    return ll_axes_text(m, all, out);
-}
-
 static bool is_better(const ll_tried *a, const ll_tried *b)
 {
     if (a->fits != b->fits) return a->fits;
@@ -276,7 +268,7 @@ static void try_layers(ll_tries *s, const pins *turns, const pins *weights, cons
     ll_mesh m;
     ll_tried now = *mesh, o;
     if (ll_mesh_parse(mesh->way.mesh, &m) != LL_OK) return;
-    all_axes(&m, axes);
+    ll_axes_text(&m, (ll_axes)((1u << m.n) - 1), axes); /* every one: "data*height" */
     bool space = ll_mesh_axis(&m, LL_AXIS_HEIGHT) >= 0 || ll_mesh_axis(&m, LL_AXIS_WIDTH) >= 0;
     if (space) try_each(s, turns, ll_arena_printf(s->arena, "[%s, -, -, -]", axes), &now);
     const char *const ways[] = {ll_arena_printf(s->arena, "[%s, -]", axes),
@@ -311,20 +303,23 @@ void ll_tries_mesh(ll_tries *s, const char *mesh, int zero)
     if (try_way(s, &w, &o)) LL_PUSH(s->arena, s->v, s->n, s->room, o);
 }
 
+void ll_mesh_with(int64_t ranks, const char *axis, int64_t size, char out[LL_MESH_TEXT])
+{
+    int n =
+        ranks == size ? 0 : snprintf(out, LL_MESH_TEXT, "data=%lld,", (long long)(ranks / size));
+    snprintf(out + n, LL_MESH_TEXT - (size_t)n, "%s=%lld", axis, (long long)size);
+}
+
 void ll_tries_meshes(ll_tries *s, int64_t ranks, int zero)
 {
     static const char *const axes[] = {"height", "width", "tensor", "channel", "filter"};
     char mesh[LL_MESH_TEXT];
-    snprintf(mesh, sizeof mesh, "data=%lld", (long long)ranks);
+    ll_mesh_with(ranks, "data", ranks, mesh);
     ll_tries_mesh(s, mesh, zero < 0 ? 0 : zero);
     if (ranks > 1 && zero < 0) ll_tries_mesh(s, mesh, 1);
     for (size_t a = 0; a < sizeof axes / sizeof *axes; a++)
         for (int64_t n = 2; n <= 8 && ranks % n == 0; n *= 2) {
-            if (ranks == n)
-                snprintf(mesh, sizeof mesh, "%s=%lld", axes[a], (long long)n);
-            else
-                snprintf(mesh, sizeof mesh, "data=%lld,%s=%lld", (long long)(ranks / n), axes[a],
-                         (long long)n);
+            ll_mesh_with(ranks, axes[a], n, mesh);
             ll_tries_mesh(s, mesh, zero < 0 || ranks == n ? 0 : zero);
         }
 }

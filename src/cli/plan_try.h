@@ -41,6 +41,8 @@ ll_err ll_recipe_compile(const ll_run *r, const ll_graph *g, const ll_recipe *w,
                          ll_program **out, size_t *bytes);
 /* A mesh as it stands, with the run's own layouts. */
 void ll_tries_mesh(ll_tries *s, const char *mesh, int zero);
+/* "data=4,tensor=2" of 8 ranks, or "tensor=8" where that is all of them. */
+void ll_mesh_with(int64_t ranks, const char *axis, int64_t size, char out[LL_MESH_TEXT]);
 /* All meshes of so many ranks. zero: -1: any. */
 void ll_tries_meshes(ll_tries *s, int64_t ranks, int zero);
 /* These, and where the run has no layouts of its own those that cut different

@@ -138,3 +138,7 @@ ll_err ll_family_begin(const ll_talk *t, const ll_family *f, ll_tokens *out);
 ll_err ll_family_turn(const ll_talk *t, const ll_family *f, const char *who, const char *text,
                       ll_tokens *out); /* text NULL: its words are the model's to find */
 ll_err ll_family_end(const ll_talk *t, const ll_family *f, ll_tokens *out); /* of such an answer */
+
+/* eval --choices FILE, questions that are answered by what is likely: prints how many are right, of
+ * the first `most` (0: all). Of o folder, checkpoint, init, weights, set and json. */
+ll_err ll_cli_choices(const ll_talk_opts *o, const char *file, int64_t most);

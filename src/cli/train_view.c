@@ -82,13 +82,6 @@ static void tell_memory(const ll_train_start *s)
                 LL_BYTES(m->wide));
 }
 
-static void tell_recomputed(const ll_train_start *s)
-{
-    char line[256];
-    fprintf(stderr, "%s\n",
-            ll_recompute_text(s->run->parallel.recompute, s->recomputed, line, sizeof line));
-}
-
 static void tell_pipeline(const ll_pipeline *p)
 {
     fprintf(stderr, "pipeline: %s, %d stages, %d micro-batch%s", p->name, p->n_stage, p->n_micro,
@@ -195,7 +188,9 @@ static void on_start(void *context, const ll_train_start *s)
     tell_memory(s);
     if (s->pipeline) tell_pipeline(s->pipeline);
     if (s->note) fprintf(stderr, "%s: %s\n", s->run->train.precision, s->note);
-    if (s->recomputed) tell_recomputed(s);
+    if (s->recomputed)
+        fprintf(stderr, "%s\n",
+                ll_recompute_text(s->run->parallel.recompute, s->recomputed, place, sizeof place));
     if (s->devices) tell_devices(s->devices, s->machine->device);
     ll_kern_notes_print(stderr);
     if (ll_run_codec(s->run))

@@ -1,4 +1,4 @@
-/* inspect_pipe.h: loopline inspect --schedule: a pipeline before it runs. */
+/* inspect.h: parts of loopline inspect: --schedule, a pipeline before it runs, and --conv. */
 #pragma once
 #include "exec/pipe.h"
 
@@ -14,3 +14,6 @@ typedef struct ll_pipe_view {
 
 /* Prints stages, timeline, bubble, activations in flight, slack. Local. */
 ll_err ll_inspect_pipe(const ll_pipe_view *v);
+/* Measures what the graph's convolutions can be made by (exec/choose.h), and prints what train.conv
+ * fast takes under the options' limit, and what other limits cost. */
+ll_err ll_inspect_conv(const ll_graph *g, const ll_lower_opts *opts);
