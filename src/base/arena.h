@@ -23,6 +23,10 @@ void *ll_arena_grow(ll_arena *a, void *items, size_t item_bytes, int count, int 
     ((items) = ll_arena_grow(arena, items, sizeof *(items), (int)(count), &(capacity)),            \
      (items)[(count)++] = __VA_ARGS__)
 
+/* Walks a list: LL_EACH(const ll_node, n, g->nodes, g->n_node) ... */
+#define LL_EACH(type, x, items, n)                                                                 \
+    for (type *x = (items), *x##_end = x ? x + (n) : x; x < x##_end; x++)
+
 #define LL_NEW(arena, type) ((type *)ll_arena_alloc(arena, sizeof(type)))
 #define LL_NEW_ARRAY(arena, type, n) ((type *)ll_arena_alloc(arena, sizeof(type) * (size_t)(n)))
 #define LL_TRY_ARRAY(arena, type, n) ((type *)ll_arena_try(arena, sizeof(type) * (size_t)(n)))

@@ -206,8 +206,7 @@ static ll_err check_sum(const bench *b, const ll_comm_bench_point *p, const ll_c
 static ll_err warm_up(bench *b, ll_comm_bench_point *p)
 {
     int64_t n = (int64_t)(p->bytes / b->elem_bytes);
-    for (int i = 0; i < p->n_row; i++) {
-        ll_comm_bench_row *r = &p->rows[i];
+    LL_EACH (ll_comm_bench_row, r, p->rows, p->n_row) {
         for (int64_t k = 0; k < n; k++)
             ll_store(b->data, b->report->dtype, k, 1 + ll_comm_rank(b->c));
         b->filled = true;

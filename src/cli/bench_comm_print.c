@@ -184,8 +184,7 @@ static void draw_curve(ll_buf *b, const ll_comm_bench_report *r, const ll_axis *
 static void set_axes(const ll_comm_bench_report *r, ll_axis *x, ll_axis *y)
 {
     double lo[2] = {INFINITY, INFINITY}, hi[2] = {0, 0};
-    for (int i = 0; i < r->n_point; i++) {
-        const ll_comm_bench_point *p = &r->points[i];
+    LL_EACH (const ll_comm_bench_point, p, r->points, r->n_point) {
         lo[0] = fmin(lo[0], (double)p->bytes);
         hi[0] = fmax(hi[0], (double)p->bytes);
         for (int k = 0; k < p->n_row; k++) {

@@ -139,8 +139,7 @@ static void write_table(const opts *o, const row *rows, int n, ll_buf *b)
 {
     ll_buf_printf(b, "%-32s %10s %10s %9s %12s %12s %8s %12s\n", "", "train loss", "val loss",
                   "seconds", "samples/s", "bytes a rank", "fewer", "most a s");
-    for (int i = 0; i < n; i++) {
-        const row *r = &rows[i];
+    LL_EACH (const row, r, rows, n) {
         char fewer[32] = "-";
         if (r->bytes > 0) snprintf(fewer, sizeof fewer, "%.1fx", rows[0].bytes / r->bytes);
         ll_buf_printf(b, "%-32s %10.4f %10.4f %9.1f %12.1f %12s %8s %12s\n", r->preset,
@@ -157,8 +156,7 @@ static void write_table(const opts *o, const row *rows, int n, ll_buf *b)
 static ll_err print_json(const row *rows, int n)
 {
     json_t *list = json_array();
-    for (int i = 0; i < n; i++) {
-        const row *r = &rows[i];
+    LL_EACH (const row, r, rows, n) {
         json_array_append_new(
             list, LL_JSON(LL_IS("preset", r->preset), LL_IS("train_loss", r->train_loss),
                           LL_IS("val_loss", r->val_loss), LL_IS("seconds", r->seconds),

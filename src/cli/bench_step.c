@@ -88,8 +88,7 @@ static ll_err print_json(const ll_run *r, const ll_bench_report *b)
 static void print_lines(const ll_bench_line *lines, int n, const char *title, double all)
 {
     printf("\n%6s %10s %6s %10s %10s  %s\n", "calls", "ms", "%", "GFLOP/s", "GB/s", title);
-    for (int i = 0; i < n; i++) {
-        const ll_bench_line *l = &lines[i];
+    LL_EACH (const ll_bench_line, l, lines, n) {
         printf("%6d %10.3f %5.1f%% %10.1f %10.1f  %s\n", l->count, 1e3 * l->seconds,
                100 * l->seconds / all, 1e-9 * l->flops / (l->seconds + 1e-12),
                1e-9 * l->bytes / (l->seconds + 1e-12), l->what);

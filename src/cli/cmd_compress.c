@@ -203,8 +203,7 @@ static ll_err show(const opts *o, const form *f, int n, const windows *w)
     if (!o->talk.json)
         printf("%-13s %10s %7s %12s %12s %9s %9s %9s\n", "form", "weights", "zeros",
                f[0].state ? "state" : "cache/token", "perplexity", "change", "read/s", "drawn/s");
-    for (int i = 0; i < n; i++) {
-        const form *x = &f[i];
+    LL_EACH (const form, x, f, n) {
         double change = exp(x->loss - f[0].loss) - 1;
         json_array_append_new(
             list, LL_JSON(LL_IS("form", x->name), LL_IS("weight_bytes", x->weights),

@@ -31,8 +31,7 @@ static const char *const kinds[] = {
 static json_t *fields_json(const ll_data_info *i)
 {
     json_t *all = json_array();
-    for (int k = 0; k < i->n_field; k++) {
-        const ll_field *f = &i->fields[k];
+    LL_EACH (const ll_field, f, i->fields, i->n_field) {
         json_array_append_new(all, LL_JSON(LL_IS("name", f->name),
                                            LL_IS("dtype", ll_dtype_name(f->dtype)),
                                            LL_IS("shape", ll_cli_shape(&f->shape))));

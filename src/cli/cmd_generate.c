@@ -125,8 +125,7 @@ static void show_profile(const ll_talk *t, uint64_t before, double s)
     ll_bench_gather(one, runs, b);
     double each = s / runs, rest = each;
     fprintf(stderr, "\n%6s %10s %6s  op, of a token\n", "calls", "ms", "%");
-    for (int i = 0; i < b->n_line; i++) {
-        const ll_bench_line *l = &b->lines[i];
+    LL_EACH (const ll_bench_line, l, b->lines, b->n_line) {
         fprintf(stderr, "%6d %10.3f %5.1f%%  %s\n", l->count, 1e3 * l->seconds,
                 100 * l->seconds / each, l->what);
         rest -= l->seconds;

@@ -84,11 +84,9 @@ static ll_err show_checkpoint(const opts *o, const ll_st_file *f)
 static void count_values(const ll_graph *g, ll_kind kind, int64_t *n, int64_t *numbers)
 {
     *n = *numbers = 0;
-    for (int i = 1; i < g->n_value; i++) {
-        const ll_value *v = &g->values[i];
+    LL_EACH (const ll_value, v, g->values + 1, g->n_value - 1)
         if (v->node < 0 && v->kind == kind)
             ++*n, *numbers += ll_block_numbers(v->name, v->type.dtype, &v->type.shape);
-    }
 }
 
 /* ---- a mesh ---- */

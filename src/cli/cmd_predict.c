@@ -171,8 +171,7 @@ static void show_table(const work *w)
     }
     printf("%-*s  %s\n", wide, "file",
            has_classes(w) ? "class                 probability" : w->info->name);
-    for (int i = 0; i < w->n; i++) {
-        const answer *x = &w->answers[i];
+    LL_EACH (const answer, x, w->answers, w->n) {
         printf("%-*s", wide, sample_name(w, x));
         if (has_classes(w)) {
             const choice *c = choices_of(w, x, &n);

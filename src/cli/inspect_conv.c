@@ -49,8 +49,7 @@ static void print_layers(const ll_program *p)
 {
     printf("%-28s %-10s %-10s %8s %12s %10s\n", "convolution", "op", "by", "at once", "workspace",
            "time");
-    for (int i = 0; i < p->n_instr; i++) {
-        const ll_instr *x = &p->instrs[i];
+    LL_EACH (const ll_instr, x, p->instrs, p->n_instr) {
         char some[24] = "all";
         if (!is_choice(p, x)) continue;
         if (x->at_once) snprintf(some, sizeof some, "%lld", (long long)x->at_once);

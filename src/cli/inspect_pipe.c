@@ -18,8 +18,7 @@ enum { COLUMNS = 110 }; /* of the picture */
 static const char *first_node(const ll_pipe_view *v, int stage)
 {
     const ll_stages *s = v->plan->stages;
-    for (int i = 0; i < v->g->n_node; i++) {
-        const ll_node *n = &v->g->nodes[i];
+    LL_EACH (const ll_node, n, v->g->nodes, v->g->n_node) {
         bool declared = n->of.phase == LL_FORWARD && n->of.at > 0 && n->of.at <= s->n_at;
         if (declared && s->of_at[n->of.at] == stage + 1) return n->name;
     }

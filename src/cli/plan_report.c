@@ -188,8 +188,7 @@ static void table(ll_buf *b, const ll_search *s, const ll_found *f, int top)
     char mesh[LL_HOW_TEXT];
     ll_buf_puts(b, "<table><tr><th>mesh<th>schedule<th>micro-batch<th>ZeRO<th>recompute<th>step, "
                    "s<th>tokens/s<th>memory, GB<th>bubble<th>exposed, s</tr>\n");
-    for (int i = 0; i < top; i++) {
-        const ll_candidate *c = &f->best[i];
+    LL_EACH (const ll_candidate, c, f->best, top) {
         ll_buf_printf(b,
                       "<tr><td>%s<td>%s<td>%g x %d<td>%d<td>%s<td>%.4g<td>%.4g<td>%.1f%s<td>%.1f "
                       "%%<td>%.3g</tr>\n",

@@ -241,11 +241,9 @@ static ll_err advise(const ll_search *s, const ll_found *f, advice *a)
     TRY(gain(s, best, memory, &a->bandwidth));
     double room = 1e9 * s->cluster->chip.memory + 1073741824;
     a->memory = 0;
-    for (int i = 0; i < f->n; i++) {
-        const ll_candidate *c = &f->best[i];
+    LL_EACH (const ll_candidate, c, f->best, f->n)
         if (!c->fits && ll_bytes_sum(&c->out.bytes) <= room)
             a->memory = fmax(a->memory, 1 - c->out.step_s / best->out.step_s);
-    }
     return LL_OK;
 }
 

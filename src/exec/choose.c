@@ -109,8 +109,7 @@ static ll_err time_kind(const ll_solver *list, const char *key, call *k, bool cu
 
 static ll_err time_missing(const ll_program *p, bool cuts, const ll_ways *known, ll_ways *fresh)
 {
-    for (int i = 0; i < p->n_instr; i++) {
-        const ll_instr *x = &p->instrs[i];
+    LL_EACH (const ll_instr, x, p->instrs, p->n_instr) {
         const ll_op *op = x->kernel.run ? ll_op_find(x->op) : NULL;
         const ll_solver *list = ll_way_list(p->target, op);
         if (!list) continue;

@@ -229,8 +229,7 @@ ll_err ll_cuda_begin(ll_exec *e, uint64_t step)
             (ll_gpu_piece){.to = o->clock, .value = ll_stream("", step), .bytes = sizeof(uint64_t)};
     o->started = true;
     o->step = step;
-    for (int i = 0; i < o->n_scalar; i++) {
-        const struct ll_step_scalar *s = &o->scalars[i];
+    LL_EACH (const struct ll_step_scalar, s, o->scalars, o->n_scalar) {
         pieces[n++] = (ll_gpu_piece){
             .to = e->address[s->slot], .value = s->value, .bytes = e->p->slots[s->slot].bytes};
     }
@@ -347,10 +346,8 @@ ll_err ll_cuda_open_data(ll_exec *e)
 void ll_cuda_close_data(ll_exec *e)
 {
     ll_cuda *o = ll_cuda_of(e);
-    for (int i = 0; i < e->p->n_slot; i++) {
-        ll_cuda_view *v = &o->views[i];
+    LL_EACH (ll_cuda_view, v, o->views, e->p->n_slot)
         v->pinned ? ll_gpu_unpin(v->data) : free(v->data);
-    }
     ll_gpu_unpin(o->reply);
     ll_gpu_free(o->gpu, o->staging);
 }

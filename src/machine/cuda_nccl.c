@@ -212,8 +212,7 @@ static ll_err open(ll_exec *e)
     t->most = ll_program_rounds(e->p) * e->p->n_instr;
     t->starts = LL_NEW_ARRAY(e->arena, struct under_way, t->most + 1);
     if (share && share->opts.team == e->opts.team) t->lent = ll_cuda_of(share)->nccl;
-    for (int i = 0; i < e->p->n_instr; i++) {
-        ll_bound *b = &e->instrs[i];
+    LL_EACH (ll_bound, b, e->instrs, e->p->n_instr) {
         if (!b->instr->collective) continue;
         if (!is_message(b->instr)) TRY(group_of(e, b->instr, &group));
         TRY(ll_transfer_open(e->opts.team, e->arena, b->instr, b->call.in, b->call.out,

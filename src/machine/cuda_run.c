@@ -34,8 +34,7 @@ static ll_err open_tables(ll_exec *e)
     e->extra_bytes += bytes;
     char *image = (char *)calloc(1, bytes);
     CHECK(image, LL_E_MEM, "no memory for the tables of %zu bytes of a GPU's program", bytes);
-    for (int i = 0; i < n; i++) {
-        ll_launch *l = &o->launches[i];
+    LL_EACH (ll_launch, l, o->launches, n) {
         if (l->n == 1) continue;
         e->instrs[l->instr[0]].instr->kernel.many->table(l->calls, l->n, image + at);
         l->table = (char *)o->tables + at;
@@ -50,8 +49,7 @@ static ll_err open_tables(ll_exec *e)
 /* Chains begin to be compiled. */
 static void prepare(const ll_exec *e)
 {
-    for (int i = 0; i < e->n_launch; i++) {
-        const ll_launch *l = &ll_cuda_of(e)->launches[i];
+    LL_EACH (const ll_launch, l, ll_cuda_of(e)->launches, e->n_launch) {
         const ll_solver *k = &e->instrs[l->instr[0]].instr->kernel;
         void (*begin)(const ll_kcall *) = l->n == 1 ? k->prepare : k->many->prepare;
         if (begin) begin(l->calls[0]);
@@ -286,10 +284,8 @@ static ll_err rehearse(ll_exec *e, uint64_t step)
 {
     ll_cuda *o = ll_cuda_of(e);
     const ll_span s = {.step = step};
-    for (int i = 0; i < o->end[LL_REPORT]; i++) {
-        const ll_launch *l = &o->launches[i];
+    LL_EACH (const ll_launch, l, o->launches, o->end[LL_REPORT])
         if (e->instrs[l->instr[0]].instr->kernel.run) TRY(queue_one(e, l, &s));
-    }
     o->rehearsed = true;
     TRY(ll_gpu_fill(o->gpu, o->trouble, 0, LL_TROUBLE_WORDS * sizeof(int64_t)));
     return ll_gpu_wait(o->gpu);

@@ -39,8 +39,7 @@ static ll_err find_room(ll_exec *e)
 static ll_err open_transfers(ll_exec *e)
 {
     bool any = false;
-    for (int i = 0; i < e->p->n_instr; i++) {
-        ll_bound *b = &e->instrs[i];
+    LL_EACH (ll_bound, b, e->instrs, e->p->n_instr) {
         if (!b->instr->collective) continue;
         TRY(ll_transfer_open(e->opts.team, e->arena, b->instr, b->call.in, b->call.out,
                              b->call.scratch, &b->transfer));

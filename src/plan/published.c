@@ -162,8 +162,7 @@ static bool is_sound(const struct column *c, const char *text)
 /* measured: of the columns of what was measured, else of all others. */
 static ll_err check_cells(const table *t, int64_t row, bool measured)
 {
-    for (size_t i = 0; i < sizeof columns / sizeof *columns; i++) {
-        const struct column *c = &columns[i];
+    LL_EACH (const struct column, c, columns, sizeof columns / sizeof *columns) {
         const char *text = cell(t, row, c->name);
         if (c->measured != measured || is_sound(c, text)) continue;
         CHECK(!c->words, LL_E_ARG, "column %s is '%.40s': want words of: %s", c->name, text,

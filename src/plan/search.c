@@ -149,8 +149,7 @@ static int by_time(const void *first, const void *second)
 static void leave_likes(ll_found *f)
 {
     int n = 0;
-    for (int i = 0; i < f->n; i++) {
-        const ll_candidate *c = &f->best[i];
+    LL_EACH (const ll_candidate, c, f->best, f->n) {
         bool new = true;
         for (int k = 0; k < n && new; k++) {
             const ll_candidate *o = &f->best[k];

@@ -231,8 +231,7 @@ static void place_storages(planner *p)
 static size_t busiest(const planner *p)
 {
     size_t *live = p->out->live, most = 0, now = 0;
-    for (int i = 0; i < p->n; i++) {
-        const storage *s = &p->s[i];
+    LL_EACH (const storage, s, p->s, p->n) {
         if (s->region != LL_WORK) continue;
         live[s->first] += ll_align64(s->bytes);
         live[s->last + 1 > p->o->n + 1 ? p->o->n + 1 : s->last + 1] -= ll_align64(s->bytes);

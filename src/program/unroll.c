@@ -296,10 +296,8 @@ static bool goes_later(const unroller *u, const ll_node *n, int micro)
 /* Does an action of this step finish what the batch before has of a node? */
 static bool is_before(const unroller *u, int i, int micro)
 {
-    for (int k = 0; k < u->how->n_action; k++) {
-        const ll_action *a = &u->how->actions[k];
+    LL_EACH (const ll_action, a, u->how->actions, u->how->n_action)
         if (a->before && a->micro == micro && belongs(u, i, a)) return true;
-    }
     return false;
 }
 

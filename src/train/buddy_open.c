@@ -169,8 +169,7 @@ static bool covers(const found *all, int n, int start, int64_t step, bool *take)
 static choice choose(const found *all, int n, bool *take)
 {
     choice best = {.start = -1};
-    for (int i = 0; i < n; i++) {
-        const found *f = &all[i];
+    LL_EACH (const found, f, all, n) {
         bool newer =
             f->here && (f->start > best.start || (f->start == best.start && f->step > best.step));
         if (newer && covers(all, n, f->start, f->step, take))

@@ -190,8 +190,7 @@ void ll_calibration_fold(const ll_calibration *c, const char *name, float *w, in
 
 ll_err ll_calibration_round(const ll_calibration *c, const char *name, float *w, int64_t n)
 {
-    for (int i = 0; i < c->g->n_node; i++) {
-        const ll_node *p = &c->g->nodes[i];
+    LL_EACH (const ll_node, p, c->g->nodes, c->g->n_node) {
         int64_t cols = ll_pack_cols(c->g, p);
         if (!cols || strcmp(ll_value_of(c->g, p->in[1])->name, name)) continue;
         const scaled *s = scales_of(c, p->in[0]);
@@ -212,8 +211,7 @@ ll_err ll_calibration_round(const ll_calibration *c, const char *name, float *w,
 ll_err ll_calibration_session(const ll_calibration *c, ll_session *s)
 {
     LL_ASSERT(!c->how.awq);
-    for (int i = 1; i < s->g->n_value; i++) {
-        const ll_value *v = &s->g->values[i];
+    LL_EACH (const ll_value, v, s->g->values + 1, s->g->n_value - 1) {
         if (v->node >= 0 || v->kind != LL_PARAM || v->type.dtype != LL_F32) continue;
         int64_t n = ll_numel(&v->type.shape);
         LL_OWN_MEMORY float *w = (float *)malloc(sizeof *w * (size_t)n + 1);
@@ -230,8 +228,7 @@ ll_err ll_calibration_session(const ll_calibration *c, ll_session *s)
 ll_err ll_pack_weights(ll_session *from, ll_session *to, int bits, const ll_calibration *by,
                        int *count)
 {
-    for (int i = 1; i < from->g->n_value; i++) {
-        const ll_value *v = &from->g->values[i];
+    LL_EACH (const ll_value, v, from->g->values + 1, from->g->n_value - 1) {
         LL_OWN(ll_arena) a = ll_arena_new();
         const char *names[3];
         if (v->node >= 0 || v->kind != LL_PARAM) continue;

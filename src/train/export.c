@@ -73,8 +73,7 @@ static ll_err put_size(const sink *s, const ll_map_key *k)
 
 static ll_err put_keys(const sink *s, const ll_map *m)
 {
-    for (int i = 0; i < m->n_key; i++) {
-        const ll_map_key *k = &m->keys[i];
+    LL_EACH (const ll_map_key, k, m->keys, m->n_key) {
         if (!strcmp(k->kind, "size")) TRY(put_size(s, k));
         if (!strcmp(k->kind, "want")) put_text(s, k->name, k->of[0]);
         if (strcmp(k->kind, "put") || (k->when && !ll_run_size(s->r, k->when, 0))) continue;
@@ -96,8 +95,7 @@ static ll_err find_map(const ll_run *r, const char *form, const char *what, ll_m
     for (int i = 0; (name = ll_map_bundled(i)); i++) {
         LL_OWN(ll_map) m = NULL;
         TRY(ll_map_open(name, &m));
-        for (int k = 0; k < m->n_key; k++) {
-            const ll_map_key *x = &m->keys[k];
+        LL_EACH (const ll_map_key, x, m->keys, m->n_key) {
             if (strcmp(x->kind, "model") || strncmp(x->of[0], form, strlen(form))) continue;
             if (!strcmp(x->name, r->model.name)) {
                 return LL_HAND(out, m);

@@ -17,8 +17,7 @@ static bool learns_places(const ll_graph *g)
     for (int i = 1; i < g->n_value; i++)
         if (g->values[i].node < 0) of[i] = g->values[i].kind == LL_PARAM ? TABLE : OTHER;
     if (ll_find(g, "at").id) of[ll_find(g, "at").id] = PLACES;
-    for (int i = 0; i < g->n_node; i++) {
-        const ll_node *n = &g->nodes[i];
+    LL_EACH (const ll_node, n, g->nodes, g->n_node) {
         uint8_t all = NOTHING;
         for (int k = 0; k < n->n_in; k++) all |= of[n->in[k].id];
         if (all == (PLACES | TABLE)) return true;

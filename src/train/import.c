@@ -148,8 +148,7 @@ static ll_err by_map(const source *s, const ll_map *m, const char *ours, ll_impo
     out->model = ll_model_find(ours);
     CHECK(out->model, LL_E_CONFIG, "map %s: there is no model %s", m->name, ours);
     memcpy(out->sizes, out->model->sizes, sizeof out->sizes);
-    for (int i = 0; i < m->n_key; i++) {
-        const ll_map_key *k = &m->keys[i];
+    LL_EACH (const ll_map_key, k, m->keys, m->n_key) {
         if (!strcmp(k->kind, "want")) TRY(check_wanted(s, k));
         if (!strcmp(k->kind, "size")) TRY(read_size(s, k, out));
     }
@@ -163,8 +162,7 @@ static ll_err choose(const source *s, ll_imported *out)
     for (int i = 0; (name = ll_map_bundled(i)); i++) {
         LL_OWN(ll_map) m = NULL;
         TRY(ll_map_open(name, &m));
-        for (int k = 0; k < m->n_key; k++) {
-            const ll_map_key *x = &m->keys[k];
+        LL_EACH (const ll_map_key, x, m->keys, m->n_key) {
             for (int j = 0; j < x->n && !strcmp(x->kind, "model"); j++) {
                 if (!strcmp(x->of[j], s->form)) return by_map(s, m, x->name, out);
                 ll_buf_printf(&known, "%s%s", known.len ? ", " : "", x->of[j]);

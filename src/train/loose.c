@@ -168,8 +168,7 @@ static ll_err open_codecs(ll_loose *x)
     TRY(ll_codec_open(x->how->codec, "feedback", 1, 0, &k));
     x->feedback = ll_codec_residual(k) != NULL;
     ll_codec_close(k);
-    for (int i = 0; i < x->n_param; i++) {
-        ll_loose_item *t = &x->items[i];
+    LL_EACH (ll_loose_item, t, x->items, x->n_param) {
         TRY(ll_codec_open(x->how->codec, t->name, t->n, (uint64_t)x->run->train.seed, &t->codec));
         if (x->feedback) x->bytes += (size_t)t->n * sizeof(float);
     }

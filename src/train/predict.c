@@ -129,8 +129,7 @@ static ll_err open_first(ll_predictor *p)
     p->n = 1;
     p->info.name = p->name;
     const ll_graph *g = p->passes[0].g;
-    for (int i = 1; i < g->n_value; i++) {
-        const ll_value *v = &g->values[i];
+    LL_EACH (const ll_value, v, g->values + 1, g->n_value - 1) {
         if (!ll_is_batch(v)) continue;
         CHECK(p->info.n_input < LL_MAX_FIELDS, LL_E_ARG, "%s reads more than %d inputs", p->name,
               LL_MAX_FIELDS);

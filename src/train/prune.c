@@ -21,8 +21,7 @@ static ll_err clear_states(ll_session *s, const ll_value *v, const void *w)
 {
     size_t length = strlen(v->name), bytes = ll_tensor_bytes(v->type.dtype, &v->type.shape);
     ll_comm *c = s->team ? ll_team_comm(s->team) : NULL;
-    for (int i = 1; i < s->g->n_value; i++) {
-        const ll_value *x = &s->g->values[i];
+    LL_EACH (const ll_value, x, s->g->values + 1, s->g->n_value - 1) {
         if (x->node >= 0 || x->kind != LL_STATE || strncmp(x->name, v->name, length) ||
             x->name[length] != '.' || x->type.dtype != v->type.dtype ||
             !ll_shape_equal(&x->type.shape, &v->type.shape))

@@ -33,8 +33,7 @@ static const ll_optim *with_frozen(const ll_run *run, ll_graph *g, const ll_opti
     for (const ll_param_rule *r = o->rules; r && r->pattern; r++) n++;
     ll_param_rule *rules = LL_NEW_ARRAY(g->arena, ll_param_rule, n + g->n_value + 1);
     if (n) memcpy(rules, o->rules, sizeof *rules * (size_t)n);
-    for (int i = 1; i < g->n_value; i++) {
-        const ll_value *v = &g->values[i];
+    LL_EACH (const ll_value, v, g->values + 1, g->n_value - 1) {
         if (v->node >= 0 || v->kind != LL_PARAM) continue;
         if (ll_is_teacher(v->name) || ((run->train.lora || run->train.prompt) &&
                                        !ll_is_adapter(v->name) && !ll_is_match(v->name)))

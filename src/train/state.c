@@ -139,11 +139,9 @@ ll_err ll_session_take(ll_session *s, const ll_st_file *f, int64_t *step)
 int64_t ll_session_parameters(const ll_session *s)
 {
     int64_t sum = 0;
-    for (int i = 1; i < s->g->n_value; i++) {
-        const ll_value *v = &s->g->values[i];
+    LL_EACH (const ll_value, v, s->g->values + 1, s->g->n_value - 1)
         if (v->node < 0 && v->kind == LL_PARAM && !ll_is_teacher(v->name))
             sum += ll_block_numbers(v->name, v->type.dtype, &v->type.shape);
-    }
     return sum;
 }
 

@@ -69,8 +69,7 @@ static ll_err map_inputs(const ll_run *r, const ll_graph *t, ll_graph *g, ll_val
 static ll_err copy_nodes(const ll_graph *t, ll_graph *g, ll_val *map)
 {
     int blocks = g->of.block;
-    for (int i = 0; i < t->n_node; i++) {
-        const ll_node *n = &t->nodes[i];
+    LL_EACH (const ll_node, n, t->nodes, t->n_node) {
         const char *dot = strrchr(n->name, '.');
         ll_val in[LL_MAX_IN], out[LL_MAX_OUT];
         for (int k = 0; k < n->n_in; k++) in[k] = map[n->in[k].id];

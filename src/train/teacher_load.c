@@ -35,8 +35,7 @@ ll_err ll_teacher_load(const ll_run *r, ll_session *s, ll_arena *arena, const ch
     TRY(ll_session_open(g, &(ll_session_opts){.threads = (int)r->train.threads}, &from));
     ll_err rc = load(t, from, arena, note);
     CHECK(rc == LL_OK, rc, "train.teacher %s: %s", r->train.teacher, ll_error_message());
-    for (int i = 1; i < g->n_value; i++) {
-        const ll_value *v = &g->values[i];
+    LL_EACH (const ll_value, v, g->values + 1, g->n_value - 1) {
         if (v->node >= 0 || (v->kind != LL_PARAM && v->kind != LL_STATE)) continue;
         LL_OWN(ll_arena) a = ll_arena_new();
         size_t bytes = ll_tensor_bytes(v->type.dtype, &v->type.shape);

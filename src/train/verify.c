@@ -178,8 +178,7 @@ static ll_err count_blocks(const verifier *v)
 /* Parameters and state of the ranks become the serial ones. */
 static ll_err start_over(verifier *v, int64_t step)
 {
-    for (int i = 0; i < v->n_item; i++) {
-        const item *x = &v->items[i];
+    LL_EACH (const item, x, v->items, v->n_item) {
         const void *serial;
         if (!ll_verify_kept(x)) continue;
         TRY(ll_verify_fetch(v, x, &serial));

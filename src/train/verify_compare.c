@@ -250,8 +250,7 @@ static ll_err find_sizes(verifier *v)
                               &(ll_coll_opts){.site = "blocks"}));
     for (int i = 0; i < v->n_item; i++) v->items[i].size = whole[i].size;
     find_norm_of_all(v);
-    for (int i = 0; i < v->n_item; i++) {
-        const item *x = &v->items[i];
+    LL_EACH (const item, x, v->items, v->n_item) {
         double least = LEAST[v->wide] * ll_verify_scale(v, x);
         for (int64_t k = x->first; k < x->first + x->n_block; k++)
             v->blocks[k].least = fmax(ll_verify_kept(x) ? v->blocks[k].least : 0, least);

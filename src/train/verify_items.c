@@ -82,8 +82,7 @@ static void list(verifier *v)
     const ll_graph *g = v->cut->g; /* with a second version, where gradients are a step late */
     v->items = LL_NEW_ARRAY(v->arena, item, g->n_result + g->n_value + 1);
     for (int pass = 0; pass < 3; pass++)
-        for (int i = 0; i < g->n_result; i++) {
-            const ll_named *r = &g->results[i];
+        LL_EACH (const ll_named, r, g->results, g->n_result) {
             bool norm = !strcmp(r->name, "grad_norm");
             bool gradient = ll_value_of(g, r->value)->gradient_of;
             if (pass == (norm ? 2 : gradient ? 1 : 0))
@@ -109,8 +108,7 @@ static bool belongs(const item *x, const item *param)
 
 static void share_left_out(verifier *v)
 {
-    for (int i = 0; i < v->n_item; i++) {
-        const item *param = &v->items[i];
+    LL_EACH (const item, param, v->items, v->n_item) {
         if (param->kind != PARAMETER) continue;
         int64_t n = ll_numel(&param->type.shape);
         uint8_t *left_out = (uint8_t *)ll_arena_alloc(v->arena, (size_t)n + 1);
@@ -125,8 +123,7 @@ static void share_left_out(verifier *v)
 static void cut_blocks(verifier *v)
 {
     enum { MOST = 48, FEW = 8 };
-    for (int i = 0; i < v->n_item; i++) {
-        item *x = &v->items[i];
+    LL_EACH (item, x, v->items, v->n_item) {
         const ll_shape *s = &x->type.shape;
         x->first = v->n_block;
         x->n_block = 1;

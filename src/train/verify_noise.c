@@ -63,8 +63,7 @@ static void nudge_all(void *data, void *back, ll_dtype t, int64_t n, double by, 
 static ll_err nudge(verifier *v, int64_t step, int draw)
 {
     double by = half_unit(v) * (draw < DRAWS || v->narrow ? 1 : 1 << draw % 3);
-    for (int i = 0; i < v->n_item; i++) {
-        item *x = &v->items[i];
+    LL_EACH (item, x, v->items, v->n_item) {
         if (x->kind != PARAMETER) continue;
         x->back = keep(v, x, x->back);
         nudge_all(ll_exec_data(v->nudged->e, x->serial, 0), x->back, x->type.dtype,
@@ -78,8 +77,7 @@ static ll_err nudge(verifier *v, int64_t step, int draw)
 /* The nudge itself is no noise of the parameter that the step makes. */
 static ll_err nudge_back(verifier *v)
 {
-    for (int i = 0; i < v->n_item; i++) {
-        const item *x = &v->items[i];
+    LL_EACH (const item, x, v->items, v->n_item) {
         if (x->kind != PARAMETER) continue;
         void *data = ll_exec_data(v->nudged->e, x->serial, 0);
         for (int64_t k = 0, n = ll_numel(&x->type.shape); k < n; k++)
@@ -105,8 +103,7 @@ void ll_verify_keep_start(verifier *v, int64_t step)
 /* The steps since then once more, nudged. On rank 0. */
 static ll_err train_nudged(verifier *v, int64_t step, int draw)
 {
-    for (int i = 0; i < v->n_item; i++) {
-        const item *x = &v->items[i];
+    LL_EACH (const item, x, v->items, v->n_item) {
         if (ll_verify_kept(x))
             TRY(ll_session_set(v->nudged, x->name, 0, x->start,
                                ll_tensor_bytes(x->type.dtype, &x->type.shape)));
@@ -125,8 +122,7 @@ static ll_err train_nudged(verifier *v, int64_t step, int draw)
 static ll_err draw_noise(verifier *v, int64_t step, int draw, double (*f)[2])
 {
     TRY(train_nudged(v, step, draw));
-    for (int i = 0; i < v->n_item; i++) {
-        const item *x = &v->items[i];
+    LL_EACH (const item, x, v->items, v->n_item) {
         const ll_slot *s = &v->alone->p->slots[x->serial];
         ll_verify_compare(x, s, ll_exec_data(v->alone->e, x->serial, 0),
                           ll_exec_data(v->nudged->e, x->serial, 0), false, f);
@@ -183,8 +179,7 @@ ll_err ll_verify_doubt(verifier *v, double *odd, double *bad)
 double ll_verify_loudest(const verifier *v, item_kind of, int k)
 {
     double most = 0;
-    for (int i = 0; i < v->n_item; i++) {
-        const item *x = &v->items[i];
+    LL_EACH (const item, x, v->items, v->n_item) {
         const block *b = &v->blocks[x->first];
         double scale = ll_verify_scale(v, x);
         if (x->kind == of) most = fmax(most, b->noise[k] / scale * (k ? b->size / scale : 1));

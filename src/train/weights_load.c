@@ -145,8 +145,7 @@ static ll_err check_tied(const fit *f, const ll_weight *a, const ll_weight *b)
 static ll_err hold_lines(fit *f, bool look)
 {
     ll_map_match match;
-    for (int k = 0; k < f->map->n; k++) {
-        const ll_map_line *l = &f->map->lines[k];
+    LL_EACH (const ll_map_line, l, f->map->lines, f->map->n) {
         if (!strcmp(l->kind, "tied")) {
             int a = find_theirs(f, l->ours[0]), b = find_theirs(f, l->theirs[0]);
             if (a < 0 || b < 0 || f->mapped[a]) continue;
@@ -413,8 +412,7 @@ ll_err ll_weights_check(const ll_graph *g, const ll_weights *w, const ll_weights
                         .moment = LL_NEW_ARRAY(arena, bool, g->n_value),
                         .blocks = LL_NEW_ARRAY(arena, const ll_block_kind *, g->n_value)};
     fit f = {0};
-    for (int i = 1; i < g->n_value; i++) {
-        const ll_value *v = &g->values[i];
+    LL_EACH (const ll_value, v, g->values + 1, g->n_value - 1) {
         if (v->node >= 0 || (v->kind != LL_PARAM && v->kind != LL_STATE)) continue;
         x.t[x.n] = (ll_st_tensor){v->name, v->type.dtype, v->type.shape, NULL};
         ll_weights_unblock(&x, x.n++, arena);

@@ -118,8 +118,7 @@ static ll_err write_all(theirs *o, const ll_map *map, ll_session *s)
 /* Second names, for the same data. */
 static void write_tied(theirs *o, const ll_map *map)
 {
-    for (int i = 0; i < map->n; i++) {
-        const ll_map_line *l = &map->lines[i];
+    LL_EACH (const ll_map_line, l, map->lines, map->n) {
         int n = o->n, k = 0;
         while (k < n && strcmp(o->t[k].name, l->theirs[0])) k++;
         bool own = false; /* the model has one that is not the other */
