@@ -129,7 +129,7 @@ ll_err ll_cli_choices(const ll_talk_opts *given, const char *file, int64_t most)
     LL_TALK t = {0};
     work w = {.t = &t, .arena = a, .file = file};
     o.cache = "f32";
-    o.top_p = o.repetition = 1;
+    o.draw.top_p = o.draw.repetition = 1;
     TRY(ll_file_read(file, (size_t)1 << 32, &text, &size));
     TRY(ll_choices_parse(text, size, file, a, &w.q, &w.n));
     if (most && most < w.n) w.n = most;
@@ -146,5 +146,5 @@ ll_err ll_cli_choices(const ll_talk_opts *given, const char *file, int64_t most)
     if (t.limit.recurs) t.guesses = 0; /* a state has no way back */
     TRY(ll_talk_open(&t, 1, w.most));
     for (int64_t i = 0; i < w.n; i++) TRY(answer(&w, i));
-    return show(&w, o.json);
+    return show(&w, o.of.json);
 }

@@ -15,10 +15,10 @@ typedef struct opts {
 } opts;
 
 static const ll_arg args[] = {
-    {"RUN_FOLDER", LL_OPT(ll_talk_opts, folder), NULL,
+    {"RUN_FOLDER", LL_OPT(ll_trained_opts, folder), NULL,
      "of a model of tokens that was imported, or trained on conversations"},
     {"--system", LL_OPT(opts, system), "TEXT", "what it is told first"},
-    LL_TALK_ARGS(LL_TALK_PRINTED)};
+    LL_TALK_ARGS(LL_TRAINED_JSON)};
 
 static ll_err put(ll_talk *t, const ll_tokens *v)
 {
@@ -34,10 +34,10 @@ static ll_err turn(ll_talk *t, const ll_family *f, const char *line)
     TRY(ll_family_turn(t, f, "user", line, &asked));
     TRY(ll_family_turn(t, f, "assistant", NULL, &asked));
     TRY(put(t, &asked));
-    TRY(ll_talk_say(t, &s, 1, !t->o->json));
+    TRY(ll_talk_say(t, &s, 1, !t->o->of.json));
     TRY(ll_family_end(t, f, &end));
     TRY(put(t, &end));
-    if (t->o->json) {
+    if (t->o->of.json) {
         ll_buf_json(&quoted, s.text.text ? s.text.text : "");
         printf("{\"text\": %s, \"tokens\": %lld}", quoted.text, (long long)s.tokens);
     }

@@ -19,7 +19,7 @@ typedef struct opts {
 
 #define USUAL "f32,int8,int4"
 static const ll_arg args[] = {
-    {"RUN_FOLDER", LL_OPT(ll_talk_opts, folder), NULL,
+    {"RUN_FOLDER", LL_OPT(ll_trained_opts, folder), NULL,
      "of a model of tokens that was trained, or imported"},
     {"--to", LL_OPT(opts, to), "FORMS",
      "f32, int8 and int4; int4+gptq: rounded so that products of the training data change least, "
@@ -34,10 +34,8 @@ static const ll_arg args[] = {
     {"--samples", LL_ARG_COUNT, offsetof(opts, samples), "N",
      "of the validation data, of model.seq tokens each", "8"},
     {"--tokens|-n", LL_ARG_COUNT, offsetof(opts, draws), "N", "drawn for the speed", "32"},
-    LL_CHECKPOINT_ARGS(ll_talk_opts),
-    {"--set|-s", LL_OPT(ll_talk_opts, set), "KEY=VALUE",
-     "override a setting of the run, such as data.name=kjv"},
-    {"--json", LL_OPT(ll_talk_opts, json), NULL, "one JSON object on standard output"},
+    LL_TRAINED_ARGS,
+    LL_TRAINED_JSON,
     {0}};
 
 typedef struct form {
@@ -179,7 +177,7 @@ static ll_err try_form(const opts *o, const windows *w, form *f)
     how.cache = p.cache;
     how.keep = p.keep;
     how.context = w->seq;
-    how.top_p = how.repetition = 1;
+    how.draw.top_p = how.draw.repetition = 1;
     LL_TALK t = {0};
     TRY(ll_talk_begin(&how, &t));
     t.quiet = true;
@@ -200,7 +198,7 @@ static ll_err try_form(const opts *o, const windows *w, form *f)
 static ll_err show(const opts *o, const form *f, int n, const windows *w)
 {
     json_auto_t *list = json_array();
-    if (!o->talk.json)
+    if (!o->talk.of.json)
         printf("%-13s %10s %7s %12s %12s %9s %9s %9s\n", "form", "weights", "zeros",
                f[0].state ? "state" : "cache/token", "perplexity", "change", "read/s", "drawn/s");
     LL_EACH (const form, x, f, n) {
@@ -211,12 +209,12 @@ static ll_err show(const opts *o, const form *f, int n, const windows *w)
                           LL_IS(x->state ? "state_bytes" : "cache_bytes_per_token", x->cache),
                           LL_IS("perplexity", exp(x->loss)), LL_IS("change", change),
                           LL_IS("read_per_s", x->read), LL_IS("drawn_per_s", x->drawn)));
-        if (!o->talk.json)
+        if (!o->talk.of.json)
             printf("%-13s %10s %6.1f%% %12s %12.4f %+8.2f%% %9.4g %9.4g\n", x->name,
                    LL_BYTES(x->weights), 100 * x->zeros, LL_BYTES(x->cache), exp(x->loss),
                    100 * change, x->read, x->drawn);
     }
-    if (o->talk.json)
+    if (o->talk.of.json)
         return ll_cli_json(LL_JSON(LL_IS("forms", json_incref(list)), LL_IS("samples", w->n),
                                    LL_IS("seq", w->seq)));
     printf("of %lld windows of %lld tokens; change: of perplexity, from the first; zeros: of the "
@@ -238,7 +236,7 @@ static ll_err run(const void *given)
     CHECK(*o->to, LL_E_ARG, "--to is empty: want forms such as f32,int8,int4");
     CHECK(!o->calibrate || strstr(o->to, "+gptq") || strstr(o->to, "+awq"), LL_E_ARG,
           "--calibrate is of forms with +gptq or +awq, which --to %s does not have", o->to);
-    TRY(ll_cli_trained_run(o->talk.folder, o->talk.checkpoint, o->talk.init, &o->talk.set, &r));
+    TRY(ll_cli_trained_run(&o->talk.of, &r));
     CHECK(ll_run_takes_tokens(r), LL_E_ARG, "%s is no model of tokens, such as gpt and llama",
           r->model.name);
     TRY(read_windows(o, r, a, &w));

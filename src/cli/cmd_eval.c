@@ -10,16 +10,16 @@
 #include <string.h>
 
 typedef struct opts {
-    const char *folder, *checkpoint, *init, *confusion, *choices, *weights;
-    ll_words set;
+    ll_trained_opts of;
+    const char *confusion, *choices, *weights;
     int64_t samples, top;
-    bool json, classes;
+    bool classes;
     int bits; /* of weights */
 } opts;
 
 static const ll_arg args[] = {
-    {"RUN_FOLDER", LL_OPT(opts, folder), NULL, "where loopline train put the run"},
-    LL_CHECKPOINT_ARGS(opts),
+    {"RUN_FOLDER", LL_OPT(ll_trained_opts, folder), NULL, "where loopline train put the run"},
+    LL_TRAINED_ARGS,
     {"--samples", LL_OPT(opts, samples), "N",
      "the first N validation samples, or questions (0: all); as -s train.eval_samples"},
     {"--classes", LL_OPT(opts, classes), NULL,
@@ -34,8 +34,7 @@ static const ll_arg args[] = {
     {"--weights", LL_OPT(opts, weights), "TYPE",
      "of products of a model of tokens, as generate packs them: f32, int8 or int4, in blocks of 32",
      "f32"},
-    {"--set|-s", LL_OPT(opts, set), "KEY=VALUE", "override a setting of the run"},
-    {"--json", LL_OPT(opts, json), NULL, "one JSON object on standard output"},
+    LL_TRAINED_JSON,
     {0}};
 
 static ll_err score(const opts *o, const ll_trained *t, const ll_dataset *d, ll_score *out)
@@ -74,7 +73,7 @@ static ll_err score_members(const opts *o, const ll_trained *t, const ll_dataset
 {
     LL_OWN(ll_st_file) f = NULL;
     ll_members m;
-    TRY(ll_cli_checkpoint(t->run->out, o->checkpoint, &f));
+    TRY(ll_cli_checkpoint(t->run->out, o->of.checkpoint, &f));
     TRY(ll_members_read(f, t->s, a, &m));
     TRY(ll_classes_count(t->run, d, t->s, &m, o->samples, o->top, a, c));
     *out = (ll_score){c->loss, (double)c->correct / (double)c->samples, c->samples};
@@ -206,7 +205,7 @@ static void print_classes(const ll_classes *c)
 static ll_err show(const opts *o, const ll_trained *t, const ll_score *s, const ll_classes *c,
                    language l)
 {
-    if (o->json) return show_json(o, t, s, c, l);
+    if (o->of.json) return show_json(o, t, s, c, l);
     printf("%s after step %lld: validation loss %.4f", t->run->name, (long long)t->step, s->loss);
     if (!isnan(s->accuracy)) printf(", accuracy %.2f %%", 100 * s->accuracy);
     if (o->top) printf(", top-%lld accuracy %.2f %%", (long long)c->top, 100 * in_top(c));
@@ -232,21 +231,16 @@ static ll_err run(const void *given)
         CHECK(!o->classes && !o->confusion && !o->top, LL_E_ARG,
               "--choices is of a file of questions, --classes, --confusion and --top of the "
               "validation data: use one of them");
-        ll_talk_opts talk = {.folder = o->folder,
-                             .checkpoint = o->checkpoint,
-                             .init = o->init,
-                             .weights = o->weights,
-                             .set = o->set,
-                             .json = o->json};
+        ll_talk_opts talk = {.of = o->of, .weights = o->weights};
         return ll_cli_choices(&talk, o->choices, o->samples);
     }
-    TRY(ll_cli_trained(o->folder, o->checkpoint, o->init, &o->set, 1, &t));
+    TRY(ll_cli_trained(&o->of, &t));
     TRY(check_bits(o, t.run));
-    for (int i = 0; i < o->set.n && !o->samples; i++) /* of the run's own, training's concern */
-        if (!strncmp(o->set.v[i], "train.eval_samples=", 19))
+    for (int i = 0; i < o->of.set.n && !o->samples; i++) /* of the run's own, training's concern */
+        if (!strncmp(o->of.set.v[i], "train.eval_samples=", 19))
             own.samples = t.run->train.eval_samples;
     TRY(ll_run_dataset(t.run, &d));
-    bool ensemble = !o->init && !strcmp(t.run->parallel.between.seeds, "own");
+    bool ensemble = !o->of.init && !strcmp(t.run->parallel.between.seeds, "own");
     TRY(ensemble ? score_members(o, &t, d, a, &s, &c) : score(o, &t, d, &s));
     if (!ensemble && (o->classes || o->confusion || o->top))
         TRY(ll_classes_count(t.run, d, t.s, NULL, o->samples, o->top, a, &c));

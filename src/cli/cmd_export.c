@@ -15,15 +15,15 @@
 #include <unistd.h>
 
 typedef struct opts {
-    const char *run, *checkpoint, *init, *map, *dtype;
+    ll_trained_opts of;
+    const char *map, *dtype;
     const char *weights, *adapter, *hf, *gguf, *c, *onnx, *result;
     int64_t calibrate;
     bool overwrite;
-    ll_words set;
 } opts;
 
 static const ll_arg args[] = {
-    {"RUN", LL_OPT(opts, run), NULL,
+    {"RUN", LL_OPT(ll_trained_opts, folder), NULL,
      "where loopline train put the run; with --init also a run file or a model"},
     {"--weights", LL_OPT(opts, weights), "FILE.safetensors", "parameters and statistics alone"},
     {"--adapter", LL_OPT(opts, adapter), "DIR",
@@ -52,8 +52,7 @@ static const ll_arg args[] = {
      "an ONNX model (opset 17), for any number of samples, which lie as predict takes them"},
     {"--result", LL_OPT(opts, result), "NAME",
      "with --c and --onnx: what it makes (as for predict)"},
-    LL_CHECKPOINT_ARGS(opts),
-    {"--set|-s", LL_OPT(opts, set), "KEY=VALUE", "override a setting of the run"},
+    LL_TRAINED_ARGS,
     {0}};
 
 static ll_err write_weights(const opts *o, const ll_trained *t)
@@ -235,7 +234,7 @@ static ll_err run(const void *given)
     for (const struct kind *k = kinds; k < end; k++)
         if (file_of(o, k)) TRY(ll_cli_spare(file_of(o, k)));
     LL_TRAINED t = {0};
-    TRY(ll_cli_trained(o->run, o->checkpoint, o->init, &o->set, 1, &t));
+    TRY(ll_cli_trained(&o->of, &t));
     CHECK((!o->c && !o->onnx) || !strcmp(t.run->train.quantize, "none"), LL_E_ARG,
           "%s: train.quantize is %s, and rounding of weights has no form there: -s "
           "train.quantize=none writes them as they are",

@@ -19,7 +19,7 @@ typedef struct opts {
 } opts;
 
 static const ll_arg args[] = {
-    {"RUN_FOLDER", LL_OPT(ll_talk_opts, folder), NULL,
+    {"RUN_FOLDER", LL_OPT(ll_trained_opts, folder), NULL,
      "of a model of tokens that was trained, or imported"},
     {"--prompt|-p", LL_OPT(opts, prompts), "TEXT",
      "what the text begins with; several go side by side (default: a new line)"},
@@ -29,7 +29,7 @@ static const ll_arg args[] = {
      "of a smaller model of the same tokens, which guesses what follows: the same text, sooner"},
     {"--draft-tokens", LL_ARG_COUNT, offsetof(opts, guesses), "K", "guesses at once (4)"},
     {"--profile", LL_OPT(opts, profile), NULL, "where a token's time goes, by op (CPUs)"},
-    LL_TALK_ARGS(LL_TALK_PRINTED)};
+    LL_TALK_ARGS(LL_TRAINED_JSON)};
 
 static json_t *one_json(const ll_talk *t, int64_t i, const char *prompt, const ll_saying *s)
 {
@@ -49,14 +49,14 @@ static json_t *one_json(const ll_talk *t, int64_t i, const char *prompt, const l
 static ll_err show(const ll_talk *t, char *const *prompts, const ll_saying *s, int64_t n)
 {
     json_auto_t *all = json_array();
-    for (int64_t i = 0; i < n && t->o->json; i++)
+    for (int64_t i = 0; i < n && t->o->of.json; i++)
         json_array_append_new(all, one_json(t, i, prompts[i], &s[i]));
-    for (int64_t i = 0; i < n && !t->o->json && n > 1; i++) {
+    for (int64_t i = 0; i < n && !t->o->of.json && n > 1; i++) {
         printf("%s", prompts[i]);
         if (s[i].text.len) fwrite(s[i].text.text, 1, s[i].text.len, stdout);
         printf("\n");
     }
-    if (t->o->json) return ll_cli_json(json_incref(n == 1 ? json_array_get(all, 0) : all));
+    if (t->o->of.json) return ll_cli_json(json_incref(n == 1 ? json_array_get(all, 0) : all));
     if (n == 1) printf("\n");
     return LL_OK;
 }
@@ -142,7 +142,7 @@ static ll_err sample(ll_talk *t, char *const *prompts, int64_t n)
     for (int64_t i = 0; i < n; i++) s[i] = ll_talk_saying(t, a, i, -1);
     TRY(put_prompts(t, prompts, n, &read));
     if (!t->prints) return ll_talk_follow(t);
-    bool stream = n == 1 && !t->o->json;
+    bool stream = n == 1 && !t->o->of.json;
     if (stream) printf("%s", prompts[0]);
     double begin = ll_now();
     TRY(ll_generator_run(t->g));
@@ -177,7 +177,8 @@ static ll_err open_draft(const opts *o, const ll_talk_opts *its, ll_talk *t, ll_
         const char *x = ll_tokenizer_bytes(t->t, i, &a), *y = ll_tokenizer_bytes(d->t, i, &b);
         same = !x == !y && a == b && (!x || !memcmp(x, y, a));
     }
-    CHECK(same, LL_E_ARG, "--draft %s: its tokens are not those of %s", o->draft, o->talk.folder);
+    CHECK(same, LL_E_ARG, "--draft %s: its tokens are not those of %s", o->draft,
+          o->talk.of.folder);
     t->draft = d;
     int64_t drawn = o->talk.tokens > 1 ? o->talk.tokens - 1 : 1; /* the last one is not guessed */
     t->guesses = ll_min64(o->guesses ? o->guesses : 4, drawn);
@@ -209,9 +210,7 @@ static ll_err run(const void *given)
     CHECK(!o->profile || strcmp(t.run->train.machine, "cuda"), LL_E_ARG,
           "--profile is of CPUs (-s train.machine=cpu)");
     t.profile = o->profile;
-    its.folder = o->draft;
-    its.checkpoint = its.init = NULL;
-    its.set = (ll_words){0};
+    its.of = (ll_trained_opts){.folder = o->draft};
     if (o->draft) TRY(open_draft(o, &its, &t, &draft));
     return ll_talk_leave(&t, sample(&t, prompts, n));
 }

@@ -12,14 +12,14 @@
 #include <unistd.h>
 
 typedef struct opts {
-    const char *folder, *checkpoint, *init, *result, *npy;
-    ll_words files, set;
+    ll_trained_opts of;
+    const char *result, *npy;
+    ll_words files;
     int64_t top;
-    bool json;
 } opts;
 
 static const ll_arg args[] = {
-    {"RUN_FOLDER", LL_OPT(opts, folder), NULL, "where loopline train put the run"},
+    {"RUN_FOLDER", LL_OPT(ll_trained_opts, folder), NULL, "where loopline train put the run"},
     {"FILES...", LL_OPT(opts, files), NULL,
      "pictures (.jpg, .png), arrays (.npy, IDX) of one sample or many, or text of tokens; of a "
      "model with several inputs NAME=FILE for each"},
@@ -28,9 +28,8 @@ static const ll_arg args[] = {
      "a named value or result of the model; default: logits, else the first result of samples, "
      "else what the loss reads"},
     {"--npy", LL_OPT(opts, npy), "FILE.npy", "write the numbers of all samples"},
-    LL_CHECKPOINT_ARGS(opts),
-    {"--set|-s", LL_OPT(opts, set), "KEY=VALUE", "override a setting of the run"},
-    {"--json", LL_OPT(opts, json), NULL, "one JSON object on standard output"},
+    LL_TRAINED_ARGS,
+    LL_TRAINED_JSON,
     {0}};
 
 enum { AT_ONCE = 64 };
@@ -285,7 +284,7 @@ static ll_err predict_files(work *w, const ll_dataset *d)
 static ll_err show(const work *w)
 {
     if (w->o->npy) TRY(write_npy(w));
-    if (w->o->json) return show_json(w);
+    if (w->o->of.json) return show_json(w);
     if (!w->o->npy) show_table(w);
     return LL_OK;
 }
@@ -298,7 +297,7 @@ static ll_err open_data(const work *w, ll_dataset **out)
     LL_OWN_MEMORY uint8_t *text = NULL;
     size_t size;
     bool set = false;
-    for (int i = 0; i < w->o->set.n; i++) set |= !strncmp(w->o->set.v[i], "data.", 5);
+    for (int i = 0; i < w->o->of.set.n; i++) set |= !strncmp(w->o->of.set.v[i], "data.", 5);
     if (set || access(path, F_OK)) return ll_run_dataset(w->t->run, out);
     TRY(ll_file_read(path, (size_t)1 << 26, &text, &size));
     return ll_told_parse((const char *)text, size, path, out);
@@ -313,7 +312,7 @@ static ll_err run(const void *given)
     LL_OWN(ll_tokenizer) tokenizer = NULL;
     LL_OWN(ll_arena) a = ll_arena_new();
     if (o->npy) TRY(ll_cli_spare(o->npy));
-    TRY(ll_cli_trained(o->folder, o->checkpoint, o->init, &o->set, 1, &t));
+    TRY(ll_cli_trained(&o->of, &t));
     TRY(ll_predictor_open(t.run, t.s, o->result, &p));
     work w = {.o = o, .t = &t, .p = p, .info = ll_predictor_info(p), .a = a};
     if (*t.run->data.tokenizer) TRY(ll_tokenizer_open(t.run->data.tokenizer, &tokenizer));

@@ -22,7 +22,7 @@ typedef struct opts {
 } opts;
 
 static const ll_arg args[] = {
-    {"RUN_FOLDER", LL_OPT(ll_talk_opts, folder), NULL,
+    {"RUN_FOLDER", LL_OPT(ll_trained_opts, folder), NULL,
      "of a model of tokens that was trained, or imported"},
     {"--port", LL_OPT(opts, port), "N", "to listen on (0: any that is free)", "8080"},
     {"--host", LL_OPT(opts, host), "ADDRESS", "to listen on; one that others reach wants --token",

@@ -170,18 +170,18 @@ static ll_err load_weights(const ll_run *r, const char *path, ll_session *s)
     return LL_OK;
 }
 
-ll_err ll_cli_trained_run(const char *folder, const char *checkpoint, const char *init,
-                          const ll_words *set, ll_run **out)
+ll_err ll_cli_trained_run(const ll_trained_opts *o, ll_run **out)
 {
-    CHECK(!checkpoint || !init, LL_E_ARG, "--checkpoint and --init exclude each other");
+    const ll_words *set = &o->set;
+    CHECK(!o->checkpoint || !o->init, LL_E_ARG, "--checkpoint and --init exclude each other");
     LL_OWN(ll_arena) a = ll_arena_new();
     ll_words all = {LL_NEW_ARRAY(a, const char *, set->n + 2)};
-    if (init) { /* what the run says of them is of the weights that it began with */
+    if (o->init) { /* what the run says of them is of the weights that it began with */
         all.v[all.n++] = "train.init_map=";
         all.v[all.n++] = "train.init_skip=";
     }
     for (int i = 0; i < set->n; i++) all.v[all.n++] = set->v[i];
-    TRY(ll_cli_run(folder, &all, init != NULL, out));
+    TRY(ll_cli_run(o->folder, &all, o->init != NULL, out));
     if (!(*out)->out_said) (*out)->out = ll_cli_numbered(*out, true);
     return LL_OK;
 }
@@ -199,29 +199,27 @@ ll_session_opts ll_cli_trained_session(const ll_run *r, ll_comm *c, const char *
     return o;
 }
 
-ll_err ll_cli_trained_load(const ll_run *r, const char *checkpoint, const char *init, ll_session *s,
-                           int64_t *step)
+ll_err ll_cli_trained_load(const ll_run *r, const ll_trained_opts *o, ll_session *s, int64_t *step)
 {
-    if (init) return load_weights(r, init, s);
-    if (!checkpoint && *r->train.init && !ll_cli_began(r->out))
+    if (o->init) return load_weights(r, o->init, s);
+    if (!o->checkpoint && *r->train.init && !ll_cli_began(r->out))
         return load_weights(r, r->train.init, s); /* those that it will begin with */
     LL_OWN(ll_st_file) f = NULL;
-    TRY(ll_cli_checkpoint(r->out, checkpoint, &f));
+    TRY(ll_cli_checkpoint(r->out, o->checkpoint, &f));
     if (!strcmp(r->parallel.between.seeds, "own") && first_rank(s))
         fprintf(stderr, "an ensemble: its first member's parameters (eval averages what all "
                         "members predict)\n");
     return ll_session_take(s, f, step);
 }
 
-ll_err ll_cli_trained(const char *folder, const char *checkpoint, const char *init,
-                      const ll_words *set, int64_t batch, ll_trained *t)
+ll_err ll_cli_trained(const ll_trained_opts *o, ll_trained *t)
 {
-    TRY(ll_cli_trained_run(folder, checkpoint, init, set, &t->run));
-    TRY(ll_run_graph(t->run, batch, NULL, &t->g));
-    ll_session_opts o = ll_cli_trained_session(t->run, NULL, NULL);
-    TRY(ll_session_open(t->g, &o, &t->s));
+    TRY(ll_cli_trained_run(o, &t->run));
+    TRY(ll_run_graph(t->run, 1, NULL, &t->g));
+    ll_session_opts how = ll_cli_trained_session(t->run, NULL, NULL);
+    TRY(ll_session_open(t->g, &how, &t->s));
     ll_kern_notes_print(stderr);
-    return ll_cli_trained_load(t->run, checkpoint, init, t->s, &t->step);
+    return ll_cli_trained_load(t->run, o, t->s, &t->step);
 }
 
 void ll_cli_trained_close(ll_trained *t)

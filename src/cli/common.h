@@ -27,29 +27,38 @@ json_t *ll_cli_shape(const ll_shape *s);
 
 /* A trained model: a run folder, or a run whose newest folder it is, and one of its checkpoints
  * (NULL: the newest), or, init not NULL, weights of anybody's (weights_load.h), which are told of
- * on standard error; for evaluation. */
+ * on standard error; for evaluation. Options of commands begin with which it is. */
+typedef struct ll_trained_opts {
+    const char *folder, *checkpoint, *init;
+    ll_words set;
+    bool json;
+} ll_trained_opts;
+#define LL_TRAINED_ARGS                                                                            \
+    {"--checkpoint", LL_OPT(ll_trained_opts, checkpoint), "FILE",                                  \
+     "this one, not the run's newest"},                                                            \
+        {"--init", LL_OPT(ll_trained_opts, init), "FILE",                                          \
+         "weights of another system's, in place of a checkpoint (as for train)"},                  \
+    {                                                                                              \
+        "--set|-s", LL_OPT(ll_trained_opts, set), "KEY=VALUE",                                     \
+            "override a setting of the run, such as data.name=kjv"                                 \
+    }
+#define LL_TRAINED_JSON                                                                            \
+    {                                                                                              \
+        "--json", LL_OPT(ll_trained_opts, json), NULL, "one JSON object on standard output"        \
+    }
 typedef struct ll_trained {
     ll_run *run;
     ll_graph *g;
     ll_session *s;
     int64_t step;
 } ll_trained;
-#define LL_CHECKPOINT_ARGS(type)                                                                   \
-    {"--checkpoint", LL_OPT(type, checkpoint), "FILE", "this one, not the run's newest"},          \
-    {                                                                                              \
-        "--init", LL_OPT(type, init), "FILE",                                                      \
-            "weights of another system's, in place of a checkpoint (as for train)"                 \
-    }
 #define LL_TRAINED __attribute__((cleanup(ll_cli_trained_close))) ll_trained
 /* t begins as zeros; also after a failure what was opened is t's. */
-ll_err ll_cli_trained(const char *folder, const char *checkpoint, const char *init,
-                      const ll_words *set, int64_t batch, ll_trained *t);
+ll_err ll_cli_trained(const ll_trained_opts *o, ll_trained *t);
 void ll_cli_trained_close(ll_trained *t);
 /* Its parts: the run; how its sessions are opened; their parameters. */
-ll_err ll_cli_trained_run(const char *folder, const char *checkpoint, const char *init,
-                          const ll_words *set, ll_run **out);
+ll_err ll_cli_trained_run(const ll_trained_opts *o, ll_run **out);
 ll_session_opts ll_cli_trained_session(const ll_run *r, ll_comm *c, const char *mesh);
 /* The checkpoint that is meant; NULL: the folder's newest. */
 ll_err ll_cli_checkpoint(const char *folder, const char *checkpoint, ll_st_file **out);
-ll_err ll_cli_trained_load(const ll_run *r, const char *checkpoint, const char *init, ll_session *s,
-                           int64_t *step);
+ll_err ll_cli_trained_load(const ll_run *r, const ll_trained_opts *o, ll_session *s, int64_t *step);

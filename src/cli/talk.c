@@ -17,11 +17,11 @@ static ll_err find_mesh(ll_talk *t)
     static const char key[] = "parallel.mesh=";
     const ll_talk_opts *o = t->o;
     t->mesh = o->mesh;
-    for (int i = 0; i < o->set.n; i++) {
-        const char *said = o->set.v[i] + sizeof key - 1;
-        if (strncmp(o->set.v[i], key, sizeof key - 1) || !*said) continue;
+    for (int i = 0; i < o->of.set.n; i++) {
+        const char *said = o->of.set.v[i] + sizeof key - 1;
+        if (strncmp(o->of.set.v[i], key, sizeof key - 1) || !*said) continue;
         CHECK(!o->mesh || !strcmp(said, o->mesh), LL_E_ARG,
-              "--mesh is %s, and -s %s: leave one out", o->mesh, o->set.v[i]);
+              "--mesh is %s, and -s %s: leave one out", o->mesh, o->of.set.v[i]);
         t->mesh = said;
     }
     return LL_OK;
@@ -76,19 +76,15 @@ ll_err ll_talk_begin(const ll_talk_opts *o, ll_talk *t)
 {
     int bits[2];
     *t = (ll_talk){.o = o, .prints = true, .number = t->number};
-    t->how = (ll_draw_opts){.temperature = o->temperature,
-                            .top_k = o->top_k,
-                            .top_p = o->top_p,
-                            .min_p = o->min_p,
-                            .repetition = o->repetition,
-                            .seed = (uint64_t)o->seed};
+    t->how = o->draw;
+    t->how.seed = (uint64_t)o->seed;
     TRY(ll_draw_check(&t->how));
     CHECK(o->tokens <= 1000000000, LL_E_ARG, "--tokens is %lld, want at most 1e9",
           (long long)o->tokens);
     for (int i = 0; i < o->stop.n; i++)
         CHECK(*o->stop.v[i], LL_E_ARG,
               "--stop has an empty text, which stops nothing: leave it out");
-    TRY(ll_cli_trained_run(o->folder, o->checkpoint, o->init, &o->set, &t->run));
+    TRY(ll_cli_trained_run(&o->of, &t->run));
     if (o->exact) TRY(ll_run_set(t->run, "parallel.exact=true"));
     TRY(find_mesh(t));
     TRY(find_bits(t, &bits[0], &bits[1]));
@@ -113,7 +109,7 @@ ll_err ll_talk_begin(const ll_talk_opts *o, ll_talk *t)
 static ll_err load(void *user, ll_session *s)
 {
     ll_talk *t = (ll_talk *)user;
-    ll_err rc = ll_cli_trained_load(t->run, t->o->checkpoint, t->o->init, s, &t->step);
+    ll_err rc = ll_cli_trained_load(t->run, &t->o->of, s, &t->step);
     if (rc == LL_OK && t->prune) rc = ll_prune_session(t->prune, s, &t->pruned);
     return t->comm ? ll_comm_agree(t->comm, rc) : rc; /* what none can read is told once */
 }
@@ -392,13 +388,13 @@ ll_err ll_talk_family(const ll_talk *t, const ll_family **out)
     CHECK(template, LL_E_ARG,
           "%s: its tokenizer says nothing of conversations (chat_template): use generate, of serve "
           "/v1/completions",
-          t->o->folder);
+          t->o->of.folder);
     for (size_t i = 0; i < sizeof families / sizeof *families && !*out; i++)
         if (strstr(template, families[i].mark)) *out = &families[i];
     CHECK(*out, LL_E_ARG,
           "%s: conversations are not written with <|im_start|> or <|start_header_id|>, the "
           "families that are known: use generate, of serve /v1/completions",
-          t->o->folder);
+          t->o->of.folder);
     return LL_OK;
 }
 

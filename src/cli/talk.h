@@ -7,28 +7,26 @@
 #include "train/prune.h"
 
 typedef struct ll_talk_opts {
-    const char *folder, *checkpoint, *init, *mesh, *weights, *cache;
-    int64_t tokens, top_k, seed, context, keep;
-    double temperature, top_p, min_p, repetition;
-    bool exact, json;
-    ll_words set, stop, source; /* source: of generate alone */
+    ll_trained_opts of;
+    const char *mesh, *weights, *cache;
+    int64_t tokens, seed, context, keep;
+    ll_draw_opts draw; /* all but its seed and stream */
+    bool exact;
+    ll_words stop, source; /* source: of generate alone */
 } ll_talk_opts;
 
-/* Of those that answer on standard output. */
-#define LL_TALK_PRINTED                                                                            \
-    {"--json", LL_OPT(ll_talk_opts, json), NULL, "one JSON object on standard output"},
 /* Rows of their tables, and those that only some have; opts has an ll_talk_opts first. */
 #define LL_TALK_ARGS(...)                                                                          \
     {"--tokens|-n", LL_OPT(ll_talk_opts, tokens), "N", "how many to add at most", "400"},          \
-        {"--temperature|-t", LL_OPT(ll_talk_opts, temperature), "T",                               \
+        {"--temperature|-t", LL_OPT(ll_talk_opts, draw.temperature), "T",                          \
          "below 1: safer, above 1: wilder, 0: always the likeliest", "0.8"},                       \
-        {"--top-k|-k", LL_OPT(ll_talk_opts, top_k), "K",                                           \
+        {"--top-k|-k", LL_OPT(ll_talk_opts, draw.top_k), "K",                                      \
          "draw from the K likeliest only (0: from all)", "0"},                                     \
-        {"--top-p", LL_OPT(ll_talk_opts, top_p), "P",                                              \
+        {"--top-p", LL_OPT(ll_talk_opts, draw.top_p), "P",                                         \
          "draw from the fewest tokens that have P of the probability (1: from all)", "1"},         \
-        {"--min-p", LL_OPT(ll_talk_opts, min_p), "P",                                              \
+        {"--min-p", LL_OPT(ll_talk_opts, draw.min_p), "P",                                         \
          "draw from tokens with P of the likeliest one's probability or more", "0"},               \
-        {"--repetition", LL_OPT(ll_talk_opts, repetition), "R",                                    \
+        {"--repetition", LL_OPT(ll_talk_opts, draw.repetition), "R",                               \
          "tokens that were there become less likely: logits are divided by R (1: they do not)",    \
          "1"},                                                                                     \
         {"--stop", LL_OPT(ll_talk_opts, stop), "TEXT",                                             \
@@ -49,14 +47,9 @@ typedef struct ll_talk_opts {
          "f32"},                                                                                   \
         {"--exact", LL_OPT(ll_talk_opts, exact), NULL,                                             \
          "exact sums: the same text on every mesh, to the bit of each logit"},                     \
-        {"--checkpoint", LL_OPT(ll_talk_opts, checkpoint), "FILE",                                 \
-         "this one, not the run's newest"},                                                        \
-        {"--init", LL_OPT(ll_talk_opts, init), "FILE",                                             \
-         "weights of another system's, in place of a checkpoint (as for train)"},                  \
         {"--mesh|-m", LL_OPT(ll_talk_opts, mesh), "MESH",                                          \
          "on several ranks, such as tensor=2, which are started here"},                            \
-        {"--set|-s", LL_OPT(ll_talk_opts, set), "KEY=VALUE", "override a setting of the run"},     \
-        __VA_ARGS__                                                                                \
+        LL_TRAINED_ARGS, __VA_ARGS__ __VA_OPT__(, )                                                \
     {                                                                                              \
         0                                                                                          \
     }
@@ -140,5 +133,5 @@ ll_err ll_family_turn(const ll_talk *t, const ll_family *f, const char *who, con
 ll_err ll_family_end(const ll_talk *t, const ll_family *f, ll_tokens *out); /* of such an answer */
 
 /* eval --choices FILE, questions that are answered by what is likely: prints how many are right, of
- * the first `most` (0: all). Of o folder, checkpoint, init, weights, set and json. */
+ * the first `most` (0: all). Of o which model it is, and weights. */
 ll_err ll_cli_choices(const ll_talk_opts *o, const char *file, int64_t most);

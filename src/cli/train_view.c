@@ -49,34 +49,34 @@ static void find_peak(ll_view *v, const ll_train_start *s)
 {
     ll_device_facts f = {0};
     ll_precision precision;
-    v->device = s->devices;
+    v->device = s->session->devices.n;
     if (!v->device) {
         bool bf16 = !strcmp(s->run->train.precision, "bf16");
-        if (ll_gemm_peak(s->threads, SMALL_GEMM, bf16, &v->peak) != LL_OK) v->peak = 0;
+        if (ll_gemm_peak(s->session->p->threads, SMALL_GEMM, bf16, &v->peak) != LL_OK) v->peak = 0;
     } else if (ll_precision_parse(s->run->train.precision, &precision) == LL_OK &&
-               s->machine->ask(s->devices->mine, precision, &f) == LL_OK)
+               s->session->machine->ask(s->session->devices.mine, precision, &f) == LL_OK)
         v->peak = 1e-9 * f.peak;
-    v->peak *= s->ranks;
+    v->peak *= s->report->ranks;
 }
 
 static void tell_memory(const ll_train_start *s)
 {
-    const ll_train_memory *m = &s->memory;
+    const ll_train_memory *m = &s->report->memory;
     fprintf(stderr,
             "memory planned of %s: %s: tensors%s %s (%.0f bytes), copies %s, batches read ahead "
             "%s, data %s, program, libraries and graphs %s%s\n",
-            s->machine->ask ? "the device"
-            : s->ranks > 1  ? "each process"
-                            : "the process",
-            LL_BYTES(m->planned), s->ranks > 1 ? " and communication" : "", LL_BYTES(m->tensors),
-            m->tensors, LL_BYTES(m->copies), LL_BYTES(m->batches), LL_BYTES(m->data),
-            LL_BYTES(m->rest),
+            s->session->machine->ask ? "the device"
+            : s->report->ranks > 1   ? "each process"
+                                     : "the process",
+            LL_BYTES(m->planned), s->report->ranks > 1 ? " and communication" : "",
+            LL_BYTES(m->tensors), m->tensors, LL_BYTES(m->copies), LL_BYTES(m->batches),
+            LL_BYTES(m->data), LL_BYTES(m->rest),
             m->planned > 1.01 * (m->tensors + m->copies + m->batches + m->data + m->rest)
                 ? "; compiling takes more than these together"
                 : "");
     if (m->aside > 0)
         fprintf(stderr, "and %s laid aside, in %s\n", LL_BYTES(m->aside),
-                s->machine->target->aside.what);
+                s->session->machine->target->aside.what);
     if (m->wide > 0)
         fprintf(stderr, "and %s more where a step has to be made with all bits (exact)\n",
                 LL_BYTES(m->wide));
@@ -97,9 +97,9 @@ static void tell_pipeline(const ll_pipeline *p)
 static const char *where(const ll_train_start *s, char out[256])
 {
     const ll_run_parallel *p = &s->run->parallel;
-    if (!ll_run_loose(s->run)) return s->mesh;
+    if (!ll_run_loose(s->run)) return s->report->mesh;
     int n = snprintf(out, 256, "%lld replicas%s%s, %s", (long long)p->replicas,
-                     *s->mesh ? " of " : "", s->mesh, p->between.name);
+                     *s->report->mesh ? " of " : "", s->report->mesh, p->between.name);
     if (ll_consistency_rounds(&p->between))
         n += snprintf(out + n, 256 - (size_t)n, ": gradients in rounds of %lld or more",
                       (long long)p->between.quorum);
@@ -145,27 +145,27 @@ static void tell_in_step(const ll_run *r)
 static void tell_idle(const ll_train_start *s)
 {
     ll_mesh m;
-    bool alone = ll_mesh_parse(s->mesh, &m) == LL_OK && ll_mesh_axis(&m, LL_AXIS_DATA) < 0;
+    bool alone = ll_mesh_parse(s->report->mesh, &m) == LL_OK && ll_mesh_axis(&m, LL_AXIS_DATA) < 0;
     if (s->run->parallel.zero && alone)
         fprintf(stderr, "parallel.zero %lld cuts nothing: axis data has one rank\n",
                 (long long)s->run->parallel.zero);
-    if (s->run->train.compare && s->ranks == 1)
+    if (s->run->train.compare && s->report->ranks == 1)
         fprintf(stderr, "train.compare compares nothing: there is one rank\n");
 }
 
 /* How long a step will take. */
 static void tell_forecast(const ll_train_start *s)
 {
-    if (isnan(s->predicted_s)) {
-        fprintf(stderr, "step: not predicted: %s\n", s->unforeseen);
+    if (isnan(s->report->predicted_s)) {
+        fprintf(stderr, "step: not predicted: %s\n", s->report->unforeseen);
         return;
     }
-    fprintf(stderr, "step: predicted %s", LL_TIME(s->predicted_s));
-    if (s->exchange_s > 0)
-        fprintf(stderr, ", of it %s for exchanges of replicas", LL_TIME(s->exchange_s));
-    if (s->others >= LL_OTHERS_NOTABLE)
-        fprintf(stderr, ", while others had %.0f %% of the cores", 100 * s->others);
-    fprintf(stderr, "%s%s\n", *s->unforeseen ? ", without " : "", s->unforeseen);
+    fprintf(stderr, "step: predicted %s", LL_TIME(s->report->predicted_s));
+    if (s->report->exchange_s > 0)
+        fprintf(stderr, ", of it %s for exchanges of replicas", LL_TIME(s->report->exchange_s));
+    if (s->report->others[0] >= LL_OTHERS_NOTABLE)
+        fprintf(stderr, ", while others had %.0f %% of the cores", 100 * s->report->others[0]);
+    fprintf(stderr, "%s%s\n", *s->report->unforeseen ? ", without " : "", s->report->unforeseen);
 }
 
 static void on_start(void *context, const ll_train_start *s)
@@ -174,24 +174,28 @@ static void on_start(void *context, const ll_train_start *s)
     char place[256];
     ll_progress_free(v->p); /* of the phase before */
     v->first = true;
-    v->bytes = (size_t)s->memory.planned;
+    v->bytes = (size_t)s->report->memory.planned;
     static const char *const units[] = {
         [LL_IMAGES] = "img", [LL_TOKENS] = "tok", [LL_RECORDS] = "samples"};
     v->tokens = s->data->kind == LL_TOKENS;
     v->unit = units[s->data->kind];
     find_peak(v, s);
     fprintf(stderr, "%s: %s parameters, %s on %s, %sFLOP a step, ", s->run->name,
-            LL_AMOUNT(s->parameters), s->run->model.name, s->data->name, LL_AMOUNT(s->flops));
-    if (s->ranks > 1) fprintf(stderr, "%d ranks (%s), each ", s->ranks, where(s, place));
-    fprintf(stderr, "%d thread%s%s\n", s->threads, s->threads == 1 ? "" : "s",
+            LL_AMOUNT(s->report->parameters), s->run->model.name, s->data->name,
+            LL_AMOUNT(s->flops));
+    if (s->report->ranks > 1)
+        fprintf(stderr, "%d ranks (%s), each ", s->report->ranks, where(s, place));
+    fprintf(stderr, "%d thread%s%s\n", s->session->p->threads,
+            s->session->p->threads == 1 ? "" : "s",
             ll_bind_owns_cores() ? " on cores of its own" : "");
     tell_memory(s);
-    if (s->pipeline) tell_pipeline(s->pipeline);
+    if (s->session->plan && s->session->plan->pipeline) tell_pipeline(s->session->plan->pipeline);
     if (s->note) fprintf(stderr, "%s: %s\n", s->run->train.precision, s->note);
-    if (s->recomputed)
+    if (s->session->lean)
         fprintf(stderr, "%s\n",
-                ll_recompute_text(s->run->parallel.recompute, s->recomputed, place, sizeof place));
-    if (s->devices) tell_devices(s->devices, s->machine->device);
+                ll_recompute_text(s->run->parallel.recompute, &s->session->recomputed, place,
+                                  sizeof place));
+    if (v->device) tell_devices(&s->session->devices, s->session->machine->device);
     ll_kern_notes_print(stderr);
     if (ll_run_codec(s->run))
         fprintf(stderr, "gradients: compressed by %s where they are summed over axis data\n",
@@ -209,7 +213,7 @@ static void on_start(void *context, const ll_train_start *s)
     if (s->first_step)
         fprintf(stderr, "resumed after step %lld of %lld\n", (long long)s->first_step,
                 (long long)s->steps);
-    if (s->ranks > 1 && !(s->devices && s->devices->direct)) tell_tuner(v->c);
+    if (s->report->ranks > 1 && !s->session->devices.direct) tell_tuner(v->c);
     if (s->resumed) fprintf(stderr, "%s\n", s->resumed);
     if (s->weights) fprintf(stderr, "%s\n", s->weights);
     if (s->kept) fprintf(stderr, "%s\n", s->kept);

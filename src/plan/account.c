@@ -17,11 +17,6 @@ double ll_plan_spread(const char *kind)
     return 0.15;
 }
 
-static bool of(const ll_published *r, const char *source)
-{
-    return !source || !strcmp(r->source, source);
-}
-
 /* Rows of one page or table of a source, whatever line of it. */
 static bool same_sweep(const ll_published *a, const ll_published *b)
 {
@@ -36,7 +31,7 @@ ll_account ll_published_account(const ll_published *rows, int n, const char *sou
     double pairs = 0, agree = 0;
     for (int i = 0; i < n; i++) {
         const ll_published *r = &rows[i];
-        if (!of(r, source)) continue;
+        if (source && strcmp(r->source, source)) continue;
         a.rows++;
         a.out_of_memory += r->out_of_memory;
         a.flagged += r->out_of_memory && r->flagged;

@@ -26,70 +26,59 @@ typedef struct key {
     bool whole;
 } key;
 
-#define NUMBER(section, field, min, max)                                                           \
+#define FIELD(field, min, max, whole)                                                              \
     {                                                                                              \
-#section "." #field, offsetof(ll_cluster, section) + offsetof(section##_type, field), min, \
-            max, false                                                                             \
+#field, offsetof(ll_cluster, field), min, max, whole                                       \
     }
-#define WHOLE(section, field, min, max)                                                            \
-    {                                                                                              \
-#section "." #field, offsetof(ll_cluster, section) + offsetof(section##_type, field), min, \
-            max, true                                                                              \
-    }
-#define WORD(name, at)                                                                             \
-    {                                                                                              \
-        name, at, 0, 0, false                                                                      \
-    }
-typedef ll_chip chip_type;
-typedef ll_node_links node_type;
-typedef ll_network network_type;
-typedef ll_expense cost_type;
+#define NUMBER(field, min, max) FIELD(field, min, max, false)
+#define WHOLE(field, min, max) FIELD(field, min, max, true)
+#define WORD(field) FIELD(field, 0, 0, false)
 
 static const key keys[] = {
-    WORD("about", offsetof(ll_cluster, about)),
-    WORD("like", offsetof(ll_cluster, like)),
-    WORD("chip.name", offsetof(ll_cluster, chip.name)),
-    WORD("chip.names", offsetof(ll_cluster, chip.names)),
-    NUMBER(chip, bf16, 0, 1e6),
-    NUMBER(chip, fp8, 0, 1e6),
-    NUMBER(chip, tf32, 0, 1e6),
-    NUMBER(chip, f32, 1e-6, 1e6),
-    NUMBER(chip, vector, 1e-6, 1e6),
-    NUMBER(chip, memory, 1e-3, 1e6),
-    NUMBER(chip, bandwidth, 1e-3, 1e6),
-    WHOLE(chip, units, 1, 1e5),
-    WHOLE(chip, tile_m, 1, 4096),
-    WHOLE(chip, tile_n, 1, 4096),
-    NUMBER(chip, gemm, 1e-3, 1),
-    NUMBER(chip, gemm_f32, 1e-3, 1),
-    NUMBER(chip, gemm_fp8, 1e-3, 1),
-    NUMBER(chip, gemm_k, 0, 1e5),
-    NUMBER(chip, stream, 1e-3, 1),
-    NUMBER(chip, attention, 1e-3, 1),
-    NUMBER(chip, attention_tuned, 1e-3, 1),
-    NUMBER(chip, conv, 1e-3, 1),
-    NUMBER(chip, overlap, 1, 100),
-    NUMBER(chip, host, 0, 1e5),
-    NUMBER(chip, launch, 0, 1e5),
-    NUMBER(chip, reserved, 0, 1e5),
-    WHOLE(node, chips, 1, 1e6),
-    NUMBER(node, link, 1e-3, 1e6),
-    NUMBER(node, efficiency, 1e-3, 1.2),
-    NUMBER(node, latency, 0, 1e6),
-    NUMBER(node, host, 1e-3, 1e6),
-    WORD("network.topology", offsetof(ll_cluster, network.topology)),
-    NUMBER(network, gbps, 1e-3, 1e7),
-    NUMBER(network, efficiency, 1e-3, 1.2),
-    NUMBER(network, latency, 0, 1e6),
-    NUMBER(network, pod, 0, 1e6),
-    NUMBER(network, taper, 1, 1e3),
-    NUMBER(network, jitter, 0, 1),
-    NUMBER(cost, watts, 0, 1e6),
-    NUMBER(cost, price, 0, 1e6),
-    NUMBER(cost, carbon, 0, 1e5),
-    NUMBER(cost, mtbf, 1, 1e9),
-    NUMBER(cost, restart, 0, 1e5),
-    NUMBER(cost, checkpoint, 1e-3, 1e6),
+    WORD(about),
+    WORD(like),
+    WORD(chip.name),
+    WORD(chip.names),
+    NUMBER(chip.bf16, 0, 1e6),
+    NUMBER(chip.fp8, 0, 1e6),
+    NUMBER(chip.tf32, 0, 1e6),
+    NUMBER(chip.f32, 1e-6, 1e6),
+    NUMBER(chip.vector, 1e-6, 1e6),
+    NUMBER(chip.memory, 1e-3, 1e6),
+    NUMBER(chip.bandwidth, 1e-3, 1e6),
+    WHOLE(chip.units, 1, 1e5),
+    WHOLE(chip.tile_m, 1, 4096),
+    WHOLE(chip.tile_n, 1, 4096),
+    NUMBER(chip.gemm, 1e-3, 1),
+    NUMBER(chip.gemm_f32, 1e-3, 1),
+    NUMBER(chip.gemm_fp8, 1e-3, 1),
+    NUMBER(chip.gemm_k, 0, 1e5),
+    NUMBER(chip.stream, 1e-3, 1),
+    NUMBER(chip.attention, 1e-3, 1),
+    NUMBER(chip.attention_tuned, 1e-3, 1),
+    NUMBER(chip.conv, 1e-3, 1),
+    NUMBER(chip.overlap, 1, 100),
+    NUMBER(chip.host, 0, 1e5),
+    NUMBER(chip.launch, 0, 1e5),
+    NUMBER(chip.reserved, 0, 1e5),
+    WHOLE(node.chips, 1, 1e6),
+    NUMBER(node.link, 1e-3, 1e6),
+    NUMBER(node.efficiency, 1e-3, 1.2),
+    NUMBER(node.latency, 0, 1e6),
+    NUMBER(node.host, 1e-3, 1e6),
+    WORD(network.topology),
+    NUMBER(network.gbps, 1e-3, 1e7),
+    NUMBER(network.efficiency, 1e-3, 1.2),
+    NUMBER(network.latency, 0, 1e6),
+    NUMBER(network.pod, 0, 1e6),
+    NUMBER(network.taper, 1, 1e3),
+    NUMBER(network.jitter, 0, 1),
+    NUMBER(cost.watts, 0, 1e6),
+    NUMBER(cost.price, 0, 1e6),
+    NUMBER(cost.carbon, 0, 1e5),
+    NUMBER(cost.mtbf, 1, 1e9),
+    NUMBER(cost.restart, 0, 1e5),
+    NUMBER(cost.checkpoint, 1e-3, 1e6),
 };
 enum { N_KEY = sizeof keys / sizeof *keys };
 

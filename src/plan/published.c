@@ -4,6 +4,7 @@
 #define _GNU_SOURCE /* strcasestr */
 #include "plan/published.h"
 #include "data/parse.h"
+#include "plan/search.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -379,11 +380,6 @@ static ll_err predict_lm(const table *t, int64_t row, const ll_cluster *c, const
     return LL_OK;
 }
 
-static const char *kind_of(const ll_how *h)
-{
-    return h->zero >= 2 ? "sharded" : h->pipe > 1 ? "pipeline" : "data and tensor";
-}
-
 /* Rows that the efficiencies of chips were fitted to (scripts/fit_plan.py): of sources with many,
  * every second of those that are there. */
 static bool was_fitted(const table *t, int64_t row)
@@ -462,7 +458,7 @@ static ll_err predict(const table *t, int64_t row, ll_published *r)
     TRY(predict_lm(t, row, &d, &m, &h, &o));
     r->measured = measured_step(t, row, &m);
     r->predicted = o.step_s * slowed(t, row);
-    r->kind = kind_of(&h);
+    r->kind = ll_how_kind(&h);
     fill(t, row, &d, ll_bytes_sum(&o.bytes), r);
     if (!says(t, row, "mem_kind", "smi") && !r->out_of_memory)
         r->predicted_memory -= d.chip.reserved; /* the allocator's own count */

@@ -128,15 +128,8 @@ static ll_err open_first(ll_predictor *p)
     TRY(ll_predictor_make(p, 1, &p->passes[0].g));
     p->n = 1;
     p->info.name = p->name;
-    const ll_graph *g = p->passes[0].g;
-    LL_EACH (const ll_value, v, g->values + 1, g->n_value - 1) {
-        if (!ll_is_batch(v)) continue;
-        CHECK(p->info.n_input < LL_MAX_FIELDS, LL_E_ARG, "%s reads more than %d inputs", p->name,
-              LL_MAX_FIELDS);
-        ll_field *f = &p->info.inputs[p->info.n_input++];
-        *f = (ll_field){v->name, v->type.dtype, {.n = v->type.shape.n - 1}};
-        memcpy(f->shape.d, v->type.shape.d + 1, sizeof(int64_t) * (size_t)f->shape.n);
-    }
+    p->info.n_input = ll_run_fields(p->passes[0].g, p->info.inputs);
+    CHECK(p->info.n_input >= 0, LL_E_ARG, "%s reads more than %d inputs", p->name, LL_MAX_FIELDS);
     return LL_OK;
 }
 

@@ -468,19 +468,13 @@ static ll_err check_loose(const ll_run *r)
     return LL_OK;
 }
 
-/* Frozen weights in blocks. */
-static ll_err finish_base(const ll_run *r)
-{
-    LL_WANT(r, "train.base", !strcmp(r->train.base, "f32") || !strcmp(r->train.precision, "f32"),
-            "train.base %s is with train.precision f32, not %s", r->train.base, r->train.precision);
-    return LL_OK;
-}
-
-/* Weights that are trained for blocks. */
+/* Frozen weights in blocks, and those that are trained for them. */
 static ll_err finish_quantize(const ll_run *r)
 {
-    bool some = strcmp(r->train.quantize, "none");
-    LL_WANT(r, "train.quantize", !some || !strcmp(r->train.precision, "f32"),
+    bool some = strcmp(r->train.quantize, "none"), f32 = !strcmp(r->train.precision, "f32");
+    LL_WANT(r, "train.base", f32 || !strcmp(r->train.base, "f32"),
+            "train.base %s is with train.precision f32, not %s", r->train.base, r->train.precision);
+    LL_WANT(r, "train.quantize", f32 || !some,
             "train.quantize %s is with train.precision f32, not %s", r->train.quantize,
             r->train.precision);
     LL_WANT(r, "train.prompt", !r->train.prompt || !some,
@@ -610,7 +604,6 @@ ll_err ll_run_finish(ll_run *r)
     TRY(ll_run_check_needs(r));
     TRY(finish_train(r));
     TRY(finish_parallel(r));
-    TRY(finish_base(r));
     TRY(finish_replicas(r));
     TRY(finish_quantize(r));
     TRY(finish_prune(r));

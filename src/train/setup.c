@@ -210,13 +210,12 @@ static ll_err check_input(const ll_run *r, const ll_data_info *info, const ll_va
     return LL_OK;
 }
 
-/* What the model takes, of one sample: its batch inputs. */
-static int wanted_fields(const ll_graph *g, ll_field out[LL_MAX_FIELDS])
+int ll_run_fields(const ll_graph *g, ll_field out[LL_MAX_FIELDS])
 {
     int n = 0;
-    for (int i = 1; i < g->n_value && n < LL_MAX_FIELDS; i++) {
-        const ll_value *v = &g->values[i];
+    LL_EACH (const ll_value, v, g->values + 1, g->n_value - 1) {
         if (!ll_is_batch(v) || v->type.shape.n < 1) continue;
+        if (n == LL_MAX_FIELDS) return -1;
         out[n] = (ll_field){v->name, v->type.dtype, {.n = v->type.shape.n - 1}};
         memcpy(out[n].shape.d, v->type.shape.d + 1, sizeof(int64_t) * (size_t)out[n].shape.n);
         n++;
@@ -308,7 +307,9 @@ ll_err ll_run_dataset(const ll_run *r, ll_dataset **out)
     TRY(ll_run_graph(r, 1, NULL, &g));
     ll_data_opts o = data_opts(r);
     o.want = want;
-    o.n_want = wanted_fields(g, want);
+    o.n_want = ll_run_fields(g, want);
+    CHECK(o.n_want >= 0, LL_E_CONFIG, "model %s takes more than %d inputs", r->model.name,
+          LL_MAX_FIELDS);
     ll_err rc = ll_dataset_open(&o, &d);
     CHECK(rc != LL_E_CONFIG, rc, "%s: %s", ll_run_origin(r, "data.name"), ll_error_message());
     TRY(rc);

@@ -21,6 +21,8 @@ ll_err ll_run_place(const ll_run *r, const ll_graph *g, const ll_mesh *m, const 
                     ll_placement **out);
 /* Whether the run can be cut over this mesh: before ranks are started. */
 ll_err ll_run_cut(const ll_run *r, const char *mesh);
+/* What a graph takes, of one sample: its batch inputs; -1: they are more. */
+int ll_run_fields(const ll_graph *g, ll_field out[LL_MAX_FIELDS]);
 /* The run's dataset; checks that samples are what the model takes. */
 ll_err ll_run_dataset(const ll_run *r, ll_dataset **out);
 /* How sessions of the run are opened on the ranks of c, cut over a mesh; NULL: this process. */

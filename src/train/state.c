@@ -145,11 +145,6 @@ int64_t ll_session_parameters(const ll_session *s)
     return sum;
 }
 
-static ll_comm *comm_of(const ll_session *s)
-{
-    return s->team ? ll_team_comm(s->team) : NULL;
-}
-
 ll_err ll_session_save(ll_session *s, const char *path)
 {
     LL_OWN(ll_arena) a = ll_arena_new();
@@ -158,7 +153,7 @@ ll_err ll_session_save(ll_session *s, const char *path)
     TRY(ll_session_settle(s));
     int n = ll_session_all_tensors(s, a, &tensors, &parts);
     ll_st_pair step = {"step", ll_arena_printf(a, "%" PRIu64, s->step)};
-    ll_st_content x = {
-        .tensors = tensors, .n = n, .parts = parts, .meta = &step, .n_meta = 1, .comm = comm_of(s)};
+    ll_st_content x = {.tensors = tensors, .n = n, .parts = parts, .meta = &step, .n_meta = 1};
+    if (s->team) x.comm = ll_team_comm(s->team);
     return ll_st_write(path, &x);
 }

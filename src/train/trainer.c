@@ -30,34 +30,21 @@ static void on_signal(int sig)
 
 static void tell_start(const trainer *t)
 {
-    const ll_program *p = t->s->p;
-    const ll_machine *m = t->s->machine;
     ll_precision precision = LL_PRECISION_f32;
     ll_err rc = ll_precision_parse(t->r->train.precision, &precision);
     LL_ASSERT(rc == LL_OK); /* the session was opened with it */
-    ll_train_start s = {t->r,
-                        ll_dataset_info(t->data),
-                        t->report->parameters,
-                        t->steps,
-                        t->first,
-                        t->report->memory,
-                        t->flops,
-                        t->report->predicted_s,
-                        t->report->exchange_s,
-                        t->report->unforeseen,
-                        t->report->others[0],
-                        p->threads,
-                        t->report->ranks,
-                        t->report->mesh,
-                        m->notes[precision],
-                        t->resumed,
-                        t->weights,
-                        t->kept,
-                        t->doomed,
-                        m,
-                        t->s->devices.n ? &t->s->devices : NULL,
-                        t->s->lean ? &t->s->recomputed : NULL,
-                        t->s->plan ? t->s->plan->pipeline : NULL};
+    ll_train_start s = {.run = t->r,
+                        .data = ll_dataset_info(t->data),
+                        .session = t->s,
+                        .report = t->report,
+                        .steps = t->steps,
+                        .first_step = t->first,
+                        .flops = t->flops,
+                        .note = t->s->machine->notes[precision],
+                        .resumed = t->resumed,
+                        .weights = t->weights,
+                        .kept = t->kept,
+                        .doomed = t->doomed};
     if (t->lead && t->opts->watch.start) t->opts->watch.start(t->opts->watch.context, &s);
 }
 

@@ -27,25 +27,15 @@ typedef struct ll_train_memory {
 typedef struct ll_train_start {
     const ll_run *run;
     const ll_data_info *data;
-    int64_t parameters, steps, first_step; /* first_step > 0: resumed */
-    ll_train_memory memory;
-    double flops;           /* of a step, all ranks together */
-    double predicted_s;     /* of a step; NAN: not predicted */
-    double exchange_s;      /* of it, exchanges of replicas in the mean */
-    const char *unforeseen; /* why, or what of a step that does not count; "": nothing */
-    double others;          /* share of the cores that others had meanwhile; NAN: not known */
-    int threads;            /* of each rank */
-    int ranks;
-    const char *mesh;    /* "" for one rank */
+    const ll_session *session;
+    const struct ll_train_report *report; /* what is known of it before the first step */
+    int64_t steps, first_step;            /* first_step > 0: resumed */
+    double flops;                         /* of a step, all ranks together */
     const char *note;    /* what a person should know, such as how bf16 is computed; or NULL */
     const char *resumed; /* the same of what was resumed; or NULL */
     const char *weights; /* which were read to begin with; or NULL */
     const char *kept;    /* of the state that is kept in memory; or NULL */
     const char *doomed;  /* what goes when the first checkpoint is saved; or NULL */
-    const ll_machine *machine;
-    const ll_devices *devices;       /* its; NULL: none */
-    const ll_recomputed *recomputed; /* NULL: all activations are kept */
-    const ll_pipeline *pipeline;     /* NULL: there is none */
 } ll_train_start;
 
 typedef struct ll_train_step {
@@ -93,8 +83,9 @@ typedef struct ll_train_report {
                     * share cores, of means of a few */
     double predicted_s;   /* before the first step (foresee.h); NAN: not predicted */
     double exchange_s;    /* of it, exchanges of replicas in the mean */
-    char unforeseen[256]; /* as in ll_train_start */
-    double others[2];     /* likewise, and from then on */
+    char unforeseen[256]; /* why, or what of a step that does not count; "": nothing */
+    double others
+        [2]; /* share of the cores that others had meanwhile, NAN: not known; and from then on */
     double samples_per_s, tokens_per_s, seconds, first_step_s;
     double stale[LL_STALENESS]; /* changes left at a server, by how many had come since what they
                                  * are changes of; of all replicas */

@@ -23,19 +23,14 @@ static ll_err feed(trainer *t)
     return LL_OK;
 }
 
-/* The step that this rank comes to after this one. */
-static int64_t next_step(const trainer *t, int64_t step)
-{
-    return t->served ? ll_loose_hand(t->loose)[1].step : step + 1;
-}
-
 /* The next step's batch is set while this one may still be under way. */
 static ll_err run_session(trainer *t, int64_t step, double lr)
 {
     if (!t->fed) TRY(feed(t));
     TRY(ll_session_start(t->s, lr));
     t->fed = false;
-    if (next_step(t, step) < t->until) TRY(feed(t));
+    int64_t next = t->served ? ll_loose_hand(t->loose)[1].step : step + 1; /* of this rank's */
+    if (next < t->until) TRY(feed(t));
     return ll_session_finish(t->s);
 }
 
@@ -415,12 +410,6 @@ static ll_err check_row(const trainer *t)
     return LL_OK;
 }
 
-static ll_err loop_row(trainer *t)
-{
-    for (int64_t step = t->first; step < t->until && !t->stop; step++) TRY(step_on(t, step));
-    return LL_OK;
-}
-
 static ll_err loop_steps(trainer *t)
 {
     ll_train_step last = {.lr = NAN, .loss = NAN, .grad_norm = NAN, .saturated = -1};
@@ -440,7 +429,9 @@ ll_err ll_trainer_loop(trainer *t)
     TRY(listen(t));
     if (out_of_patience(t)) t->report->out_of_patience = true, t->steps = t->until = t->first;
     if (t->loose && ll_loose_served(t->loose) && t->first < t->until) TRY(start_shares(t));
-    TRY(ll_session_lags(t->s) ? loop_row(t) : loop_steps(t));
+    bool row = ll_session_lags(t->s);
+    for (int64_t step = t->first; row && step < t->until && !t->stop; step++) TRY(step_on(t, step));
+    if (!row) TRY(loop_steps(t));
     if (t->served) ll_loose_end(t->loose, t->report->steps);
     if (t->tracer) TRY(end_trace(t));
     bool saved = t->goes_on && !t->opts->resume_from && !t->in_memory;

@@ -307,13 +307,6 @@ static ll_err write_text(const trainer *t, const char *name, const char *text, s
     return same ? LL_OK : ll_file_write(path, text, bytes);
 }
 
-static ll_err write_data(const trainer *t)
-{
-    ll_buf b = {.arena = t->arena};
-    ll_dataset_tell(t->data, &b);
-    return write_text(t, "data.json", b.text, b.len);
-}
-
 /* Of a run that goes on with other settings, those that it had: run.1.yaml, run.2.yaml ... A run
  * that starts anew has none. */
 static ll_err keep_settings(const trainer *t, const char *text)
@@ -380,21 +373,23 @@ static ll_err read_goodput(trainer *t, const char *timing)
     return ll_goodput_read(timing, t->first, &past, t->good.wall, &t->good);
 }
 
-static ll_err write_settings(const trainer *t, const char *text)
+static ll_err write_settings(const trainer *t)
 {
+    ll_buf data = {.arena = t->arena};
+    const char *text = ll_run_print(t->r, t->arena);
     TRY(keep_settings(t, text));
     TRY(write_text(t, "run.yaml", text, strlen(text)));
-    return write_data(t);
+    ll_dataset_tell(t->data, &data);
+    return write_text(t, "data.json", data.text, data.len);
 }
 
 /* Files of the run, without lines that an earlier one left there of steps that are still to come.
  */
 static ll_err open_outputs(trainer *t)
 {
-    char *text = ll_run_print(t->r, t->arena);
     int64_t keep = t->goes_on ? t->first : -1; /* until the first checkpoint is saved */
     TRY(ll_checkpoint_set_aside(t->r->out, keep, t->arena, &t->doomed));
-    ll_err rc = write_settings(t, text);
+    ll_err rc = write_settings(t);
     CHECK(rc == LL_OK || (ll_trainer_is_restart(t) && ll_is_full()), rc, "%s", ll_error_message());
     const char *timing = ll_trainer_file(t, "timing.jsonl");
     t->good.wall = wall_of(t);
