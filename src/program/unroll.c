@@ -18,7 +18,7 @@
  * of this step read nothing of but what ll_delay has made ready. The first step carries nothing in,
  * what is left over behind the last one nothing out. Messages are within a step: what is made for
  * another rank's next step is carried, and sent as this rank's begins. */
-#include "program/unroll.h"
+#include "program/memory.h"
 
 #include "kern/attr.h"
 #include "op/ops.h"

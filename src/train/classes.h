@@ -1,7 +1,21 @@
 /* classes.h: which classes a classifier takes for which, on the validation data. */
 #pragma once
-#include "train/members.h"
 #include "train/predict.h"
+#include "train/state.h"
+
+/* The members of an ensemble, as its checkpoint has them (loose.h), one after another in the place
+ * of a session's parameters. */
+typedef struct ll_members {
+    int n; /* 0: there are none */
+    const ll_session *s;
+    const ll_st_tensor *tensors; /* [n_tensor] of the session */
+    int n_tensor;
+    void **data; /* [n * n_tensor] */
+} ll_members;
+
+/* In arena; the session is of one process. */
+ll_err ll_members_read(const ll_st_file *f, const ll_session *s, ll_arena *arena, ll_members *out);
+ll_err ll_members_take(const ll_members *m, int k);
 
 typedef struct ll_classes {
     int64_t n;                /* classes */
