@@ -48,7 +48,7 @@ static inline void begin_layer(ll_graph *g, int64_t i)
 static inline ll_val product(ll_graph *g, const char *name, const char *spec, ll_val x,
                              ll_shape weight, ll_shape bias, ll_init init)
 {
-    const ll_init zeros = {LL_ZEROS, 0, NULL};
+    const ll_init zeros = {};
     ll_graph_push(g, name);
     ll_val w = ll_param(g, "weight", weight, init);
     x = ll_add(g, ll_matmul(g, spec, x, w), ll_param(g, "bias", bias, zeros));
