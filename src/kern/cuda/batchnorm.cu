@@ -10,7 +10,6 @@ static __global__ void __launch_bounds__(THREADS, B) sum_x(walk w, const T *x, S
 {
     int64_t j = my_channel<V>(w);
     S sums[2][V] = {}, first[V];
-    let_next_come();
     if (j < w.n) {
         for (int v = 0; v < V; v++) first[v] = (S)to_float(x[j + v]);
         each_rows<U, true>(w, j, [&](auto count, int64_t at) {
@@ -34,8 +33,6 @@ template <class T, class S>
 static __global__ void statistics(const S *parts, int n_part, int64_t rows, int64_t n, const T *x,
                                   channels mean, channels var)
 {
-    let_next_come();
-    await_kernel();
     add_parts<2>(parts, n_part, n, [&](int64_t j, const double(&sums)[2]) {
         double m = sums[0] / (double)rows, s = sums[1] / (double)rows - m * m;
         put(mean, j, (double)to_float(x[j]) + m);
@@ -51,7 +48,6 @@ static __global__ void __launch_bounds__(THREADS, B)
     int64_t j = my_channel<V>(w);
     if (j >= w.n) return;
     S m[V], scale[V], shift[V];
-    await_kernel();
 #pragma unroll
     for (int v = 0; v < V; v++) {
         m[v] = at<S>(o.mean, j + v);
@@ -88,7 +84,6 @@ static __global__ void __launch_bounds__(THREADS, B) make_dx(walk w, backward o)
     int64_t j = my_channel<V>(w);
     if (j >= w.n) return;
     S m[V], scale[V], shift[V], p[V], q[V];
-    await_kernel();
 #pragma unroll
     for (int v = 0; v < V; v++) {
         S rstd = rstd_of<S>(o.k, j + v);
@@ -138,8 +133,8 @@ static ll_err make_statistics(const ll_kcall *c, const ll_tensor *x, const scali
     constexpr int U = fewer_rows<T, V>(4), B = MOST_B;
     walk w = walk_of(c, x, V, U, B);
     TRY(launch(c, sum_x<T, S, V, U, B>, dim3(w.gx, w.gy), THREADS, w, x->data, c->scratch));
-    return launch_early(c, statistics<T, S>, ll_ceil_div(w.n, 32), dim3(32, FOLD), c->scratch, w.gy,
-                        w.rows, w.n, x->data, o.mean, o.var);
+    return launch(c, statistics<T, S>, ll_ceil_div(w.n, 32), dim3(32, FOLD), c->scratch, w.gy,
+                  w.rows, w.n, x->data, o.mean, o.var);
 }
 
 static ll_err run_stats(const ll_kcall *c)
@@ -165,9 +160,9 @@ template <bool ADD, bool RELU, bool BITS> static ll_err forward(const ll_kcall *
         constexpr int V = decltype(pack_size)::value, U = fewer_rows<T, V>(ADD ? 4 : 8), B = 2;
         walk w = walk_of(c, x, V, U, B);
         TRY((make_statistics<T, V>(c, x, o)));
-        return launch_early(c, normalise<T, S, V, U, B, ADD, RELU, BITS>, dim3(w.gx, w.gy), THREADS,
-                            w, x->data, ADD ? c->in[1].data : NULL, o, c->out[0].data,
-                            BITS ? c->out[3].data : NULL);
+        return launch(c, normalise<T, S, V, U, B, ADD, RELU, BITS>, dim3(w.gx, w.gy), THREADS, w,
+                      x->data, ADD ? c->in[1].data : NULL, o, c->out[0].data,
+                      BITS ? c->out[3].data : NULL);
     });
 }
 
@@ -197,12 +192,12 @@ template <mask MASK, bool SUM> static ll_err run_backward(const ll_kcall *c)
         walk w = walk_of(c, x, V, U1, B1), w2 = walk_of(c, x, V, U2, B2);
         TRY(launch(c, sum_dy<T, S, V, U1, B1, MASK, SUM>, dim3(w.gx, w.gy), THREADS, w, o,
                    c->scratch));
-        TRY(launch_early(c, gather_dy<S>, ll_ceil_div(w.n, 32), dim3(32, FOLD), c->scratch, w.gy,
-                         w.n, o));
+        TRY(launch(c, gather_dy<S>, ll_ceil_div(w.n, 32), dim3(32, FOLD), c->scratch, w.gy, w.n,
+                   o));
         backward second = o;
         if (MASK == BY_BITS) second.dy = o.g;
-        return launch_early(c, make_dx<T, S, V, U2, B2, MASK == BY_X>, dim3(w2.gx, w2.gy), THREADS,
-                            w2, second);
+        return launch(c, make_dx<T, S, V, U2, B2, MASK == BY_X>, dim3(w2.gx, w2.gy), THREADS, w2,
+                      second);
     });
 }
 

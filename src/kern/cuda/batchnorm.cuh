@@ -9,8 +9,7 @@
  * order.
  *
  * Two passes read a tensor, and the second walks it the other way round: what the first read last
- * is still in the cache. A call's kernels come one behind the other (gpu.cuh): sums, which call the
- * next; those of blocks; the second pass. */
+ * is still in the cache. */
 #pragma once
 #include "kern/cuda/gpu.cuh"
 #include "kern/rows.h"
@@ -169,7 +168,6 @@ static __global__ void __launch_bounds__(THREADS, B) sum_dy(walk w, backward o, 
 {
     int64_t j = my_channel<V>(w);
     S sums[2][V] = {}, m[V], scale[V], shift[V];
-    let_next_come();
     if (j < w.n) {
 #pragma unroll
         for (int v = 0; v < V; v++) {
@@ -211,8 +209,6 @@ static __global__ void __launch_bounds__(THREADS, B) sum_dy(walk w, backward o, 
 template <class S>
 static __global__ void gather_dy(const S *parts, int n_part, int64_t n, backward o)
 {
-    let_next_come();
-    await_kernel();
     add_parts<2>(parts, n_part, n, [&](int64_t j, const double(&sums)[2]) {
         put(o.dbias, j, sums[0]);
         put(o.dgain, j, sums[1] * rstd_of<double>(o.k, j));

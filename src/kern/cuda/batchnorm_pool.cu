@@ -105,7 +105,6 @@ static __global__ void __launch_bounds__(THREADS, B)
     int r = (int)blockIdx.y * w.ty + (int)threadIdx.x / w.tx;
     if (j >= n || r >= w.rows) return;
     pack<uint8_t, V> nowhere;
-    await_kernel();
     S scale[V], p[V], q[V];
 #pragma unroll
     for (int v = 0; v < V; v++) {
@@ -220,16 +219,16 @@ static ll_err run_backward(const ll_kcall *c)
         walk w = walk_of(c, dy, V, U, B);
         TRY(launch(c, sum_dy<T, S, V, U, B, BY_X, false>, dim3(w.gx, w.gy), THREADS, w, b,
                    c->scratch));
-        TRY(launch_early(c, gather_dy<S>, ll_ceil_div(w.n, 32), dim3(32, FOLD), c->scratch, w.gy,
-                         w.n, b));
+        TRY(launch(c, gather_dy<S>, ll_ceil_div(w.n, 32), dim3(32, FOLD), c->scratch, w.gy, w.n,
+                   b));
         backward image = b;
         image.x = x->data;
         ll_tensor tiles = *x;
         tiles.shape.d[1] = o.tiles[0], tiles.shape.d[2] = o.tiles[1];
         walk w2 = walk_of(c, &tiles, V2, 1, B2);
         auto run = [&](auto kernel) {
-            return launch_early(c, kernel, dim3(w2.gx, w2.gy), THREADS, w2, o, image, c->in[2].data,
-                                ll_rows(x));
+            return launch(c, kernel, dim3(w2.gx, w2.gy), THREADS, w2, o, image, c->in[2].data,
+                          ll_rows(x));
         };
         bool usual = o.size[0] == 3 && o.size[1] == 3 && o.stride[0] == 2 && o.stride[1] == 2;
         return usual ? run(make_dx<T, S, V2, B2, 3, 2>) : run(make_dx<T, S, V2, B2, 0, 0>);

@@ -90,7 +90,6 @@ static __global__ void __launch_bounds__(THREADS, B) sum_both(walk w, both o, S 
     int64_t j = my_channel<V>(w);
     S sums[3][V] = {};
     kept<S, V> mine;
-    let_next_come();
     if (j < w.n) {
         keep(o.k, j, mine);
         each_gradient<T, S, V, U, SUM, true>(
@@ -107,8 +106,6 @@ static __global__ void __launch_bounds__(THREADS, B) sum_both(walk w, both o, S 
 
 template <class S> static __global__ void gather_both(const S *parts, int n_part, int64_t n, both o)
 {
-    let_next_come();
-    await_kernel();
     add_parts<3>(parts, n_part, n, [&](int64_t j, const double(&sums)[3]) {
         for (int i = 0; i < 2; i++) {
             put(o.dbias[i], j, sums[0]);
@@ -125,7 +122,6 @@ static __global__ void __launch_bounds__(THREADS, B) make_dx(walk w, both o)
     kept<S, V> mine;
     S p[2][V], q[2][V];
     if (j >= w.n) return;
-    await_kernel();
     keep(o.k, j, mine);
 #pragma unroll
     for (int i = 0; i < 2; i++)
@@ -198,9 +194,9 @@ template <bool SUM> static ll_err run_backward(const ll_kcall *c)
         constexpr int V = decltype(pack_size)::value, U = 4, B = 2;
         walk w = walk_of(c, x, V, U, B);
         TRY(launch(c, sum_both<T, S, V, U, B, SUM>, dim3(w.gx, w.gy), THREADS, w, o, c->scratch));
-        TRY(launch_early(c, gather_both<S>, ll_ceil_div(w.n, 32), dim3(32, FOLD), c->scratch, w.gy,
-                         w.n, o));
-        return launch_early(c, make_dx<T, S, V, U, B, SUM>, dim3(w.gx, w.gy), THREADS, w, o);
+        TRY(launch(c, gather_both<S>, ll_ceil_div(w.n, 32), dim3(32, FOLD), c->scratch, w.gy, w.n,
+                   o));
+        return launch(c, make_dx<T, S, V, U, B, SUM>, dim3(w.gx, w.gy), THREADS, w, o);
     });
 }
 
