@@ -161,13 +161,14 @@ const char *ll_text_number(double v, char out[LL_NUMBER_TEXT])
         return out;
     }
     bool is_float = fabs(v) <= 0x1.fffffep127 && (double)(float)v == v;
+    char text[LL_NUMBER_TEXT]; /* under sanitizers gcc thinks that out may be NULL */
     for (int digits = is_float ? 6 : 15; digits <= 17; digits++) {
-        snprintf(out, LL_NUMBER_TEXT, "%.*g", digits, v);
-        if (is_float ? strtof(out, NULL) == (float)v : strtod(out, NULL) == v) break;
+        snprintf(text, sizeof text, "%.*g", digits, v);
+        if (is_float ? strtof(text, NULL) == (float)v : strtod(text, NULL) == v) break;
     }
-    for (char *c = out; *c; c++) /* whatever the program's locale is */
+    for (char *c = text; *c; c++) /* whatever the program's locale is */
         if (*c == ',') *c = '.';
-    return out;
+    return memcpy(out, text, sizeof text);
 }
 
 bool ll_text_to_bytes(const char *text, double *out)
