@@ -192,8 +192,9 @@ static ll_err begin(ll_atomic *f, const char *path)
     snprintf(f->temporary, n, "%s%s%llx", path, LL_ATOMIC_MARK, (unsigned long long)f->token);
     int how = O_WRONLY | O_CLOEXEC | O_NOFOLLOW | (f->joined ? 0 : O_CREAT | O_EXCL);
     f->fd = open(f->temporary, how, 0666);
-    CHECK(f->fd >= 0, LL_E_IO, "%s: %s: %s", f->temporary, f->joined ? "opening" : "creating",
-          strerror(errno));
+    CHECK(f->fd >= 0 || f->joined, LL_E_IO, "%s: creating: %s", path,
+          errno == ENOENT ? "its folder is not there" : strerror(errno));
+    CHECK(f->fd >= 0, LL_E_IO, "%s: opening: %s", f->temporary, strerror(errno));
     f->created = !f->joined;
     return LL_OK;
 }
