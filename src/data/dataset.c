@@ -189,6 +189,23 @@ static ll_err finish_images(ll_dataset *d, const ll_data_opts *o, const ll_known
     return LL_OK;
 }
 
+/* A wrong vocabulary shows now rather than after some steps: in what is read in an instant, that
+ * is. The rest, and what a slow store has, is looked at as it is used. */
+static ll_err check_first(const ll_dataset *d, ll_split split)
+{
+    enum { PIECE = 4096, MOST = 16 << 20 };
+    const ll_segments *list = &d->split[split];
+    int64_t at = 0;
+    int32_t t[PIECE];
+    if (d->fetcher || d->synthetic) return LL_OK;
+    for (int s = 0; s < list->count; s++)
+        for (int64_t left = list->item[s].n, n; left > 0 && at < MOST; left -= n, at += n) {
+            n = left < PIECE ? left : PIECE;
+            TRY(ll_dataset_tokens(d, split, at, n, t));
+        }
+    return LL_OK;
+}
+
 /* Counts, for each split, where windows can begin. A window lies in one segment. */
 static ll_err finish_tokens(ll_dataset *d)
 {
@@ -206,6 +223,7 @@ static ll_err finish_tokens(ll_dataset *d)
               "%s: %lld tokens %s are less than one window of %s + 1 = %lld", f->where,
               (long long)list->n, s == LL_TRAIN ? "to train on" : "for validation",
               f->source ? "source + seq" : "seq", (long long)span + 1);
+        TRY(check_first(d, (ll_split)s));
     }
     ll_field_add(d, "x", LL_I32, LL_SHAPE(f->seq));
     ll_field_add(d, "y", LL_I32, LL_SHAPE(f->seq));

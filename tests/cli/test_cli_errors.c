@@ -256,6 +256,7 @@ static void tokens(void **state)
     put_tokens(path, 1000, 1000, 33);
     refuses(f, 1, "train r.yaml --out bad", "t.bin: token 32 at offset", "0 to 31",
             "the vocabulary is 32");
+    assert_false(file_exists(tmpdir_path(state, "bad"))); /* refused before there is a run */
     put_tokens(path, 1000, 1001, 32);
     refuses(f, 1, "train r.yaml", "t.bin", "1001 tokens", "2000 bytes");
     put_tokens(path, 1000, -5, 32);

@@ -7,6 +7,7 @@
 #include <dlfcn.h>
 #include <math.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 /* A .npy in out: its header padded as NumPy does, then the elements. */
 static size_t make_npy(uint8_t *out, const char *descr, const char *shape, const void *data,
@@ -423,8 +424,19 @@ static void bare_tokens(void **state)
     for (int i = 0; i < 40; i++) assert_int_equal(t[i], 1000 * i);
     ll_dataset_close(d);
     o.vocab = 49000;
+    fails(ll_dataset_open(&o, &d), "token 49000 at offset 98");
+    o.vocab = 50000; /* of files as large as this, not all is looked at before it is used */
+    assert_int_equal(truncate(o.path, 48 << 20), 0);
+    FILE *end = fopen(o.path, "r+");
+    fseek(end, -2, SEEK_END);
+    assert_int_equal(fwrite((uint16_t[]){50000}, 2, 1, end), 1);
+    fclose(end);
+    o.val_fraction = 0.1;
+    fails(ll_dataset_open(&o, &d), "token 50000 at offset 50331646"); /* the last to validate on */
+    o.val_fraction = 0.8;
     ok(ll_dataset_open(&o, &d));
-    fails(ll_dataset_tokens(d, LL_VAL, 9, 1, t), "token 49000 at offset 98");
+    int64_t last = ll_dataset_info(d)->tokens[LL_VAL] - 1;
+    fails(ll_dataset_tokens(d, LL_VAL, last, 1, t), "token 50000 at offset 50331646");
     ll_dataset_close(d);
     put_file(tmpdir_path(state, "t.u32"), u32, 41);
     o = (ll_data_opts){.path = tmpdir_path(state, "t.u32"), .format = "tokens"};

@@ -200,6 +200,7 @@ static void thread_errors(void **state)
     ll_data_batch b;
     ll_data_opts o = from(state, "tokens");
     o.seq = 10, o.vocab = 150;
+    o.fetch = 1; /* tokens of a slow store are looked at as they are used */
     put_tokens(tmpdir_path(state, "a.bin"), 100, 0, 100);
     put_tokens(tmpdir_path(state, "val.bin"), 200, 0, 1000);
     ok(ll_dataset_open(&o, &d));
