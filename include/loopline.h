@@ -496,7 +496,8 @@ typedef struct ll_model {
     ll_size sizes[LL_MAX_SIZES];
     /* Declares inputs and results, and returns the loss, a mean over samples. Results that are
      * scalars are shown while it trains, means over the batch, too; "correct" is a count of
-     * samples, and shown as accuracy. */
+     * samples, and shown as accuracy; "counted" is what the loss is a mean over where that is not
+     * the samples: how much of validation's a batch makes. */
     ll_val (*declare)(ll_graph *g, const ll_build *b);
     const ll_source *data;       /* what it is trained on where a run does not say; may be NULL */
     void *user;                  /* as declare wants it */

@@ -55,6 +55,7 @@ struct ll_session {
     ll_after *after;  /* NULL: steps are looked at before they update */
     ll_session *now;  /* whose results are the step's: this one, or more; NULL: no step yet */
     uint64_t step;    /* steps done */
+    uint64_t of_step; /* for messages: how many another has done, which this looks at; 0: step */
     double most_norm; /* a step whose grad_norm is above it updates nothing; 0: any does */
     bool skipped;     /* the last step was such a one */
     /* Slots: what updates read of a step; and where steps leave it; NULL: they update. */

@@ -191,8 +191,9 @@ static ll_err find_culprit(ll_session *s, const char *what, double value)
     const char *found = rc == LL_OK          ? "every single op is finite when run again by itself"
                         : rc == LL_E_NUMERIC ? "the first op that went wrong: "
                                              : "which op went wrong could not be found out: ";
-    FAIL(LL_E_NUMERIC, "step %llu: %s is %g; %s%s%s", (unsigned long long)s->step + 1, what, value,
-         found, rc == LL_OK ? "" : ll_error_message(), origin);
+    unsigned long long step = s->of_step ? s->of_step : s->step + 1;
+    FAIL(LL_E_NUMERIC, "step %llu: %s is %g; %s%s%s", step, what, value, found,
+         rc == LL_OK ? "" : ll_error_message(), origin);
 }
 
 /* A result that is not finite; NULL: none. */
@@ -239,7 +240,7 @@ static ll_err run_wide(ll_session *s)
     TRY(open_wide(s));
     s->n_wide++;
     s->now = s->more;
-    s->now->step = s->step;
+    s->now->step = s->step, s->now->of_step = s->of_step;
     TRY(copy_inputs(s, s->now->e, s->now->p));
     TRY(ll_exec_run(s->now->e, LL_MICRO, s->step));
     TRY(ll_exec_run(s->now->e, LL_REPORT, s->step));

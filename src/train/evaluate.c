@@ -9,6 +9,7 @@
 #include "pass/packed.h"
 #include "train/calibrate.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -190,8 +191,8 @@ static const ll_sampling in_order = {.split = LL_VAL};
 static ll_err add_batch(ll_evaluator *e, pass *p, int64_t at, const void *const *data,
                         ll_score *sum)
 {
-    uint64_t step = e->share->step; /* for messages */
-    p->s->step = step ? step - 1 : 0;
+    p->s->of_step = e->share->step ? e->share->step : 1;
+    p->s->step = (uint64_t)at; /* each batch draws its own, the same in every validation */
     TRY(ll_run_set_batch(ll_dataset_info(e->data), p->s, 0, p->count, data));
     ll_err rc = ll_session_run(p->s, 0);
     if (rc == LL_E_NUMERIC || rc == LL_E_ARG) {
@@ -201,7 +202,10 @@ static ll_err add_batch(ll_evaluator *e, pass *p, int64_t at, const void *const 
              sample ? "; the batch's input held it: " : "", sample ? sample : "");
     }
     TRY(rc);
-    sum->loss += ll_session_result(p->s, "loss") * (double)p->batch;
+    bool own = ll_find_result(p->g, "counted").id;
+    double weight = own ? ll_session_result(p->s, "counted") : (double)p->batch;
+    sum->weight += weight;
+    sum->loss += ll_session_result(p->s, "loss") * weight;
     sum->accuracy += ll_session_result(p->s, "correct"); /* NaN where there is none */
     const char *names[LL_MAX_METRICS + 1];
     sum->n_metric = ll_run_metrics(p->g, names);
@@ -261,15 +265,16 @@ static ll_err run_rest(ll_evaluator *e, pass *p, int64_t at, const ll_stop *stop
 static ll_err add_replicas(const ll_evaluator *e, ll_score *sum)
 {
     static const ll_coll_opts how = {.algorithm = "sharded", .site = "validation"};
-    double v[3 + LL_MAX_METRICS] = {sum->loss, sum->accuracy, (double)sum->samples};
-    memcpy(v + 3, sum->metrics, sizeof sum->metrics);
+    double v[4 + LL_MAX_METRICS] = {sum->loss, sum->accuracy, (double)sum->samples, sum->weight};
+    memcpy(v + 4, sum->metrics, sizeof sum->metrics);
     if (!e->peers) return LL_OK;
-    TRY(ll_comm_allreduce(e->peers, v, 3 + LL_MAX_METRICS, LL_F64, LL_REDUCE_SUM, &how));
+    TRY(ll_comm_allreduce(e->peers, v, 4 + LL_MAX_METRICS, LL_F64, LL_REDUCE_SUM, &how));
     double each = e->parts > 1 ? 1 : ll_comm_size(e->peers);
     sum->loss = v[0] / each;
     sum->accuracy = v[1] / each;
     sum->samples = (int64_t)(v[2] / each);
-    for (int i = 0; i < LL_MAX_METRICS; i++) sum->metrics[i] = v[3 + i] / each;
+    sum->weight = v[3] / each;
+    for (int i = 0; i < LL_MAX_METRICS; i++) sum->metrics[i] = v[4 + i] / each;
     return LL_OK;
 }
 
@@ -291,7 +296,7 @@ ll_err ll_evaluate(ll_evaluator *e, int64_t samples, const ll_stop *stop, ll_sco
     TRY(add_replicas(e, &sum));
     if (sum.samples < samples) sum.samples = 0;
     double n = (double)sum.samples;
-    sum.loss /= n, sum.accuracy /= n;
+    sum.loss /= fmax(sum.weight, 1), sum.accuracy /= n;
     for (int i = 0; i < sum.n_metric; i++) sum.metrics[i] /= n;
     *out = sum;
     return LL_OK;

@@ -8,6 +8,7 @@ typedef struct ll_score {
     int n_metric;          /* results of the model's own, means over samples */
     double metrics[LL_MAX_METRICS];
     char names[LL_MAX_METRICS][LL_METRIC_NAME];
+    double weight; /* of the loss: samples, or the sum of the model's result "counted" */
 } ll_score;
 
 /* Mean loss and accuracy over the first `samples` of the validation set (0: all), with the

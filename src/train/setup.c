@@ -460,7 +460,7 @@ const char *ll_run_blame(const ll_graph *g, const ll_dataset *d, const ll_sampli
 
 int ll_run_metrics(const ll_graph *g, const char *names[LL_MAX_METRICS + 1])
 {
-    static const char *const known[] = {"loss", "grad_norm", "correct"};
+    static const char *const known[] = {"loss", "grad_norm", "correct", "counted"};
     int n = 0;
     for (int i = 0; i < g->n_result && n <= LL_MAX_METRICS; i++) {
         const char *name = g->results[i].name;

@@ -195,6 +195,34 @@ static void fewer_bits(void **state)
     refuses(*state, 1, "eval m --weights int8", "of models of tokens, not of mlp");
 }
 
+static double loss_of(void **state, const char *line)
+{
+    json_t *j = prints_json(*state, line);
+    double loss = json_num(j, "val_loss");
+    json_decref(j);
+    return loss;
+}
+
+/* The loss is the mean over what is masked, however the set is cut into batches, of which each
+ * draws its own. */
+static void masked(void **state)
+{
+    FILE *f = fopen(tmpdir_path(state, "t.txt"), "w");
+    for (int i = 0; i < 500; i++) fputs("abcdefghijkl", f); /* all windows are the same */
+    fclose(f);
+    write_text(tmpdir_path(state, "b.yaml"),
+               "model: {name: bert, layers: 1, width: 16, heads: 2, hidden: 24, seq: 12, "
+               "vocab: 128, mask: 3}\n"
+               "data: {format: text, path: t.txt}\n"
+               "train: {batch: 4, steps: 1, lr: 1e-9, threads: 1}\n");
+    must(*state, "train b.yaml --out b");
+    assert_float_equal(loss_of(state, "eval b --json"), log(128), 0.1);
+    assert_float_equal(loss_of(state, "eval b --json -s train.batch=1"), log(128), 0.1);
+    assert_float_equal(loss_of(state, "eval b --json -s train.batch=64"), log(128), 0.1);
+    double one = loss_of(state, "eval b --json --samples 4"); /* a batch */
+    assert_true(loss_of(state, "eval b --json --samples 8") != one);
+}
+
 /* Models of others, weights and runs, each where another one is wanted. */
 static void mistaken(void **state)
 {
@@ -229,6 +257,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(forms, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(trained_with, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(fewer_bits, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test_setup_teardown(masked, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(mistaken, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(prompts_of_peft, tmpdir_setup, tmpdir_teardown),
     };
