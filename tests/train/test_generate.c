@@ -245,7 +245,7 @@ static void beyond(void **)
     static const char form[] =
         "model: {name: llama, layers: 2, width: 64, heads: 4, kv_heads: 2, hidden: 96, seq: %d, "
         "vocab: 64, linear: 1}\ntrain: {threads: 1, prompt: %d}\n";
-    static const char *const others[] = {linear[0], gpt, seq2seq};
+    const char *const others[] = {linear[0], gpt, seq2seq};
     char text[512];
     for (int prompt = 0; prompt < 6; prompt += 5) {
         ll_run *r;
