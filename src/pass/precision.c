@@ -1,11 +1,11 @@
 /* precision.c: element types of whole graphs: bf16 for speed, f64 for gradient checks.
  *
  * Two ways to bf16. Machines whose other kernels are f32 (cpu) narrow the operands of products and
- * attention, and results of products that nobody else but chains and sums reads. On GPUs all
- * activations and their gradients are bf16, so that half the bytes move; f32 stays what is added up
- * over a batch or kept: parameters, their gradients, statistics, losses. Which results may be f32
- * of bf16 operands is said by the op (wide_out) or by its attributes (products). No other op is
- * known here. */
+ * attention, and results of products that nobody else but chains and sums reads; ranks do the
+ * latter where they have put them together. On GPUs all activations and their gradients are bf16,
+ * so that half the bytes move; f32 stays what is added up over a batch or kept: parameters, their
+ * gradients, statistics, losses. Which results may be f32 of bf16 operands is said by the op
+ * (wide_out) or by its attributes (products). No other op is known here. */
 #include "kern/attr.h"
 #include "pass/pass.h"
 
@@ -152,7 +152,8 @@ ll_err ll_narrow(const ll_graph *g, ll_graph **out)
 
 typedef struct lowering {
     narrowing w;
-    bool *asked; /* value -> some product or attention reads it */
+    bool *asked, *made; /* value -> some product or attention reads it; it was made as bf16 */
+    bool *sent;         /* value -> ranks have it from a product */
 } lowering;
 
 /* Whether a node is to read bf16 where its machine's other kernels are f32. */
@@ -194,25 +195,45 @@ static ll_err lower_node(lowering *l, const ll_node *n)
     TRY(ll_emit_all(w->rw.to, n->op, product_attr(w, n, n->op == &ll_op_matmul), in, n->n_in, out));
     for (int o = 0; o < n->n_out; o++) {
         bool wide = ll_graph_dtype(w->rw.to, out[o]) != LL_BF16;
-        if (!wide) w->cast[n->out[o].id] = out[o];
+        if (!wide) w->cast[n->out[o].id] = out[o], l->made[n->out[o].id] = true;
         ll_rewrite_map(&w->rw, n->out[o], wide ? out[o] : ll_cast(w->rw.to, out[o], LL_F32));
     }
     return ll_graph_check(w->rw.to);
 }
 
-/* A sum over rows reads what products read, too. What products will read is rounded where it is
- * made, in the same chain. */
+/* What ranks put together of products' results, in f32, is rounded where a serial run would round
+ * the result: they round the same numbers. */
+static void round_sent(lowering *l, const ll_node *n)
+{
+    narrowing *w = &l->w;
+    const ll_node *maker = ll_maker(w->g, n->in[0]);
+    int v = n->out[0].id;
+    bool product = maker && maker->op == &ll_op_matmul && lowers(w->g, maker);
+    l->sent[v] = product || l->sent[n->in[0].id];
+    if (!l->sent[v] || w->kept[v] || !is_f32(w->g, n->out[0])) return;
+    w->cast[v] = ll_cast(w->rw.to, w->rw.map[v], LL_BF16);
+    w->rw.map[v] = ll_cast(w->rw.to, w->cast[v], LL_F32);
+    l->made[v] = true;
+}
+
+/* What products will read is rounded where it is made, by a chain in the same one. Sums over rows
+ * read that too, whoever made it: layouts differ in who does. */
 static ll_err lower_or_copy(lowering *l, const ll_node *n)
 {
     narrowing *w = &l->w;
     ll_rewrite_at(&w->rw, n);
     if (lowers(w->g, n)) return lower_node(l, n);
     ll_val none = {0}, *read = n->op == &ll_op_sum ? &w->rw.map[n->in[0].id] : &none, wide = *read;
-    if (n->op == &ll_op_sum && w->cast[n->in[0].id].id) *read = w->cast[n->in[0].id];
+    if (n->op == &ll_op_sum && l->made[n->in[0].id]) *read = w->cast[n->in[0].id];
     TRY(ll_rewrite_copy(&w->rw, n));
     *read = wide;
-    if (n->op->elementwise && l->asked[n->out[0].id] && is_f32(w->g, n->out[0]))
-        w->cast[n->out[0].id] = ll_cast(w->rw.to, w->rw.map[n->out[0].id], LL_BF16);
+    ll_collective talk = n->op->collective;
+    if (talk && talk != LL_SEND && talk != LL_RECV) round_sent(l, n);
+    for (int o = 0; o < n->n_out; o++) {
+        int v = n->out[o].id;
+        if (l->asked[v] && !l->made[v] && is_f32(w->g, n->out[o]))
+            w->cast[v] = ll_cast(w->rw.to, w->rw.map[v], LL_BF16), l->made[v] = true;
+    }
     return ll_graph_check(w->rw.to);
 }
 
@@ -222,6 +243,8 @@ ll_err ll_lower_precision(const ll_graph *g, ll_graph **out)
     lowering l = {.w = {.g = g}};
     begin(&l.w);
     l.asked = LL_NEW_ARRAY(l.w.rw.to->arena, bool, g->n_value);
+    l.made = LL_NEW_ARRAY(l.w.rw.to->arena, bool, g->n_value);
+    l.sent = LL_NEW_ARRAY(l.w.rw.to->arena, bool, g->n_value);
     find_readers(&l);
     ll_err rc = LL_OK;
     for (int i = 0; i < g->n_node && rc == LL_OK; i++) rc = lower_or_copy(&l, &g->nodes[i]);

@@ -65,7 +65,7 @@ static int64_t many_turns(const double *times, int64_t n, int64_t of)
     double all = 0, turns = 0.05;
     for (int64_t i = 0; i < n; i++) all += times[i];
     int64_t steps = of * (int64_t)ceil(turns * (double)n / fmax(all, turns) / (double)of);
-    return steps <= n ? steps : of;
+    return steps > 0 && steps <= n ? steps : of;
 }
 
 static ll_err sum_up(trainer *t)

@@ -233,6 +233,8 @@ static void any_rank_stops_all(void **state)
         if (ways[i].number == SIGTERM) {
             must(*state, "train out -n 3 --mesh data=3 --resume --set train.steps=%d", steps + 2);
             assert_true(has_lines(state, "out/metrics.jsonl", steps + 3));
+            if (i == 0) /* nothing left to do, on more ranks than most machines have cores */
+                must(*state, "train out -n 6 --mesh data=6 --resume --set train.threads=2");
         }
         char command[600];
         snprintf(command, sizeof command, "rm -rf %s", tmpdir_path(state, "out"));
