@@ -75,36 +75,46 @@ static double mean_of(double *errors, int n, double *median)
     return n ? sum / n : NAN;
 }
 
+static void print_errors(const history *h, double mean, double median, double alone,
+                         double median_alone)
+{
+    if (h->n)
+        fprintf(stderr, "steps of %d runs predicted: mean absolute error %.1f %%, median %.1f %%",
+                h->n, 100 * mean, 100 * median);
+    else
+        fprintf(stderr, "no run's steps were predicted (those of restarted ones and of several "
+                        "devices are not)");
+    if (h->n_alone && h->n_alone < h->n)
+        fprintf(stderr, "; of %d that had their cores for themselves %.1f %%, %.1f %%", h->n_alone,
+                100 * alone, 100 * median_alone);
+    fprintf(stderr, "; memory to the byte in %d of %d\n", h->exact, h->n_bytes);
+}
+
 ll_err ll_plan_check(const ll_plan_opts *o)
 {
     LL_OWN(ll_arena) arena = ll_arena_new();
-    history h = {.list = json_array(), .arena = arena};
-    ll_err rc = LL_OK;
+    json_auto_t *list = json_array();
+    history h = {.list = list, .arena = arena};
+    int bad = 0;
     if (!o->json)
         fprintf(stderr, "  %-28s %-10s %-16s %10s %10s %13s %17s  memory planned, used\n", "folder",
                 "model", "mesh", "predicted", "measured", "error", "others' cores");
-    for (int i = 0; rc == LL_OK && i < o->check.n; i++)
-        rc = read_folder(&h, o->check.v[i], !o->json);
+    for (int i = 0; i < o->check.n; i++) {
+        ll_err rc = read_folder(&h, o->check.v[i], !o->json);
+        if (rc == LL_OK) continue;
+        if (o->check.n == 1) return rc;
+        fprintf(stderr, "loopline plan: %s\n", ll_error_text());
+        bad++;
+    }
     double median[2] = {NAN, NAN}, mean = mean_of(h.errors, h.n, &median[0]);
     double alone = mean_of(h.alone, h.n_alone, &median[1]);
-    if (rc != LL_OK || !o->json) {
-        json_decref(h.list);
-        TRY(rc);
-        if (h.n)
-            fprintf(stderr,
-                    "steps of %d runs predicted: mean absolute error %.1f %%, median %.1f %%", h.n,
-                    100 * mean, 100 * median[0]);
-        else
-            fprintf(stderr, "no run's steps were predicted (those of restarted ones and of several "
-                            "devices are not)");
-        if (h.n_alone && h.n_alone < h.n)
-            fprintf(stderr, "; of %d that had their cores for themselves %.1f %%, %.1f %%",
-                    h.n_alone, 100 * alone, 100 * median[1]);
-        fprintf(stderr, "; memory to the byte in %d of %d\n", h.exact, h.n_bytes);
-        return LL_OK;
-    }
-    return ll_cli_json(LL_JSON(LL_IS("runs", h.list), LL_IS("mean_absolute_error", mean),
-                               LL_IS("median_absolute_error", median[0]),
-                               LL_IS("mean_absolute_error_alone", alone),
-                               LL_IS("memory_exact", h.exact)));
+    if (o->json)
+        TRY(ll_cli_json(
+            LL_JSON(LL_IS("runs", json_incref(list)), LL_IS("mean_absolute_error", mean),
+                    LL_IS("median_absolute_error", median[0]),
+                    LL_IS("mean_absolute_error_alone", alone), LL_IS("memory_exact", h.exact))));
+    else
+        print_errors(&h, mean, median[0], alone, median[1]);
+    CHECK(!bad, LL_E_IO, "%d of %d folders could not be read", bad, o->check.n);
+    return LL_OK;
 }

@@ -73,19 +73,40 @@ static ll_err ask_mesh(const char *text, ll_search *s)
     return LL_OK;
 }
 
+/* What changes a step and is not counted, in the file or a setting. */
+static ll_err refuse_uncounted(const ll_run *r, const ll_lm *m)
+{
+    const ll_run_train *t = &r->train;
+    double window = size_of(r, "window"), head = m->gated ? size_of(r, "head") : 0;
+    const struct {
+        const char *key;
+        bool set;
+    } uncounted[] = {{"model.linear", size_of(r, "linear") > 0},
+                     {"model.window", window > 0 && window < m->seq},
+                     {"model.head", head > 0 && head * m->heads != m->width},
+                     {"train.lora", t->lora > 0},
+                     {"train.prompt", t->prompt > 0},
+                     {"train.prune", strcmp(t->prune, "none")},
+                     {"train.quantize", strcmp(t->quantize, "none")},
+                     {"train.teacher", *t->teacher},
+                     {"train.ema", t->optim.ema > 0},
+                     {"train.delay", t->delay},
+                     {"parallel.compress", strcmp(r->parallel.compress, "none")}};
+    for (size_t i = 0; i < sizeof uncounted / sizeof *uncounted; i++)
+        CHECK(!uncounted[i].set, LL_E_ARG,
+              "%s: plans of transformers on a cluster do not take it; leave it out",
+              uncounted[i].key);
+    return LL_OK;
+}
+
 /* Settings that were given fix what is searched; those that no prediction reads are refused. */
 static ll_err ask_settings(const ll_words *set, const ll_run *r, ll_search *s)
 {
-    static const char *const unread[] = {"train.lora",
-                                         "train.prompt",
-                                         "train.prune",
-                                         "train.prune_steps",
-                                         "train.quantize",
+    static const char *const unread[] = {"train.prune_steps",
                                          "train.base",
                                          "train.memory",
                                          "train.offload",
                                          "train.micro_batch",
-                                         "parallel.compress",
                                          "parallel.stages",
                                          "parallel.layouts",
                                          "parallel.post_validation",
@@ -93,6 +114,7 @@ static ll_err ask_settings(const ll_words *set, const ll_run *r, ll_search *s)
                                          "parallel.sequence",
                                          NULL};
     const ll_run_parallel *p = &r->parallel;
+    TRY(refuse_uncounted(r, s->model));
     TRY(ll_plan_refuse(set, unread, "transformers on a cluster"));
     if (ll_plan_said(set, "parallel.zero")) s->zero = (int)p->zero;
     if (ll_plan_said(set, "parallel.virtual_stages")) s->virtual_stages = (int)p->virtual_stages;
@@ -144,21 +166,76 @@ static json_t *training_json(const ll_training *t)
                    LL_IS("price", t->price), LL_IS("co2_kg", t->co2_kg));
 }
 
-/* Words with which train takes the plan. */
-static const char *train_words(const ll_search *s, const ll_candidate *c, ll_arena *arena)
+/* What was asked for, beside what is searched. */
+typedef struct wish {
+    const ll_run *file; /* as it is, before any setting */
+    const ll_words *set;
+    double tokens;
+} wish;
+
+static void add_word(ll_buf *b, const char *word)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                                "_-+=.,:/@%";
+    if (*word && !word[strspn(word, plain)]) {
+        ll_buf_puts(b, word);
+        return;
+    }
+    ll_buf_puts(b, "'");
+    for (; *word; word++)
+        if (*word == '\'')
+            ll_buf_puts(b, "'\\''");
+        else
+            ll_buf_add(b, word, 1);
+    ll_buf_puts(b, "'");
+}
+
+/* No machine of ours has the chips of Google's and AMD's clusters. */
+static bool is_cuda(const ll_chip *c)
+{
+    return strncmp(c->name, "TPU", 3) && strncmp(c->name, "MI", 2);
+}
+
+/* Settings as they were given, but for those that the plan answers. */
+static void add_given(ll_buf *b, const wish *w, bool cuda)
+{
+    static const char *const answered[] = {"parallel.mesh", "parallel.zero", "parallel.schedule",
+                                           "parallel.virtual_stages", "parallel.recompute"};
+    for (int i = 0; i < w->set->n; i++) {
+        const ll_words one = {w->set->v + i, 1};
+        bool skip = cuda && ll_plan_said(&one, "train.machine");
+        for (size_t k = 0; k < sizeof answered / sizeof *answered; k++)
+            skip |= ll_plan_said(&one, answered[k]);
+        if (skip) continue;
+        ll_buf_puts(b, " -s ");
+        add_word(b, one.v[0]);
+    }
+    if (cuda && strcmp(w->file->train.machine, "cuda")) ll_buf_puts(b, " -s train.machine=cuda");
+}
+
+/* Words with which train takes the plan: what was given, and what the file has otherwise. */
+static const char *train_words(const ll_search *s, const ll_candidate *c, const wish *w,
+                               ll_arena *arena)
 {
     char mesh[LL_HOW_TEXT];
     const ll_how *h = &c->how;
+    const ll_run_parallel *p = &w->file->parallel;
+    const char *schedule = h->pipe > 1 ? ll_how_schedule(h) : "";
+    int stages = h->virtual_stages > 1 ? h->virtual_stages : 0;
     ll_buf b = {.arena = arena};
-    if (s->ranks > 1) ll_buf_printf(&b, "-n %.0f --mesh %s ", s->ranks, ll_how_mesh(h, mesh));
+    if (s->ranks > 1)
+        ll_buf_printf(&b, "-n %.0f --mesh %s ", s->ranks, ll_how_mesh(h, mesh));
+    else if (*p->mesh)
+        ll_buf_puts(&b, "-s parallel.mesh= ");
     ll_buf_printf(&b, "-s train.micro_batch=%.0f", h->micro_batch * h->data);
-    if (h->pipe > 1) ll_buf_printf(&b, " -s parallel.schedule=%s", ll_how_schedule(h));
-    if (h->virtual_stages > 1)
-        ll_buf_printf(&b, " -s parallel.virtual_stages=%d", h->virtual_stages);
-    if (h->zero) ll_buf_printf(&b, " --zero %d", h->zero);
-    if (h->remake) ll_buf_printf(&b, " -s parallel.recompute=%s", ll_remake_name(h->remake));
+    if (strcmp(schedule, p->schedule)) ll_buf_printf(&b, " -s parallel.schedule=%s", schedule);
+    if (stages != p->virtual_stages) ll_buf_printf(&b, " -s parallel.virtual_stages=%d", stages);
+    if (h->zero != p->zero) ll_buf_printf(&b, " --zero %d", h->zero);
+    if (strcmp(ll_remake_name(h->remake), p->recompute))
+        ll_buf_printf(&b, " -s parallel.recompute=%s", ll_remake_name(h->remake));
     if (h->offload)
         ll_buf_printf(&b, " -s train.offload=host -s train.memory=%.0fGB", s->cluster->chip.memory);
+    add_given(&b, w, is_cuda(&s->cluster->chip));
     return b.text;
 }
 
@@ -179,7 +256,7 @@ static const char *enough_ranks(const ll_search *s, ll_arena *arena)
     return "more ranks or another cluster";
 }
 
-static json_t *plan_json(const ll_search *s, const ll_candidate *c, double tokens)
+static json_t *plan_json(const ll_search *s, const ll_candidate *c, const wish *w)
 {
     char mesh[LL_HOW_TEXT];
     const ll_outcome *o = &c->out;
@@ -190,7 +267,7 @@ static json_t *plan_json(const ll_search *s, const ll_candidate *c, double token
         LL_IS("virtual_stages", c->how.virtual_stages), LL_IS("zero", c->how.zero),
         LL_IS("recompute", ll_remake_name(c->how.remake)), LL_IS("offload", c->how.offload));
     LL_OWN(ll_arena) arena = ll_arena_new();
-    LL_JSON_ADD(j, LL_IS("train", train_words(s, c, arena)), LL_IS("step_s", o->step_s),
+    LL_JSON_ADD(j, LL_IS("train", train_words(s, c, w, arena)), LL_IS("step_s", o->step_s),
                 LL_IS("low_s", o->step_s / spread), LL_IS("high_s", o->step_s * spread),
                 LL_IS("tokens_per_s", tokens_per_s(s, c)),
                 LL_IS("model_flops_per_rank", o->model_flops / s->ranks),
@@ -208,8 +285,8 @@ static json_t *plan_json(const ll_search *s, const ll_candidate *c, double token
                                          LL_IS("tensor", o->tensor_s), LL_IS("data", o->data_s),
                                          LL_IS("bubble", o->bubble_s), LL_IS("update", o->update_s),
                                          LL_IS("wait", o->wait_s))));
-    ll_training t = training(s, c, tokens);
-    return LL_JSON_ADD(j, LL_IF(tokens > 0, "training", training_json(&t)));
+    ll_training t = training(s, c, w->tokens);
+    return LL_JSON_ADD(j, LL_IF(w->tokens > 0, "training", training_json(&t)));
 }
 
 /* What a change of the cluster would buy, as a part of the best step. */
@@ -309,10 +386,10 @@ static void explain(const ll_search *s, const ll_found *f, const advice *a, doub
 }
 
 static ll_err print_json(const ll_search *s, const ll_found *f, int top, const advice *a,
-                         double tokens)
+                         const wish *w)
 {
     json_t *plans = json_array();
-    for (int i = 0; i < top; i++) json_array_append_new(plans, plan_json(s, &f->best[i], tokens));
+    for (int i = 0; i < top; i++) json_array_append_new(plans, plan_json(s, &f->best[i], w));
     return ll_cli_json(LL_JSON(
         LL_IS("cluster", s->cluster->name), LL_IS("ranks", (int64_t)s->ranks),
         LL_IS("parameters", (int64_t)f->best[0].out.parameters), LL_IS("tried", f->tried),
@@ -325,6 +402,7 @@ static ll_err print_json(const ll_search *s, const ll_found *f, int top, const a
 static ll_err plan(const ll_plan_opts *o, const ll_run *r, const ll_cluster *c, const ll_lm *m)
 {
     LL_OWN(ll_arena) arena = ll_arena_new();
+    LL_OWN(ll_run) file = NULL;
     ll_found f;
     advice a;
     ll_search s = {.cluster = c,
@@ -341,12 +419,14 @@ static ll_err plan(const ll_plan_opts *o, const ll_run *r, const ll_cluster *c, 
     TRY(ask_settings(&o->set, r, &s));
     TRY(ll_plan_search(&s, arena, &f));
     TRY(advise(&s, &f, &a));
+    TRY(ll_run_load(o->run, &file));
+    const wish w = {file, &o->set, (double)o->tokens};
     int top = o->top < f.n ? (int)o->top : f.n;
     CHECK(!o->trace || f.best[0].how.pipe > 1, LL_E_ARG,
           "--trace is of a pipeline, and the best plan has none: use --mesh");
-    if (o->report) TRY(ll_plan_report(o->report, &s, &f, top, (double)o->tokens));
+    if (o->report) TRY(ll_plan_report(o->report, &s, &f, top, w.tokens));
     if (o->trace) TRY(ll_plan_trace(o->trace, &s, &f.best[0]));
-    if (o->json) return print_json(&s, &f, top, &a, (double)o->tokens);
+    if (o->json) return print_json(&s, &f, top, &a, &w);
     fprintf(stderr,
             "%s, %s parameters, batch %g, on %g x %s (%s): %d plans\n"
             "  mesh                             schedule     v micro x number z recompute  step s "
@@ -356,9 +436,11 @@ static ll_err plan(const ll_plan_opts *o, const ll_run *r, const ll_cluster *c, 
     for (int i = 0; i < top; i++) print_plan(&s, &f.best[i]);
     CHECK(f.best[0].fits, LL_E_MEM, "nothing fits the %g GB of %s on %g ranks: use %s",
           c->chip.memory, c->chip.name, s.ranks, enough_ranks(&s, arena));
-    explain(&s, &f, &a, (double)o->tokens);
-    fprintf(stderr, "To train so: loopline train %s %s\n", o->run,
-            train_words(&s, &f.best[0], arena));
+    explain(&s, &f, &a, w.tokens);
+    ll_buf run = {.arena = arena};
+    add_word(&run, o->run);
+    fprintf(stderr, "To train so: loopline train %s %s\n", run.text,
+            train_words(&s, &f.best[0], &w, arena));
     return LL_OK;
 }
 
@@ -380,7 +462,10 @@ ll_err ll_plan_run(const ll_plan_opts *o)
           "a plan is of one replica, and the run has %lld: leave out parallel.replicas, and give "
           "--ranks of one of them",
           (long long)r->parallel.replicas);
-    if (here || !is_lm(r, &m)) return ll_plan_graph(o, r, c); /* compiled and replayed */
+    ll_plan_opts own = *o;
+    if (!o->mesh && ll_plan_said(&o->set, "parallel.mesh") && *r->parallel.mesh)
+        own.mesh = r->parallel.mesh;
+    if (here || !is_lm(r, &m)) return ll_plan_graph(&own, r, c); /* compiled and replayed */
     TRY(count_parameters(r, &m.counted));
-    return plan(o, r, c, &m);
+    return plan(&own, r, c, &m);
 }

@@ -745,6 +745,19 @@ static void plans(void **state)
     outcome o = succeeds(folder, "plan --check two");
     assert_non_null(strstr(o.err, "of 1 that had their cores for themselves 10.0 %"));
     outcome_free(&o);
+    /* A folder that cannot be read is told, and the others are. */
+    o = program_run(folder, NULL, "plan --check one --check nosuch --check two");
+    assert_int_equal(o.status, 1);
+    assert_non_null(strstr(o.err, "nosuch/predictions.jsonl"));
+    assert_non_null(strstr(o.err, "steps of 4 runs predicted"));
+    assert_non_null(strstr(o.err, "1 of 3 folders could not be read"));
+    outcome_free(&o);
+    o = program_run(folder, NULL, "plan --check nosuch --check two --json");
+    assert_int_equal(o.status, 1);
+    c = json_of(o.out);
+    assert_int_equal(json_array_size(json_object_get(c, "runs")), 3);
+    json_decref(c);
+    outcome_free(&o);
     json_t *large = prints_json(folder, "plan --large --json");
     assert_int_equal(json_array_size(json_object_get(large, "rows")), 10);
     json_decref(large);

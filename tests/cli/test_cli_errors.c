@@ -10,8 +10,13 @@ static const char sentence[] =
     "data: {name: synthetic, samples: 30}\n"
     "train: {batch: 4, steps: 4, threads: 1}\n";
 
+#define LLAMA                                                                                      \
+    "model: {name: llama, layers: 1, width: 16, heads: 2, kv_heads: 1, hidden: 32, seq: 12, "      \
+    "vocab: 32}\ndata: {name: synthetic, samples: 30}\n"
+
 static void put_runs(void *const *state)
 {
+    write_text(tmpdir_path(state, "l.yaml"), LLAMA "train: {batch: 4}\n");
     write_text(tmpdir_path(state, "p.yaml"), picture);
     write_text(tmpdir_path(state, "s.yaml"), sentence);
 }
@@ -59,6 +64,22 @@ static void command_line(void **state)
     refuses(f, 1, "plan s.yaml --cluster h200 --ranks 2 -s parallel.schedule=gpipe", "zb-h2");
     refuses(f, 1, "plan s.yaml --cluster h200 --ranks 2 -s parallel.sequence=rows",
             "parallel.sequence: plans of transformers on a cluster do not take it");
+    static const char *const uncounted[] = {
+        "model.linear=1", "model.window=6",   "model.head=16",         "train.lora=2",
+        "train.prompt=2", "train.prune=2:4",  "train.teacher=l",       "train.quantize=int8",
+        "train.ema=0.99", "train.delay=true", "parallel.compress=int8"};
+    for (size_t i = 0; i < sizeof uncounted / sizeof *uncounted; i++) {
+        char line[128], key[64];
+        snprintf(line, sizeof line, "plan l.yaml --cluster h200 --ranks 2 -s %s", uncounted[i]);
+        snprintf(key, sizeof key, "%.*s: plans of", (int)strcspn(uncounted[i], "="), uncounted[i]);
+        refuses(f, 1, line, key);
+    }
+    write_text(tmpdir_path(state, "e.yaml"), LLAMA "train: {batch: 4, ema: 0.9}\n");
+    refuses(f, 1, "plan e.yaml --cluster h200 --ranks 2", "train.ema: plans of");
+    must(f,
+         "plan l.yaml --cluster h200 --ranks 2 -s model.window=12 -s train.lora=0"); /* as none */
+    refuses(f, 1, "plan s.yaml --cluster h200 --ranks 4 -s parallel.mesh=data=2", "of 2 ranks");
+    refuses(f, 1, "plan --check x", "x/predictions.jsonl");
     refuses(f, 1, "plan p.yaml --cluster h200 --ranks 2 --mesh width=2",
             "no mesh of 2 ranks: width=2: nothing in mlp");            /* and not width=2: twice */
     must(f, "plan s.yaml --cluster h200 --ranks 3 --mesh sequence=3"); /* as train */

@@ -299,10 +299,34 @@ static void plans_of_words(void **state)
     const json_t *list = json_object_get(plans, "plans");
     assert_true(json_array_size(list) > 2);
     for (size_t i = 0; i < json_array_size(list); i++) {
-        outcome o = succeeds(*state, "train w.yaml --out o%zu %s", i,
+        outcome o = succeeds(*state, "train w.yaml --out o%zu %s -s train.machine=cpu", i,
                              text_of(json_array_get(list, i), "train"));
         outcome_free(&o);
     }
+    json_decref(plans);
+    /* With all that was given, and nothing of the file that the plan has otherwise. */
+    outcome o =
+        succeeds(*state, "plan w.yaml --cluster h200 --ranks 2 --mesh data=2 -s model.seq=8 "
+                         "-s out=a;b'c -s parallel.schedule=1f1b -s parallel.zero=0");
+    assert_non_null(strstr(o.err, "train w.yaml -n 2 --mesh data=2 -s train.micro_batch=8 "
+                                  "-s model.seq=8 -s 'out=a;b'\\''c' -s train.machine=cuda\n"));
+    outcome_free(&o);
+    o = succeeds(*state, "plan w.yaml --cluster tpu-v4 --ranks 2 -s model.seq=8");
+    assert_null(strstr(o.err, "train.machine"));
+    outcome_free(&o);
+    write_text(tmpdir_path(state, "z.yaml"),
+               "model: {name: gpt, layers: 4, width: 32, heads: 4, seq: 16, vocab: 64}\n"
+               "data: {name: synthetic, samples: 64}\ntrain: {batch: 8, steps: 1, machine: cuda}\n"
+               "parallel: {mesh: \"pipe=2\", schedule: zb-h1, zero: 1, recompute: full}\n");
+    o = succeeds(*state, "plan z.yaml --cluster h200 --ranks 2 --mesh data=2 -s parallel.zero=0 "
+                         "-s parallel.recompute=none");
+    assert_non_null(strstr(o.err, "-s train.micro_batch=8 -s parallel.schedule= --zero 0 "
+                                  "-s parallel.recompute=none\n"));
+    outcome_free(&o);
+    plans = prints_json(*state, "plan z.yaml --cluster h200 --ranks 1 --json");
+    o = succeeds(*state, "train z.yaml --out one %s -s train.machine=cpu",
+                 text_of(json_array_get(json_object_get(plans, "plans"), 0), "train"));
+    outcome_free(&o);
     json_decref(plans);
 }
 
