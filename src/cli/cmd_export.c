@@ -32,7 +32,8 @@ static const ll_arg args[] = {
      "a folder of Hugging Face's, for transformers: config.json, model.safetensors, tokenizer; "
      "adapters are merged"},
     {"--overwrite", LL_OPT(opts, overwrite), NULL,
-     "with --hf: files of a model that are in DIR are removed first"},
+     "with --hf and --adapter: files of a model, or of an adapter, that are in DIR are removed "
+     "first"},
     {"--gguf", LL_OPT(opts, gguf), "FILE.gguf",
      "a GGUF file, for llama.cpp: weights, sizes, tokenizer; adapters are merged"},
     {"--map", LL_OPT(opts, map), "MAP",
@@ -68,39 +69,41 @@ static ll_err write_weights(const opts *o, const ll_trained *t)
     return LL_OK;
 }
 
-static ll_err write_adapter(const opts *o, const ll_trained *t)
-{
-    int n;
-    TRY(ll_adapters_save(t->s, o->adapter, o->map, &n));
-    printf("%s: adapter_model.safetensors, %d tensors, adapter_config.json\n", o->adapter, n);
-    return LL_OK;
-}
-
 static void tell(const char *path, const ll_exported *x, const char *type)
 {
     printf("%s: %d tensors in %s, by map %s, %s\n", path, x->tensors, type, x->map,
            x->tokenizer ? "and the tokenizer" : "no tokenizer (data.tokenizer names none)");
 }
 
-/* What folders of Hugging Face's have: what stays of another model is taken for this one's. */
-static const char *const theirs[] = {"*.safetensors", "*.index.json",   "*.bin",
-                                     "*config.json",  "tokenizer*",     "vocab.*",
-                                     "merges.txt",    "*_tokens*.json", "chat_template*"};
+/* What folders of Hugging Face's and of PEFT's have: what stays of another model is taken for this
+ * one's. */
+static const char *const of_model[] = {
+    "*.safetensors", "*.index.json", "*.bin",          "*config.json",   "tokenizer*",
+    "vocab.*",       "merges.txt",   "*_tokens*.json", "chat_template*", NULL};
+static const char *const of_adapter[] = {"adapter_*", NULL};
+
+typedef struct cleared {
+    bool overwrite;
+    const char *what;
+    const char *const *patterns;
+} cleared;
 
 /* Those files of the folder are refused or, with --overwrite, removed and told. */
-static ll_err clear_hf(const opts *o)
+static ll_err clear(void *user, const char *folder)
 {
-    CHECK(!ll_cli_holds_run(o->hf), LL_E_ARG, "%s holds a run: give another folder", o->hf);
-    for (size_t i = 0; i < sizeof theirs / sizeof *theirs; i++) {
+    const cleared *c = (const cleared *)user;
+    CHECK(!ll_cli_holds_run(folder), LL_E_ARG, "%s holds a run: give another folder", folder);
+    for (const char *const *pattern = c->patterns; *pattern; pattern++) {
         LL_OWN(ll_arena) a = ll_arena_new();
         glob_t found = {0};
         ll_err rc = LL_OK;
-        if (glob(ll_arena_printf(a, "%s/%s", o->hf, theirs[i]), 0, NULL, &found)) continue;
+        if (glob(ll_arena_printf(a, "%s/%s", folder, *pattern), 0, NULL, &found)) continue;
         for (size_t k = 0; k < found.gl_pathc && rc == LL_OK; k++) {
             const char *path = found.gl_pathv[k];
-            if (!o->overwrite)
-                rc = RAISE(LL_E_ARG, "%s is there already: --overwrite removes what is of a model",
-                           path);
+            if ((rc = ll_cli_spare(path)) != LL_OK) break;
+            if (!c->overwrite)
+                rc = RAISE(LL_E_ARG, "%s is there already: --overwrite removes what is of %s", path,
+                           c->what);
             else if (unlink(path) != 0)
                 rc = RAISE(LL_E_IO, "%s: %m", path);
             else
@@ -112,14 +115,21 @@ static ll_err clear_hf(const opts *o)
     return LL_OK;
 }
 
+static ll_err write_adapter(const opts *o, const ll_trained *t)
+{
+    int n;
+    cleared of = {o->overwrite, "an adapter", of_adapter};
+    TRY(ll_adapters_save(t->s, o->adapter, o->map, &(ll_clear){clear, &of}, &n));
+    printf("%s: adapter_model.safetensors, %d tensors, adapter_config.json\n", o->adapter, n);
+    return LL_OK;
+}
+
 static ll_err write_hf(const opts *o, const ll_trained *t)
 {
     LL_OWN(ll_arena) a = ll_arena_new();
     ll_exported x;
-    TRY(ll_cli_spare(ll_arena_printf(a, "%s/config.json", o->hf)));
-    TRY(ll_cli_spare(ll_arena_printf(a, "%s/model.safetensors", o->hf)));
-    TRY(clear_hf(o));
-    TRY(ll_export_hf(t->run, t->s, o->hf, o->dtype, a, &x));
+    cleared of = {o->overwrite, "a model", of_model};
+    TRY(ll_export_hf(t->run, t->s, o->hf, o->dtype, &(ll_clear){clear, &of}, a, &x));
     tell(o->hf, &x, o->dtype);
     return LL_OK;
 }
@@ -181,7 +191,7 @@ static const struct kind {
     ll_err (*write)(const opts *o, const ll_trained *t);
     const char *takes;
 } kinds[] = {{"--weights FILE.safetensors", offsetof(opts, weights), write_weights, "md"},
-             {"--adapter DIR", offsetof(opts, adapter), write_adapter, "m"},
+             {"--adapter DIR", offsetof(opts, adapter), write_adapter, "mo"},
              {"--hf DIR", offsetof(opts, hf), write_hf, "do"},
              {"--gguf FILE.gguf", offsetof(opts, gguf), write_gguf, "d"},
              {"--c DIR", offsetof(opts, c), write_c, "r"},

@@ -38,7 +38,8 @@ bool ll_tokenizer_special(const ll_tokenizer *t, int token);
 struct ll_gguf_out;
 /* Of the bytes below n alone: what a model of bytes has. */
 ll_err ll_tokenizer_of_bytes(int n, ll_tokenizer **out);
-/* tokenizer.json; with it tokenizer_config.json, into a folder. */
+/* tokenizer.json; with it tokenizer_config.json, into a folder. What both refuse first: */
+ll_err ll_tokenizer_can_save(const ll_tokenizer *t);
 ll_err ll_tokenizer_save_json(const ll_tokenizer *t, const char *path);
 ll_err ll_tokenizer_save(const ll_tokenizer *t, const char *folder);
 /* Pairs of a GGUF file whose model has a vocabulary of so many. */

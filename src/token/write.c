@@ -90,7 +90,7 @@ static ll_err dump(json_t *given, const char *path)
 }
 
 /* Scores are not written, nor is what goes with them. */
-static ll_err check_merges(const ll_tokenizer *t)
+ll_err ll_tokenizer_can_save(const ll_tokenizer *t)
 {
     CHECK(!t->rank, LL_E_ARG,
           "%s: SentencePiece's vocabularies are read, not written: keep that file's tokenizer, and "
@@ -101,7 +101,7 @@ static ll_err check_merges(const ll_tokenizer *t)
 
 ll_err ll_tokenizer_save_json(const ll_tokenizer *t, const char *path)
 {
-    TRY(check_merges(t));
+    TRY(ll_tokenizer_can_save(t));
     LL_OWN(ll_arena) a = ll_arena_new();
     json_t *vocab = json_object(), *merges = json_array(), *added = json_array();
     const char **text = LL_NEW_ARRAY(a, const char *, t->n + 1);
@@ -166,7 +166,7 @@ ll_err ll_tokenizer_pairs(const ll_tokenizer *t, int vocab, ll_gguf_out *o)
     enum { NORMAL = 1, CONTROL = 3, OF_USER = 4, UNUSED = 5 };
     static const int kinds[] = {[LL_TOKEN_TEXT] = NORMAL, CONTROL, OF_USER};
     LL_OWN(ll_arena) a = ll_arena_new();
-    TRY(check_merges(t));
+    TRY(ll_tokenizer_can_save(t));
     const char **text = LL_NEW_ARRAY(a, const char *, vocab + 1), *cut;
     int *kind = LL_NEW_ARRAY(a, int, vocab + 1), n;
     CHECK(t->n <= vocab, LL_E_ARG, "%s has %d tokens, the model's vocabulary %d", t->path, t->n,

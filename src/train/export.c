@@ -7,7 +7,6 @@
 #include "pass/packed.h"
 #include "token/gguf.h"
 #include "token/tokenizer.h"
-#include "train/weights_load.h"
 
 #include <ctype.h>
 #include <jansson.h>
@@ -118,10 +117,12 @@ static ll_err open_tokenizer(const ll_run *r, bool needed, ll_tokenizer **out)
 
 /* ---- Hugging Face's folders ---- */
 
-static ll_err write_config(const ll_run *r, const ll_map *m, const ll_tokenizer *t,
-                           const char *type, const char *path)
+/* config.json's text, which the caller frees. */
+static ll_err config_of(const ll_run *r, const ll_map *m, const ll_tokenizer *t, const char *type,
+                        char **out)
 {
     json_auto_t *config = json_object();
+    *out = NULL;
     sink s = {.r = r, .config = config};
     TRY(put_keys(&s, m));
     put_text(&s, "torch_dtype",
@@ -130,17 +131,17 @@ static ll_err write_config(const ll_run *r, const ll_map *m, const ll_tokenizer 
                                   : "float16");
     if (t && ll_tokenizer_bos(t) >= 0) put_number(&s, "bos_token_id", ll_tokenizer_bos(t), false);
     if (t && ll_tokenizer_eos(t) >= 0) put_number(&s, "eos_token_id", ll_tokenizer_eos(t), false);
-    LL_OWN_MEMORY char *text =
-        json_dumps(config, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(9));
-    CHECK(text, LL_E_MEM, "no memory for %s", path);
-    return ll_file_write(path, text, strlen(text));
+    *out = json_dumps(config, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(9));
+    CHECK(*out, LL_E_MEM, "no memory for config.json");
+    return LL_OK;
 }
 
 ll_err ll_export_hf(const ll_run *r, ll_session *s, const char *folder, const char *type,
-                    ll_arena *a, ll_exported *out)
+                    const ll_clear *clear, ll_arena *a, ll_exported *out)
 {
     LL_OWN(ll_map) m = NULL;
     LL_OWN(ll_tokenizer) t = NULL;
+    LL_OWN_MEMORY char *config = NULL;
     ll_dtype dtype;
     ll_st_tensor *theirs;
     ll_st_pair pt = {"format", "pt"};
@@ -148,12 +149,14 @@ ll_err ll_export_hf(const ll_run *r, ll_session *s, const char *folder, const ch
           LL_E_ARG, "--dtype is '%s': of --hf f32, bf16 and f16 can be", type);
     TRY(find_map(r, "hf:", "Hugging Face's", &m));
     TRY(open_tokenizer(r, false, &t));
-    TRY(ll_mkdirs(folder));
+    if (t) TRY(ll_tokenizer_can_save(t));
+    TRY(config_of(r, m, t, type, &config));
     TRY(ll_weights_theirs(s, m, dtype, a, &theirs, &out->tensors));
+    TRY(ll_folder_ready(folder, clear));
     TRY(ll_st_write(
         ll_arena_printf(a, "%s/model.safetensors", folder),
         &(ll_st_content){.tensors = theirs, .n = out->tensors, .meta = &pt, .n_meta = 1}));
-    TRY(write_config(r, m, t, type, ll_arena_printf(a, "%s/config.json", folder)));
+    TRY(ll_file_write(ll_arena_printf(a, "%s/config.json", folder), config, strlen(config)));
     if (t) TRY(ll_tokenizer_save(t, folder));
     out->map = ll_arena_strdup(a, m->name);
     out->tokenizer = t != NULL;

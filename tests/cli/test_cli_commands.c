@@ -230,7 +230,8 @@ static void exports(void **state)
     refuses(*state, 1, "export g --c h --dtype bf16", "--dtype is of --weights");
     refuses(*state, 1, "export g --gguf h.gguf --result logits",
             "--result is of --c DIR or --onnx");
-    refuses(*state, 1, "export g --gguf h.gguf --overwrite", "--overwrite is of --hf DIR");
+    refuses(*state, 1, "export g --gguf h.gguf --overwrite",
+            "--overwrite is of --adapter DIR or --hf DIR");
 }
 
 /* The first form is the model as eval measures it; others are smaller, and not the same. */

@@ -250,6 +250,43 @@ static void mistaken(void **state)
             "--draft-tokens is 12, and 12 tokens are kept");
 }
 
+/* An export that is refused leaves what was there, and nothing where nothing was. */
+static void refused_exports(void **state)
+{
+    static const char *const runs[] = {"p", "lin"};
+    static const char *const why[] = {"export it alone (--adapter)", "model.linear is 1"};
+    char line[128];
+    put_run(state);
+    must(*state, "train l.yaml --out p -s train.prompt=3 -s train.steps=1");
+    must(*state, "train l.yaml --out lin -s model.linear=1 -s train.steps=1");
+    must(*state, "train l.yaml --out a -s train.lora=2 -s train.steps=1");
+    must(*state, "export l --hf hf");
+    must(*state, "export l --hf kept");
+    for (int i = 0; i < 2; i++) {
+        snprintf(line, sizeof line, "export %s --hf hf --overwrite", runs[i]);
+        refuses(*state, 1, line, why[i]);
+        assert_same_file(tmpdir_path(state, "hf/config.json"),
+                         tmpdir_path(state, "kept/config.json"));
+        assert_same_file(tmpdir_path(state, "hf/model.safetensors"),
+                         tmpdir_path(state, "kept/model.safetensors"));
+        snprintf(line, sizeof line, "export %s --hf new/deep", runs[i]);
+        refuses(*state, 1, line, why[i]);
+        assert_false(file_exists(tmpdir_path(state, "new")));
+    }
+    must(*state, "export a --adapter peft --map hf-llama");
+    char *before = read_whole(tmpdir_path(state, "peft/adapter_config.json"), NULL);
+    refuses(*state, 1, "export p --adapter peft",
+            "peft/adapter_config.json is there already: --overwrite removes what is of an adapter");
+    char *after = read_whole(tmpdir_path(state, "peft/adapter_config.json"), NULL);
+    assert_string_equal(before, after);
+    free(before), free(after);
+    refuses(*state, 1, "export l --adapter peft --overwrite", "the model has no adapters");
+    assert_true(file_exists(tmpdir_path(state, "peft/adapter_model.safetensors")));
+    refuses(*state, 1, "export p --adapter l", "l holds a run");
+    must(*state, "export p --adapter peft --overwrite");
+    must(*state, "export p --adapter kept"); /* beside a model: nothing of it is an adapter's */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -259,6 +296,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(fewer_bits, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(masked, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(mistaken, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test_setup_teardown(refused_exports, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(prompts_of_peft, tmpdir_setup, tmpdir_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,6 +3,7 @@
 #include "base/text.h"
 #include "exec/session.h"
 #include "tmpdir.h"
+#include "token/gguf_made.h"
 #include "token/tokenizer.h"
 #include "train/export.h"
 #include "train/import.h"
@@ -106,7 +107,7 @@ static void round_trip(void **state, const char *name, const char *model, bool g
     } types[] = {{"f32", 0}, {"bf16", 0.005}, {"f16", 0.0005}, {"q8_0", 0.006}, {"q4_1", 0.08}};
     fill(&o);
     for (int i = 0; i < 3; i++) {
-        no_error(ll_export_hf(o.r, o.s, path, types[i].type, a, &x));
+        no_error(ll_export_hf(o.r, o.s, path, types[i].type, NULL, a, &x));
         back(&o, path, types[i].off);
     }
     for (int i = 0; i < 5 && gguf; i++) {
@@ -159,7 +160,7 @@ static void tokens(void **state)
     ways[0] = json;
     ways[1] = ll_arena_strdup(a, tmpdir_path(state, "words"));
     ways[2] = ll_arena_strdup(a, tmpdir_path(state, "words.gguf"));
-    no_error(ll_export_hf(o.r, o.s, ways[1], "f32", a, &x));
+    no_error(ll_export_hf(o.r, o.s, ways[1], "f32", NULL, a, &x));
     assert_true(x.tokenizer);
     no_error(ll_export_gguf(o.r, o.s, ways[2], "q8_0", a, &x));
     int32_t *first = NULL, *v;
@@ -180,6 +181,29 @@ static void tokens(void **state)
     ll_arena_free(a);
 }
 
+/* A vocabulary with scores, in a GGUF file of nothing else. */
+static const char *put_pieces(void **state, ll_arena *a)
+{
+    static const char *const text[] = {"<unk>", "<s>", "</s>", "\xe2\x96\x81", "a", "b", "ab"};
+    static const int kind[] = {2, 3, 3, 1, 1, 1, 1};
+    enum { N = sizeof kind / sizeof *kind };
+    const char *path = ll_arena_strdup(a, tmpdir_path(state, "pieces.gguf"));
+    ll_buf b = {.arena = a};
+    gguf_begin(&b, 0, 6);
+    gguf_pair_text(&b, "tokenizer.ggml.model", "llama");
+    gguf_pair_texts(&b, "tokenizer.ggml.tokens", text, N);
+    gguf_text(&b, "tokenizer.ggml.scores");
+    gguf_int(&b, 9, 4), gguf_int(&b, 6, 4), gguf_int(&b, N, 8);
+    for (int i = 0; i < N; i++) ll_buf_add(&b, &(float){(float)-i}, 4);
+    gguf_text(&b, "tokenizer.ggml.token_type");
+    gguf_int(&b, 9, 4), gguf_int(&b, 5, 4), gguf_int(&b, N, 8);
+    for (int i = 0; i < N; i++) gguf_int(&b, (uint64_t)kind[i], 4);
+    gguf_pair_int(&b, "tokenizer.ggml.bos_token_id", 1);
+    gguf_pair_int(&b, "tokenizer.ggml.eos_token_id", 2);
+    no_error(ll_file_write(path, b.text, b.len));
+    return path;
+}
+
 static void refused(void **state)
 {
     ll_arena *a = ll_arena_new();
@@ -191,7 +215,7 @@ static void refused(void **state)
     assert_int_equal(ll_export_gguf(o.r, o.s, path, "f32", a, &x), LL_E_ARG);
     assert_non_null(strstr(ll_error_text(), "data.tokenizer"));
     assert_int_equal(ll_export_gguf(o.r, o.s, path, "q5", a, &x), LL_E_ARG);
-    assert_int_equal(ll_export_hf(o.r, o.s, path, "q8_0", a, &x), LL_E_ARG);
+    assert_int_equal(ll_export_hf(o.r, o.s, path, "q8_0", NULL, a, &x), LL_E_ARG);
     close_it(&o);
     static const char *const linear[] = {
         "model: {name: llama, layers: 1, width: 32, heads: 2, kv_heads: 1, hidden: 32, seq: 8, "
@@ -199,16 +223,26 @@ static void refused(void **state)
         "model: {name: gpt, layers: 1, width: 32, heads: 2, seq: 8, vocab: 256, linear: 1}\n"};
     for (int i = 0; i < 2; i++) {
         o = open_text(linear[i], 1);
-        assert_int_equal(ll_export_hf(o.r, o.s, path, "f32", a, &x), LL_E_ARG);
+        assert_int_equal(ll_export_hf(o.r, o.s, path, "f32", NULL, a, &x), LL_E_ARG);
         assert_non_null(strstr(ll_error_text(), "model.linear is 1"));
         assert_int_equal(ll_export_gguf(o.r, o.s, path, "f32", a, &x), LL_E_ARG);
         assert_non_null(strstr(ll_error_text(), "model.linear is 1"));
         close_it(&o);
     }
     o = open_text("model: {name: lenet5}\n", 1);
-    assert_int_equal(ll_export_hf(o.r, o.s, path, "f32", a, &x), LL_E_ARG);
+    assert_int_equal(ll_export_hf(o.r, o.s, path, "f32", NULL, a, &x), LL_E_ARG);
     assert_non_null(strstr(ll_error_text(), "bert, gpt, llama have"));
     close_it(&o);
+    const char *pieces = put_pieces(state, a);
+    o = open_text(ll_arena_printf(a,
+                                  "model: {name: llama, layers: 1, width: 32, heads: 2, kv_heads: "
+                                  "1, hidden: 32, seq: 8, vocab: 8}\ndata: {tokenizer: %s}\n",
+                                  pieces),
+                  1);
+    assert_int_equal(ll_export_hf(o.r, o.s, path, "f32", NULL, a, &x), LL_E_ARG);
+    assert_non_null(strstr(ll_error_text(), "read, not written"));
+    close_it(&o);
+    assert_false(ll_file_exists(path)); /* what is refused leaves nothing */
     ll_arena_free(a);
 }
 

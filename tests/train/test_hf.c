@@ -36,8 +36,8 @@ static void one(void **state, const char *name, const char *model, const char *r
     no_error(ll_session_run(s, 0));
     same_result(state, s, g, result, ll_arena_printf(a, "%s.y", name));
     ll_exported out;
-    no_error(
-        ll_export_hf(r, s, tmpdir_path(state, ll_arena_printf(a, "%s.out", name)), "f32", a, &out));
+    no_error(ll_export_hf(r, s, tmpdir_path(state, ll_arena_printf(a, "%s.out", name)), "f32", NULL,
+                          a, &out));
     ll_session_close(s);
     ll_graph_free(g);
     ll_run_free(r);

@@ -71,7 +71,7 @@ static void adapters(void **state)
     }
     printf("logits moved by %g; merged ones are off by %g\n", moved, most);
     assert_true(moved > 0.1 && most < 1e-5);
-    no_error(ll_adapters_save(s, folder, "hf-llama", &n));
+    no_error(ll_adapters_save(s, folder, "hf-llama", NULL, &n));
     assert_int_equal(n, 14);
     strcat(folder, "/adapter_model.safetensors");
     no_error(ll_st_open(folder, &f));
@@ -79,7 +79,7 @@ static void adapters(void **state)
         ll_st_find(f, "base_model.model.model.layers.0.self_attn.o_proj.lora_B.weight");
     assert_true(e && e->n_dims == 2 && e->dims[0] == 8 && e->dims[1] == 2);
     ll_st_close(f);
-    assert_int_equal(ll_adapters_save(s, folder, "hf-gpt2", &n), LL_E_CONFIG);
+    assert_int_equal(ll_adapters_save(s, folder, "hf-gpt2", NULL, &n), LL_E_CONFIG);
     ll_session_close(s);
     ll_graph_free(g);
     ll_run_free(r);
@@ -187,7 +187,7 @@ static void prompts(void **state)
     assert_int_equal(ll_weights_save(t, tmpdir_path(state, "w.safetensors"), NULL, LL_F32, &n),
                      LL_E_ARG);
     snprintf(folder, sizeof folder, "%s", tmpdir_path(state, "prompt"));
-    no_error(ll_adapters_save(t, folder, NULL, &n));
+    no_error(ll_adapters_save(t, folder, NULL, NULL, &n));
     assert_int_equal(n, 1);
     strcat(folder, "/adapter_model.safetensors");
     no_error(ll_st_open(folder, &f));

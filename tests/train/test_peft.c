@@ -60,7 +60,7 @@ static void one(void **state, const char *name, const char *train, int tensors)
     no_error(ll_weights_load(s[0], &base, a, &note));
     for (int i = 0; i < 5; i++) no_error(ll_session_run(s[0], 0.1));
     write_logits(state, s[1], ll_arena_printf(a, "%s.y", name));
-    no_error(ll_adapters_save(s[0], tmpdir_path(state, name), "hf-llama", &n));
+    no_error(ll_adapters_save(s[0], tmpdir_path(state, name), "hf-llama", NULL, &n));
     assert_int_equal(n, tensors);
     for (int k = 1; k >= 0; k--) {
         ll_session_close(s[k]);
