@@ -277,21 +277,25 @@ static ll_err put(const opts *o, const found *f, const char *whole, ll_arena *a)
 
 /* ---- GGUF, and Hugging Face's folders ---- */
 
-static ll_err show_described(const opts *o, const ll_imported *m)
+/* prompt: an adapter's vectors; 0: there is none. */
+static ll_err show_described(const opts *o, const ll_imported *m, int64_t prompt)
 {
     if (o->json) {
         json_t *sizes = json_object();
         for (const ll_size *s = m->sizes; s->name; s++)
             LL_JSON_ADD(sizes, LL_IS(s->name, s->value));
-        return ll_cli_json(LL_JSON(LL_IS("model", m->model->name), LL_IS("form", m->form),
-                                   LL_IS("map", m->map), LL_IS("sizes", sizes),
-                                   LL_IS("tensors", m->tensors), LL_IS("parameters", m->numbers)));
+        json_t *j = LL_JSON(LL_IS("model", m->model->name), LL_IS("form", m->form),
+                            LL_IS("map", m->map), LL_IS("sizes", sizes),
+                            LL_IS("tensors", m->tensors), LL_IS("parameters", m->numbers));
+        if (prompt) LL_JSON_ADD(j, LL_IS("prompt", prompt));
+        return ll_cli_json(j);
     }
     printf("%s: model %s, by map %s\n ", m->form, m->model->name, m->map);
     for (const ll_size *s = m->sizes; s->name; s++)
         printf(" %s %lld", s->name, (long long)s->value);
     printf("\n%lld tensors of %lld numbers, most of them %s\n", (long long)m->tensors,
            (long long)m->numbers, m->type ? m->type : "none");
+    if (prompt) printf("%s: a prompt of %lld vectors\n", o->adapter, (long long)prompt);
     return LL_OK;
 }
 
@@ -316,6 +320,29 @@ static ll_err check_tokenizer(const opts *o, bool folder, bool *usable)
     *usable = rc == LL_OK;
     if (*usable || !folder) return rc;
     fprintf(stderr, "without a tokenizer (its commands want tokens): %s\n", ll_error_text());
+    return LL_OK;
+}
+
+/* What a prompt's configuration says of its tensor is so; what it leaves out follows from it. */
+static ll_err check_prompt(const char *config, const json_t *j, const ll_st_entry *e)
+{
+    const struct {
+        const char *key;
+        int64_t is;
+    } all[] = {{"num_virtual_tokens", e->dims[0]},
+               {"token_dim", e->dims[1]},
+               {"num_transformer_submodules", 1}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        const json_t *v = json_object_get(j, all[i].key);
+        if (!v || json_is_null(v) || (json_is_integer(v) && json_integer_value(v) == all[i].is))
+            continue;
+        LL_OWN_MEMORY char *said = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT);
+        FAIL(LL_E_CONFIG,
+             "%s: %s is %.40s, and the tensor " LL_PROMPT " is [%lld,%lld], of one module: want "
+             "%lld",
+             config, all[i].key, said ? said : "", (long long)e->dims[0], (long long)e->dims[1],
+             (long long)all[i].is);
+    }
     return LL_OK;
 }
 
@@ -344,6 +371,7 @@ static ll_err look_adapter(const opts *o, const ll_imported *m, ll_arena *a, int
     CHECK(e && e->n_dims == 2 && e->dims[0] > 0 && e->dims[1] == width, LL_E_SHAPE,
           "%s: want a tensor " LL_PROMPT " [vectors,%lld], as wide as the model", path,
           (long long)width);
+    TRY(check_prompt(config, j, e));
     TRY(ll_map_open(m->map, &map));
     TRY(ll_map_find(map, a, LL_PROMPT, &LL_SHAPE(e->dims[0], width), &line));
     CHECK(line.n, LL_E_ARG, "--adapter: model %s takes no prompt; llama does", m->model->name);
@@ -351,7 +379,6 @@ static ll_err look_adapter(const opts *o, const ll_imported *m, ll_arena *a, int
     return LL_OK;
 }
 
-/* prompt: an adapter's vectors; 0: there is none. */
 static ll_err put_described(const opts *o, const ll_imported *m, bool tokenizer, int64_t prompt,
                             const char *whole, ll_arena *a)
 {
@@ -378,7 +405,10 @@ static ll_err put_described(const opts *o, const ll_imported *m, bool tokenizer,
     ll_buf_json(&b, weights);
     ll_buf_printf(&b, "\n  init_map: %s\n", m->map);
     if (prompt) ll_buf_printf(&b, "  prompt: %lld\n", (long long)prompt);
-    return ll_file_write(ll_arena_printf(a, "%s/run.yaml", whole), b.text, b.len);
+    TRY(ll_file_write(ll_arena_printf(a, "%s/run.yaml", whole), b.text, b.len));
+    fprintf(stderr, "%s: run.yaml %s%s%s\n", o->out, folder ? "*.safetensors" : "model.gguf",
+            folder && tokenizer ? " tokenizer" : "", prompt ? " adapter_model.safetensors" : "");
+    return LL_OK;
 }
 
 static ll_err described(const opts *o, ll_arena *a)
@@ -396,7 +426,7 @@ static ll_err described(const opts *o, ll_arena *a)
     if (o->adapter) TRY(look_adapter(o, &m, a, &prompt));
     TRY(check_tokenizer(o, *m.form == 'h', &tokenizer));
     if (o->out) TRY(new_folder(o, a, &whole));
-    TRY(show_described(o, &m));
+    TRY(show_described(o, &m, prompt));
     return o->out ? put_described(o, &m, tokenizer, prompt, whole, a) : LL_OK;
 }
 

@@ -24,6 +24,30 @@ static char *text_of(void **state, const char *line)
     return text;
 }
 
+/* A configuration of PEFT's that says something else than its tensor. */
+static void contradicted(void **state)
+{
+    static const struct {
+        const char *says, *told;
+    } all[] = {{"\"num_virtual_tokens\": 9", "num_virtual_tokens is 9, and the tensor"},
+               {"\"num_virtual_tokens\": \"3\"", "num_virtual_tokens is \"3\""},
+               {"\"token_dim\": 64", "token_dim is 64, and the tensor"},
+               {"\"num_transformer_submodules\": 2", "num_transformer_submodules is 2"}};
+    const char *path = tmpdir_path(state, "peft/adapter_config.json");
+    char *was = read_whole(path, NULL), text[256];
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        snprintf(text, sizeof text, "{\"peft_type\": \"PROMPT_TUNING\", %s}", all[i].says);
+        write_text(path, text);
+        refuses(*state, 1, "import hf --adapter peft --out x", all[i].told,
+                "prompt_embeddings is [3,16]");
+    }
+    assert_false(file_exists(tmpdir_path(state, "x")));
+    write_text(path, "{\"peft_type\": \"PROMPT_TUNING\", \"token_dim\": null}");
+    must(*state, "import hf --adapter peft --out unsaid");
+    write_text(path, was);
+    free(was);
+}
+
 /* What export writes of a prompt is what import takes of PEFT's: the same text. */
 static void prompts_of_peft(void **state)
 {
@@ -39,7 +63,11 @@ static void prompts_of_peft(void **state)
     assert_true(json_num(j, "num_virtual_tokens") == 3 && json_num(j, "token_dim") == 16);
     json_decref(j);
     free(config);
-    must(*state, "import hf --adapter peft --out back");
+    outcome o = succeeds(*state, "import hf --adapter peft --out back");
+    assert_non_null(strstr(o.out, "peft: a prompt of 3 vectors"));
+    assert_non_null(strstr(o.err, "back: run.yaml"));
+    outcome_free(&o);
+    contradicted(state);
     must(*state, "import hf --out plain");
     char *with = text_of(state, "generate p -p train -n 40 -t 1 --json");
     char *back = text_of(state, "generate back -p train -n 40 -t 1 --json");
