@@ -339,10 +339,22 @@ static ll_err read_all(const fit *f)
     return LL_OK;
 }
 
+/* Those that begin anew: the first few by name, of adapters there are hundreds. */
+static void note_fresh(const fit *f, ll_buf *b)
+{
+    enum { NAMED = 4 };
+    int n = 0;
+    for (int i = 0; i < f->x->n; i++) {
+        if (!f->fresh[i] || ++n > NAMED) continue;
+        ll_buf_printf(b, "%s%s", n > 1 ? ", " : "; fresh: ", f->x->t[i].name);
+    }
+    if (n > NAMED) ll_buf_printf(b, " and %d more", n - NAMED);
+}
+
 static const char *note_of(const fit *f, bool asked)
 {
     ll_buf b = {.arena = f->arena};
-    int n = 0, more = 0;
+    int n = 0;
     const char *type = NULL;
     for (int i = 0; i < f->x->n; i++) n += !f->x->moment[i] && !f->fresh[i];
     for (int i = 0; i < f->w->n; i++) {
@@ -354,8 +366,7 @@ static const char *note_of(const fit *f, bool asked)
     if (type) ll_buf_printf(&b, "; %s converted", type);
     if (f->averages) ll_buf_printf(&b, "; averages (train.ema) of %d", f->averages);
     if (*f->w->prefix) ll_buf_printf(&b, "; without the prefix %s", f->w->prefix);
-    for (int i = 0; i < f->x->n; i++)
-        if (f->fresh[i]) ll_buf_printf(&b, "%s%s", more++ ? ", " : "; fresh: ", f->x->t[i].name);
+    note_fresh(f, &b);
     if (f->n_unread) ll_buf_printf(&b, "; not read: %s", f->unread.text);
     return b.text;
 }

@@ -75,8 +75,12 @@ static void prompts_of_peft(void **state)
     assert_string_equal(with, back);
     assert_string_not_equal(with, plain);
     free(with), free(back), free(plain);
-    must(*state, "train l.yaml --out a -s train.lora=2 -s train.steps=1 "
-                 "--init l/checkpoints/step-00000030.safetensors");
+    o = succeeds(*state, "train l.yaml --out a -s train.lora=2 -s train.steps=1 "
+                         "--init l/checkpoints/step-00000030.safetensors");
+    assert_non_null(strstr(o.err, "; fresh: h0."));
+    assert_non_null(strstr(o.err, ".lora_b and "));
+    assert_null(strstr(o.err, "h0.mlp.down"));
+    outcome_free(&o);
     must(*state, "export a --adapter lora --map hf-llama");
     refuses(*state, 1, "import hf --adapter lora --out x", "peft_type is LORA, want PROMPT_TUNING",
             "merge_and_unload");
