@@ -10,6 +10,7 @@
 #include "train/import.h"
 #include "train/safetensors.h"
 #include "train/weight_map.h"
+#include "train/weights.h"
 
 #include <glob.h>
 #include <math.h>
@@ -430,6 +431,19 @@ static ll_err described(const opts *o, ll_arena *a)
     return o->out ? put_described(o, &m, tokenizer, prompt, whole, a) : LL_OK;
 }
 
+/* Weights alone do not say what model they are of. */
+static ll_err check_weights(const char *what)
+{
+    LL_OWN(ll_weights) w = NULL;
+    ll_err rc = ll_weights_open(NULL, what, &w);
+    if (rc != LL_OK) return ll_ends_with(what, ".safetensors") ? rc : LL_OK;
+    CHECK(w->gguf, LL_E_ARG,
+          "%s is a file of weights alone (%s%s): --init gives them to a run of their model; import "
+          "takes a folder of Hugging Face's (config.json), a GGUF or an ONNX file",
+          what, w->kind, w->ours ? ", a checkpoint of a run" : "");
+    return LL_OK;
+}
+
 static ll_err run(const void *given)
 {
     const opts *o = (const opts *)given;
@@ -449,6 +463,7 @@ static ll_err run(const void *given)
     CHECK(!o->adapter, LL_E_ARG, "--adapter is beside a folder of Hugging Face's, and %s is none",
           o->what.v[0]);
     const char *whole = NULL, *what = o->what.v[0];
+    TRY(check_weights(what));
     ll_err rc = look(what, a, &f);
     CHECK(
         rc != LL_E_IO || ll_ends_with(what, ".onnx"), rc,

@@ -267,6 +267,11 @@ static void mistaken(void **state)
             "--checkpoint or --init");
     refuses(*state, 1, "import l", "l is a run already");
     refuses(*state, 1, "import t.txt", "folders with config.json");
+    refuses(*state, 1, "import l/checkpoints/step-00000030.safetensors",
+            "weights alone (safetensors, a checkpoint of a run): --init", "a GGUF or an ONNX file");
+    refuses(*state, 1, "import hf/model.safetensors", "weights alone (safetensors): --init");
+    write_text(tmpdir_path(state, "cut.safetensors"), "cut");
+    refuses(*state, 1, "import cut.safetensors", "safetensors");
     must(*state, "import hf --out i");
     refuses(*state, 1, "import hf --out i", "i has a run already"); /* and shows nothing */
     must(*state, "eval i -s data.format=text -s data.path=t.txt --samples 2");
