@@ -42,27 +42,28 @@ static void test_products(void **state)
             "  %6: bf16[3,5] = cast(%2) {dtype=bf16}\n"
             "  %7: f32[4,3] = matmul(%4, %6) {spec=\"nc,kc->nk\", out=f32}\n"
             "  result \"r\" = %5\n  result \"s\" = %7\n");
-    becomes(ll_lower_precision, /* ranks round what they have put together, as one would */
-            "  %1: f32[4,5] = batch \"x\"\n"
-            "  %2: f32[3,5] = param \"w\" init=zeros\n"
-            "  %3: f32[4,3] = matmul(%1, %2) {spec=\"nc,kc->nk\", out=f32}\n"
-            "  %4: f32[4,3] = all_reduce(%3) {axes=1}\n"
-            "  %5: f32[4,3] = tanh(%4)\n"
-            "  %6: f32[3,5] = matmul(%5, %1) {spec=\"nk,nc->kc\", out=f32}\n"
-            "  result \"r\" = %6\n",
-            "  %1: f32[4,5] = batch \"x\"\n"
-            "  %2: f32[3,5] = param \"w\" init=zeros\n"
-            "  %3: bf16[4,5] = cast(%1) {dtype=bf16}\n"
-            "  %4: bf16[3,5] = cast(%2) {dtype=bf16}\n"
-            "  %5: f32[4,3] = matmul(%3, %4) {spec=\"nc,kc->nk\", out=f32}\n"
-            "  %6: f32[4,3] = all_reduce(%5) {axes=1, max=0, dim=0, to_dim=0, extent=0, from=0, to=0, "
-            "step=0, serial=0, most=0, cut=0}\n"
-            "  %7: bf16[4,3] = cast(%6) {dtype=bf16}\n"
-            "  %8: f32[4,3] = cast(%7) {dtype=f32}\n"
-            "  %9: f32[4,3] = tanh(%8)\n"
-            "  %10: bf16[4,3] = cast(%9) {dtype=bf16}\n"
-            "  %11: f32[3,5] = matmul(%10, %3) {spec=\"nk,nc->kc\", out=f32}\n"
-            "  result \"r\" = %11\n");
+    becomes(
+        ll_lower_precision, /* ranks round what they have put together, as one would */
+        "  %1: f32[4,5] = batch \"x\"\n"
+        "  %2: f32[3,5] = param \"w\" init=zeros\n"
+        "  %3: f32[4,3] = matmul(%1, %2) {spec=\"nc,kc->nk\", out=f32}\n"
+        "  %4: f32[4,3] = all_reduce(%3) {axes=1}\n"
+        "  %5: f32[4,3] = tanh(%4)\n"
+        "  %6: f32[3,5] = matmul(%5, %1) {spec=\"nk,nc->kc\", out=f32}\n"
+        "  result \"r\" = %6\n",
+        "  %1: f32[4,5] = batch \"x\"\n"
+        "  %2: f32[3,5] = param \"w\" init=zeros\n"
+        "  %3: bf16[4,5] = cast(%1) {dtype=bf16}\n"
+        "  %4: bf16[3,5] = cast(%2) {dtype=bf16}\n"
+        "  %5: f32[4,3] = matmul(%3, %4) {spec=\"nc,kc->nk\", out=f32}\n"
+        "  %6: f32[4,3] = all_reduce(%5) {axes=1, max=0, dim=0, to_dim=0, extent=0, from=0, to=0, "
+        "step=0, serial=0, most=0, cut=0}\n"
+        "  %7: bf16[4,3] = cast(%6) {dtype=bf16}\n"
+        "  %8: f32[4,3] = cast(%7) {dtype=f32}\n"
+        "  %9: f32[4,3] = tanh(%8)\n"
+        "  %10: bf16[4,3] = cast(%9) {dtype=bf16}\n"
+        "  %11: f32[3,5] = matmul(%10, %3) {spec=\"nk,nc->kc\", out=f32}\n"
+        "  result \"r\" = %11\n");
 }
 
 /* Parameters, moments, results and everything but products' operands, and results of those that
