@@ -150,22 +150,26 @@ template <int N> __device__ __forceinline__ void products_wait(void)
     "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]),    \
         "+f"(d[i + 6]), "+f"(d[i + 7])
 
+#define REGISTERS_96                                                                               \
+    REGISTERS_8(0), REGISTERS_8(8), REGISTERS_8(16), REGISTERS_8(24), REGISTERS_8(32),             \
+        REGISTERS_8(40), REGISTERS_8(48), REGISTERS_8(56), REGISTERS_8(64), REGISTERS_8(72),       \
+        REGISTERS_8(80), REGISTERS_8(88)
+#define NUMBERS_96                                                                                 \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,"                        \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31,"              \
+    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47,"              \
+    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63,"              \
+    "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79,"              \
+    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+
 /* d += a b, or d = a b: 64 rows, 192 columns, 16 summed. TRANSPOSED: b's columns run fastest. */
 template <int TRANSPOSED>
 __device__ __forceinline__ void multiply(float (&d)[96], uint64_t a, uint64_t b, int add)
 {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %98, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,"
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31,"
-                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47,"
-                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63,"
-                 "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79,"
-                 "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+                 "wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 {" NUMBERS_96
                  "}, %96, %97, p, 1, 1, 0, %99;\n}"
-                 : REGISTERS_8(0), REGISTERS_8(8), REGISTERS_8(16), REGISTERS_8(24),
-                   REGISTERS_8(32), REGISTERS_8(40), REGISTERS_8(48), REGISTERS_8(56),
-                   REGISTERS_8(64), REGISTERS_8(72), REGISTERS_8(80), REGISTERS_8(88)
+                 : REGISTERS_96
                  : "l"(a), "l"(b), "r"(add), "n"(TRANSPOSED));
 }
 

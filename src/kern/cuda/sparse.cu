@@ -68,17 +68,9 @@ __device__ __forceinline__ void multiply_kept(float (&d)[96], uint64_t a, uint64
                                               uint32_t places, int add)
 {
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %99, 0;\n"
-                 "wgmma.mma_async.sp.sync.aligned.m64n192k32.f32.bf16.bf16 {"
-                 "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,"
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31,"
-                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47,"
-                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63,"
-                 "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79,"
-                 "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+                 "wgmma.mma_async.sp.sync.aligned.m64n192k32.f32.bf16.bf16 {" NUMBERS_96
                  "}, %96, %97, %98, %100, p, 1, 1, 0, 0;\n}"
-                 : REGISTERS_8(0), REGISTERS_8(8), REGISTERS_8(16), REGISTERS_8(24),
-                   REGISTERS_8(32), REGISTERS_8(40), REGISTERS_8(48), REGISTERS_8(56),
-                   REGISTERS_8(64), REGISTERS_8(72), REGISTERS_8(80), REGISTERS_8(88)
+                 : REGISTERS_96
                  : "l"(a), "l"(b), "r"(places), "r"(add), "n"(SELECTED));
 }
 
