@@ -60,9 +60,9 @@ bool ll_prune_at(const ll_prune *p, const ll_prune_steps *s, int64_t step, ll_pr
     return p->of ? out->keep < p->of : out->share > 0;
 }
 
-static inline double size_of(const void *w, ll_dtype type, int64_t i)
+static double size_of(const void *w, ll_dtype type, int64_t i)
 {
-    return type == LL_F32 ? fabs((double)((const float *)w)[i]) : fabs(ll_load(w, type, i));
+    return fabs(ll_load(w, type, i));
 }
 
 static void prune_group(ll_dtype type, void *w, int64_t from, int n, int keep)
@@ -71,8 +71,7 @@ static void prune_group(ll_dtype type, void *w, int64_t from, int n, int keep)
     for (int i = 0; i < n; i++) size[i] = size_of(w, type, from + i);
     for (int i = 0; i < n; i++) {
         int before = 0;
-        for (int k = 0; k < n; k++) /* without branches, which nobody could foresee */
-            before += (size[k] > size[i]) | ((size[k] == size[i]) & (k < i));
+        for (int k = 0; k < n; k++) before += size[k] > size[i] || (size[k] == size[i] && k < i);
         if (before >= keep) ll_store(w, type, from + i, 0);
     }
 }
