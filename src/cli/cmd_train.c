@@ -277,6 +277,18 @@ static ll_err train(const opts *o, const ll_start *start, ll_comm *c, ll_run *r)
     return o->job ? note_done(start, report.steps, status) : LL_OK;
 }
 
+/* Others of a job would take a rank that dies of a signal for one that is to be started again: what
+ * comes before it trains waits until it does (ll_train). */
+static void hold_signals(void)
+{
+    sigset_t held;
+    sigemptyset(&held);
+    sigaddset(&held, SIGTERM);
+    sigaddset(&held, SIGINT);
+    sigaddset(&held, SIGHUP);
+    sigprocmask(SIG_BLOCK, &held, NULL);
+}
+
 static ll_err run(const void *given)
 {
     const opts *o = (const opts *)given;
@@ -308,6 +320,7 @@ static ll_err run(const void *given)
         own_start = &start;
         ll_job_set_note(note_halted);
         signal(SIGUSR1, SIG_IGN); /* which asks who trains to stop, not others to die */
+        hold_signals();
         if (*start.mesh) set.v[set.n++] = ll_arena_printf(a, "parallel.mesh=%s", start.mesh);
         set.v[set.n++] = ll_arena_printf(a, "out=%s", start.out);
     }

@@ -16,6 +16,7 @@
  * 3. SIGTERM, SIGINT, SIGUSR1 and SIGHUP to this process ask the ranks to save and stop, by
  *    SIGUSR1: launchers answer the others by killing ranks a second later. They are asked when they
  *    can hear it. Ranks that die of it, and leave a state in memory, are started once more to save.
+ *    A signal to a rank does the same; one that has no handler yet dies, and that ends the run.
  *    SIGTSTP (Ctrl-Z) stops ranks with this process, and SIGCONT (fg) lets them go on.
  * 4. What memory has and the disk has not is never removed: the last line says where it is. */
 #define _GNU_SOURCE /* memfd_create */
@@ -286,6 +287,13 @@ static bool is_crash(int code)
     return false;
 }
 
+/* Was a rank itself asked to stop, when it could not hear it yet? It has died of it. */
+static bool was_asked(const job *j, int code)
+{
+    int number = signal_of(code);
+    return !j->lost && !j->why && (number == SIGTERM || number == SIGINT || number == SIGHUP);
+}
+
 /* The newest state in memory, where the disk has none as new; *step: its. */
 static bool only_in_memory(const job *j, int64_t *step, ll_st_file **f)
 {
@@ -472,6 +480,7 @@ static ll_err supervise(job *j)
         if (j->care->hosts && !j->resizing) TRY(find_hosts(j));
         TRY(run_once(j, &code));
         code = status_of(j, code);
+        j->stopped = j->stopped || was_asked(j, code);
         if (j->resizing && !j->stopped && code == LL_EXIT_STOPPED) {
             note_end(j, "other hosts");
             continue;

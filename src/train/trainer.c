@@ -253,13 +253,17 @@ ll_err ll_train(const ll_run *r, const ll_train_opts *opts, ll_train_report *out
     static const int signals[] = {SIGINT, SIGTERM, SIGUSR1, SIGHUP};
     enum { N = sizeof signals / sizeof *signals };
     struct sigaction mine = {.sa_handler = on_signal, .sa_flags = SA_RESTART}, old[N];
+    sigset_t held;
+    sigemptyset(&held);
     ll_trainer_caught = 0;
     for (int i = 0; i < N; i++) {
+        sigaddset(&held, signals[i]);
         sigaction(signals[i], &mine, &old[i]);
         if (signals[i] == SIGHUP && old[i].sa_handler == SIG_IGN) /* nohup */
             sigaction(signals[i], &old[i], NULL);
     }
     ll_process_count_stops(); /* last: who has this one's handler has those above (cli/procs.c) */
+    if (opts->start) sigprocmask(SIG_UNBLOCK, &held, NULL); /* what came as it began */
     ll_err rc = train_phases(r, opts, out);
     for (int i = 0; i < N; i++) sigaction(signals[i], &old[i], NULL);
     return rc;

@@ -236,6 +236,17 @@ static void stopped(void **state)
     o = program_wait(*state, child);
     if (o.status != 75) fail_msg("status %d: %s", o.status, o.err);
     outcome_free(&o);
+    /* nor is it lost where a rank itself is asked, which may die of it */
+    child = START("rank", "-n", "2", "--set", "train.steps=20000");
+    for (pid_t rank = 0; !rank;) {
+        rank = rank_of(child, 1);
+        if (rank) kill(rank, SIGTERM);
+    }
+    o = program_wait(*state, child);
+    if ((o.status != 75 && o.status != 128 + SIGTERM && o.status != SIGTERM) ||
+        strstr(o.err, "starting again"))
+        fail_msg("status %d: %s", o.status, o.err);
+    outcome_free(&o);
     o = program_run(*state, NULL, "train r.yaml --restarts 3");
     assert_int_equal(o.status, 1);
     assert_non_null(strstr(o.err, "--restarts goes with -n"));
