@@ -60,16 +60,21 @@ static ll_err check_context(ll_talk *t)
     LL_OWN(ll_arena) a = ll_arena_new();
     int64_t asked = t->o->context;
     TRY(ll_generator_limits(t->run, &t->limit));
+    if (t->number || asked <= t->limit.places) return LL_OK;
+    CHECK(!t->limit.endless, LL_E_ARG,
+          "--context is %lld: want at most %lld, or leave it out: this model keeps a state, however "
+          "long a text is",
+          (long long)asked, (long long)t->limit.places);
     const char *more =
         t->limit.learned
             ? "its places are weights, and there are no others"
             : ll_arena_printf(a, "-s model.seq=%lld makes them longer than it has learned",
                               (long long)asked);
-    CHECK(t->number || asked <= t->limit.places, LL_E_ARG,
-          "--context is %lld, and the model's sequences have %lld tokens (model.seq): want at most "
-          "that; %s",
-          (long long)asked, (long long)t->limit.places, more);
-    return LL_OK;
+    FAIL(LL_E_ARG,
+         "--context is %lld, and the model's sequences have %lld tokens (model.%s): want at most "
+         "that; %s",
+         (long long)asked, (long long)t->limit.places,
+         t->limit.places > ll_run_size(t->run, "seq", 0) ? "places" : "seq", more);
 }
 
 ll_err ll_talk_begin(const ll_talk_opts *o, ll_talk *t)

@@ -54,7 +54,9 @@ static void put_number(const sink *s, const char *key, double v, bool real)
  * be. */
 static ll_err put_size(const sink *s, const ll_map_key *k)
 {
-    int64_t v = ll_run_size(s->r, k->name, 0);
+    bool seq = !strcmp(k->name, "seq");
+    int64_t v = seq ? ll_run_places(s->r) : ll_run_size(s->r, k->name, 0);
+    if (!strcmp(k->name, "places")) return LL_OK; /* seq's key has told it */
     for (int i = 0; i < k->n && !v; i++)
         if (!strcmp(k->of[i], "0")) return LL_OK;
     CHECK(k->n > 1 || !isdigit((unsigned char)*k->of[0]) || v == atoll(k->of[0]), LL_E_ARG,

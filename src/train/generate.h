@@ -27,7 +27,7 @@ typedef struct ll_generator_opts {
 
 /* How long a model's sequences may become. */
 typedef struct ll_generator_limit {
-    int64_t places; /* the model's seq, or more than anybody wants */
+    int64_t places; /* ll_run_places, or more than anybody wants */
     bool endless;   /* the latter: all that is kept of them is a state, and places are no weights */
     bool recurs;    /* a state of linear attention is among what is kept, which cannot go back */
     bool learned;   /* places are weights: there are no others than seq */

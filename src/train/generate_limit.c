@@ -30,7 +30,7 @@ ll_err ll_generator_limits(const ll_run *r, ll_generator_limit *out)
 {
     LL_OWN(ll_graph) g = NULL;
     bool states = false, keys = false;
-    *out = (ll_generator_limit){.places = ll_run_size(r, "seq", 0)};
+    *out = (ll_generator_limit){.places = ll_run_places(r)};
     CHECK(ll_run_takes_tokens(r) && out->places > 0, LL_E_ARG,
           "%s does not make text: generate takes models of tokens, such as gpt and llama",
           r->model.name);

@@ -637,6 +637,12 @@ int64_t ll_run_size(const ll_run *r, const char *name, int64_t otherwise)
     return otherwise;
 }
 
+int64_t ll_run_places(const ll_run *r)
+{
+    int64_t seq = ll_run_size(r, "seq", 0), places = ll_run_size(r, "places", 0);
+    return places > seq ? places : seq;
+}
+
 bool ll_run_takes_tokens(const ll_run *r)
 {
     const char *input = r->model.def->input;

@@ -158,6 +158,8 @@ int64_t ll_run_micro_batches(const ll_run *r);
 const char *ll_run_codec(const ll_run *r);
 /* A size of the model's, or this where it has none of that name. */
 int64_t ll_run_size(const ll_run *r, const char *name, int64_t otherwise);
+/* The longest sequence that the model knows, which may be tuned on shorter ones; 0: it has none. */
+int64_t ll_run_places(const ll_run *r);
 bool ll_run_takes_tokens(const ll_run *r); /* else images */
 /* Are there replicas that are ever apart? If so, the run as one of them has it: its share of each
  * batch. It lives in r, and is not freed. */

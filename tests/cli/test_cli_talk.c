@@ -120,6 +120,8 @@ static void contexts(void **state)
     refuses(*state, 1, "generate h -p a --context 13", "its places are weights");
     must(*state, "generate l -p a --context 13 -n 3 -s model.seq=13");
     must(*state, "generate l -p a --context 12 -n 30 --draft l");
+    refuses(*state, 1, "generate y -p a --context 1073741825",
+            "--context is 1073741825: want at most 1073741824, or leave it out");
     same_text(state, "generate y -p train -n 60 -t 1 --json",
               "generate y -p train -n 60 -t 1 --json -s model.seq=100");
     same_text(state, "generate y -p train -n 60 -t 1 --json",
@@ -287,6 +289,31 @@ static void mistaken(void **state)
             "--draft-tokens is 12, and 12 tokens are kept");
 }
 
+/* Tuned on shorter sequences, a model of others still knows those that it came with. */
+static void tuned_shorter(void **state)
+{
+    put_run(state);
+    must(*state, "export l --hf hf");
+    must(*state, "export l --gguf l.gguf");
+    must(*state, "import hf --out i");
+    must(*state, "import l.gguf --out j");
+    const char *how = "-s data.format=text -s data.path=t.txt -s model.seq=5 -s train.lora=2 "
+                      "-s train.steps=1 -s train.batch=4";
+    must(*state, "train i --out a %s", how);
+    must(*state, "train j --out b %s", how);
+    must(*state, "export a --gguf a.gguf");
+    must(*state, "export b --hf back");
+    must(*state, "generate a -p train --context 12 -n 9");
+    refuses(*state, 1, "generate a -p train --context 13",
+            "the model's sequences have 12 tokens (model.places)");
+    json_t *j = prints_json(*state, "import a.gguf --json");
+    assert_true(json_num(json_object_get(j, "sizes"), "seq") == 12);
+    json_decref(j);
+    char *text = read_whole(tmpdir_path(state, "back/config.json"), NULL);
+    assert_non_null(strstr(text, "\"max_position_embeddings\": 12"));
+    free(text);
+}
+
 /* An export that is refused leaves what was there, and nothing where nothing was. */
 static void refused_exports(void **state)
 {
@@ -333,6 +360,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(fewer_bits, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(masked, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(mistaken, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test_setup_teardown(tuned_shorter, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(refused_exports, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(prompts_of_peft, tmpdir_setup, tmpdir_teardown),
     };
