@@ -3,9 +3,11 @@
 
 #include "base/file.h"
 #include "base/text.h"
+#include "base/types.h"
 #include "cli/launch.h"
 #include "comm/job.h"
 #include "kern/notes.h"
+#include "train/setup.h"
 #include "train/state.h"
 #include "train/weights_load.h"
 
@@ -170,6 +172,82 @@ static ll_err load_weights(const ll_run *r, const char *path, ll_session *s)
     return LL_OK;
 }
 
+/* ---- what weights were trained as ---- */
+
+/* Have both inputs of this kind of the same shapes? */
+static bool same_inputs(const ll_graph *a, const ll_graph *b, ll_kind kind)
+{
+    const ll_graph *both[] = {a, b, a};
+    for (int k = 0; k < 2; k++) {
+        LL_EACH (const ll_value, v, both[k]->values + 1, both[k]->n_value - 1) {
+            if (v->node >= 0 || v->kind != kind) continue;
+            const ll_value *other = both[k + 1]->values + ll_find(both[k + 1], v->name).id;
+            if (other->kind != kind || !ll_shape_equal(&v->type.shape, &other->type.shape))
+                return false;
+        }
+    }
+    return true;
+}
+
+/* The run's evaluation with these sizes; NULL: such a model cannot be. */
+static ll_graph *graph_with(ll_run r, const ll_size *sizes)
+{
+    ll_graph *g;
+    memcpy(r.model.sizes, sizes, sizeof r.model.sizes);
+    return ll_run_graph(&r, 1, NULL, &g) == LL_OK ? g : NULL;
+}
+
+/* Sizes that no tensor shows, and that are not a sample's (model.seq, model.image), say what the
+ * weights mean: with others a model computes, but not what was trained. Those that tensors do show
+ * are told of as they are read. */
+static ll_err check_sizes(const char *folder, const ll_run *was, const ll_run *now)
+{
+    LL_OWN(ll_arena) a = ll_arena_new();
+    ll_size samples[LL_MAX_SIZES], all[LL_MAX_SIZES];
+    const ll_size *odd = NULL, *own = was->model.sizes;
+    if (strcmp(was->model.name, now->model.name)) return LL_OK;
+    LL_OWN(ll_graph) before = NULL;
+    memcpy(samples, own, sizeof samples);
+    memcpy(all, own, sizeof all);
+    for (int i = 0; own[i].name; i++) {
+        ll_size one[LL_MAX_SIZES];
+        memcpy(one, own, sizeof one);
+        all[i].value = one[i].value = ll_run_size(now, own[i].name, own[i].value);
+        if (one[i].value == own[i].value) continue;
+        if (!before && !(before = graph_with(*was, own))) return LL_OK;
+        LL_OWN(ll_graph) g = graph_with(*was, one);
+        if (g && !same_inputs(before, g, LL_BATCH))
+            samples[i].value = one[i].value;
+        else if (!odd && (!g || strcmp(ll_print(g, a), ll_print(before, a))))
+            odd = &own[i];
+    }
+    if (!odd) return LL_OK;
+    LL_OWN(ll_graph) meant = graph_with(*was, samples);
+    LL_OWN(ll_graph) made = graph_with(*was, all);
+    if (!meant || !made || !same_inputs(meant, made, LL_PARAM)) return LL_OK;
+    FAIL(LL_E_CONFIG,
+         "model.%s is %lld, and %s was trained with %lld: its weights would mean something else; "
+         "sizes of samples (model.seq, model.image) may be others, and --init FILE takes weights "
+         "for another model than they were trained as",
+         odd->name, (long long)ll_run_size(now, odd->name, 0), folder, (long long)odd->value);
+}
+
+/* As the folder says that the weights are in. */
+static ll_err check_meaning(const ll_trained_opts *o, const ll_run *r)
+{
+    LL_OWN(ll_arena) a = ll_arena_new();
+    LL_OWN(ll_run) was = NULL;
+    char *folder = ll_arena_strdup(a, o->checkpoint ? o->checkpoint : r->out);
+    char *end = strstr(folder, "/checkpoints/");
+    if (o->checkpoint && !end) return LL_OK; /* a file alone, which does not say it */
+    if (o->checkpoint) *end = '\0';
+    if (!exists(folder, "run.yaml")) return LL_OK;
+    const char *path = ll_arena_printf(a, "%s/run.yaml", folder);
+    if (ll_run_load(path, &was) != LL_OK || ll_run_finish(was) != LL_OK)
+        return LL_OK; /* settings were given in place of those that no longer hold */
+    return check_sizes(folder, was, r);
+}
+
 ll_err ll_cli_trained_run(const ll_trained_opts *o, ll_run **out)
 {
     const ll_words *set = &o->set;
@@ -183,7 +261,7 @@ ll_err ll_cli_trained_run(const ll_trained_opts *o, ll_run **out)
     for (int i = 0; i < set->n; i++) all.v[all.n++] = set->v[i];
     TRY(ll_cli_run(o->folder, &all, o->init != NULL, out));
     if (!(*out)->out_said) (*out)->out = ll_cli_numbered(*out, true);
-    return LL_OK;
+    return o->init ? LL_OK : check_meaning(o, *out);
 }
 
 ll_session_opts ll_cli_trained_session(const ll_run *r, ll_comm *c, const char *mesh)

@@ -61,10 +61,11 @@ static ll_err check_context(ll_talk *t)
     int64_t asked = t->o->context;
     TRY(ll_generator_limits(t->run, &t->limit));
     if (t->number || asked <= t->limit.places) return LL_OK;
-    CHECK(!t->limit.endless, LL_E_ARG,
-          "--context is %lld: want at most %lld, or leave it out: this model keeps a state, however "
-          "long a text is",
-          (long long)asked, (long long)t->limit.places);
+    CHECK(
+        !t->limit.endless, LL_E_ARG,
+        "--context is %lld: want at most %lld, or leave it out: this model keeps a state, however "
+        "long a text is",
+        (long long)asked, (long long)t->limit.places);
     const char *more =
         t->limit.learned
             ? "its places are weights, and there are no others"

@@ -122,6 +122,18 @@ static void contexts(void **state)
     must(*state, "generate l -p a --context 12 -n 30 --draft l");
     refuses(*state, 1, "generate y -p a --context 1073741825",
             "--context is 1073741825: want at most 1073741824, or leave it out");
+    /* sizes that no tensor shows are those that were trained */
+    refuses(*state, 1, "generate y -p a -s model.linear=0 -s model.decay=0", "model.linear is 0",
+            "y was trained with 1", "sizes of samples (model.seq, model.image) may be others");
+    refuses(*state, 1, "eval l -s model.window=3 -s model.seq=9",
+            "model.window is 3, and l was trained with 0");
+    refuses(*state, 1, "eval l.yaml -s out=y", "model.linear is 0, and y was trained with 1");
+    refuses(*state, 1,
+            "export l --weights x --checkpoint l/checkpoints/step-00000030.safetensors "
+            "-s model.rope_base=9",
+            "model.rope_base is 9, and l was trained with 100000");
+    must(*state, "eval l -s model.window=12 -s model.seq=9 -s model.places=20"); /* as without */
+    must(*state, "eval l --init l/checkpoints/step-00000030.safetensors -s model.window=3");
     same_text(state, "generate y -p train -n 60 -t 1 --json",
               "generate y -p train -n 60 -t 1 --json -s model.seq=100");
     same_text(state, "generate y -p train -n 60 -t 1 --json",
