@@ -15,7 +15,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { READ = 1 << 16, LINGER_MS = 1000, SLOW = 1 << 24 }; /* SLOW: bytes that a client may owe */
+/* SLOW: bytes that a client may owe. MOMENT_MS: what one has to ask in, where others wait. */
+enum { READ = 1 << 16, LINGER_MS = 1000, MOMENT_MS = 1000, SLOW = 1 << 24 };
 
 typedef enum state { FREE, READING, ASKED, WRITING, LINGER } state;
 typedef struct bytes {
@@ -29,6 +30,7 @@ typedef struct connection {
     bool last, told; /* told: to send its body */
     bool half;       /* says no more, but listens */
     bool bare;       /* asked by HEAD: the answer has no body */
+    bool old;        /* knows no parts: the end of the connection is the answer's */
     double until, patience;
 } connection;
 
@@ -182,7 +184,7 @@ static void head(connection *c, int status, const char *type, const char *size)
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
         if (texts[i].status == status) text = texts[i].text;
     int n = snprintf(line, sizeof line,
-                     "HTTP/1.1 %d %s\r\nContent-Type: %s\r\n%s\r\nCache-Control: no-store\r\n"
+                     "HTTP/1.1 %d %s\r\nContent-Type: %s\r\n%sCache-Control: no-store\r\n"
                      "Connection: %s\r\n%s\r\n",
                      status, text, type, size, c->last ? "close" : "keep-alive",
                      status == 401 ? "WWW-Authenticate: Bearer\r\n" : "");
@@ -200,7 +202,7 @@ void ll_http_answer(ll_http *h, int i, int status, const char *type, const char 
 {
     connection *c = &h->c[i];
     char size[64];
-    snprintf(size, sizeof size, "Content-Length: %zu", n);
+    snprintf(size, sizeof size, "Content-Length: %zu\r\n", n);
     head(c, status, type, size);
     if (!c->bare) put(c, body, n);
     done(h, c);
@@ -208,21 +210,22 @@ void ll_http_answer(ll_http *h, int i, int status, const char *type, const char 
 
 void ll_http_begin(ll_http *h, int i, const char *type)
 {
-    head(&h->c[i], 200, type, "Transfer-Encoding: chunked");
+    head(&h->c[i], 200, type, h->c[i].old ? "" : "Transfer-Encoding: chunked\r\n");
 }
 
 void ll_http_part(ll_http *h, int i, const char *bytes, size_t n)
 {
     char size[32];
+    bool old = h->c[i].old;
     if (!n) return; /* which would be the end */
-    put(&h->c[i], size, (size_t)snprintf(size, sizeof size, "%zx\r\n", n));
+    if (!old) put(&h->c[i], size, (size_t)snprintf(size, sizeof size, "%zx\r\n", n));
     put(&h->c[i], bytes, n);
-    put(&h->c[i], "\r\n", 2);
+    if (!old) put(&h->c[i], "\r\n", 2);
 }
 
 void ll_http_end(ll_http *h, int i)
 {
-    put(&h->c[i], "0\r\n\r\n", 5);
+    if (!h->c[i].old) put(&h->c[i], "0\r\n\r\n", 5);
     done(h, &h->c[i]);
 }
 
@@ -233,8 +236,25 @@ bool ll_http_gone(const ll_http *h, int i)
 
 /* ---- what happens ---- */
 
+/* Whose place a new client may have: who asks nothing, or has not done so wholly, for longest. */
+static connection *slowest(ll_http *h)
+{
+    connection *found = NULL;
+    double since = ll_now() + h->o.patience - MOMENT_MS / 1e3;
+    for (int i = 0; i < h->o.connections; i++) {
+        connection *c = &h->c[i];
+        if (c->is == FREE) return NULL;
+        if (c->is != READING || c->out.n || c->until > since) continue;
+        found = c;
+        since = c->until;
+    }
+    return found;
+}
+
 static void greet(ll_http *h)
 {
+    connection *slow = slowest(h);
+    if (slow) hang_up(slow);
     for (int i = 0; i < h->o.connections; i++) {
         if (h->c[i].is != FREE) continue;
         int yes = 1, fd = accept4(h->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
@@ -278,6 +298,7 @@ static void look(ll_http *h, int i, ll_http_handler *f, void *user)
     }
     c->last = r.last || c->half || h->fd < 0;
     c->bare = ll_http_is(r.method, "HEAD");
+    c->old = r.old;
     f(user, i, &r);
     if (c->is != FREE) take_off(&c->in, r.bytes);
 }
@@ -336,7 +357,7 @@ static int interests(ll_http *h)
         h->wait[n] = (struct pollfd){.fd = c->fd, .events = events};
         h->who[n++] = i;
     }
-    if (room && h->fd >= 0) {
+    if (h->fd >= 0 && (room || slowest(h))) {
         h->wait[n] = (struct pollfd){.fd = h->fd, .events = POLLIN};
         h->who[n++] = -1;
     }

@@ -1,6 +1,6 @@
-/* http.h: a small server of HTTP/1.1 for programs on the same machine: requests with a body of a
- * known length in, JSON and streams of events out. One thread, many connections. What is asked is
- * read strictly (http_parse.c): what is not plainly right is refused with its status.
+/* http.h: a small server of HTTP/1.1, and 1.0, for programs on the same machine: requests with a
+ * body of a known length in, JSON and streams of events out. One thread, many connections. What is
+ * asked is read strictly (http_parse.c): what is not plainly right is refused with its status.
  *
  *     READING --whole request--> ASKED --answer, or begin part end--> WRITING --> READING
  *                                                                        \-> LINGER (the last)
@@ -8,7 +8,8 @@
  * 2. Between the handler's call and the answer, or the end, its number is the handler's, also where
  *    the client has gone: then what is sent goes nowhere.
  * 3. A request must be there whole `patience` seconds after its first byte; a client must take
- *    bytes, or ask again, within as many. */
+ *    bytes, or ask again, within as many. Where all connections are taken, a new client has that
+ *    of the one that has been silent, or about to ask, longest, a second at least. */
 #pragma once
 #include "base/err.h"
 #include "base/own.h"
@@ -23,7 +24,8 @@ bool ll_http_is(ll_http_text s, const char *text); /* the same bytes */
 
 typedef struct ll_http_request {
     ll_http_text method, path, host, type, auth, body; /* type: of the body; at NULL: not said */
-    bool last;                                         /* asks to close */
+    bool old;     /* of HTTP/1.0, which need not say host, and knows no parts */
+    bool last;    /* asks to close, or is old */
     bool expects; /* waits for a word before it sends its body */
     size_t bytes; /* of all of it */
 } ll_http_request;
@@ -35,7 +37,7 @@ int ll_http_parse(const char *bytes, size_t n, size_t body_limit, ll_http_reques
 typedef struct ll_http_opts {
     const char *host; /* an address to listen on */
     int port;         /* 0: any */
-    int connections;  /* at most; further ones wait */
+    int connections;  /* at most; further ones wait (3) */
     size_t body;      /* bytes at most */
     double patience;  /* s */
 } ll_http_opts;

@@ -1,5 +1,5 @@
-/* http_parse.c: requests of HTTP/1.1, strictly: lines end with CR LF, names of fields are tokens,
- * nothing is folded, the body's length is said once. */
+/* http_parse.c: requests of HTTP/1.1, and 1.0, strictly: lines end with CR LF, names of fields are
+ * tokens, nothing is folded, the body's length is said once. */
 #define _GNU_SOURCE /* memmem */
 #include "cli/http.h"
 
@@ -41,7 +41,8 @@ static int first_line(ll_http_text line, ll_http_request *out)
 {
     if (!until(&line, ' ', &out->method) || !until(&line, ' ', &out->path)) return 400;
     if (line.n != 8 || memcmp(line.at, "HTTP/", 5)) return 400;
-    if (memcmp(line.at, "HTTP/1.1", 8)) return 505;
+    out->old = !memcmp(line.at, "HTTP/1.0", 8);
+    if (!out->old && memcmp(line.at, "HTTP/1.1", 8)) return 505;
     if (!out->method.n || !out->path.n || *out->path.at != '/') return 400;
     if (out->path.n > PATH) return 414;
     for (size_t i = 0; i < out->method.n; i++)
@@ -122,7 +123,9 @@ int ll_http_parse(const char *bytes, size_t n, size_t body_limit, ll_http_reques
                             : first_line(line, out);
         if (status) return status;
     }
-    if (!out->host.at) return 400;
+    if (!out->host.at && !out->old) return 400;
+    out->last |= out->old;
+    out->expects &= !out->old;
     out->body.at = end + 4;
     out->bytes = (size_t)(out->body.at - bytes) + out->body.n;
     return n < out->bytes ? 0 : 200;

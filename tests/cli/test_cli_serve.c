@@ -290,9 +290,62 @@ static void heads(int port)
     assert_string_equal(strstr(end + 4, "\r\n\r\n"), "\r\n\r\n");
 }
 
+/* Clients of HTTP/1.0 have an answer that ends with the connection, events too. */
+static void of_old(int port)
+{
+    static const char body[] = "{\"prompt\": \"ring\", \"max_tokens\": 9, \"seed\": 2, "
+                               "\"stream\": true}";
+    for (int events = 0; events < 2; events++) {
+        char b[8192];
+        size_t n = 0;
+        ssize_t some;
+        int fd = connect_to(port);
+        snprintf(b, sizeof b,
+                 "POST " COMPLETIONS " HTTP/1.0\r\nContent-Type: application/json\r\nConnection: "
+                 "keep-alive\r\nContent-Length: %zu\r\n\r\n%s",
+                 strlen(body), body);
+        say(fd, events ? b : "GET /v1/models HTTP/1.0\r\nExpect: 100-continue\r\n\r\n");
+        while ((some = recv(fd, b + n, sizeof b - 1 - n, 0)) > 0) n += (size_t)some;
+        b[n] = '\0';
+        close(fd);
+        if (strncmp(b, "HTTP/1.1 200 ", 13) || !strstr(b, "Connection: close")) fail_msg("%s", b);
+        assert_null(strstr(b, "chunked"));
+        const char *at = strstr(b, "\r\n\r\n");
+        assert_int_equal(strncmp(at + 4, events ? "data: {" : "{", events ? 7 : 1), 0);
+        if (events) free(told(b, false));
+    }
+}
+
+/* Clients that do not finish asking give way, the first of them first. */
+static void half_asked(void **state)
+{
+    static const char *const words[] = {"serve", "g", "--port", "0", "--connections", "3", NULL};
+    static const char whole[] = "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    pid_t child;
+    int fd[3];
+    char *b, end;
+    put_model(state);
+    int port = start(state, &child, words);
+    for (int i = 0; i < 3; i++) {
+        say(fd[i] = connect_to(port), "GET /health HTTP/1.1\r\n");
+        sleep_ms(50);
+    }
+    status_is(port, 200, whole);
+    assert_int_equal(recv(fd[0], &end, 1, 0), 0);
+    say(fd[2], "Host: localhost\r\n\r\n"); /* the others have not been waited for */
+    assert_int_equal(answer(fd[2], &b), 200);
+    free(b);
+    for (int i = 0; i < 3; i++) close(fd[i]);
+    kill(child, SIGTERM);
+    outcome o = program_wait(*state, child);
+    assert_int_equal(o.status, 0);
+    outcome_free(&o);
+}
+
 static void refused(int port)
 {
     heads(port);
+    of_old(port);
     status_is(port, 200, "GET /v1/models HTTP/1.1\r\nHost: [::1]:1\r\n\r\n");
     status_is(port, 404, "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
     status_is(port, 405, "GET " COMPLETIONS " HTTP/1.1\r\nHost: localhost\r\n\r\n");
@@ -307,7 +360,11 @@ static void refused(int port)
     status_is(port, 400, "GET /v1/models HTTP/1.1\nHost: localhost\n\r\n\r\n");
     status_is(port, 400, "GET /v1/models HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n");
     status_is(port, 400, "\x16\x03\x01\r\n\r\n");
-    status_is(port, 505, "GET /v1/models HTTP/1.0\r\n\r\n");
+    status_is(port, 400, "GET /v1/models HTTP/1.1\r\nHost: 127.0.0.1:x\r\n\r\n");
+    status_is(port, 400, "GET /v1/models HTTP/1.1\r\nHost: 127.0.0.1:80, evil.example\r\n\r\n");
+    status_is(port, 400, "GET /v1/models HTTP/1.1\r\nHost: [::1]:1:1\r\n\r\n");
+    status_is(port, 505, "GET /v1/models HTTP/2.0\r\nHost: localhost\r\n\r\n");
+    status_is(port, 400, "GET /v1/models HTTP/1.0\r\nHost: evil.example\r\n\r\n");
     status_is(port, 501,
               "POST " COMPLETIONS " HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: "
               "chunked\r\n\r\n");
@@ -318,6 +375,9 @@ static void refused(int port)
     status_is(port, 415,
               "POST " COMPLETIONS " HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\n"
               "Content-Length: 2\r\n\r\n{}");
+    status_is(port, 415,
+              "POST " COMPLETIONS " HTTP/1.1\r\nHost: localhost\r\nContent-Type: "
+              "application/jsonp\r\nContent-Length: 2\r\n\r\n{}");
     body_is(port, 400, COMPLETIONS, "{");
     body_is(port, 400, COMPLETIONS, "[]");
     body_is(port, 400, COMPLETIONS, "{}");
@@ -438,6 +498,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(serves, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test_setup_teardown(half_asked, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(no_end, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(by_ranks, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(others_reach, tmpdir_setup, tmpdir_teardown)};
