@@ -18,6 +18,9 @@ typedef struct opts {
 } opts;
 
 #define USUAL "f32,int8,int4"
+#define KV8 ",int8+kv8"
+enum { MOST = 16 }; /* forms */
+
 static const ll_arg args[] = {
     {"RUN_FOLDER", LL_OPT(ll_trained_opts, folder), NULL,
      "of a model of tokens that was trained, or imported"},
@@ -28,7 +31,7 @@ static const ll_arg args[] = {
      "the 2 largest stay, sparse:0.5: of each tensor so large a part becomes zeros, both also with "
      "+int8; +kv8 or +kv4: also keys and values of 8 or 4 bits; +keep:N: of N tokens alone, as "
      "generate --keep; with commas between; one alone is held against f32",
-     USUAL ",int8+kv8"},
+     USUAL KV8},
     {"--calibrate", LL_ARG_COUNT, offsetof(opts, calibrate), "N",
      "windows of the training data that +gptq and +awq read (32)"},
     {"--samples", LL_ARG_COUNT, offsetof(opts, samples), "N",
@@ -114,8 +117,10 @@ static bool read_cache(const char *plus, parts *p)
         return true;
     }
     if (p->keep || strncmp(plus, "keep:", 5) || plus[5] < '1' || plus[5] > '9') return false;
-    p->keep = strtoll(plus + 5, &end, 10);
-    return !*end && p->keep < 1000000000;
+    int64_t n = strtoll(plus + 5, &end, 10);
+    if (*end || n >= 1000000000) return false;
+    p->keep = n;
+    return true;
 }
 
 /* first NULL: what is pruned. */
@@ -144,8 +149,13 @@ static ll_err read_form(const char *name, parts *p)
     while ((plus = strtok_r(NULL, "+", &rest))) {
         if (read_cache(plus, p)) continue;
         bool gptq = !strcmp(plus, "gptq"), awq = !strcmp(plus, "awq");
-        CHECK(!(gptq && p->gptq) && !(awq && p->awq) && !(prunes && !strcmp(p->weights, plus)),
+        bool keep = !strncmp(plus, "keep:", 5);
+        CHECK(!(gptq && p->gptq) && !(awq && p->awq) && !(keep && p->keep) &&
+                  !(prunes && !strcmp(p->weights, plus)),
               LL_E_ARG, "--to %s: +%s is there twice", name, plus);
+        CHECK(!keep, LL_E_ARG,
+              "--to %s: N of +keep:N is '%s', want how many tokens stay, 1 or more", name,
+              plus + 5);
         p->gptq |= gptq;
         p->awq |= awq;
         if (prunes && !strcmp(plus, "int8")) p->weights = "int8";
@@ -223,37 +233,44 @@ static ll_err show(const opts *o, const form *f, int n, const windows *w)
     return LL_OK;
 }
 
+/* "f32,int8+kv8"; one alone is held against f32. */
+static ll_err read_forms(const char *to, form f[MOST], int *n)
+{
+    parts p;
+    CHECK(*to, LL_E_ARG, "--to is empty: want forms such as f32,int8,int4");
+    *n = 0;
+    if (!strchr(to, ',') && strcmp(to, "f32")) f[(*n)++] = (form){.name = "f32"};
+    for (const char *at = to; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
+        size_t size = strcspn(at, ",");
+        CHECK(*n < MOST && size && size < sizeof f->name, LL_E_ARG,
+              "--to %s: want up to %d forms, none of them empty, with commas between", to, MOST);
+        f[*n] = (form){0};
+        memcpy(f[*n].name, at, size);
+        TRY(read_form(f[(*n)++].name, &p));
+    }
+    return LL_OK;
+}
+
 static ll_err run(const void *given)
 {
     const opts *o = (const opts *)given;
     LL_OWN(ll_arena) a = ll_arena_new();
     LL_OWN(ll_run) r = NULL;
     windows w;
-    int n = 0;
-    form f[16];
-    parts p;
+    int n;
+    form f[MOST];
     ll_generator_limit limit;
-    CHECK(*o->to, LL_E_ARG, "--to is empty: want forms such as f32,int8,int4");
+    TRY(read_forms(o->to, f, &n));
     CHECK(!o->calibrate || strstr(o->to, "+gptq") || strstr(o->to, "+awq"), LL_E_ARG,
           "--calibrate is of forms with +gptq or +awq, which --to %s does not have", o->to);
     TRY(ll_cli_trained_run(&o->talk.of, &r));
     CHECK(ll_run_takes_tokens(r), LL_E_ARG, "%s is no model of tokens, such as gpt and llama",
           r->model.name);
     TRY(read_windows(o, r, a, &w));
-    const char *to =
-        !strchr(o->to, ',') && strcmp(o->to, "f32") ? ll_arena_printf(a, "f32,%s", o->to) : o->to;
     TRY(ll_generator_limits(r, &limit));
-    if (!strcmp(to, USUAL ",int8+kv8") && limit.recurs) {
+    if (!strcmp(o->to, USUAL KV8) && limit.recurs) {
         fprintf(stderr, "without int8+kv8: linear attention has no keys and values to be small\n");
-        to = USUAL;
-    }
-    for (const char *at = to; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
-        size_t size = strcspn(at, ",");
-        CHECK(n < 16 && size && size < sizeof f->name, LL_E_ARG,
-              "--to %s: want up to 16 forms, none of them empty, with commas between", o->to);
-        f[n] = (form){0};
-        memcpy(f[n].name, at, size);
-        TRY(read_form(f[n++].name, &p));
+        n--;
     }
     for (int i = 0; i < n; i++) TRY(try_form(o, &w, &f[i]));
     return show(o, f, n, &w);

@@ -158,7 +158,9 @@ static void keeps_few(void **state, double exact)
         assert_true(i == 1 ? off < 1e-5 : off > 0 && off < 1);
     }
     json_decref(c);
-    refuses(*state, 1, "compress g --to f32+keep:0", "+keep:N can follow");
+    refuses(*state, 1, "compress g --to int4+keep:0", "N of +keep:N is '0', want");
+    refuses(*state, 1, "compress g --to f32+keep:4+keep:5", "+keep:5 is there twice");
+    refuses(*state, 1, "compress g --to nonsense --calibrate 1", "--to nonsense: f32, int8");
     refuses(*state, 1, "compress g --to f32+kv8+keep:4", "--keep is of --cache f32");
     refuses(*state, 1, "generate g --keep 4 --draft g", "--keep and --draft exclude each other");
     refuses(*state, 1, "generate g --keep 4 --exact", "--keep is of --cache f32, without exact");
