@@ -2,8 +2,10 @@
 #include "cli/common.h"
 
 #include "base/file.h"
+#include "base/now.h"
 #include "cli/talk.h"
 #include "train/classes.h"
+#include "train/progress.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -37,12 +39,43 @@ static const ll_arg args[] = {
     LL_TRAINED_JSON,
     {0}};
 
+/* What is seen while it goes on, on standard error, as train shows it. */
+typedef struct view {
+    ll_progress *p;
+    double began;
+    int64_t each; /* tokens of a sample, or 1 */
+} view;
+
+static void tell(void *context, const ll_score *sum)
+{
+    const view *v = (const view *)context;
+    double n = (double)sum->samples, s = ll_now() - v->began;
+    ll_progress_step(v->p, &(ll_step_stats){.word = "sample",
+                                            .step = sum->samples,
+                                            .loss = sum->loss / fmax(sum->weight, 1),
+                                            .norm = NAN,
+                                            .lr = NAN,
+                                            .step_s = s / n,
+                                            .rate = n * (double)v->each / s});
+}
+
 static ll_err score(const opts *o, const ll_trained *t, const ll_dataset *d, ll_score *out)
 {
+    static const char *const units[] = {
+        [LL_IMAGES] = "img", [LL_TOKENS] = "tok", [LL_RECORDS] = "samples"};
     LL_OWN(ll_evaluator) e = NULL;
+    const ll_data_info *info = ll_dataset_info(d);
+    int64_t all = info->n[LL_VAL], n = o->samples > 0 && o->samples < all ? o->samples : all;
     TRY(ll_evaluator_open(t->run, d, t->s, &e));
     ll_evaluator_pack(e, o->bits);
-    return ll_evaluate(e, o->samples, NULL, out);
+    fprintf(stderr, "%s: %s on %s, %lld of %lld validation samples\n", t->run->name,
+            t->run->model.name, info->name, (long long)n, (long long)all);
+    view v = {.p = ll_progress_new(&(ll_progress_opts){.total = n, .unit = units[info->kind]}),
+              .began = ll_now(),
+              .each = info->kind == LL_TOKENS ? info->seq : 1};
+    ll_err rc = ll_evaluate(e, o->samples, &(ll_stop){.context = &v, .tell = tell}, out);
+    ll_progress_free(v.p);
+    return rc;
 }
 
 /* Weights of fewer bits are of models that generate reads, and of what is measured here. */

@@ -220,7 +220,12 @@ static ll_err add_batch(ll_evaluator *e, pass *p, int64_t at, const void *const 
 static ll_err ask(const ll_stop *stop, bool *yes)
 {
     *yes = false;
-    return stop ? stop->ask(stop->context, yes) : LL_OK;
+    return stop && stop->ask ? stop->ask(stop->context, yes) : LL_OK;
+}
+
+static void tell(const ll_stop *stop, const ll_score *sum)
+{
+    if (stop && stop->tell) stop->tell(stop->context, sum);
 }
 
 /* Whole batches, from one on. */
@@ -242,6 +247,7 @@ static ll_err run_whole(ll_evaluator *e, pass *p, int64_t from, int64_t to, cons
         if (enough) break;
         TRY(ll_loader_next(l, &b));
         TRY(add_batch(e, p, i * p->batch, b.data, sum));
+        tell(stop, sum);
     }
     return LL_OK;
 }
@@ -258,7 +264,9 @@ static ll_err run_rest(ll_evaluator *e, pass *p, int64_t at, const ll_stop *stop
     for (int i = 0; i < info->n_field; i++)
         data[i] = ll_arena_alloc(a, (size_t)p->count * info->field_bytes[i]);
     TRY(ll_dataset_read(e->data, &in_order, at + p->first, p->count, data));
-    return add_batch(e, p, at, (const void *const *)data, sum);
+    TRY(add_batch(e, p, at, (const void *const *)data, sum));
+    tell(stop, sum);
+    return LL_OK;
 }
 
 /* Sums of all replicas. */

@@ -34,10 +34,12 @@ size_t ll_evaluator_comm_bytes(const ll_evaluator *e);
 /* As the session's of the same names. */
 ll_err ll_evaluator_plan_wide(ll_evaluator *e);
 size_t ll_evaluator_wide_bytes(const ll_evaluator *e, bool ran);
-/* Asked before each batch, where not NULL: whether to stop; on all ranks the same. */
+/* Where not NULL, asked before each batch whether to stop, on all ranks the same, and told after it
+ * of this rank's sums so far. */
 typedef struct ll_stop {
     ll_err (*ask)(void *context, bool *stop);
     void *context;
+    void (*tell)(void *context, const ll_score *sum);
 } ll_stop;
 /* On a mesh, collective; the score is that of all ranks together, on each. */
 ll_err ll_evaluate(ll_evaluator *e, int64_t samples, const ll_stop *stop, ll_score *out);

@@ -66,13 +66,13 @@ int ll_step_line(const ll_step_stats *s, int64_t total, const char *unit, int co
     char t[LL_NUMBER_TEXT];
     fields f = {.line = line, .columns = columns < LL_STEP_LINE - 1 ? columns : LL_STEP_LINE - 1};
     line[0] = '\0';
-    add_field(&f, "step %lld/%lld", (long long)s->step, (long long)total);
+    add_field(&f, "%s %lld/%lld", s->word ? s->word : "step", (long long)s->step, (long long)total);
     const char *whose = s->apart ? " (of a replica)" : "";
     if (!s->apart || !isnan(s->loss))
         add_field(&f, fabs(s->loss) < 1e5 ? "loss %.4f%s" : "loss %.3e%s", s->loss, whose);
     print_norm(s->norm, t);
     if (!isnan(s->norm) && !s->apart) add_field(&f, "norm %s", t);
-    add_field(&f, "lr %.1e", s->lr);
+    if (!isnan(s->lr)) add_field(&f, "lr %.1e", s->lr);
     add_field(&f, "%s", LL_TIME(s->step_s));
     if (s->rate > 0) add_field(&f, "%s %s/s", LL_AMOUNT(s->rate), unit);
     if (s->peak > 0) add_field(&f, "%.0f%% peak", 100 * s->peak);

@@ -14,12 +14,13 @@
 
 typedef struct ll_step_stats {
     int64_t step;          /* from 1 */
-    double loss, norm, lr; /* norm NaN: not shown */
+    double loss, norm, lr; /* norm and lr NaN: not shown */
     double step_s;         /* seconds a step takes */
     double rate;           /* units a second; 0: not shown */
     double peak;           /* of the machine's arithmetic, 0 to 1; 0: not shown */
     size_t bytes;          /* of memory; 0: not shown */
     bool apart;            /* loss and norm are of a part of the ranks: the loss is marked */
+    const char *word;      /* what is counted; NULL: step */
 } ll_step_stats;
 
 typedef struct ll_progress_opts {

@@ -49,6 +49,8 @@ static void eval_agrees_with_train(void **state)
     json_decref(few);
     outcome o = succeeds(folder, "eval p.yaml"); /* the run's newest folder */
     assert_non_null(strstr(o.out, "p after step 20: validation loss "));
+    assert_non_null(strstr(o.err, "p: mlp on "));
+    assert_non_null(strstr(o.err, "validation samples\nsample "));
     outcome_free(&o);
 }
 
