@@ -75,14 +75,6 @@ static ll_val logits_of(ll_graph *g, const ll_build *b, const sizes *s, ll_val x
     return ll_add(g, ll_matmul(g, "btc,vc->btv", x, table), bias);
 }
 
-/* The mean over what is hidden; of a batch where nothing is, 0. */
-static ll_val mean_of(ll_graph *g, ll_val each, ll_val hidden, bool tell)
-{
-    ll_val n = ll_sum_all(g, hidden), least = ll_fill(g, LL_F32, LL_SCALAR, 1);
-    if (tell) ll_graph_result(g, "counted", n);
-    return ll_div(g, ll_sum_all(g, ll_mul(g, each, hidden)), ll_max(g, n, least));
-}
-
 static ll_val declare(ll_graph *g, const ll_build *b)
 {
     sizes s = {.width = ll_build_size(b, "width"),
@@ -114,7 +106,7 @@ static ll_val declare(ll_graph *g, const ll_build *b)
     ll_val table = ll_param(g, "embed.weight", LL_SHAPE(s.vocab, s.width), small);
     ll_val last = encode(g, b, &s, tokens, table), logits = logits_of(g, b, &s, last, table);
     ll_val each = ll_cross_entropy(g, logits, x);
-    ll_val loss = hidden.id ? mean_of(g, each, hidden, !b->training) : ll_mean(g, each);
+    ll_val loss = hidden.id ? mean_of(g, b, each, hidden) : ll_mean(g, each);
     ll_graph_result(g, "loss", loss);
     if (!b->training) ll_graph_result(g, "logits", logits);
     if (!b->training) ll_graph_result(g, "hidden", last);

@@ -35,6 +35,15 @@ static inline ll_val classify(ll_graph *g, const ll_build *b, const char *name, 
     return classified(g, b, ll_linear(g, name, x, ll_build_size(b, "classes"), true));
 }
 
+/* The mean over what counts, which are ones; of a batch where nothing does, 0. */
+static inline ll_val mean_of(ll_graph *g, const ll_build *b, ll_val each, ll_val counts)
+{
+    const ll_shape scalar = {};
+    ll_val n = ll_sum_all(g, counts), least = ll_fill(g, LL_F32, scalar, 1);
+    if (!b->training) ll_graph_result(g, "counted", n);
+    return ll_div(g, ll_sum_all(g, ll_mul(g, each, counts)), ll_max(g, n, least));
+}
+
 /* Layer i of a transformer, "h3", is a block. */
 static inline void begin_layer(ll_graph *g, int64_t i)
 {

@@ -175,7 +175,7 @@ static ll_val declare(ll_graph *g, const ll_build *b)
     if (!b->training) ll_graph_result(g, "logits", logits);
     if (b->cache) return logits;
     ll_val counts = ll_cast(g, ll_not_equal(g, y, pad), LL_F32);
-    ll_val loss = ll_mean(g, ll_mul(g, ll_cross_entropy(g, logits, y), counts));
+    ll_val loss = mean_of(g, b, ll_cross_entropy(g, logits, y), counts);
     ll_graph_result(g, "loss", loss);
     return loss;
 }

@@ -269,6 +269,24 @@ static void masked(void **state)
     assert_true(loss_of(state, "eval b --json --samples 8") != one);
 }
 
+/* Pads among what is to be told weigh nothing, however the set is cut into batches. */
+static void padded(void **state)
+{
+    FILE *f = fopen(tmpdir_path(state, "t.txt"), "w");
+    for (int i = 0; i < 500; i++) fputs("abcdefghbbbbbbbbbbb", f); /* not as many in each window */
+    fclose(f);
+    write_text(tmpdir_path(state, "s.yaml"),
+               "model: {name: seq2seq, layers: 1, width: 16, heads: 2, hidden: 24, seq: 12, "
+               "source: 5, vocab: 128, pad: 98}\n"
+               "data: {format: text, path: t.txt}\n"
+               "train: {batch: 4, steps: 1, lr: 1e-9, threads: 1}\n");
+    must(*state, "train s.yaml --out s");
+    double all = loss_of(state, "eval s --json");
+    assert_true(all > 0.8 * log(128) && all < 2 * log(128));
+    assert_float_equal(loss_of(state, "eval s --json -s train.batch=1"), all, 1e-5);
+    assert_float_equal(loss_of(state, "eval s --json -s train.batch=64"), all, 1e-5);
+}
+
 /* Models of others, weights and runs, each where another one is wanted. */
 static void mistaken(void **state)
 {
@@ -371,6 +389,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(trained_with, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(fewer_bits, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(masked, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test_setup_teardown(padded, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(mistaken, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(tuned_shorter, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(refused_exports, tmpdir_setup, tmpdir_teardown),
