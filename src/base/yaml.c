@@ -167,6 +167,8 @@ ll_err ll_yaml_read(const ll_yaml *y, const char *bytes, size_t size, const char
 {
     CHECK(size <= FILE_LIMIT, LL_E_CONFIG, "%s: %zu bytes, a %s has at most %d", file, size,
           y->what, FILE_LIMIT);
+    static const char mark[] = "\xef\xbb\xbf"; /* some editors begin UTF-8 with it */
+    if (size >= 3 && !memcmp(bytes, mark, 3)) bytes += 3, size -= 3;
     reader r = {.file = file, .y = y};
     CHECK(yaml_parser_initialize(&r.parser), LL_E_MEM, "no memory to read %s", file);
     yaml_parser_set_input_string(&r.parser, (const unsigned char *)bytes, size);

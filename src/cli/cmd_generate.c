@@ -29,7 +29,8 @@ static const ll_arg args[] = {
      "of a smaller model of the same tokens, which guesses what follows: the same text, sooner"},
     {"--draft-tokens", LL_ARG_COUNT, offsetof(opts, guesses), "K", "guesses at once (4)"},
     {"--profile", LL_OPT(opts, profile), NULL, "where a token's time goes, by op (CPUs)"},
-    LL_TALK_ARGS(LL_TRAINED_JSON)};
+    LL_TALK_ARGS({"--json", LL_OPT(ll_trained_opts, json), NULL,
+                  "one JSON object on standard output; of several prompts a list of them"})};
 
 static json_t *one_json(const ll_talk *t, int64_t i, const char *prompt, const ll_saying *s)
 {

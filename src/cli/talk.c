@@ -131,11 +131,15 @@ ll_err ll_talk_ranks(ll_talk *t, int64_t batch)
           ll_job_size(), ll_job_size());
     if (!t->mesh) return LL_OK;
     TRY(ll_mesh_parse(t->mesh, &m));
-    int data = ll_mesh_axis(&m, LL_AXIS_DATA);
+    int data = ll_mesh_axis(&m, LL_AXIS_DATA), sequence = ll_mesh_axis(&m, LL_AXIS_SEQUENCE);
     CHECK(data < 0 || m.size[data] <= batch, LL_E_ARG,
           "--mesh %s: axis data gives each rank texts of its own, and %lld is read at once "
           "(--prompt, serve's --batch): want %d, or axis tensor",
           t->mesh, (long long)batch, m.size[data]);
+    CHECK(sequence < 0 || m.size[sequence] == 1, LL_E_ARG,
+          "--mesh %s: axis sequence cuts texts, which are made token by token here: want axis "
+          "tensor, or pipe",
+          t->mesh);
     TRY(ll_cli_launch_mesh(t->mesh, m.n_rank, t->waits ? &stays : NULL));
     ll_comm_opts o = ll_run_comm(t->run);
     TRY(ll_comm_open(&o, &t->comm));

@@ -50,8 +50,8 @@ static const char *shown(const char *value, char out[64])
 static ll_err wrong(const ll_setting *s, const ll_key *k)
 {
     char want[LL_MAX_LINE], value[64];
-    FAIL(LL_E_CONFIG, "%s: %s is %s, want %s", s->origin, k->name, shown(s->value, value),
-         wanted(k, want));
+    FAIL(LL_E_CONFIG, "%s: %s is %s%s, want %s", s->origin, k->name,
+         s->is_list ? "a list, of " : "", shown(s->value, value), wanted(k, want));
 }
 
 static bool is_number(const char *text, double *out)

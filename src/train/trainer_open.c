@@ -145,7 +145,8 @@ int ll_trainer_meta(const trainer *t, ll_arena *a, ll_st_pair out[LL_TRAINER_MET
         {"prune_steps", r->train.prune_steps},
         {"quantize", r->train.quantize},
         {"prompt", ll_arena_printf(a, "%" PRId64, r->train.prompt)},
-        {"lora", ll_arena_printf(a, "%" PRId64, r->train.lora)}};
+        {"lora", ll_arena_printf(a, "%" PRId64, r->train.lora)},
+        {"base", r->train.base}};
     memcpy(out, all, sizeof all);
     return LL_TRAINER_META;
 }

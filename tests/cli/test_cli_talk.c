@@ -196,6 +196,9 @@ static void trained_with(void **state)
                  "--init l/checkpoints/step-00000030.safetensors");
     refuses(*state, 1, "train a --resume -s train.lora=3 -s train.steps=4",
             "was made with train.lora 2, this run has 3: resume with --set train.lora=2");
+    must(*state, "train l.yaml --out c -s train.lora=2 -s train.steps=1 -s model.width=32");
+    refuses(*state, 1, "train c --resume -s train.base=int8 -s train.steps=4",
+            "was made with train.base f32, this run has int8: resume with --set train.base=f32");
 }
 
 /* Weights of fewer bits cost eval what they cost compress, and questions something too. */
@@ -313,6 +316,11 @@ static void mistaken(void **state)
     assert_false(file_exists(tmpdir_path(state, "x")));
     refuses(*state, 1, "generate l -p a --mesh data=2", "--mesh data=2: axis data gives",
             "want 2, or axis tensor");
+    refuses(*state, 1, "generate l -p a --mesh sequence=2",
+            "--mesh sequence=2: axis sequence cuts texts", "want axis tensor, or pipe");
+    json_t *j = prints_json(*state, "generate l -p a -p b -n 2 --json"); /* as its help says */
+    assert_true(json_is_array(j) && json_array_size(j) == 2);
+    json_decref(j);
     must(*state, "generate l -p a -n 2 --draft l"); /* fewer than are guessed at once */
     must(*state, "generate l -p a -n 1 --draft l");
     refuses(*state, 1, "generate l -p a -n 30 --draft l --draft-tokens 12",

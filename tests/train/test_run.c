@@ -163,7 +163,8 @@ static void mistakes_are_named(void **state)
         /* types */
         {"train: {batch: many}", {"x.yaml:1", "train.batch is 'many'", "whole number"}},
         {"train: {batch: 1e3}", {"'1e3'", "whole number"}},
-        {"train: {batch: [1, 2]}", {"train.batch is '1,2'", "whole number"}},
+        {"train: {batch: [1, 2]}", {"train.batch is a list, of '1,2', want a whole number"}},
+        {"\xef\xbb\xbftrain: {batch: 0}", {"x.yaml:1: train.batch is '0'"}}, /* a mark of UTF-8 */
         {"train: {batch: {a: 1}}", {"train.batch has keys below it"}},
         {"train: {lr: 0x10}", {"train.lr is '0x10', want a number above 0, at most 1e+06"}},
         {"train: {lr: nan}", {"'nan'"}},
