@@ -88,8 +88,8 @@ typedef struct cleared {
     const char *const *patterns;
 } cleared;
 
-/* Those files of the folder are refused or, with --overwrite, removed and told. */
-static ll_err clear(void *user, const char *folder)
+/* Those files of the folder are refused or, with --overwrite, removed and told when it is time. */
+static ll_err clear(void *user, const char *folder, bool now)
 {
     const cleared *c = (const cleared *)user;
     CHECK(!ll_cli_holds_run(folder), LL_E_ARG, "%s holds a run: give another folder", folder);
@@ -104,9 +104,9 @@ static ll_err clear(void *user, const char *folder)
             if (!c->overwrite)
                 rc = RAISE(LL_E_ARG, "%s is there already: --overwrite removes what is of %s", path,
                            c->what);
-            else if (unlink(path) != 0)
+            else if (now && unlink(path) != 0)
                 rc = RAISE(LL_E_IO, "%s: %m", path);
-            else
+            else if (now)
                 printf("%s: removed\n", path);
         }
         globfree(&found);

@@ -143,6 +143,7 @@ ll_err ll_export_hf(const ll_run *r, ll_session *s, const char *folder, const ch
 {
     LL_OWN(ll_map) m = NULL;
     LL_OWN(ll_tokenizer) t = NULL;
+    LL_OWN(ll_stage) stage = NULL;
     LL_OWN_MEMORY char *config = NULL;
     ll_dtype dtype;
     ll_st_tensor *theirs;
@@ -154,7 +155,8 @@ ll_err ll_export_hf(const ll_run *r, ll_session *s, const char *folder, const ch
     if (t) TRY(ll_tokenizer_can_save(t));
     TRY(config_of(r, m, t, type, &config));
     TRY(ll_weights_theirs(s, m, dtype, a, &theirs, &out->tensors));
-    TRY(ll_folder_ready(folder, clear));
+    TRY(ll_stage_open(folder, clear, &stage));
+    folder = ll_stage_path(stage);
     TRY(ll_st_write(
         ll_arena_printf(a, "%s/model.safetensors", folder),
         &(ll_st_content){.tensors = theirs, .n = out->tensors, .meta = &pt, .n_meta = 1}));
@@ -162,7 +164,7 @@ ll_err ll_export_hf(const ll_run *r, ll_session *s, const char *folder, const ch
     if (t) TRY(ll_tokenizer_save(t, folder));
     out->map = ll_arena_strdup(a, m->name);
     out->tokenizer = t != NULL;
-    return LL_OK;
+    return ll_stage_commit(stage);
 }
 
 /* ---- GGUF ---- */

@@ -6,8 +6,8 @@
 #include "train/weights_load.h"
 
 /* config.json, model.safetensors (in f32, bf16 or f16), and the run's tokenizer, where it has one.
- * *map: by which; *n: tensors; in arena, of a session on this process alone. What is refused leaves
- * the folder as it was. */
+ * *map: by which; *n: tensors; in arena, of a session on this process alone. What is refused, or
+ * fails, leaves the folder as it was (base/stage.h). */
 typedef struct ll_exported {
     const char *map;
     int tensors;

@@ -1,6 +1,7 @@
 /* weights_load.h: a session's parameters and statistics from a file of anybody's (weights.h),
  * through a map of names and layouts (weight_map.h), and from there to a file of weights alone. */
 #pragma once
+#include "base/stage.h"
 #include "exec/session.h"
 #include "train/safetensors.h"
 #include "train/weight_map.h"
@@ -28,14 +29,7 @@ ll_err ll_weights_save(ll_session *s, const char *path, const char *map, ll_dtyp
 /* The same tensors in arena, without second names for one. */
 ll_err ll_weights_theirs(ll_session *s, const ll_map *map, ll_dtype dtype, ll_arena *a,
                          ll_st_tensor **out, int *n);
-/* Makes room in a folder: called when nothing is left that could refuse what is to be written
- * there, and before the folder is touched. */
-typedef struct ll_clear {
-    ll_err (*call)(void *user, const char *folder);
-    void *user;
-} ll_clear;
-/* Clears (NULL: nothing to clear) and makes the folder. */
-ll_err ll_folder_ready(const char *folder, const ll_clear *clear);
-/* Adapters alone, as PEFT names them: adapter_model.safetensors and adapter_config.json. */
+/* Adapters alone, as PEFT names them: adapter_model.safetensors and adapter_config.json; both or
+ * none (base/stage.h). */
 ll_err ll_adapters_save(ll_session *s, const char *folder, const char *map, const ll_clear *clear,
                         int *n);

@@ -227,12 +227,6 @@ static ll_err prompt_config(const char *folder, const ll_shape *s, ll_arena *a)
     return ll_file_write(ll_arena_printf(a, "%s/adapter_config.json", folder), text, strlen(text));
 }
 
-ll_err ll_folder_ready(const char *folder, const ll_clear *clear)
-{
-    if (clear) TRY(clear->call(clear->user, folder));
-    return ll_mkdirs(folder);
-}
-
 ll_err ll_adapters_save(ll_session *s, const char *folder, const char *map, const ll_clear *clear,
                         int *n)
 {
@@ -256,10 +250,13 @@ ll_err ll_adapters_save(ll_session *s, const char *folder, const char *map, cons
     CHECK(*n, LL_E_ARG,
           "the model has no adapters: train.lora is their rank, train.prompt how many vectors a "
           "prompt has");
-    TRY(ll_folder_ready(folder, clear));
+    LL_OWN(ll_stage) stage = NULL;
+    TRY(ll_stage_open(folder, clear, &stage));
+    folder = ll_stage_path(stage);
     ll_st_pair pt = {"format", "pt"};
     TRY(ll_st_write(ll_arena_printf(a, "%s/adapter_model.safetensors", folder),
                     &(ll_st_content){.tensors = t, .n = *n, .meta = &pt, .n_meta = 1}));
-    if (prompt) return prompt_config(folder, &prompt->shape, a);
-    return adapter_config(folder, rank, modules, *n, a);
+    TRY(prompt ? prompt_config(folder, &prompt->shape, a)
+               : adapter_config(folder, rank, modules, *n, a));
+    return ll_stage_commit(stage);
 }

@@ -2,6 +2,7 @@
 #include "cli/program.h"
 
 #include <math.h>
+#include <sys/resource.h>
 
 static const char rail[] =
     "model: {name: llama, layers: 1, width: 16, heads: 2, kv_heads: 1, hidden: 24, seq: 12, "
@@ -375,6 +376,29 @@ static void refused_exports(void **state)
         refuses(*state, 1, line, why[i]);
         assert_false(file_exists(tmpdir_path(state, "new")));
     }
+    /* nor does one that the disk has no room for: those that were there stay, all of them */
+    struct rlimit was, small = {1000, 0};
+    getrlimit(RLIMIT_FSIZE, &was);
+    small.rlim_max = was.rlim_max;
+    signal(SIGXFSZ, SIG_IGN);
+    setrlimit(RLIMIT_FSIZE, &small);
+    outcome o = program_run(*state, NULL, "export l --hf hf --overwrite");
+    outcome n = program_run(*state, NULL, "export l --hf anew");
+    setrlimit(RLIMIT_FSIZE, &was);
+    signal(SIGXFSZ, SIG_DFL);
+    if (o.status != 1 || !strstr(o.err, "model.safetensors")) fail_msg("%d: %s", o.status, o.err);
+    assert_int_equal(n.status, 1);
+    outcome_free(&o), outcome_free(&n);
+    assert_false(file_exists(tmpdir_path(state, "anew")));
+    for (int i = 0; i < 3; i++) {
+        static const char *const files[] = {"config.json", "model.safetensors", "tokenizer.json"};
+        char one[64], two[64];
+        snprintf(one, sizeof one, "hf/%s", files[i]);
+        snprintf(two, sizeof two, "kept/%s", files[i]);
+        assert_same_file(tmpdir_path(state, one), tmpdir_path(state, two));
+    }
+    assert_int_equal(rmdir(tmpdir_path(state, "hf")), -1);
+    must(*state, "export l --hf hf --overwrite");
     must(*state, "export a --adapter peft --map hf-llama");
     char *before = read_whole(tmpdir_path(state, "peft/adapter_config.json"), NULL);
     refuses(*state, 1, "export p --adapter peft",
