@@ -174,7 +174,7 @@ static const ll_model llama = {
               {"rope_base", 100000, "of rotary positions"},
               {"norm_eps", 10000000, "of norms, in 1e-12"},
               {"tied", 1, "1: the last layer's weights are the token table"},
-              {"window", 0, "tokens that each one sees (0: all before it)"},
+              {"window", 0, "tokens that each one sees (0: all before it; the others are masked)"},
               {"linear", 0, "1: linear attention, whose time and memory grow with seq alone"},
               {"decay", 0, "of linear attention: head i forgets 2^-(decay+i) a token (0: none)"},
               {"places", 0, "the longest sequence that weights of others know (0: seq)"}},
