@@ -117,11 +117,15 @@ static const char *changes(const ll_run *r, ll_arena *a)
     return b.text ? b.text : "";
 }
 
-/* Sizes of a model that no tensor shows. */
-static const char *attention_of(const ll_run *r, ll_arena *a)
+/* "layers=2 width=64": tensors do not show all of them. Those that may change are left out. */
+static const char *sizes_of(const ll_run *r, ll_arena *a)
 {
-    if (!ll_run_size(r, "linear", 0)) return "softmax";
-    return ll_arena_printf(a, "linear, decay %" PRId64, ll_run_size(r, "decay", 0));
+    ll_buf b = {.arena = a};
+    ll_buf_puts(&b, "");
+    for (const ll_size *x = r->model.sizes; x->name; x++)
+        if (strcmp(x->name, "dropout") && strcmp(x->name, "places"))
+            ll_buf_printf(&b, "%s%s=%" PRId64, b.len ? " " : "", x->name, x->value);
+    return b.text;
 }
 
 int ll_trainer_meta(const trainer *t, ll_arena *a, ll_st_pair out[LL_TRAINER_META])
@@ -137,7 +141,7 @@ int ll_trainer_meta(const trainer *t, ll_arena *a, ll_st_pair out[LL_TRAINER_MET
                                  d->name, d->n[LL_TRAIN], d->n[LL_VAL], d->bytes,
                                  r->data.flip ? "true" : "false", r->data.crop, changes(r, a))},
         {"data digest", ll_arena_printf(a, "%08x", d->digest)},
-        {"attention", attention_of(r, a)},
+        {"sizes", sizes_of(r, a)},
         {"seed", ll_arena_printf(a, "%" PRId64, r->train.seed)},
         {"batch", ll_arena_printf(a, "%" PRId64, r->train.batch)},
         {"teacher_hidden", r->train.teacher_hidden},
@@ -160,6 +164,23 @@ static const char *in_words(ll_arena *a, const char *meta)
     return ll_arena_printf(a, "%.*s%s", (int)(at - meta), meta, at + strlen(unknown));
 }
 
+/* A size that only one of them has is of another version. */
+static ll_err check_sizes(const trainer *t, const ll_st_file *f, const char *was)
+{
+    char *rest = ll_arena_strdup(t->arena, was), *word;
+    while ((word = strsep(&rest, " "))) {
+        char *value = strchr(word, '=');
+        if (!value) continue;
+        *value++ = '\0';
+        int64_t own = ll_run_size(t->r, word, atoll(value));
+        CHECK(own == atoll(value), LL_E_CONFIG,
+              "%s was made with model.%.50s %.20s, this run has %" PRId64
+              ": resume with --set model.%.50s=%.20s",
+              ll_st_path(f), word, value, own, word, value);
+    }
+    return LL_OK;
+}
+
 /* A run can go on only with the settings that decide what a step does, and to which data. */
 static ll_err check_same(const trainer *t, const ll_st_file *f)
 {
@@ -171,6 +192,10 @@ static ll_err check_same(const trainer *t, const ll_st_file *f)
         if (!was && none) was = "none"; /* of older versions */
         if (!was && !strcmp(key, "prune_steps")) was = "";
         if (!was || !strcmp(was, is)) continue;
+        if (!strcmp(key, "sizes")) {
+            TRY(check_sizes(t, f, was));
+            continue;
+        }
         CHECK(i < LL_TRAINER_TRAIN, LL_E_CONFIG,
               "%s was made with train.%s %.20s, this run has %s: resume with --set train.%s=%.20s",
               ll_st_path(f), key, was, is, key, was);

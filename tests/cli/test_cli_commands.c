@@ -181,7 +181,7 @@ static void linear_states(void **state)
     json_decref(e);
     refuses(*state, 1, "generate y --keep 4", "linear attention keeps a state");
     refuses(*state, 1, "train y --resume -s model.linear=0 -s train.steps=6",
-            "was made with attention linear, decay 0, this run has softmax");
+            "was made with model.linear 1, this run has 0: resume with --set model.linear=1");
     must(*state, "train s.yaml --out z -s train.quantize=int8 -s train.steps=4");
     refuses(*state, 1, "eval z --choices y.jsonl", "-s train.quantize=none");
     refuses(*state, 1, "train z --resume -s train.quantize=none -s train.steps=6",

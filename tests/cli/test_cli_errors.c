@@ -398,7 +398,7 @@ static void leaves_nothing_behind(void **state)
     outcome_free(&o);
     static const char *const lines[] = {
         "train p.yaml --set train.optimizer=sgd --set train.lr=1e6 --set train.steps=90",
-        "train out --resume --set model.width=8",
+        "eval out --set model.width=8",
     };
     static const char *const wanted[] = {"not a finite number", "in the model"};
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)

@@ -61,8 +61,8 @@ static void damaged_checkpoint(void **state)
 static void checkpoint_of_another_model(void **state)
 {
     const char *f = trained(state);
-    refuses(f, 1, "train out --resume --set model.width=17", LAST, "fc1.weight", "f32[16,64] there",
-            "f32[17,64] in the model");
+    refuses(f, 1, "train out --resume --set model.width=17", LAST,
+            "was made with model.width 16, this run has 17: resume with --set model.width=16");
     refuses(f, 1, "eval out --set model.width=17", LAST, "fc1.weight", "f32[16,64] there",
             "f32[17,64] in the model");
     refuses(f, 1, "eval out --set model.depth=2", LAST, "has no tensor fc2");

@@ -133,6 +133,8 @@ static void contexts(void **state)
             "export l --weights x --checkpoint l/checkpoints/step-00000030.safetensors "
             "-s model.rope_base=9",
             "model.rope_base is 9, and l was trained with 100000");
+    refuses(*state, 1, "train l --resume -s model.window=3 -s train.steps=31",
+            "was made with model.window 0, this run has 3");
     must(*state, "eval l -s model.window=12 -s model.seq=9 -s model.places=20"); /* as without */
     must(*state, "eval l --init l/checkpoints/step-00000030.safetensors -s model.window=3");
     same_text(state, "generate y -p train -n 60 -t 1 --json",
