@@ -29,6 +29,79 @@ static __device__ __forceinline__ void advance(pixel &p, const pixel &by, int h,
     if (p.i >= h) p.i -= h, p.n++;
 }
 
+/* The largest of what a window has in each of a thread's channels, by a norm's sign, the first
+ * where they are equal, and where in the window it is. */
+template <class T, class S, int V> struct largest {
+    S scale[V];
+    pack<T, V> best;
+    int where[V];
+    __device__ __forceinline__ explicit largest(const S (&by)[V])
+    {
+        for (int v = 0; v < V; v++) scale[v] = by[v];
+    }
+    __device__ __forceinline__ void clear(void)
+    {
+#pragma unroll
+        for (int v = 0; v < V; v++) where[v] = -1;
+    }
+    __device__ __forceinline__ void take(int at, const pack<T, V> &from)
+    {
+#pragma unroll
+        for (int v = 0; v < V; v++) {
+            S d = (S)to_float(from.v[v]) - (S)to_float(best.v[v]);
+            bool more = where[v] < 0 || (scale[v] < 0 ? d < 0 : d > 0);
+            if (more) best.v[v] = from.v[v], where[v] = at;
+        }
+    }
+    __device__ __forceinline__ T value(int v) const
+    {
+        return best.v[v];
+    }
+    __device__ __forceinline__ int place(int v) const
+    {
+        return where[v];
+    }
+};
+
+/* The same of bf16, two at a time: signs are turned where the norm falls. */
+template <int V> struct largest<bf16, float, V> {
+    enum { N = (V + 1) / 2 };
+    uint32_t turn[N], best[N], where[N], none;
+    __device__ __forceinline__ explicit largest(const float (&by)[V])
+    {
+        for (int i = 0; i < N; i++)
+            turn[i] = (by[2 * i] < 0 ? 0x8000u : 0) |
+                      (2 * i + 1 < V && by[(2 * i + 1) % V] < 0 ? 0x80000000u : 0);
+    }
+    __device__ __forceinline__ void clear(void) { none = ~0u; }
+    __device__ __forceinline__ void take(int at, const pack<bf16, V> &from)
+    {
+        const uint32_t both = (uint32_t)at << 16 | (uint32_t)at;
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            __nv_bfloat162 two, old;
+            uint32_t x = 0;
+            memcpy(&x, from.v + 2 * i, V > 1 ? 4 : 2);
+            x ^= turn[i];
+            memcpy(&two, &x, 4);
+            memcpy(&old, &best[i], 4);
+            uint32_t more = __hgt2_mask(two, old) | none;
+            best[i] = (x & more) | (best[i] & ~more);
+            where[i] = (both & more) | (where[i] & ~more);
+        }
+        none = 0;
+    }
+    __device__ __forceinline__ bf16 value(int v) const
+    {
+        const uint16_t x = (uint16_t)((best[v / 2] ^ turn[v / 2]) >> v % 2 * 16);
+        return __ushort_as_bfloat16(x);
+    }
+    __device__ __forceinline__ int place(int v) const
+    {
+        return (int)(where[v / 2] >> v % 2 * 16 & 0xffff);
+    }
+};
+
 /* SIZE: of windows; 0: as o says. */
 template <class T, class S, int V, int B, int SIZE>
 static __global__ void __launch_bounds__(THREADS, B)
@@ -44,45 +117,38 @@ static __global__ void __launch_bounds__(THREADS, B)
         scale[v] = scale_of<S>(k, j + v);
         shift[v] = at<S>(k.bias, j + v) - at<S>(k.mean, j + v) * scale[v];
     }
+    largest<T, S, V> most(scale);
     const pixel by = pixel_of(step, o.oh, o.ow);
     pixel p = pixel_of(r, o.oh, o.ow);
     for (; r < (int)w.rows; r += step, advance(p, by, o.oh, o.ow)) {
         const int top = p.i * o.stride[0] - o.pad[0], left = p.j * o.stride[1] - o.pad[1];
         const T *image = x + p.n * o.h * o.w * n + j;
-        pack<T, V> best, in[SIZE ? KNOWN : 1];
-        int where[V];
+        pack<T, V> in[SIZE ? KNOWN : 1];
         auto inside = [&](int a, int b) {
             return (unsigned)(top + a) < (unsigned)o.h && (unsigned)(left + b) < (unsigned)o.w;
         };
         auto load = [&](int a, int b) {
             return *(const pack<T, V> *)(image + ((top + a) * o.w + left + b) * n);
         };
-        auto take = [&](int at, const pack<T, V> &from) {
-#pragma unroll
-            for (int v = 0; v < V; v++) {
-                S d = (S)to_float(from.v[v]) - (S)to_float(best.v[v]);
-                bool more = where[v] < 0 || (scale[v] < 0 ? d < 0 : d > 0);
-                if (more) best.v[v] = from.v[v], where[v] = at;
-            }
-        };
-#pragma unroll
-        for (int v = 0; v < V; v++) where[v] = -1;
-            /* all loads are under way before the first is looked at */
+        most.clear();
+        /* all loads are under way before the first is looked at */
 #pragma unroll
         for (int i = 0; i < KNOWN; i++)
             if (inside(i / BY, i % BY)) in[i] = load(i / BY, i % BY);
 #pragma unroll
         for (int i = 0; i < KNOWN; i++)
-            if (inside(i / BY, i % BY)) take(i, in[i]);
+            if (inside(i / BY, i % BY)) most.take(i, in[i]);
         for (int i = KNOWN; i < (SIZE ? 0 : o.size[0] * o.size[1]); i++)
-            if (inside(i / o.size[1], i % o.size[1])) take(i, load(i / o.size[1], i % o.size[1]));
-        pack<T, V> out;
+            if (inside(i / o.size[1], i % o.size[1]))
+                most.take(i, load(i / o.size[1], i % o.size[1]));
+        pack<T, V> out, best;
         pack<uint8_t, V> places;
 #pragma unroll
         for (int v = 0; v < V; v++) {
+            best.v[v] = most.value(v);
             S s = (S)to_float(best.v[v]) * scale[v] + shift[v];
             out.v[v] = from_float<T>::of(s <= 0 ? (S)0 : s);
-            places.v[v] = (uint8_t)(s > 0 ? where[v] : NOWHERE);
+            places.v[v] = (uint8_t)(s > 0 ? most.place(v) : NOWHERE);
         }
         const int to = r * n + j;
         *(pack<T, V> *)(y + to) = out;
