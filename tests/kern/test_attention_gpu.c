@@ -1,11 +1,13 @@
 /* test_attention_gpu.c: attention's gradient on a GPU takes a large batch in slices: each sample's
  * results must be those it has alone, bit by bit. Summed in any order it must be what it is summed
- * in order, up to rounding. In f32, tf32 and bf16 it must be what it is in f64, on a plain kernel.
+ * in order, up to rounding. In f32, tf32 and bf16 it must be what it is in f64, on a plain kernel;
+ * so must attention of separate queries, keys and values.
  * Skipped with a message where there is no GPU. */
 #include "base/rng.h"
 #include "dev/gpu.h"
 #include "gpu_context.h"
 #include "ir/op.h"
+#include "kern/attr.h"
 #include "kern/kern.h"
 
 #include <math.h>
@@ -59,13 +61,15 @@ static const ll_op *op_named(const char *name)
     return *op;
 }
 
-/* Into `host`, bytes of one result; scratch holds nothing of use. */
-static size_t run(const ll_op *op, const ll_tensor *in, ll_tensor *out, int n_out, void *host)
+/* Bytes of scratch, which holds nothing of use. */
+static size_t run_with(const ll_op *op, int n_in, const ll_tensor *in, ll_tensor *out, int n_out,
+                       const void *attr)
 {
-    ll_kcall c = {.n_in = op->n_in,
+    ll_kcall c = {.n_in = n_in,
                   .n_out = n_out,
                   .in = in,
                   .out = out,
+                  .attr = attr,
                   .threads = 1,
                   .n_micro = 1,
                   .ctx = gpu_context(),
@@ -73,13 +77,21 @@ static size_t run(const ll_op *op, const ll_tensor *in, ll_tensor *out, int n_ou
                   .any_order = any_order,
                   .tf32 = tf32};
     size_t bytes = ll_solve_scratch(op->cuda, &c);
-    must(ll_gpu_alloc(gpu, bytes, &c.scratch));
+    must(ll_gpu_alloc(gpu, bytes + 1, &c.scratch));
     must(ll_gpu_fill(gpu, c.scratch, 0x7f, bytes));
     for (int i = 0; i < n_out; i++) must(ll_gpu_fill(gpu, out[i].data, 0x7f, bytes_of(&out[i])));
     must(ll_solve(op->cuda, &c));
-    if (host) must(ll_gpu_read(gpu, host, out[0].data, bytes_of(&out[0])));
     must(ll_gpu_wait(gpu));
     ll_gpu_free(gpu, c.scratch);
+    return bytes;
+}
+
+/* The same, and the first result into `host`. */
+static size_t run(const ll_op *op, const ll_tensor *in, ll_tensor *out, int n_out, void *host)
+{
+    size_t bytes = run_with(op, op->n_in, in, out, n_out, NULL);
+    if (host) must(ll_gpu_read(gpu, host, out[0].data, bytes_of(&out[0])));
+    must(ll_gpu_wait(gpu));
     return bytes;
 }
 
@@ -159,7 +171,7 @@ static void compare_orders(int64_t b, int64_t t, int64_t h, int64_t d)
     any_order = true;
     bool another = run(grad, in, &dqkv, 1, in_any) != bytes;
     any_order = false;
-    assert_true(another || d == 64); /* our kernels for it have one order */
+    assert_true(another || d == 64 || d == 128); /* our kernels for these have one order */
     if (another)
         close_parts(in_any, in_order, qkv.shape);
     else
@@ -252,15 +264,15 @@ static void test_f64(void **)
 }
 
 /* The gradient in bf16 must be what it is in f64, up to rounding. */
-static void bf16_against_f64(int64_t b, int64_t t, int64_t h)
+static void bf16_against_f64(int64_t b, int64_t t, int64_t h, int64_t d)
 {
-    ll_shape shape = LL_SHAPE(b, t, 3, h, 64);
+    ll_shape shape = LL_SHAPE(b, t, 3, h, d);
     ll_tensor want[3], got[3];
     rounded = true;
     all_of(LL_F64, shape, want);
     all_of(LL_BF16, shape, got);
     rounded = false;
-    int64_t n = ll_numel(&shape), width = h * 64;
+    int64_t n = ll_numel(&shape), width = h * d;
     double off[3] = {0}, of[3] = {0};
     for (int64_t i = 0; i < n; i++) {
         double x = ll_load(got[2].data, LL_BF16, i), y = ll_load(want[2].data, LL_F64, i);
@@ -268,8 +280,8 @@ static void bf16_against_f64(int64_t b, int64_t t, int64_t h)
         of[i / width % 3] += y * y;
     }
     double most = off_by(&got[2], &want[2]);
-    printf("[%lld,%lld,3,%lld,64] bf16: dq, dk, dv off by %g, %g, %g; at most %g\n", (long long)b,
-           (long long)t, (long long)h, sqrt(off[0] / of[0]), sqrt(off[1] / of[1]),
+    printf("[%lld,%lld,3,%lld,%lld] bf16: dq, dk, dv off by %g, %g, %g; at most %g\n", (long long)b,
+           (long long)t, (long long)h, (long long)d, sqrt(off[0] / of[0]), sqrt(off[1] / of[1]),
            sqrt(off[2] / of[2]), most);
     for (int z = t == 1 ? 2 : 0; z < 3; z++) assert_true(sqrt(off[z]) < 1e-2 * sqrt(of[z]));
     assert_true(most < 1e-2);
@@ -278,15 +290,114 @@ static void bf16_against_f64(int64_t b, int64_t t, int64_t h)
 
 static void test_bf16(void **)
 {
-    bf16_against_f64(2, 1024, 3);
-    bf16_against_f64(3, 128, 2);
-    bf16_against_f64(1, 1, 2);
-    bf16_against_f64(2, 64, 1);
-    bf16_against_f64(2, 65, 3);
-    bf16_against_f64(5, 129, 1);
-    bf16_against_f64(40, 384, 5); /* more blocks than there are multiprocessors */
-    bf16_against_f64(2, 333, 2);
-    bf16_against_f64(1, 2000, 2);
+    for (int64_t d = 64; d <= 128; d += 64) {
+        bf16_against_f64(2, 1024, 3, d);
+        bf16_against_f64(3, 128, 2, d);
+        bf16_against_f64(1, 1, 2, d);
+        bf16_against_f64(2, 64, 1, d);
+        bf16_against_f64(2, 65, 3, d);
+        bf16_against_f64(5, 129, 1, d);
+        bf16_against_f64(40, 384, 5, d); /* more blocks than there are multiprocessors */
+        bf16_against_f64(2, 333, 2, d);
+        bf16_against_f64(1, 2000, 2, d);
+    }
+}
+
+/* ---- separate queries, keys and values ---- */
+
+typedef struct apart {
+    int64_t b, t, s, n, g, d; /* n heads of keys, g of queries for each */
+    bool causal;
+} apart;
+
+/* o, lse, dq, dk and dv of one type, read back; delta: made of o and do, or that of before. */
+static void attend_all(const apart *a, ll_dtype type, double *delta, bool make, ll_tensor host[5])
+{
+    ll_attend_attr attr = {.causal = a->causal, .scale = 1 / sqrt((double)a->d)};
+    ll_dtype stat = type == LL_BF16 ? LL_F32 : type;
+    ll_shape q = LL_SHAPE(a->b, a->t, a->n, a->g, a->d), k = LL_SHAPE(a->b, a->s, a->n, a->d),
+             l = LL_SHAPE(a->b, a->n, a->g, a->t);
+    ll_tensor in[3] = {random_tensor(type, q, 0), random_tensor(type, k, 1),
+                       random_tensor(type, k, 2)};
+    ll_tensor out[5] = {random_tensor(type, q, 3), random_tensor(stat, l, 4),
+                        random_tensor(type, q, 5), random_tensor(type, k, 6),
+                        random_tensor(type, k, 7)};
+    ll_tensor dout = random_tensor(type, q, 8), given = random_tensor(stat, l, 9);
+    run_with(op_named("attend"), 3, in, out, 2, &attr);
+    int64_t rows = ll_numel(&l), heads = a->n * a->g;
+    if (make) {
+        char *o = (char *)malloc(bytes_of(&out[0])), *d = (char *)malloc(bytes_of(&dout));
+        assert_true(o && d);
+        must(ll_gpu_read(gpu, o, out[0].data, bytes_of(&out[0])));
+        must(ll_gpu_read(gpu, d, dout.data, bytes_of(&dout)));
+        must(ll_gpu_wait(gpu));
+        for (int64_t r = 0; r < rows; r++) {
+            int64_t t = r % a->t, h = r / a->t % heads, b = r / a->t / heads;
+            delta[r] = 0;
+            for (int64_t e = 0, at = ((b * a->t + t) * heads + h) * a->d; e < a->d; e++)
+                delta[r] += ll_load(o, type, at + e) * ll_load(d, type, at + e);
+        }
+        free(o), free(d);
+    }
+    char *sums = (char *)malloc(bytes_of(&given));
+    assert_non_null(sums);
+    for (int64_t r = 0; r < rows; r++) ll_store(sums, stat, r, delta[r]);
+    must(ll_gpu_write(gpu, given.data, sums, bytes_of(&given)));
+    must(ll_gpu_wait(gpu));
+    free(sums);
+    run_with(op_named("attend_grad"), 6, (ll_tensor[]){dout, in[0], in[1], in[2], out[1], given},
+             out + 2, 3, &attr);
+    for (int i = 0; i < 5; i++) {
+        host[i] = out[i];
+        host[i].data = malloc(bytes_of(&out[i]));
+        assert_non_null(host[i].data);
+        must(ll_gpu_read(gpu, host[i].data, out[i].data, bytes_of(&out[i])));
+        must(ll_gpu_wait(gpu));
+        ll_gpu_free(gpu, out[i].data);
+    }
+    for (int i = 0; i < 3; i++) ll_gpu_free(gpu, in[i].data);
+    ll_gpu_free(gpu, dout.data), ll_gpu_free(gpu, given.data);
+}
+
+static void attend_against_f64(apart a)
+{
+    static const char *const names[] = {"o", "lse", "dq", "dk", "dv"};
+    ll_tensor want[5], got[5];
+    double *delta = (double *)malloc((size_t)(a.b * a.n * a.g * a.t) * sizeof *delta);
+    assert_non_null(delta);
+    rounded = true;
+    attend_all(&a, LL_F64, delta, true, want);
+    attend_all(&a, LL_BF16, delta, false, got);
+    rounded = false;
+    for (int i = 0; i < 5; i++) {
+        double off = 0, of = 0;
+        for (int64_t k = 0; k < ll_numel(&want[i].shape); k++) {
+            double x = ll_load(got[i].data, got[i].dtype, k), y = ll_load(want[i].data, LL_F64, k);
+            off += (x - y) * (x - y), of += y * y;
+        }
+        printf("[%lld,%lld to %lld,%lld x %lld,%lld]%s: %s off by %g\n", (long long)a.b,
+               (long long)a.t, (long long)a.s, (long long)a.n, (long long)a.g, (long long)a.d,
+               a.causal ? " causal" : "", names[i], sqrt(off / of));
+        bool nothing = a.causal && a.t == 1 && (i == 2 || i == 3); /* one key: no slope */
+        assert_true(nothing || sqrt(off) < 1e-2 * sqrt(of));
+        free(want[i].data), free(got[i].data);
+    }
+    free(delta);
+}
+
+static void test_attend(void **)
+{
+    for (int64_t d = 64; d <= 128; d += 64) {
+        attend_against_f64((apart){2, 256, 256, 2, 1, d, true});
+        attend_against_f64((apart){1, 1, 1, 2, 2, d, true});
+        attend_against_f64((apart){2, 65, 65, 1, 3, d, true});
+        attend_against_f64((apart){1, 1000, 1000, 2, 4, d, true});
+        attend_against_f64((apart){33, 200, 200, 2, 2, d, true});
+        attend_against_f64((apart){2, 128, 384, 2, 2, d, false});
+        attend_against_f64((apart){3, 77, 128, 1, 2, d, false});
+        attend_against_f64((apart){1, 300, 200, 2, 2, d, false});
+    }
+    attend_against_f64((apart){2, 150, 150, 2, 2, 96, true});
 }
 
 int main(void)
@@ -299,8 +410,8 @@ int main(void)
         printf("%s\n", ll_error_text());
         return 1;
     }
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_slices),
-                                       cmocka_unit_test(test_any_order),
-                                       cmocka_unit_test(test_bf16), cmocka_unit_test(test_f64)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_slices), cmocka_unit_test(test_any_order),
+        cmocka_unit_test(test_bf16), cmocka_unit_test(test_attend), cmocka_unit_test(test_f64)};
     return cmocka_run_group_tests_name("attention on a GPU", tests, NULL, NULL);
 }

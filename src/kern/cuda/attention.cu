@@ -282,10 +282,15 @@ static bool attend_fits(const ll_kcall *)
     return true;
 }
 
-extern "C" const ll_solver attend_cuda[] = {{"mma", attend_cuda_mma_fits, NULL, attend_cuda_mma},
-                                            {"plain", attend_fits, NULL, attend_plain},
-                                            {}};
+extern "C" const ll_solver attend_cuda[] = {
+    {"cudnn", attend_cuda_dnn_fits, attention_cuda_dnn_scratch, attention_cuda_dnn},
+    {"mma", attend_cuda_mma_fits, NULL, attend_cuda_mma},
+    {"plain", attend_fits, NULL, attend_plain},
+    {}};
 extern "C" const ll_solver attend_grad_cuda[] = {
+#ifdef LL_HOPPER
+    {"sm90", attend_grad_cuda_90_fits, attention_grad_cuda_90_scratch, attention_grad_cuda_90},
+#endif
     {"mma", attend_cuda_mma_fits, NULL, attend_grad_cuda_mma},
     {"plain", attend_fits, NULL, attend_plain_grad},
     {}};

@@ -1,13 +1,15 @@
-/* attention_dnn.cu: causal attention of bf16 heads as graphs of cuDNN operations, which its fused
+/* attention_dnn.cu: attention of bf16 heads as graphs of cuDNN operations, which its fused
  * engines recognise by their pattern.
  *   forward:   s = q k^T / sqrt(d), masked; p = softmax(s), lse kept; o = p v
  *   backward:  delta = sum_d do o; p = exp(s - lse), masked; dv = p^T do;
  *              ds = p (do v^T - delta) / sqrt(d); dk = ds^T q; dq = ds k
  * ds is stored (a slice of the batch at a time), which keeps the order of dq's sums fixed. Where
  * any order will do, dq is summed in f32 by atomic additions instead, and rounded at the end. q, k
- * and v are read from, and their gradients written to, the packed tensor by strides. */
+ * and v are read from, and their gradients written to, the packed tensor by strides. Of separate
+ * queries, keys and values (attend) there is the forward pass, causal or not, of groups of heads. */
 #include "kern/cuda/attention.cuh"
 #include "kern/cuda/dnn.cuh"
+#include "kern/heads.h"
 #include "kern/notes.h"
 
 #include <math.h>
@@ -26,8 +28,9 @@ enum { FAST_FORWARD = 7, CLEARS_SUM = 914 };
 /* What a plan depends on. */
 typedef struct fused {
     char name[8];
-    heads s;
-    int64_t grad, padded, any_order;
+    int64_t b, t, s, h, n, d; /* as ll_att has them */
+    int64_t q_row, k_row, v_row;
+    int64_t causal, grad, padded, any_order;
 } fused;
 
 typedef struct layout {
@@ -37,22 +40,25 @@ typedef struct layout {
 /* A graph under construction, with the layouts that its tensors have. */
 typedef struct build {
     ll_dnn_graph g;
-    layout part, part_t;     /* q, k or v in qkv: [b,h,t,d]; transposed: [b,h,d,t] */
-    layout o, sum, stat;     /* [b,h,t,d] as o lies, and dense; [b,h,t,1] */
-    layout square, square_t; /* [b,h,t,t] */
+    layout q, k, v, k_t, v_t; /* as they lie: [b,h,t,d], [b,n,s,d]; transposed: [b,n,d,s] */
+    layout o, sum, stat;      /* [b,h,t,d] as o lies, and dense; [b,h,t,1] */
+    layout square, square_t;  /* [b,h,t,s] */
     ll_desc scale, none, len_q, len_k;
 } build;
 
-static void lay_out(build *u, const heads *s)
+static void lay_out(build *u, const fused *f)
 {
-    int64_t b = s->b, t = s->t, h = s->h, d = s->d;
-    u->part = layout{{b, h, t, d}, {t * 3 * h * d, d, 3 * h * d, 1}};
-    u->part_t = layout{{b, h, d, t}, {t * 3 * h * d, d, 1, 3 * h * d}};
+    int64_t b = f->b, t = f->t, s = f->s, h = f->h, n = f->n, d = f->d;
+    u->q = layout{{b, h, t, d}, {t * f->q_row, d, f->q_row, 1}};
+    u->k = layout{{b, n, s, d}, {s * f->k_row, d, f->k_row, 1}};
+    u->v = layout{{b, n, s, d}, {s * f->v_row, d, f->v_row, 1}};
+    u->k_t = layout{{b, n, d, s}, {s * f->k_row, d, 1, f->k_row}};
+    u->v_t = layout{{b, n, d, s}, {s * f->v_row, d, 1, f->v_row}};
     u->o = layout{{b, h, t, d}, {t * h * d, d, h * d, 1}};
     u->sum = layout{{b, h, t, d}, {h * t * d, t * d, d, 1}};
     u->stat = layout{{b, h, t, 1}, {h * t, t, 1, 1}};
-    u->square = layout{{b, h, t, t}, {h * t * t, t * t, t, 1}};
-    u->square_t = layout{{b, h, t, t}, {h * t * t, t * t, 1, t}};
+    u->square = layout{{b, h, t, s}, {h * t * s, t * s, s, 1}};
+    u->square_t = layout{{b, h, s, t}, {h * t * s, t * s, 1, s}};
 }
 
 static ll_desc tensor(build *u, int64_t id, ll_dtype t, const layout *l)
@@ -191,15 +197,16 @@ static ll_desc scores(build *u, ll_desc q, ll_desc kt)
     return point(u, CUDNN_POINTWISE_MUL, s, u->scale, square(u, CUDNN_DATA_FLOAT));
 }
 
-static void add_forward(build *u)
+static void add_forward(build *u, bool is_causal)
 {
     cudnnDataType_t f = CUDNN_DATA_FLOAT;
-    ll_desc q = tensor(u, ID_Q, LL_BF16, &u->part);
-    ll_desc kt = tensor(u, ID_K, LL_BF16, &u->part_t);
-    ll_desc v = tensor(u, ID_V, LL_BF16, &u->part);
+    ll_desc q = tensor(u, ID_Q, LL_BF16, &u->q);
+    ll_desc kt = tensor(u, ID_K, LL_BF16, &u->k_t);
+    ll_desc v = tensor(u, ID_V, LL_BF16, &u->v);
     ll_desc o = tensor(u, ID_O, LL_BF16, &u->o);
     ll_desc lse = tensor(u, ID_LSE, LL_F32, &u->stat);
-    ll_desc s = causal(u, scores(u, q, kt)), top = column(u), sum = column(u);
+    ll_desc s = scores(u, q, kt), top = column(u), sum = column(u);
+    if (is_causal) s = causal(u, s);
     reduce(u, CUDNN_REDUCE_TENSOR_MAX, s, top);
     ll_desc e = point(u, CUDNN_POINTWISE_SUB, s, top, square(u, f));
     e = point(u, CUDNN_POINTWISE_EXP, e, NULL, square(u, f));
@@ -220,8 +227,8 @@ static ll_desc transposed(build *u, ll_desc x)
  * do. */
 static void add_dq(build *u, ll_desc ds, ll_desc kt, bool any_order)
 {
-    ll_desc k = inner(u, CUDNN_DATA_FLOAT, &u->part);
-    ll_desc dq = tensor(u, ID_DQ, LL_BF16, &u->part);
+    ll_desc k = inner(u, CUDNN_DATA_FLOAT, &u->k);
+    ll_desc dq = tensor(u, ID_DQ, LL_BF16, &u->q);
     reshape(u, kt, k);
     ll_desc to = any_order ? tensor(u, ID_SUM, LL_F32, &u->sum) : dq;
     matmul(u, ds, k, to, u->len_q, NULL, u->len_k);
@@ -231,14 +238,14 @@ static void add_dq(build *u, ll_desc ds, ll_desc kt, bool any_order)
 static void add_backward(build *u, bool any_order)
 {
     cudnnDataType_t f = CUDNN_DATA_FLOAT;
-    ll_desc q = tensor(u, ID_Q, LL_BF16, &u->part);
-    ll_desc kt = tensor(u, ID_K, LL_BF16, &u->part_t);
-    ll_desc vt = tensor(u, ID_V, LL_BF16, &u->part_t);
+    ll_desc q = tensor(u, ID_Q, LL_BF16, &u->q);
+    ll_desc kt = tensor(u, ID_K, LL_BF16, &u->k_t);
+    ll_desc vt = tensor(u, ID_V, LL_BF16, &u->v_t);
     ll_desc o = tensor(u, ID_O, LL_BF16, &u->o);
     ll_desc dout = tensor(u, ID_DO, LL_BF16, &u->o);
     ll_desc lse = tensor(u, ID_LSE, LL_F32, &u->stat);
-    ll_desc dk = tensor(u, ID_DK, LL_BF16, &u->part);
-    ll_desc dv = tensor(u, ID_DV, LL_BF16, &u->part);
+    ll_desc dk = tensor(u, ID_DK, LL_BF16, &u->k);
+    ll_desc dv = tensor(u, ID_DV, LL_BF16, &u->v);
     ll_desc one = ll_dnn_number(&u->g, ID_ONE, 4);
     ll_desc delta = tensor(u, ID_DELTA, LL_F32, &u->stat);
 
@@ -262,43 +269,54 @@ static void add_backward(build *u, bool any_order)
 
 static void build_graph(build *u, const fused *f)
 {
-    lay_out(u, &f->s);
+    lay_out(u, f);
     u->scale = ll_dnn_number(&u->g, ID_SCALE, 4);
     u->none = ll_dnn_number(&u->g, ID_NONE, 4);
     if (f->padded) {
-        int64_t dims[4] = {f->s.b, 1, 1, 1}, strides[4] = {1, 1, 1, 1};
+        int64_t dims[4] = {f->b, 1, 1, 1}, strides[4] = {1, 1, 1, 1};
         u->len_q = ll_dnn_tensor(&u->g, ID_LEN_Q, LL_I32, 4, dims, strides);
         u->len_k = ll_dnn_tensor(&u->g, ID_LEN_K, LL_I32, 4, dims, strides);
     }
     if (f->grad)
         add_backward(u, f->any_order);
     else
-        add_forward(u);
+        add_forward(u, f->causal);
 }
 
 /* ---- plans ---- */
 
 /* Bytes of ds that a batch of one has. */
-static int64_t bytes_of_ds(const heads *s)
+static int64_t bytes_of_ds(const fused *f)
 {
-    return s->h * ll_ceil_div(s->t, 64) * 64 * ll_ceil_div(s->t, 128) * 128 * (int64_t)sizeof(bf16);
+    return f->h * ll_ceil_div(f->t, 64) * 64 * ll_ceil_div(f->t, 128) * 128 * (int64_t)sizeof(bf16);
 }
 
 /* How much of the batch the backward pass takes at once: a divisor of it. */
-static int64_t slice_of(const heads *s)
+static int64_t slice_of(const fused *f)
 {
-    int64_t b = s->b;
-    while (b > 1 && (s->b % b || b * bytes_of_ds(s) > MOST_WORKSPACE)) b--;
+    int64_t b = f->b;
+    while (b > 1 && (f->b % b || b * bytes_of_ds(f) > MOST_WORKSPACE)) b--;
     return b;
+}
+
+/* attention, its gradient, or attend, which has no gradient here. */
+static bool is_attend(const ll_kcall *c)
+{
+    return c->n_in >= 3 && c->n_out == 2;
+}
+static ll_att att_of(const ll_kcall *c)
+{
+    return is_attend(c) ? ll_att_of(c->in, NULL, c->attr) : ll_att_packed(qkv_of(c));
 }
 
 static fused fused_of(const ll_kcall *c, bool any_order)
 {
-    heads s = heads_of(c);
-    bool grad = c->n_in > 1;
-    bool padded = grad && s.t % WHOLE_TILE && ll_dnn_version() <= LAST_TO_PAD;
-    fused f = {"heads", s, grad, padded, any_order};
-    if (grad && !any_order) f.s.b = slice_of(&s);
+    ll_att p = att_of(c);
+    bool grad = c->n_out == 1;
+    bool padded = grad && p.t % WHOLE_TILE && ll_dnn_version() <= LAST_TO_PAD;
+    fused f = {"heads", p.b,     p.t,     p.s,           p.h,  p.n,    p.d,
+               p.q_row, p.k_row, p.v_row, p.ahead < p.s, grad, padded, any_order};
+    if (grad && !any_order) f.b = slice_of(&f);
     return f;
 }
 
@@ -317,27 +335,44 @@ static ll_err plan_of(const ll_kcall *c, const fused *f, ll_dnn_plan **out)
     return rc;
 }
 
-/* Does cuDNN have a kernel? A person is told where it has none. */
+/* Why cuDNN has no kernel, or NULL. */
+static const char *refusal(const ll_kcall *c, const fused *f)
+{
+    ll_dnn_plan *p;
+    if (f->d % 8 || f->d > WIDEST) return "cuDNN takes heads of 8, 16, 24 ... 128";
+    if (!c->ctx || ll_dnn_open(c->ctx) != LL_OK) return NULL; /* the run tells */
+    return plan_of(c, f, &p) == LL_OK ? ll_dnn_refused(p) : ll_error_text();
+}
+
+/* A person is told where it has none. */
 static bool fits(const ll_kcall *c, bool any_order)
 {
     heads s = heads_of(c);
-    bool even = s.d % 8 == 0 && s.d <= WIDEST;
-    if (qkv_of(c)->dtype != LL_BF16 || lse_of(c)->dtype != LL_F32 || s.b * s.t * s.h == 0 ||
-        (any_order && !even))
+    if (qkv_of(c)->dtype != LL_BF16 || lse_of(c)->dtype != LL_F32 || s.b * s.t * s.h == 0)
         return false;
-    const char *why = even ? NULL : "cuDNN takes heads of 8, 16, 24 ... 128";
-    if (even && c->ctx &&
-        ll_dnn_open(c->ctx) == LL_OK) { /* where it does not open, the run tells */
-        ll_dnn_plan *p;
-        fused f = fused_of(c, any_order);
-        why = plan_of(c, &f, &p) == LL_OK ? ll_dnn_refused(p) : ll_error_text();
-    }
+    fused f = fused_of(c, any_order);
+    if (any_order && (s.d % 8 || s.d > WIDEST)) return false;
+    const char *why = refusal(c, &f);
     if (why)
         ll_kern_note("attention%s of %lld heads of %lld, %lld long, in bf16: %s: %s",
                      c->n_in > 1 ? "'s gradient" : "", (long long)s.h, (long long)s.d,
                      (long long)s.t,
                      any_order ? "summed in order, not in any" : "plain kernels, slow", why);
     return !why;
+}
+
+/* Causal and square, or all seen, keys in whole tiles; without a mask. */
+bool attend_cuda_dnn_fits(const ll_kcall *c)
+{
+    ll_att p = ll_att_of(c->in, NULL, c->attr);
+    bool square = p.ahead == 0 && p.t == p.s, all = p.ahead >= p.s && p.s % WHOLE_TILE == 0;
+    for (int i = 0; i < 3; i++)
+        if (c->in[i].dtype != LL_BF16) return false;
+    if (c->n_in > 3 || c->out[1].dtype != LL_F32 || p.d != p.e || !(square || all) ||
+        p.b * p.t * p.h * p.s == 0)
+        return false;
+    fused f = fused_of(c, false);
+    return !refusal(c, &f);
 }
 
 /* Where a run keeps what in its scratch: cuDNN's workspace, then delta, the lengths, dq's sums. */
@@ -352,14 +387,14 @@ static size_t after(size_t at, size_t bytes)
 
 static size_t bytes_of_sum(const fused *f)
 {
-    return f->any_order ? (size_t)(f->s.b * f->s.h * f->s.t * f->s.d) * sizeof(float) : 0;
+    return f->any_order ? (size_t)(f->b * f->h * f->t * f->d) * sizeof(float) : 0;
 }
 
 static room room_of(const fused *f, size_t workspace)
 {
     room r = {after(0, workspace), 0, 0, 0};
-    r.len = after(r.delta, (size_t)(f->grad ? f->s.b * f->s.h * f->s.t : 0) * sizeof(float));
-    r.sum = after(r.len, (size_t)(f->padded ? f->s.b : 0) * sizeof(int32_t));
+    r.len = after(r.delta, (size_t)(f->grad ? f->b * f->h * f->t : 0) * sizeof(float));
+    r.sum = after(r.len, (size_t)(f->padded ? f->b : 0) * sizeof(int32_t));
     r.bytes = after(r.sum, bytes_of_sum(f)) + LL_WORKSPACE_SLACK;
     return r;
 }
@@ -370,7 +405,7 @@ static size_t scratch(const ll_kcall *c, bool any_order)
     ll_dnn_plan *p;
     if (c->ctx) return plan_of(c, &f, &p) == LL_OK ? room_of(&f, ll_dnn_workspace(p)).bytes : 0;
     if (f.grad) ll_kern_note("no GPU here: attention's workspace is what cuDNN 9.14 asks for");
-    return room_of(&f, f.grad && !any_order ? (size_t)(f.s.b * bytes_of_ds(&f.s)) : 0).bytes;
+    return room_of(&f, f.grad && !any_order ? (size_t)(f.b * bytes_of_ds(&f)) : 0).bytes;
 }
 
 /* ---- runs ---- */
@@ -388,14 +423,15 @@ static void bind(binding *a, int64_t id, const void *data)
     a->data[a->n++] = (void *)data;
 }
 
-static void bind_parts(binding *a, const heads *s, const int64_t ids[3], const void *qkv)
+static void bind_parts(binding *a, const ll_att *p, const int64_t ids[3])
 {
-    for (int z = 0; z < 3; z++) bind(a, ids[z], (const bf16 *)qkv + z * s->h * s->d);
+    const void *const data[3] = {p->q, p->k, p->v};
+    for (int z = 0; z < 3; z++) bind(a, ids[z], data[z]);
 }
 
-static void bind_numbers(binding *a, const heads *s)
+static void bind_numbers(binding *a, const ll_att *p)
 {
-    a->scale = 1 / sqrtf((float)s->d);
+    a->scale = (float)p->scale;
     a->one = 1;
     a->none = -INFINITY;
     bind(a, ID_SCALE, &a->scale);
@@ -406,15 +442,16 @@ static const int64_t parts[3] = {ID_Q, ID_K, ID_V}, parts_grad[3] = {ID_DQ, ID_D
 
 ll_err attention_cuda_dnn(const ll_kcall *c)
 {
-    ll_dnn_plan *p;
+    ll_dnn_plan *plan;
     binding a = {};
     fused f = fused_of(c, false);
-    TRY(plan_of(c, &f, &p));
-    bind_numbers(&a, &f.s);
-    bind_parts(&a, &f.s, parts, c->in[0].data);
+    ll_att p = att_of(c);
+    TRY(plan_of(c, &f, &plan));
+    bind_numbers(&a, &p);
+    bind_parts(&a, &p, parts);
     bind(&a, ID_O, c->out[0].data);
     bind(&a, ID_LSE, c->out[1].data);
-    return ll_dnn_run(p, c, a.n, a.ids, a.data, workspace_of(c));
+    return ll_dnn_run(plan, c, a.n, a.ids, a.data, workspace_of(c));
 }
 
 static __global__ void fill_lengths(int32_t *len, int64_t n, int32_t t)
@@ -422,20 +459,28 @@ static __global__ void fill_lengths(int32_t *len, int64_t n, int32_t t)
     GRID_STRIDE(i, n) len[i] = t;
 }
 
+/* The packed tensor from a row on. */
+static ll_att packed_from(const ll_tensor *qkv, int64_t row)
+{
+    ll_tensor t = *qkv;
+    t.data = (bf16 *)t.data + row * 3 * t.shape.d[3] * t.shape.d[4];
+    return ll_att_packed(&t);
+}
+
 static ll_err run_slice(const ll_kcall *c, const fused *f, ll_dnn_plan *p, const room *r, int64_t i)
 {
     binding a = {};
-    const heads *s = &f->s;
     char *scratch = (char *)workspace_of(c);
-    int64_t rows = i * s->b * s->t, width = s->h * s->d;
-    bind_numbers(&a, s);
+    int64_t rows = i * f->b * f->t, width = f->h * f->d;
+    ll_att in = packed_from(&c->in[1], rows), out = packed_from(&c->out[0], rows);
+    bind_numbers(&a, &in);
     bind(&a, ID_ONE, &a.one);
     bind(&a, ID_DO, (bf16 *)c->in[0].data + rows * width);
-    bind_parts(&a, s, parts, (bf16 *)c->in[1].data + rows * width * 3);
+    bind_parts(&a, &in, parts);
     bind(&a, ID_O, (bf16 *)c->in[2].data + rows * width);
-    bind(&a, ID_LSE, (float *)c->in[3].data + rows * s->h);
+    bind(&a, ID_LSE, (float *)c->in[3].data + rows * f->h);
     bind(&a, ID_DELTA, scratch + r->delta);
-    bind_parts(&a, s, parts_grad, (bf16 *)c->out[0].data + rows * width * 3);
+    bind_parts(&a, &out, parts_grad);
     if (f->padded) {
         bind(&a, ID_LEN_Q, scratch + r->len);
         bind(&a, ID_LEN_K, scratch + r->len);
@@ -448,7 +493,7 @@ static ll_err run_slice(const ll_kcall *c, const fused *f, ll_dnn_plan *p, const
  * 9.14's on an H200, for heads of 64. */
 static ll_err clear_sum(const ll_kcall *c, const fused *f, const room *r)
 {
-    if (ll_dnn_version() / 100 == CLEARS_SUM && c->ctx->major == 9 && f->s.d == 64) return LL_OK;
+    if (ll_dnn_version() / 100 == CLEARS_SUM && c->ctx->major == 9 && f->d == 64) return LL_OK;
     CUDA_TRY(cudaMemsetAsync((char *)workspace_of(c) + r->sum, 0, bytes_of_sum(f), stream_of(c)));
     return LL_OK;
 }
@@ -459,10 +504,9 @@ static ll_err backward(const ll_kcall *c, bool any_order)
     fused f = fused_of(c, any_order);
     TRY(plan_of(c, &f, &p));
     room r = room_of(&f, ll_dnn_workspace(p));
-    if (f.padded)
-        TRY(launch_each(c, f.s.b, fill_lengths, (char *)workspace_of(c) + r.len, f.s.b, f.s.t));
+    if (f.padded) TRY(launch_each(c, f.b, fill_lengths, (char *)workspace_of(c) + r.len, f.b, f.t));
     if (any_order) TRY(clear_sum(c, &f, &r));
-    for (int64_t i = 0; i < heads_of(c).b / f.s.b; i++) TRY(run_slice(c, &f, p, &r, i));
+    for (int64_t i = 0; i < heads_of(c).b / f.b; i++) TRY(run_slice(c, &f, p, &r, i));
     return LL_OK;
 }
 

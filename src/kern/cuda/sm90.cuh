@@ -69,23 +69,22 @@ __device__ __forceinline__ void tile_store(const CUtensorMap *m, int x, int y, c
                  "r"(x), "r"(y), "r"(shared_at(from))
                  : "memory");
 }
-/* The same of a head: the map is of elements, heads, parts, time and batch (tile_map.cu). */
-__device__ __forceinline__ void tile_load_5(void *to, const CUtensorMap *m, int head, int part,
-                                            int time, int batch, uint64_t *barrier)
+/* The same of a head: the map is of elements, heads, time and batch. */
+__device__ __forceinline__ void tile_load_head(void *to, const CUtensorMap *m, int element,
+                                               int head, int time, int batch, uint64_t *barrier)
 {
-    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes "
-                 "[%0], [%1, {%2, %3, %4, %5, %6}], [%7];" ::"r"(shared_at(to)),
-                 "l"(m), "r"(0), "r"(head), "r"(part), "r"(time), "r"(batch),
-                 "r"(shared_at(barrier))
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(shared_at(to)),
+                 "l"(m), "r"(element), "r"(head), "r"(time), "r"(batch), "r"(shared_at(barrier))
                  : "memory");
 }
-__device__ __forceinline__ void tile_store_5(const CUtensorMap *m, int head, int part, int time,
-                                             int batch, const void *from)
+__device__ __forceinline__ void tile_store_head(const CUtensorMap *m, int element, int head,
+                                                int time, int batch, const void *from)
 {
-    asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.bulk_group "
-                 "[%0, {%1, %2, %3, %4, %5}], [%6];\n"
+    asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group "
+                 "[%0, {%1, %2, %3, %4}], [%5];\n"
                  "cp.async.bulk.commit_group;" ::"l"(m),
-                 "r"(0), "r"(head), "r"(part), "r"(time), "r"(batch), "r"(shared_at(from))
+                 "r"(element), "r"(head), "r"(time), "r"(batch), "r"(shared_at(from))
                  : "memory");
 }
 /* Of this thread's stores all but N have read shared memory. */

@@ -1,6 +1,6 @@
-/* wgmma.cuh: products of a group of four warps that attention is made of: scores of 64 rows by 128
- * columns from tiles in shared memory, and sums of 64 rows by 64 columns of what the group holds in
- * registers and a tile. sm90.cuh says how tiles lie. */
+/* wgmma.cuh: products of a group of four warps that attention is made of: scores of 64 rows by 64 or
+ * 128 columns from tiles in shared memory, and sums of as many of what the group holds in registers
+ * and a tile. sm90.cuh says how tiles lie. */
 #pragma once
 #include "kern/cuda/sm90.cuh"
 
@@ -22,10 +22,10 @@
 
 /* d = a b^T, or d += a b^T: 64 rows of a, COLUMNS of b, 16 summed. What d held before is of no use
  * to the first, and takes no registers until then. */
-template <int COLUMNS>
-__device__ __forceinline__ void score(float (&d)[64], uint64_t a, uint64_t b, bool add)
+template <int COLUMNS, int N>
+__device__ __forceinline__ void score(float (&d)[N], uint64_t a, uint64_t b, bool add)
 {
-    if (COLUMNS == 128) {
+    if constexpr (COLUMNS == 128) {
         if (add)
             asm volatile(WGMMA(128) NUMBERS_64 "}, %64, %65, 1, 1, 1, 0, 0;"
                          : PRODUCT_32(SUMMED, 0), PRODUCT_32(SUMMED, 32)
@@ -46,13 +46,20 @@ __device__ __forceinline__ void score(float (&d)[64], uint64_t a, uint64_t b, bo
     }
 }
 
-/* d += a b: 64 rows of a in registers, 64 columns of b, 16 summed. */
-__device__ __forceinline__ void gather(float (&d)[32], const uint32_t *a, uint64_t b, int add)
+/* d += a b: 64 rows of a in registers, 64 or 128 columns of b, 16 summed. */
+template <int N>
+__device__ __forceinline__ void gather(float (&d)[N], const uint32_t *a, uint64_t b, int add)
 {
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n" WGMMA(64) NUMBERS_32
-                 "}, {%32, %33, %34, %35}, %36, p, 1, 1, 1;\n}"
-                 : PRODUCT_32(SUMMED, 0)
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+    if constexpr (N == 64)
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %69, 0;\n" WGMMA(128) NUMBERS_64
+                     "}, {%64, %65, %66, %67}, %68, p, 1, 1, 1;\n}"
+                     : PRODUCT_32(SUMMED, 0), PRODUCT_32(SUMMED, 32)
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
+    else
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n" WGMMA(64) NUMBERS_32
+                     "}, {%32, %33, %34, %35}, %36, p, 1, 1, 1;\n}"
+                     : PRODUCT_32(SUMMED, 0)
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
 }
 #undef PRODUCT_8
 #undef PRODUCT_32
