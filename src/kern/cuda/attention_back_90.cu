@@ -1,5 +1,5 @@
-/* attention_back_90.cu: the gradient of attention for GPUs of compute capability 9.0, heads of 64 or
- * 128 in bf16, packed or not, groups of heads, causal or seeing all. Two kernels, each of which
+/* attention_back_90.cu: the gradient of attention for GPUs of compute capability 9.0, heads of 64
+ * or 128 in bf16, packed or not, groups of heads, causal or seeing all. Two kernels, each of which
  * walks the scores in tiles (of a causal one the lower half of them) and makes them anew:
  *
  *     queries:  s = q k^T, dp = do v^T    p = exp(s - lse), ds = p (dp - delta)    dq += ds k

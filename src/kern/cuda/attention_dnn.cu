@@ -6,7 +6,7 @@
  * ds is stored (a slice of the batch at a time), which keeps the order of dq's sums fixed. Where
  * any order will do, dq is summed in f32 by atomic additions instead, and rounded at the end. q, k
  * and v are read from, and their gradients written to, the packed tensor by strides. Of separate
- * queries, keys and values (attend) there is the forward pass, causal or not, of groups of heads. */
+ * queries, keys and values (attend) there is the forward pass: causal or not, groups of heads. */
 #include "kern/cuda/attention.cuh"
 #include "kern/cuda/dnn.cuh"
 #include "kern/heads.h"

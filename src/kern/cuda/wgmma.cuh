@@ -1,6 +1,6 @@
-/* wgmma.cuh: products of a group of four warps that attention is made of: scores of 64 rows by 64 or
- * 128 columns from tiles in shared memory, and sums of as many of what the group holds in registers
- * and a tile. sm90.cuh says how tiles lie. */
+/* wgmma.cuh: products of a group of four warps that attention is made of: scores of 64 rows by 64
+ * or 128 columns from tiles in shared memory, and sums of as many of what the group holds in
+ * registers and a tile. sm90.cuh says how tiles lie. */
 #pragma once
 #include "kern/cuda/sm90.cuh"
 
