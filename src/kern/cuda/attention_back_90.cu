@@ -597,10 +597,13 @@ static bool fits(const ll_kcall *c, const ll_att &p)
            p.b * p.h * ll_ceil_div(ll_max64(p.t, p.s), SIDE) < INT32_MAX / 2;
 }
 
+/* Long heads are cuDNN's where any order will do: its five products are then quicker than seven. */
 bool attention_grad_cuda_90_fits(const ll_kcall *c)
 {
-    return qkv_of(c)->dtype == LL_BF16 && lse_of(c)->dtype == LL_F32 &&
-           fits(c, ll_att_packed(qkv_of(c)));
+    ll_att p = ll_att_packed(qkv_of(c));
+    bool long_heads = p.t * p.d >= (int64_t)64 * 8192;
+    return qkv_of(c)->dtype == LL_BF16 && lse_of(c)->dtype == LL_F32 && fits(c, p) &&
+           !(c->any_order && long_heads);
 }
 
 bool attend_grad_cuda_90_fits(const ll_kcall *c)

@@ -271,7 +271,7 @@ static void build_graph(build *u, const fused *f)
 {
     lay_out(u, f);
     u->scale = ll_dnn_number(&u->g, ID_SCALE, 4);
-    u->none = ll_dnn_number(&u->g, ID_NONE, 4);
+    if (f->causal) u->none = ll_dnn_number(&u->g, ID_NONE, 4);
     if (f->padded) {
         int64_t dims[4] = {f->b, 1, 1, 1}, strides[4] = {1, 1, 1, 1};
         u->len_q = ll_dnn_tensor(&u->g, ID_LEN_Q, LL_I32, 4, dims, strides);
@@ -435,7 +435,7 @@ static void bind_numbers(binding *a, const ll_att *p)
     a->one = 1;
     a->none = -INFINITY;
     bind(a, ID_SCALE, &a->scale);
-    bind(a, ID_NONE, &a->none);
+    if (p->ahead < p->s) bind(a, ID_NONE, &a->none); /* else the graph has no such number */
 }
 
 static const int64_t parts[3] = {ID_Q, ID_K, ID_V}, parts_grad[3] = {ID_DQ, ID_DK, ID_DV};
