@@ -198,7 +198,7 @@ static void all_of(ll_dtype type, ll_shape shape, ll_tensor host[3])
     ll_tensor qkv = random_tensor(type, shape, 0), dqkv = random_tensor(type, shape, 1);
     ll_tensor dout = random_tensor(type, LL_SHAPE(b, t, h, d), 2);
     ll_tensor out[2] = {random_tensor(type, LL_SHAPE(b, t, h, d), 3),
-                        random_tensor(type, LL_SHAPE(b, h, t), 4)};
+                        random_tensor(type == LL_BF16 ? LL_F32 : type, LL_SHAPE(b, h, t), 4)};
     run(op_named("attention"), &qkv, out, 2, NULL);
     run(op_named("attention_grad"), (ll_tensor[]){dout, qkv, out[0], out[1]}, &dqkv, 1, NULL);
     ll_tensor *all[] = {&out[0], &out[1], &dqkv, &qkv, &dout};
@@ -283,7 +283,7 @@ static void bf16_against_f64(int64_t b, int64_t t, int64_t h, int64_t d)
     printf("[%lld,%lld,3,%lld,%lld] bf16: dq, dk, dv off by %g, %g, %g; at most %g\n", (long long)b,
            (long long)t, (long long)h, (long long)d, sqrt(off[0] / of[0]), sqrt(off[1] / of[1]),
            sqrt(off[2] / of[2]), most);
-    for (int z = t == 1 ? 2 : 0; z < 3; z++) assert_true(sqrt(off[z]) < 1e-2 * sqrt(of[z]));
+    for (int z = t == 1 ? 2 : 0; z < 3; z++) assert_true(sqrt(off[z]) < 5e-3 * sqrt(of[z]));
     assert_true(most < 1e-2);
     for (int i = 0; i < 3; i++) free(want[i].data), free(got[i].data);
 }
@@ -379,7 +379,7 @@ static void attend_against_f64(apart a)
                (long long)a.t, (long long)a.s, (long long)a.n, (long long)a.g, (long long)a.d,
                a.causal ? " causal" : "", names[i], sqrt(off / of));
         bool nothing = a.causal && a.t == 1 && (i == 2 || i == 3); /* one key: no slope */
-        assert_true(nothing || sqrt(off) < 1e-2 * sqrt(of));
+        assert_true(nothing || sqrt(off) < 5e-3 * sqrt(of));
         free(want[i].data), free(got[i].data);
     }
     free(delta);
