@@ -3,12 +3,13 @@
  *
  *     a, b, gain, bias[, before] -> sum, y, mean, rstd
  *     sum = a + b (+ before)     y = layernorm(sum)      a, b, sum, y [*,c]   mean, rstd [*]
+ *     a, b, gain -> sum, y, rstd                         y = rmsnorm(sum)
  *
  * before is the bias of a product that is added: without it that is a quicker product. */
 #include "fuse/fuse_int.h"
 #include "op/rows.h"
 
-extern const ll_solver add_layernorm_cuda[];
+extern const ll_solver add_layernorm_cuda[], add_rmsnorm_cuda[];
 
 /* The norm is of the sum as it is kept: of the type that operands had before ll_expand_fused. */
 static ll_val kept(ll_graph *g, ll_val sum, ll_val like)
@@ -46,6 +47,30 @@ static const ll_op add_layernorm = {
                "f32[3,4104], f32[3,4104], f32[4104], f32[4104], f32[4104] {eps=1e-5}",
                "f32[4,5], f32[4,5], f32[5], f32[5], f32[5] {eps=1e-5}",
                "f32[6], f32[6], f32[6], f32[6] {eps=1e-5}"},
+};
+
+static void expand_rms(ll_graph *g, const void *attr, const ll_val *in, int, ll_val *out)
+{
+    out[0] = kept(g, ll_add(g, in[0], in[1]), in[0]);
+    out[1] = LL_EMIT(g, ll_op_find("rmsnorm"), attr, out[0], in[2]);
+    out[2] = ll_sibling(g, out[1], 1);
+}
+
+static const ll_op add_rmsnorm = {
+    LL_GPU_OP(add_rmsnorm, NORM, 3, 3),
+    LL_ATTRS(ll_norm_attr, eps),
+    .dims = "*c, *c, c -> *c, *c, *",
+    .whole = "*c",
+    .wide_in = 1u << 2,
+    .wide_out = 1u << 2,
+    .infer = ll_infer_floats,
+    .expand = expand_rms,
+    .flop = 6,
+    .in_place = 1u << 0 | 1u << 1,
+    .trials = {"f32[3,7], f32[3,7], f32[7] {eps=1e-5}", "f32[2,3,8], f32[2,3,8], f32[8] {eps=1e-3}",
+               "f32[5,1600], f32[5,1600], f32[1600] {eps=1e-5}",
+               "f32[3,4104], f32[3,4104], f32[4104] {eps=1e-5}",
+               "f32[6], f32[6], f32[6] {eps=1e-5}"},
 };
 
 /* Whether a chain would take the node that makes v in, so that v never touches memory. */
@@ -90,7 +115,11 @@ static const ll_fusion_row rows[] = {
      .replace = "s, y, mean, rstd = add_layernorm(a, b, gain, bias) {eps=$eps}",
      .same = "s a b",
      .guard = guard},
+    {.pattern = "s = add(a, b)\ny, rstd = rmsnorm(s, gain) {eps=$eps}",
+     .replace = "s, y, rstd = add_rmsnorm(a, b, gain) {eps=$eps}",
+     .same = "s a b",
+     .guard = guard},
     {0}};
 
 LL_GPU_FUSION(add_layernorm, FORWARD, .rows = rows)
-const ll_op *const ll_ops_add_layernorm[] = {&add_layernorm, NULL};
+const ll_op *const ll_ops_add_layernorm[] = {&add_layernorm, &add_rmsnorm, NULL};

@@ -9,8 +9,8 @@
  * results; what only the group reads never touches memory. What is the same in all micro-batches
  * and what is not are kept apart: the former may be wanted once a step. Registers are f32: bf16
  * values are rounded where they leave a group, not inside of it; a cast to bf16 always rounds. On
- * CPUs a bias that was added to a product's result is added again where the sum would be read back.
- */
+ * CPUs a bias that was added to a product's result is added again where the sum would be read back;
+ * on GPUs a function of what is kept anyway is made again. */
 #include "fuse/fuse_int.h"
 
 LL_KERNELS(fused)
@@ -167,7 +167,7 @@ static bool may_fuse(const ll_graph *g, const ll_node *n)
     return true; /* empty or not: of one value, some ranks may hold nothing */
 }
 
-/* ---- biases that are added again ---- */
+/* ---- what is made again ---- */
 
 /* Whether v is a bias added to what some other node made, which nothing else reads: then that can
  * be kept in place of the sum. from: the sum and, where it is the sum's first, a cast. */
@@ -186,7 +186,18 @@ static bool biased(const ll_graph *g, const int *uses, ll_val v, const ll_node *
     return maker->op->ew == LL_EW_cast && source && !may_fuse(g, source);
 }
 
-/* The sum, for node n. */
+/* Whether v is a function of one number of what some other node made, which others read too and so
+ * is kept: swiglu's silu. */
+static bool of_kept(const ll_graph *g, const int *uses, ll_val v, const ll_node *from[2])
+{
+    const ll_node *n = ll_maker(g, v);
+    from[0] = n, from[1] = NULL;
+    if (!n || n->n_in != 1 || n->op->ew == LL_EW_cast || !may_fuse(g, n)) return false;
+    const ll_node *maker = ll_maker(g, n->in[0]);
+    return maker && !may_fuse(g, maker) && uses[n->in[0].id] > 1;
+}
+
+/* The value again, for node n. */
 static ll_err emit_again(ll_rewrite *rw, const ll_node *n, const ll_node *const from[2])
 {
     ll_rewrite_at(rw, n);
@@ -200,9 +211,10 @@ static ll_err emit_again(ll_rewrite *rw, const ll_node *n, const ll_node *const 
     return LL_OK;
 }
 
-/* Such a sum is made by each chain that reads it, if chains are all that do: it is not stored for
+/* Such a value is made by each chain that reads it, if chains are all that do: it is not stored for
  * the backward pass. A chain is over where a node comes that is none of one. */
-static ll_err add_again(const ll_graph *g, ll_graph **out)
+typedef bool again_fn(const ll_graph *g, const int *uses, ll_val v, const ll_node *from[2]);
+static ll_err make_again(const ll_graph *g, again_fn *may, ll_graph **out)
 {
     ll_rewrite rw;
     ll_rewrite_begin(&rw, g);
@@ -219,7 +231,7 @@ static ll_err add_again(const ll_graph *g, ll_graph **out)
         if (!fuses && !n->op->alias && !ll_is_op(n, &ll_op_broadcast)) end = i;
         for (int k = 0; k < n->n_in && fuses && rc == LL_OK; k++) {
             int v = n->in[k].id;
-            if (made[v] < end && chained[v] == uses[v] && biased(g, uses, n->in[k], from))
+            if (made[v] < end && chained[v] == uses[v] && may(g, uses, n->in[k], from))
                 rc = emit_again(&rw, n, from), made[v] = i;
         }
         if (rc == LL_OK) rc = ll_rewrite_copy(&rw, n);
@@ -508,14 +520,16 @@ static ll_err fuse(const ll_graph *g, bool lone, int *fired, ll_graph **out)
 static ll_err rewrite(const ll_graph *g, int *fired, ll_graph **out)
 {
     LL_OWN(ll_graph) again = NULL;
-    TRY(add_again(g, &again));
+    TRY(make_again(g, biased, &again));
     return fuse(again, false, fired, out);
 }
 
 /* And chains of one op, where chains are all that is compiled well. */
 static ll_err rewrite_lone(const ll_graph *g, int *fired, ll_graph **out)
 {
-    return fuse(g, true, fired, out);
+    LL_OWN(ll_graph) again = NULL;
+    TRY(make_again(g, of_kept, &again));
+    return fuse(again, true, fired, out);
 }
 
 #define TRIAL_GRAPH                                                                                \

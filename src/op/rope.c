@@ -57,6 +57,8 @@ static const ll_op rope = {
                "f32[3,1,2,2] {base=10, at=70000, interleaved=1, back=1}",
                "f32[1,2,1,140] {base=1e4, at=900, interleaved=0, back=1}",
                "f32[2,3,2,3,4] {base=100, at=1, interleaved=0, back=0}",
+               "f32[3,21,2,64] {base=1e4, at=3, interleaved=0, back=1}",
+               "f32[2,9,3,2,128] {base=1e4, at=0, interleaved=0, back=0}",
                "f32[2,3,2,3,4], i32[2,3]<50 {base=100, at=0, interleaved=1, back=0}",
                "f32[3,2,1,4], i32[3,2]<9 {base=1e4, at=2, interleaved=0, back=1}",
                "f32[0,2,1,4] {base=1e4, at=0, interleaved=0, back=0}"},

@@ -28,6 +28,26 @@ static ll_graph *gpt(int64_t width, int64_t vocab)
     return g;
 }
 
+static ll_graph *llama(void)
+{
+    ll_graph *g = ll_graph_new("step");
+    const ll_build b = {.batch = BATCH,
+                        .training = true,
+                        .sizes = {{"layers", 2, ""},
+                                  {"width", 32, ""},
+                                  {"heads", 4, ""},
+                                  {"kv_heads", 2, ""},
+                                  {"head", 0, ""},
+                                  {"hidden", 48, ""},
+                                  {"seq", TIME, ""},
+                                  {"vocab", 13, ""},
+                                  {"rope_base", 10000, ""},
+                                  {"norm_eps", 10000000, ""},
+                                  {"tied", 1, ""}}};
+    ll_minimize(g, ll_model_find("llama")->declare(g, &b), &(ll_optim){.name = "sgd", .clip = 1});
+    return g;
+}
+
 static ll_val norm(ll_graph *g, const char *name, ll_val x, int64_t out, int64_t taps,
                    int64_t stride)
 {
@@ -124,6 +144,17 @@ static const struct model {
                LL_PRECISION_bf16,
                0.01,
                {{"classify", 1}, {"pad", 2}}},
+              {"llama, f32",
+               llama,
+               LL_PRECISION_f32,
+               1e-5,
+               {{"rmsnorm", 1}, /* of the tokens */
+                {"add_rmsnorm", 4},
+                {"rmsnorm_back", 5},
+                {"rmsnorm_dx", 0},
+                {"rmsnorm_dw", 0},
+                {"fused1", 30},  /* silu is made again in the backward pass */
+                {"fused2", 3}}}, /* gradients of gate and up; the norm of all gradients */
               {"residuals, fp8",
                residual_net,
                LL_PRECISION_fp8,

@@ -85,11 +85,11 @@ static ll_err run_forward(const ll_kcall *c, norming a)
 
 /* ---- the ops ---- */
 
-/* Of layernorm_dw, rmsnorm_dw, layernorm_back and layernorm_back_sum. */
-static size_t back_scratch(const ll_kcall *c)
+/* Of gradients that have sums of columns. PLAIN: operands of one without a residual. */
+template <int PLAIN> static size_t back_scratch(const ll_kcall *c)
 {
     norming a = norm_of(c, 1, true);
-    return ll_norm_back_scratch(c, &a, c->n_out > 3 ? 3 : 2, c->n_in > 5);
+    return ll_norm_back_scratch(c, &a, c->n_out > 3 ? 3 : 2, c->n_in > PLAIN);
 }
 
 typedef norming N;
@@ -103,10 +103,12 @@ static constexpr op layernorm = {{&N::x, &N::gain, &N::bias}, {&N::y, &N::mean_o
 static constexpr op add_layernorm = {{&N::x, &N::plus, &N::gain, &N::bias, &N::before},
                                      {&N::sum, &N::y, &N::mean_out, &N::rstd_out}};
 static constexpr op rmsnorm = {{&N::x, &N::gain}, {&N::y, &N::rstd_out}};
+static constexpr op add_rmsnorm = {{&N::x, &N::plus, &N::gain}, {&N::sum, &N::y, &N::rstd_out}};
 static constexpr op layernorm_back = {{&N::dy, &N::x, &N::gain, &N::mean, &N::rstd, &N::skip},
                                       {&N::dx, &N::dgain, &N::dbias, &N::dsum}}; /* dx alone, too */
 static constexpr op layernorm_dw = {{&N::dy, &N::x, &N::mean, &N::rstd}, {&N::dgain, &N::dbias}};
-static constexpr op rmsnorm_dx = {{&N::dy, &N::x, &N::gain, &N::rstd}, {&N::dx}};
+static constexpr op rmsnorm_back = {{&N::dy, &N::x, &N::gain, &N::rstd, &N::skip},
+                                    {&N::dx, &N::dgain}}; /* dx alone, too */
 static constexpr op rmsnorm_dw = {{&N::dy, &N::x, &N::rstd}, {&N::dgain}};
 
 template <const op &OP, bool CENTRE> static ll_err run(const ll_kcall *c)
@@ -141,8 +143,10 @@ static bool back_fits(const ll_kcall *c)
 extern "C" const ll_solver layernorm_cuda[] = FORWARD(layernorm, true),
                            add_layernorm_cuda[] = FORWARD(add_layernorm, true),
                            rmsnorm_cuda[] = FORWARD(rmsnorm, false),
+                           add_rmsnorm_cuda[] = FORWARD(add_rmsnorm, false),
                            layernorm_dx_cuda[] = BACK(layernorm_back, NULL, true),
-                           layernorm_dw_cuda[] = BACK(layernorm_dw, back_scratch, true),
-                           layernorm_back_cuda[] = BACK(layernorm_back, back_scratch, true),
-                           rmsnorm_dx_cuda[] = BACK(rmsnorm_dx, NULL, false),
-                           rmsnorm_dw_cuda[] = BACK(rmsnorm_dw, back_scratch, false);
+                           layernorm_dw_cuda[] = BACK(layernorm_dw, back_scratch<5>, true),
+                           layernorm_back_cuda[] = BACK(layernorm_back, back_scratch<5>, true),
+                           rmsnorm_dx_cuda[] = BACK(rmsnorm_back, NULL, false),
+                           rmsnorm_back_cuda[] = BACK(rmsnorm_back, back_scratch<4>, false),
+                           rmsnorm_dw_cuda[] = BACK(rmsnorm_dw, back_scratch<5>, false);
