@@ -133,7 +133,7 @@ bool ll_fuse_attrs(const ll_fuse_line *l, const void *attr, const ll_shape *firs
             if (!h->bound[w]) memcpy(h->attr[w], is, bytes);
             h->bound[w] = true;
             want = h->attr[w];
-        } else if (f->kind == LL_A_SPEC && strchr(want, '*')) {
+        } else if (f->kind == LL_A_SPEC) {
             char a[LL_SPEC_MAX], b[LL_SPEC_MAX];
             if (!canonical(is, 0, a) || !canonical(want, first->n, b) || strcmp(a, b)) return false;
             continue;

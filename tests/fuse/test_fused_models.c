@@ -153,7 +153,8 @@ static const struct model {
                 {"rmsnorm_back", 5},
                 {"rmsnorm_dx", 0},
                 {"rmsnorm_dw", 0},
-                {"fused1", 30},  /* silu is made again in the backward pass */
+                {"head_dots", 2},
+                {"fused1", 28},  /* silu is made again in the backward pass */
                 {"fused2", 3}}}, /* gradients of gate and up; the norm of all gradients */
               {"residuals, fp8",
                residual_net,
