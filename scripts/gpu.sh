@@ -8,7 +8,7 @@
 #     scripts/gpu.sh --only ops,losses        parts: ops, losses, curve, verify, nccl, bench
 #     scripts/gpu.sh --only bench --models lenet5,gpt2-124m     some of lenet5, gpt2-124m, gpt2-355m,
 #                                             gpt2-1558m, gpt2-1558m-fp8, gpt2-8k-64, gpt2-8k-128 (sequences of
-#                                             8192, heads so wide), resnet50, resnet18, googlenet, alexnet
+#                                             8192, heads so wide), llama-135m, resnet50, resnet18, googlenet, alexnet
 #     --build DIR      default build-gpu          --no-build   DIR is built already
 #     --no-peers       PyTorch is not timed       PYTHON=...   a Python that has torch
 #     --kjv FILE       curve: the Bible's bible.data (Debian's bible-kjv-text), if not in /usr/lib
@@ -17,7 +17,7 @@ set -u
 export LC_ALL=C
 cd "$(dirname "$0")/.."
 only=ops,losses,curve,verify,nccl,bench
-models=lenet5,gpt2-124m,gpt2-355m,gpt2-1558m,gpt2-1558m-fp8,gpt2-8k-64,gpt2-8k-128,resnet50,resnet18,googlenet,alexnet
+models=lenet5,gpt2-124m,gpt2-355m,gpt2-1558m,gpt2-1558m-fp8,gpt2-8k-64,gpt2-8k-128,llama-135m,resnet50,resnet18,googlenet,alexnet
 build=build-gpu make=1 peers=1 out= kjv=/usr/lib/bible.data python=${PYTHON:-python3}
 while [ $# -gt 0 ]; do
     case $1 in
@@ -132,9 +132,14 @@ data: {name: synthetic}
 train: {batch: 8, clip: 1, $common}
 END
     sed 's/seq: 192/seq: 64/' "$work/gpt.yaml" >"$work/gpt-8bit.yaml"
+    sed 's/^model.*/model: {name: llama, layers: 2, width: 256, heads: 4, kv_heads: 2, hidden: 384, seq: 192, vocab: 256}/' \
+        "$work/gpt.yaml" >"$work/llama.yaml"
+    sed 's/heads: 4, kv_heads: 2/heads: 2, kv_heads: 1/' "$work/llama.yaml" >"$work/llama-128.yaml"
     alike lenet5 cpu-f32 cuda-f32 cuda-bf16
     alike gpt cpu-f32 cuda-f32 cuda-bf16
     alike gpt-8bit cuda-bf16 cuda-fp8
+    alike llama cpu-f32 cuda-f32 cuda-bf16
+    alike llama-128 cpu-f32 cuda-bf16
 }
 
 # ---- fp8's loss curve beside bf16's: a GPT of 25 million parameters on the Bible ----
@@ -175,6 +180,7 @@ lenet5 data=2 --set train.batch=16
 gpt tensor=2 $small
 gpt data=2,tensor=2 $small
 lenet5 height=4 --set train.batch=16
+llama data=2,tensor=2 $small --set model.heads=4 --set model.kv_heads=2 --set model.hidden=64
 gpt data=2 $small --set model.width=64 --set train.lora=4 --set train.base=nf4
 gpt data=2 $more --set train.memory=70MiB --set train.offload=host
 gpt pipe=2 $more --set train.micro_batch=4 --set train.memory=56MiB --set train.offload=host
@@ -239,6 +245,7 @@ has_torch=0
 peer_of() { # a model's peer: a program of bench/ and its words
     case $1 in
     lenet5) echo torch_lenet_gpu.py ;;
+    llama-135m) echo "torch_llama_gpu.py --batch 8" ;;
     gpt2-124m) echo "torch_gpt2_gpu.py 124m --batch 64" ;;
     gpt2-8k-*) echo "torch_gpt2_gpu.py 124m --batch 8 --seq 8192 --heads $((768 / ${1#gpt2-8k-}))" ;;
     gpt2-*) m=${1#gpt2-} && echo "torch_gpt2_gpu.py ${m%-fp8} --batch 16" ;;
@@ -300,6 +307,7 @@ if wants bench; then
         gpt2-355m) timed $m "bf16 batch 16" tokens tokens_per_s 1.3 $gpt2 --precision bf16 $medium ;;
         gpt2-1558m) timed $m "bf16 batch 16" tokens tokens_per_s 1.25 $gpt2 --precision bf16 $large ;;
         gpt2-1558m-fp8) timed $m "batch 16, torch bf16" tokens tokens_per_s 1.75 $gpt2 --precision fp8 $large ;;
+        llama-135m) timed $m "bf16 batch 8" tokens tokens_per_s 1.2 llama --precision bf16 -b 8 --set train.micro_batch=8 ;;
         gpt2-8k-64 | gpt2-8k-128) timed $m "bf16 batch 8" tokens tokens_per_s $([ $m = gpt2-8k-64 ] && echo 1.3 || echo 1.35) \
             $gpt2 --precision bf16 -b 8 --set train.micro_batch=8 --set model.seq=8192 --set model.heads=$((768 / ${m#gpt2-8k-})) ;;
         resnet50 | resnet18 | googlenet | alexnet) timed $m "bf16 batch 256" samples images_per_s \
