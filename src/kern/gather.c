@@ -30,3 +30,10 @@ ll_err ll_gather_of(const ll_gather_attr *a, const ll_shape *x, const ll_shape *
         if (!strchr(p.part[2], p.part[0][d])) out->v = x->d[d], out->step = xs[d];
     return LL_OK;
 }
+
+ll_gather_walk ll_gather_rows(const ll_embedding_attr *a, const ll_shape *table,
+                              const ll_shape *index)
+{
+    int64_t v = table->d[0], c = table->d[1];
+    return (ll_gather_walk){2, {ll_numel(index), c}, {0, 1}, {1, 0}, v, c, a->from, a->part != 0};
+}

@@ -1,4 +1,5 @@
-/* gather.h: a gather's result as it lies in its operands (see op/gather.c). */
+/* gather.h: a gather's result as it lies in its operands (see op/gather.c,
+ * op/embedding.c). */
 #pragma once
 #include "kern/attr.h"
 #include "kern/kern.h"
@@ -17,6 +18,9 @@ typedef struct ll_gather_walk {
 } ll_gather_walk;
 ll_err ll_gather_of(const ll_gather_attr *a, const ll_shape *x, const ll_shape *index,
                     const ll_shape *y, ll_gather_walk *out);
+/* The same of an embedding: rows of a table [v,c]. */
+ll_gather_walk ll_gather_rows(const ll_embedding_attr *a, const ll_shape *table,
+                              const ll_shape *index);
 
 #ifdef __cplusplus
 }

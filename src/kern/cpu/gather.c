@@ -1,12 +1,12 @@
-/* gather.c: gather and scatter_add on the cpu. Both walk y by rows along its last dimension. A
- * gather's rows are shared among threads; of a scatter, the longest dimension that is in x too: no
- * two threads add to one element, and each adds in y's order, so that the thread count does not
- * change a bit. */
+/* gather.c: gather and scatter_add on the cpu, and embeddings, which are these of a table's rows.
+ * Both walk y by rows along its last dimension. A gather's rows are shared among threads; of a
+ * scatter, the longest dimension that is in x too: no two threads add to one element, and each adds
+ * in y's order, so that the thread count does not change a bit. */
 #include "base/num.h"
 #include "kern/cpu/row.h"
 #include "kern/gather.h"
 
-ll_kernel gather_cpu, scatter_add_cpu, scatter_add_ref;
+ll_kernel gather_cpu, scatter_add_cpu, scatter_add_ref, embedding_cpu, embedding_grad_cpu;
 
 static ll_err check_index(const ll_gather_walk *g, const ll_tensor *index)
 {
@@ -81,12 +81,11 @@ ROWS(uint16_t, )
 ROWS(uint8_t, )
 #undef ROWS
 
-ll_err gather_cpu(const ll_kcall *c)
+static ll_err pick(const ll_kcall *c, const ll_gather_walk *g)
 {
     const ll_tensor *x = &c->in[0], *y = &c->out[0];
-    job j = {.index = (const int32_t *)c->in[1].data, .x = x->data, .y = y->data, .cut = -1};
-    TRY(ll_gather_of((const ll_gather_attr *)c->attr, &x->shape, &c->in[1].shape, &y->shape, &j.g));
-    TRY(check_index(&j.g, &c->in[1]));
+    job j = {*g, (const int32_t *)c->in[1].data, x->data, y->data, .cut = -1};
+    TRY(check_index(g, &c->in[1]));
     with_row(&j.g);
     int64_t n = ll_numel(&y->shape);
     if (!n) return LL_OK;
@@ -98,6 +97,20 @@ ll_err gather_cpu(const ll_kcall *c)
                                          : rows_uint8_t;
     ll_in_parts(ll_team(c, 2 * n), n / j.g.d[j.g.n - 1], rows, &j);
     return LL_OK;
+}
+
+ll_err gather_cpu(const ll_kcall *c)
+{
+    const ll_tensor *x = &c->in[0], *y = &c->out[0];
+    ll_gather_walk g;
+    TRY(ll_gather_of((const ll_gather_attr *)c->attr, &x->shape, &c->in[1].shape, &y->shape, &g));
+    return pick(c, &g);
+}
+
+ll_err embedding_cpu(const ll_kcall *c)
+{
+    ll_gather_walk g = ll_gather_rows(c->attr, &c->in[0].shape, &c->in[1].shape);
+    return pick(c, &g);
 }
 
 /* Elements [from, to) of the dimension that threads share. */
@@ -130,21 +143,41 @@ ADD(float)
 ADD(double)
 #undef ADD
 
-ll_err scatter_add_cpu(const ll_kcall *c)
+static void clear(const void *given, int64_t from, int64_t to)
+{
+    const job *j = (const job *)given;
+    size_t bytes = ll_dtype_bytes(j->dtype);
+    memset((char *)j->x + (size_t)from * bytes, 0, (size_t)(to - from) * bytes);
+}
+
+static ll_err add(const ll_kcall *c, const ll_gather_walk *g)
 {
     const ll_tensor *y = &c->in[0], *x = &c->out[0];
-    job j = {.index = (const int32_t *)c->in[1].data, .x = x->data, .y = y->data, .cut = -1};
-    if (y->dtype != x->dtype || (x->dtype != LL_F32 && x->dtype != LL_F64))
-        return scatter_add_ref(c);
-    TRY(ll_gather_of((const ll_gather_attr *)c->attr, &x->shape, &c->in[1].shape, &y->shape, &j.g));
-    TRY(check_index(&j.g, &c->in[1]));
+    job j = {*g, (const int32_t *)c->in[1].data, x->data, y->data, x->dtype, -1};
+    TRY(check_index(g, &c->in[1]));
     with_row(&j.g);
-    memset(x->data, 0, (size_t)ll_numel(&x->shape) * ll_dtype_bytes(x->dtype));
-    int64_t n = ll_numel(&y->shape);
+    int64_t n = ll_numel(&y->shape), all = ll_numel(&x->shape);
+    ll_in_parts(ll_team(c, all / 16), all, clear, &j);
     if (!n) return LL_OK;
     for (int d = 0; d < j.g.n; d++)
         if (j.g.x[d] && (j.cut < 0 || j.g.d[d] > j.g.d[j.cut])) j.cut = d;
     int64_t items = j.cut < 0 ? 1 : j.g.d[j.cut];
     ll_in_parts(ll_team(c, 2 * n), items, x->dtype == LL_F32 ? add_float : add_double, &j);
     return LL_OK;
+}
+
+ll_err scatter_add_cpu(const ll_kcall *c)
+{
+    const ll_tensor *y = &c->in[0], *x = &c->out[0];
+    ll_gather_walk g;
+    if (y->dtype != x->dtype || (x->dtype != LL_F32 && x->dtype != LL_F64))
+        return scatter_add_ref(c);
+    TRY(ll_gather_of((const ll_gather_attr *)c->attr, &x->shape, &c->in[1].shape, &y->shape, &g));
+    return add(c, &g);
+}
+
+ll_err embedding_grad_cpu(const ll_kcall *c)
+{
+    ll_gather_walk g = ll_gather_rows(c->attr, &c->out[0].shape, &c->in[1].shape);
+    return add(c, &g);
 }

@@ -1,8 +1,8 @@
-/* gather.c: gather and scatter_add, an element of y at a time; arange. */
+/* gather.c: gather and scatter_add, an element of y at a time, and as these embeddings; arange. */
 #include "kern/gather.h"
 #include "kern/rows.h"
 
-ll_kernel gather_ref, scatter_add_ref, arange_ref;
+ll_kernel gather_ref, scatter_add_ref, embedding_ref, embedding_grad_ref, arange_ref;
 
 /* Where in x element e of y is; -1: not in this part. */
 static ll_err place(const ll_gather_walk *g, const int32_t *index, int64_t e, int64_t *at)
@@ -22,16 +22,32 @@ static ll_err place(const ll_gather_walk *g, const int32_t *index, int64_t e, in
     return LL_OK;
 }
 
+static ll_err pick(const ll_kcall *c, const ll_gather_walk *g)
+{
+    for (int64_t e = 0, at; e < ll_numel(&c->out[0].shape); e++) {
+        TRY(place(g, (const int32_t *)c->in[1].data, e, &at));
+        ll_set(&c->out[0], e, at < 0 ? 0 : ll_at(&c->in[0], at) + 0.0);
+    }
+    return LL_OK;
+}
+
+static ll_err add(const ll_kcall *c, const ll_gather_walk *g)
+{
+    const ll_tensor *y = &c->in[0], *x = &c->out[0];
+    for (int64_t e = 0; e < ll_numel(&x->shape); e++) ll_set(x, e, 0);
+    for (int64_t e = 0, at; e < ll_numel(&y->shape); e++) {
+        TRY(place(g, (const int32_t *)c->in[1].data, e, &at));
+        if (at >= 0) ll_set(x, at, ll_at(x, at) + ll_at(y, e));
+    }
+    return LL_OK;
+}
+
 ll_err gather_ref(const ll_kcall *c)
 {
     const ll_tensor *x = &c->in[0], *y = &c->out[0];
     ll_gather_walk g;
     TRY(ll_gather_of((const ll_gather_attr *)c->attr, &x->shape, &c->in[1].shape, &y->shape, &g));
-    for (int64_t e = 0, at; e < ll_numel(&y->shape); e++) {
-        TRY(place(&g, (const int32_t *)c->in[1].data, e, &at));
-        ll_set(y, e, at < 0 ? 0 : ll_at(x, at) + 0.0);
-    }
-    return LL_OK;
+    return pick(c, &g);
 }
 
 ll_err scatter_add_ref(const ll_kcall *c)
@@ -39,12 +55,19 @@ ll_err scatter_add_ref(const ll_kcall *c)
     const ll_tensor *y = &c->in[0], *x = &c->out[0];
     ll_gather_walk g;
     TRY(ll_gather_of((const ll_gather_attr *)c->attr, &x->shape, &c->in[1].shape, &y->shape, &g));
-    for (int64_t e = 0; e < ll_numel(&x->shape); e++) ll_set(x, e, 0);
-    for (int64_t e = 0, at; e < ll_numel(&y->shape); e++) {
-        TRY(place(&g, (const int32_t *)c->in[1].data, e, &at));
-        if (at >= 0) ll_set(x, at, ll_at(x, at) + ll_at(y, e));
-    }
-    return LL_OK;
+    return add(c, &g);
+}
+
+ll_err embedding_ref(const ll_kcall *c)
+{
+    ll_gather_walk g = ll_gather_rows(c->attr, &c->in[0].shape, &c->in[1].shape);
+    return pick(c, &g);
+}
+
+ll_err embedding_grad_ref(const ll_kcall *c)
+{
+    ll_gather_walk g = ll_gather_rows(c->attr, &c->out[0].shape, &c->in[1].shape);
+    return add(c, &g);
 }
 
 ll_err arange_ref(const ll_kcall *c)
