@@ -13,29 +13,41 @@
  * are added in double. So the result does not depend on the number of threads, and the error does
  * not grow with the count.
  *
- * This text is for f32; reduce_f64.c compiles it for f64 (real.h). */
+ * This text is for f32, and bf16 whose sums are f32; reduce_f64.c compiles it for f64 (real.h), and
+ * for f32 that is added up as fixed point in f64 (grid_sum, fuse/grid_sum.c): a scale for each
+ * result, sums that are exact in any order. */
 #include "base/num.h"
 #include "kern/attr.h"
 #include "kern/cpu/real.h"
 #include "kern/cpu/row.h"
 #include "kern/cpu/segments.h"
-#include "kern/kern.h"
+#include "kern/grid.h"
 
 #include <math.h>
 
 ll_kernel sum_cpu, amax_cpu, absmax_cpu, sumsq_cpu, sum_ref, amax_ref, absmax_ref, sumsq_ref;
-ll_scratch reduce_cpu_scratch;
+ll_kernel grid_sum_cpu;
+ll_scratch reduce_cpu_scratch, grid_sum_cpu_scratch;
 
-typedef enum how { SUM, LARGEST, MAGNITUDE, SQUARES } how;
+typedef enum how { SUM, LARGEST, MAGNITUDE, SQUARES, GRID } how;
 ll_err ll_reduce_f32(const ll_kcall *c, how how), ll_reduce_f64(const ll_kcall *c, how how);
-ll_scratch ll_reduce_scratch_f32, ll_reduce_scratch_f64;
+size_t ll_reduce_scratch_f32(const ll_kcall *c, how how);
+size_t ll_reduce_scratch_f64(const ll_kcall *c, how how);
 
 enum {
     LANES = 128 / sizeof(ll_real), /* of a run: several vectors, to hide the latency of addition */
-    RUN_BLOCK = 8192,              /* elements of a run added up in one type */
-    ROW_CHUNK = 2048,              /* columns added up at once: the sums stay in the first cache */
-    BLOCK_WORK = 32768             /* elements of a block of rows, about */
+    GRID_LANES = 64,   /* the same of fixed point, whose lanes do not show in its bits */
+    RUN_BLOCK = 8192,  /* elements of a run added up in one type */
+    ROW_CHUNK = 2048,  /* columns added up at once: the sums stay in the first cache */
+    BLOCK_WORK = 32768 /* elements of a block of rows, about */
 };
+
+/* What is widened as it is added up: bf16; of f64, f32 that becomes fixed point. */
+#ifdef LL_REAL_F64
+typedef float narrow;
+#else
+typedef uint16_t narrow;
+#endif
 
 typedef struct plan {
     bool rows, max, square;
@@ -47,7 +59,10 @@ typedef struct plan {
     int64_t block, n_block; /* rows (of width), or elements of a run, in a block */
     int64_t n_chunk;        /* parts of a row */
     const ll_real *x;
-    const uint16_t *half; /* bf16, in place of x: sums */
+    const narrow *half; /* in place of x: sums */
+    const float *scale; /* of fixed point, of each result */
+    int64_t bits;
+    double most;
     ll_real *y;
     ll_real *row_sums; /* [O, n_block, width], or NULL: written to y at once */
     double *run_sums;  /* [O, n_block] */
@@ -55,14 +70,16 @@ typedef struct plan {
 
 /* ---- the plan ---- */
 
-static ll_err make_plan(const ll_kcall *c, bool max, bool square, plan *p)
+static ll_err make_plan(const ll_kcall *c, how how, plan *p)
 {
+    const ll_grid_sum_attr *grid = how == GRID ? c->attr : NULL;
     ll_spec s;
-    TRY(ll_spec_parse(((const ll_spec_attr *)c->attr)->spec, &s));
+    TRY(ll_spec_parse(grid ? grid->spec : ((const ll_spec_attr *)c->attr)->spec, &s));
     p->seg = ll_segments_of(&s, &c->in[0].shape);
     int last = p->seg.n - 1;
-    p->max = max;
-    p->square = square;
+    p->max = how == LARGEST || how == MAGNITUDE;
+    p->magnitude = how == MAGNITUDE;
+    p->square = how == SQUARES;
     p->rows = p->seg.kept[last];
     p->L = p->seg.size[last];
     p->O = p->J = 1;
@@ -71,7 +88,8 @@ static ll_err make_plan(const ll_kcall *c, bool max, bool square, plan *p)
     p->fold = p->n_chunk = 1;
     p->width = p->L;
     if (p->rows) {
-        if (p->plain && p->L < LANES) p->fold = 2 * LANES / p->L;
+        int64_t narrow_row = grid ? GRID_LANES : LANES;
+        if (p->plain && p->L < narrow_row) p->fold = 2 * narrow_row / p->L;
         if (p->fold > p->J) p->fold = p->J;
         p->width = p->fold * p->L;
         p->block = ll_min64(ll_max64(BLOCK_WORK / p->width, 64), 512);
@@ -81,9 +99,11 @@ static ll_err make_plan(const ll_kcall *c, bool max, bool square, plan *p)
         p->block = RUN_BLOCK;
         p->n_block = p->J == 1 ? ll_ceil_div(p->L, RUN_BLOCK) : 1;
     }
-    p->magnitude = false;
     p->x = c->in[0].data;
-    p->half = c->in[0].dtype == LL_BF16 ? c->in[0].data : NULL;
+    p->half = grid || c->in[0].dtype == LL_BF16 ? c->in[0].data : NULL;
+    p->scale = grid ? c->in[1].data : NULL;
+    p->bits = grid ? grid->bits : 0;
+    p->most = ll_grid_most(p->bits);
     p->y = c->out[0].data;
     p->row_sums = NULL;
     p->run_sums = NULL;
@@ -95,10 +115,10 @@ static bool needs_row_sums(const plan *p)
     return p->rows && (p->n_block > 1 || p->fold > 1);
 }
 
-size_t LL_REAL(ll_reduce_scratch)(const ll_kcall *c)
+size_t LL_REAL(ll_reduce_scratch)(const ll_kcall *c, how how)
 {
     plan p;
-    if (make_plan(c, false, false, &p) != LL_OK) return 0;
+    if (make_plan(c, how, &p) != LL_OK) return 0;
     if (needs_row_sums(&p)) return sizeof(ll_real) * (size_t)(p.O * p.n_block * p.width);
     return !p.rows && p.n_block > 1 ? sizeof(double) * (size_t)(p.O * p.n_block) : 0;
 }
@@ -107,6 +127,27 @@ size_t LL_REAL(ll_reduce_scratch)(const ll_kcall *c)
 static int64_t start(const plan *p, int64_t o, int64_t j)
 {
     return p->plain ? (o * p->J + j) * p->L : ll_segments_at(&p->seg, o, j);
+}
+
+/* ---- numbers that are widened ---- */
+
+/* What the numbers of result i are multiplied by. */
+static ll_real factor(const plan *p, int64_t i)
+{
+    if (!p->scale) return 1;
+    int64_t e = ll_grid_exponent((double)p->scale[i]);
+    return (ll_real)ll_grid_power(p->bits - e, ll_grid_finite(e));
+}
+
+static inline ll_real widened(narrow x, ll_real by, double most)
+{
+#ifdef LL_REAL_F64
+    double v = rint((double)x * by);
+    return v > most ? most : v;
+#else
+    (void)by, (void)most;
+    return ll_bf16_to_f32(x);
+#endif
 }
 
 /* ---- rows ---- */
@@ -130,13 +171,14 @@ static inline word larger_word(word a, word b)
     return a > b ? a : b;
 }
 
-static void take_row(const plan *p, int64_t at, int64_t n, ll_real *y)
+static void take_row(const plan *p, int64_t at, const ll_real *by, int64_t n, ll_real *y)
 {
     const ll_real *x = p->x + at;
     if (p->half) {
-        const uint16_t *h = p->half + at;
+        const narrow *h = p->half + at;
+        const double most = p->most;
 #pragma omp simd
-        for (int64_t i = 0; i < n; i++) y[i] += ll_bf16_to_f32(h[i]);
+        for (int64_t i = 0; i < n; i++) y[i] += widened(h[i], by[i], most);
     } else if (p->magnitude) {
         const word *from = (const word *)x;
         word *to = (word *)y;
@@ -155,16 +197,19 @@ static void take_row(const plan *p, int64_t at, int64_t n, ll_real *y)
 }
 
 /* Four rows at once: fewer loads and stores of y, and shorter chains of roundings. */
-static void add_4_rows(const plan *p, const int64_t at[4], int64_t n, ll_real *y)
+static void add_4_rows(const plan *p, const int64_t at[4], const ll_real *by, int64_t n, ll_real *y)
 {
+    const double most = p->most;
 #define FOUR(from, as)                                                                             \
     _Pragma("omp simd") for (int64_t i = 0; i < n; i++) y[i] +=                                    \
         (as((from)[at[0] + i]) + as((from)[at[1] + i])) +                                          \
         (as((from)[at[2] + i]) + as((from)[at[3] + i]))
+#define WIDENED(x) widened(x, by[i], most)
     if (p->half)
-        FOUR(p->half, ll_bf16_to_f32);
+        FOUR(p->half, WIDENED);
     else
         FOUR(p->x, );
+#undef WIDENED
 #undef FOUR
 }
 
@@ -172,15 +217,17 @@ static void add_4_rows(const plan *p, const int64_t at[4], int64_t n, ll_real *y
 static void reduce_rows(const plan *p, int64_t o, int64_t b, int64_t from, int64_t to, ll_real *y)
 {
     int64_t all = p->J / p->fold, j = b * p->block, end = j + p->block < all ? j + p->block : all;
+    ll_real by[ROW_CHUNK];
+    for (int64_t i = from; i < to && p->scale; i++) by[i - from] = factor(p, o * p->L + i % p->L);
     for (int64_t i = 0; i < to - from; i++) y[i] = p->max && !p->magnitude ? -INFINITY : 0;
     for (; !p->max && !p->square && j + 4 <= end; j += 4) {
         int64_t at[4];
         for (int i = 0; i < 4; i++) at[i] = start(p, o, (j + i) * p->fold) + from;
-        add_4_rows(p, at, to - from, y);
+        add_4_rows(p, at, by, to - from, y);
     }
-    for (; j < end; j++) take_row(p, start(p, o, j * p->fold) + from, to - from, y);
+    for (; j < end; j++) take_row(p, start(p, o, j * p->fold) + from, by, to - from, y);
     if (end == all && all * p->fold < p->J) /* the rows that do not fill a wide one */
-        take_row(p, start(p, o, all * p->fold), (p->J - all * p->fold) * p->L, y);
+        take_row(p, start(p, o, all * p->fold), by, (p->J - all * p->fold) * p->L, y);
 }
 
 /* Items are (o, block, chunk), in this order. */
@@ -236,16 +283,22 @@ static inline __attribute__((always_inline)) double add_run(const ll_real *x, in
     return all;
 }
 
-static double add_halves(const uint16_t *h, int64_t n)
+/* Fixed point is exact in any order. */
+static double add_halves(const narrow *h, int64_t n, ll_real by, double most)
 {
     double all = 0;
+#ifdef LL_REAL_F64
+#pragma omp simd reduction(+ : all)
+    for (int64_t i = 0; i < n; i++) all += widened(h[i], by, most);
+#else
     for (int64_t m; n > 0; h += m, n -= m) {
         ll_real wide[ROW_CHUNK];
         m = ll_min64(n, ROW_CHUNK);
 #pragma omp simd
-        for (int64_t i = 0; i < m; i++) wide[i] = ll_bf16_to_f32(h[i]);
+        for (int64_t i = 0; i < m; i++) wide[i] = widened(h[i], by, most);
         all += add_run(wide, m, false);
     }
+#endif
     return all;
 }
 
@@ -282,10 +335,11 @@ static void run_items(const plan *p, int64_t from, int64_t to)
         int64_t o = i / p->n_block, at = i % p->n_block * p->block;
         int64_t n = p->n_block == 1 || p->L - at < p->block ? p->L - at : p->block;
         double all = p->max ? -INFINITY : 0;
+        ll_real by = factor(p, o);
         for (int64_t j = 0; j < p->J; j++) {
             int64_t first = start(p, o, j) + at;
             const ll_real *x = p->x + first;
-            double v = p->half     ? add_halves(p->half + first, n)
+            double v = p->half     ? add_halves(p->half + first, n, by, p->most)
                        : p->max    ? (p->magnitude ? magnitude_run : max_run)(x, n)
                        : p->square ? add_run(x, n, true)
                                    : add_run(x, n, false);
@@ -323,9 +377,7 @@ static void do_rows(const void *p, int64_t from, int64_t to)
 ll_err LL_REAL(ll_reduce)(const ll_kcall *c, how how)
 {
     plan p;
-    bool max = how == LARGEST || how == MAGNITUDE;
-    TRY(make_plan(c, max, how == SQUARES, &p));
-    p.magnitude = how == MAGNITUDE;
+    TRY(make_plan(c, how, &p));
     int64_t n = ll_numel(&c->in[0].shape), results = ll_numel(&c->out[0].shape);
     if (n == 0) {
         for (int64_t i = 0; i < results; i++) p.y[i] = how == LARGEST ? -INFINITY : 0;
@@ -339,14 +391,24 @@ ll_err LL_REAL(ll_reduce)(const ll_kcall *c, how how)
     if (p.row_sums) ll_in_parts(threads, results, do_rows, &p);
     if (p.run_sums) join_runs(&p);
     /* Of zeros the largest is +0, in whatever order they come. */
-    for (int64_t i = 0; i < results && max; i++) p.y[i] += (ll_real)0;
+    for (int64_t i = 0; i < results && p.max; i++) p.y[i] += (ll_real)0;
     return LL_OK;
 }
 
 #ifndef LL_REAL_F64
 size_t reduce_cpu_scratch(const ll_kcall *c)
 {
-    return (c->in[0].dtype == LL_F64 ? ll_reduce_scratch_f64 : ll_reduce_scratch_f32)(c);
+    return (c->in[0].dtype == LL_F64 ? ll_reduce_scratch_f64 : ll_reduce_scratch_f32)(c, SUM);
+}
+
+size_t grid_sum_cpu_scratch(const ll_kcall *c)
+{
+    return ll_reduce_scratch_f64(c, GRID);
+}
+
+ll_err grid_sum_cpu(const ll_kcall *c)
+{
+    return ll_reduce_f64(c, GRID);
 }
 
 /* Element types other than f32 and f64 are as the reference has them, but for f32 sums of bf16. */
