@@ -30,25 +30,13 @@ typedef struct room {
     float *m, *l; /* [BLOCK] */
 } room;
 
-/* Lays out a room from `at` on; returns its end. */
-static float *lay_out(const ll_att *p, float *at, room *r)
+/* Lays out a room from `at` on (NULL: only measures); returns its floats. */
+static size_t lay_out(const ll_att *p, float *at, room *r)
 {
     int64_t rows = (p->s + M - 1) / M * M, d = ll_att_width(p->d), e = ll_att_width(p->e);
-    r->k = at;
-    r->v = r->k + rows * d;
-    r->qt = r->v + rows * e;
-    r->s = r->qt + d * BLOCK;
-    r->o = r->s + BLOCK * BLOCK;
-    r->m = r->o + BLOCK * e;
-    r->l = r->m + BLOCK;
-    return r->l + BLOCK;
-}
-
-static size_t room_floats(const ll_att *p)
-{
-    room r;
-    float *from = (float *)&r; /* any: it is not written to */
-    return (size_t)(lay_out(p, from, &r) - from + 15) / 16 * 16;
+    return LL_ATT_LAY_OUT(at, {&r->k, rows * d}, {&r->v, rows * e}, {&r->qt, d * BLOCK},
+                          {&r->s, BLOCK * BLOCK}, {&r->o, BLOCK * e}, {&r->m, BLOCK},
+                          {&r->l, BLOCK});
 }
 
 /* Masks, maxima and exponentials of one panel of queries; shrink: by how much earlier sums
@@ -148,9 +136,10 @@ ll_err attend_cpu(const ll_kcall *c)
     int team = ll_team(c, heads * p.t * p.s * p.d);
 #pragma omp parallel for num_threads(team) schedule(dynamic)
     for (int64_t n = 0; n < heads; n++) {
-        room r;
+        room r = {0};
         ll_att_head x = ll_att_head_of(&p, n);
-        lay_out(&p, (float *)c->scratch + room_floats(&p) * (size_t)omp_get_thread_num(), &r);
+        size_t floats = lay_out(&p, NULL, &r);
+        lay_out(&p, (float *)c->scratch + floats * (size_t)omp_get_thread_num(), &r);
         one_head(&p, &x, &r, (float *)c->out[0].data + (n / p.h * p.t * p.h + n % p.h) * p.e,
                  (float *)c->out[1].data + n * p.t);
     }
@@ -159,9 +148,10 @@ ll_err attend_cpu(const ll_kcall *c)
 
 size_t attend_cpu_scratch(const ll_kcall *c)
 {
+    room r;
     ll_att p = att_of(c);
     if (c->in[0].dtype == LL_BF16) return ll_att_bf16_room(c, &p, false);
-    return room_floats(&p) * sizeof(float) * (size_t)(c->threads < 1 ? 1 : c->threads);
+    return ll_att_room(c, lay_out(&p, NULL, &r));
 }
 
 ll_err attention_cpu(const ll_kcall *c)

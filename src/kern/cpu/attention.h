@@ -17,6 +17,21 @@ enum { LL_ATT_N = 16 };
 #endif
 enum { LL_ATT_M = 6, LL_ATT_BLOCK = 96 };
 
+/* Arrays of f32 laid out one behind the other from `at` on (NULL: only measured); the floats. */
+typedef struct ll_att_array {
+    float **place;
+    int64_t size;
+} ll_att_array;
+size_t ll_att_lay_out(float *at, const ll_att_array *arrays, size_t n);
+#define LL_ATT_LAY_OUT(at, ...)                                                                    \
+    ll_att_lay_out(at, (const ll_att_array[]){__VA_ARGS__},                                        \
+                   sizeof((const ll_att_array[]){__VA_ARGS__}) / sizeof(ll_att_array))
+/* Bytes of scratch, so many floats for each thread. */
+static inline size_t ll_att_room(const ll_kcall *c, size_t floats)
+{
+    return floats * sizeof(float) * (size_t)(c->threads < 1 ? 1 : c->threads);
+}
+
 /* One head of one batch. */
 typedef struct ll_att_head {
     const float *q, *k, *v, *mask;

@@ -44,28 +44,11 @@ static size_t lay_out(const ll_att *p, float *at, room *r)
 {
     int64_t blocks = (p->t + BLOCK - 1) / BLOCK, d = ll_att_width(p->d), e = ll_att_width(p->e);
     int64_t t = in_tiles(p->t), s = in_tiles(p->s);
-    struct {
-        float **place;
-        int64_t size;
-    } parts[] = {{&r->q, t * d},
-                 {&r->k, s * d},
-                 {&r->v, s * e},
-                 {&r->g, t * e},
-                 {&r->dq, t * d},
-                 {&r->qt, blocks * d * BLOCK},
-                 {&r->gt, blocks * e * BLOCK},
-                 {&r->s, BLOCK * BLOCK},
-                 {&r->ds, BLOCK * BLOCK},
-                 {&r->dk, s * d},
-                 {&r->dv, s * e},
-                 {&r->lse, blocks * BLOCK},
-                 {&r->delta, blocks * BLOCK}};
-    size_t n = 0;
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        if (at) *parts[i].place = at + n;
-        n += (size_t)(parts[i].size + 15) / 16 * 16;
-    }
-    return n;
+    return LL_ATT_LAY_OUT(at, {&r->q, t * d}, {&r->k, s * d}, {&r->v, s * e}, {&r->g, t * e},
+                          {&r->dq, t * d}, {&r->qt, blocks * d * BLOCK},
+                          {&r->gt, blocks * e * BLOCK}, {&r->s, BLOCK * BLOCK},
+                          {&r->ds, BLOCK * BLOCK}, {&r->dk, s * d}, {&r->dv, s * e},
+                          {&r->lse, blocks * BLOCK}, {&r->delta, blocks * BLOCK});
 }
 
 /* s becomes p, and ds (as it comes: v do^T) becomes ds, for one panel of queries. Rows past its
@@ -184,7 +167,7 @@ static size_t scratch(const ll_kcall *c, const ll_att *p)
 {
     room r;
     if (c->in[0].dtype == LL_BF16) return ll_att_bf16_room(c, p, true);
-    return lay_out(p, NULL, &r) * sizeof(float) * (size_t)(c->threads < 1 ? 1 : c->threads);
+    return ll_att_room(c, lay_out(p, NULL, &r));
 }
 
 ll_err attention_grad_cpu(const ll_kcall *c)

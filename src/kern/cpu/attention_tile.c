@@ -6,6 +6,16 @@
 
 enum { BLOCK = LL_ATT_BLOCK, M = LL_ATT_M, N = LL_ATT_N, VECTORS = N / LL_LANES };
 
+size_t ll_att_lay_out(float *at, const ll_att_array *arrays, size_t n)
+{
+    size_t all = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (at) *arrays[i].place = at + all;
+        all += (size_t)(arrays[i].size + 31) / 16 * 16; /* groups read past the last column */
+    }
+    return all;
+}
+
 ll_att_head ll_att_head_of(const ll_att *p, int64_t n)
 {
     int64_t b = n / p->h, h = n % p->h, g = p->h / p->n, of = h / g;

@@ -92,16 +92,6 @@ void ll_lin_mask(const ll_lin_chunk *c, const float *more, float *s, float *sum)
     }
 }
 
-size_t ll_lin_lay_out(const ll_lin_room *parts, int n, float *at)
-{
-    size_t all = 0;
-    for (int i = 0; i < n; i++) {
-        if (at) *parts[i].place = at + all;
-        all += (size_t)(parts[i].size + 31) / 16 * 16; /* groups read past the last column */
-    }
-    return all;
-}
-
 /* ---- forward ---- */
 
 typedef struct room {
@@ -115,10 +105,9 @@ typedef struct room {
 static size_t lay_out(const ll_lin *p, float *at, room *r)
 {
     int64_t d = ll_att_width(p->d), e = ll_att_width(p->e);
-    const ll_lin_room parts[] = {{&r->k, BLOCK * d},  {&r->v, BLOCK * e},       {&r->q, BLOCK * d},
-                                 {&r->qt, d * BLOCK}, {&r->s, BLOCK * BLOCK},   {&r->o, BLOCK * e},
-                                 {&r->l, BLOCK},      {&r->state, (d + M) * e}, {&r->keys, d}};
-    return ll_lin_lay_out(parts, sizeof parts / sizeof *parts, at);
+    return LL_ATT_LAY_OUT(at, {&r->k, BLOCK * d}, {&r->v, BLOCK * e}, {&r->q, BLOCK * d},
+                          {&r->qt, d * BLOCK}, {&r->s, BLOCK * BLOCK}, {&r->o, BLOCK * e},
+                          {&r->l, BLOCK}, {&r->state, (d + M) * e}, {&r->keys, d});
 }
 
 static void see(const ll_lin *p, const room *r, const ll_lin_chunk *c)
@@ -202,5 +191,5 @@ size_t linear_attend_cpu_scratch(const ll_kcall *c)
 {
     room r;
     ll_lin p = ll_lin_of(c->in, c->attr);
-    return lay_out(&p, NULL, &r) * sizeof(float) * (size_t)(c->threads < 1 ? 1 : c->threads);
+    return ll_att_room(c, lay_out(&p, NULL, &r));
 }

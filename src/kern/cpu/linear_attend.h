@@ -41,9 +41,3 @@ void ll_lin_put(const ll_lin_rows *x, int64_t from, int64_t count, double rate, 
 /* Scores s [keys, queries] of a chunk: more[query] is added (NULL: nothing), and those of keys
  * behind their query are 0; sum[query] += all that it sees, or NULL. */
 void ll_lin_mask(const ll_lin_chunk *c, const float *more, float *s, float *sum);
-/* Some arrays laid out one behind the other from `at` on, or NULL; returns their floats. */
-typedef struct ll_lin_room {
-    float **place;
-    int64_t size;
-} ll_lin_room;
-size_t ll_lin_lay_out(const ll_lin_room *parts, int n, float *at);

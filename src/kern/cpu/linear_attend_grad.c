@@ -38,13 +38,11 @@ typedef struct head {
 static size_t lay_out(const ll_lin *p, float *at, room *r)
 {
     int64_t d = ll_att_width(p->d), e = ll_att_width(p->e);
-    const ll_lin_room parts[] = {
-        {&r->k, BLOCK * d},        {&r->v, BLOCK * e},  {&r->q, BLOCK * d},
-        {&r->g, BLOCK * e},        {&r->qt, d * BLOCK}, {&r->gt, e * BLOCK},
-        {&r->s, BLOCK * BLOCK},    {&r->dq, BLOCK * d}, {&r->dk, BLOCK * d},
-        {&r->dv, BLOCK * e},       {&r->dl, BLOCK},     {&r->sum, (d + M) * e},
-        {&r->turned, (e + M) * d}, {&r->more, d}};
-    return ll_lin_lay_out(parts, sizeof parts / sizeof *parts, at);
+    return LL_ATT_LAY_OUT(at, {&r->k, BLOCK * d}, {&r->v, BLOCK * e}, {&r->q, BLOCK * d},
+                          {&r->g, BLOCK * e}, {&r->qt, d * BLOCK}, {&r->gt, e * BLOCK},
+                          {&r->s, BLOCK * BLOCK}, {&r->dq, BLOCK * d}, {&r->dk, BLOCK * d},
+                          {&r->dv, BLOCK * e}, {&r->dl, BLOCK}, {&r->sum, (d + M) * e},
+                          {&r->turned, (e + M) * d}, {&r->more, d});
 }
 
 static void clear(float *x, int64_t n)
@@ -207,5 +205,5 @@ size_t linear_attend_grad_cpu_scratch(const ll_kcall *c)
 {
     room r;
     ll_lin p = ll_lin_of(&c->in[2], c->attr);
-    return lay_out(&p, NULL, &r) * sizeof(float) * (size_t)(c->threads < 1 ? 1 : c->threads);
+    return ll_att_room(c, lay_out(&p, NULL, &r));
 }
