@@ -50,13 +50,3 @@ void ll_walk_last(ll_walk *w, int d)
         for (int k = 0; k < w->walkers; k++) w->stride[k][i] = old.stride[k][from];
     }
 }
-
-int64_t ll_walk_at(const ll_walk *w, int walker, int n, int64_t at)
-{
-    int64_t sum = 0;
-    for (int i = n - 1; i >= 0; i--) {
-        sum += at % w->size[i] * w->stride[walker][i];
-        at /= w->size[i];
-    }
-    return sum;
-}

@@ -1,7 +1,12 @@
 /* walk.h: a box of elements as several tensors see it: dimensions, and how far each steps in each
  * of them. */
 #pragma once
+#include "kern/both.h"
 #include "kern/kern.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 
 enum { LL_WALKERS = 2 };
 
@@ -18,4 +23,16 @@ void ll_walk_merge(ll_walk *w);
 /* Dimension d goes last, and those after it move up. */
 void ll_walk_last(ll_walk *w, int d);
 /* Where a walker is at point number `at` of the first n dimensions, the last of them fastest. */
-int64_t ll_walk_at(const ll_walk *w, int walker, int n, int64_t at);
+static inline LL_BOTH int64_t ll_walk_at(const ll_walk *w, int walker, int n, int64_t at)
+{
+    int64_t sum = 0;
+    for (int i = n - 1; i >= 0; i--) {
+        sum += at % w->size[i] * w->stride[walker][i];
+        at /= w->size[i];
+    }
+    return sum;
+}
+
+#ifdef __cplusplus
+}
+#endif

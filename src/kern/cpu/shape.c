@@ -1,28 +1,22 @@
-/* shape.c: the ops that move elements, on the cpu. Each is one or a few moves of a box of elements,
- * from where it lies in the operand to where in the result; a fill, and a pad's zeros, are moves of
- * one element to many places. A move goes by rows along the result's last dimension. Where the
- * operand steps far along that one (transposes), blocks of it and of the dimension along which the
- * operand lies together are swapped. */
+/* shape.c: the ops that move elements, on the cpu: moves (moves.h) of boxes of them; a fill, and a
+ * pad's zeros, are moves of one element to many places. A move goes by rows along the result's last
+ * dimension. Where the operand steps far along that one (transposes), blocks of it and of the
+ * dimension along which the operand lies together are swapped. */
 #include "base/num.h"
-#include "base/spec.h"
 #include "kern/attr.h"
 #include "kern/cpu/row.h"
 #include "kern/cpu/vec.h"
-#include "kern/walk.h"
+#include "kern/moves.h"
 
 ll_kernel fill_cpu, reshape_cpu, transpose_cpu, broadcast_cpu, slice_cpu, pad_cpu, concat_cpu;
 
-enum { MAX_IN = 16, BLOCK = 32 /* a swapped block's side */ };
-enum { FROM, TO };
+enum { FROM = LL_FROM, TO = LL_TO, BLOCK = 32 /* a swapped block's side */ };
 
 typedef uint32_t word __attribute__((may_alias));  /* an element of 4 bytes, of any type */
 typedef uint64_t dword __attribute__((may_alias)); /* of 8 */
 
 typedef struct move {
-    ll_walk w;
-    size_t bytes; /* of an element */
-    const char *x;
-    char *y;
+    ll_move of;
     bool swaps;
     int64_t items; /* elements; or blocks along the last dimension but one, of everything outside */
 } move;
@@ -57,7 +51,7 @@ static void copy_row(char *y, const char *x, size_t bytes, int64_t n)
 }
 
 /* Elements [from, to), by rows along the last dimension: copied, or one element repeated. */
-static void move_rows(const move *m, int64_t from, int64_t to)
+static void move_rows(const ll_move *m, int64_t from, int64_t to)
 {
     const ll_walk *w = &m->w;
     int last = w->n - 1;
@@ -129,7 +123,7 @@ static void swap_block(const void *x, int64_t xs, void *y, int64_t ys, int64_t n
 
 /* Items are (outer, block of j), j being the last dimension but one, and i the last. Blocks of
  * BLOCK x BLOCK touch as many lines of the operand as of the result. */
-static void swap_items(const move *m, int64_t from, int64_t to)
+static void swap_items(const ll_move *m, int64_t from, int64_t to)
 {
     const ll_walk *w = &m->w;
     int i_dim = w->n - 1, j_dim = w->n - 2;
@@ -151,7 +145,7 @@ static void swap_items(const move *m, int64_t from, int64_t to)
  * along some dimension, or be repeated; where nothing else does, along one of a single element. */
 static void plan(move *m)
 {
-    ll_walk *w = &m->w;
+    ll_walk *w = &m->of.w;
     m->items = 1;
     for (int i = 0; i < w->n; i++) m->items *= w->size[i];
     if (!m->items) return;
@@ -182,117 +176,44 @@ static void some_moves(const void *given, int64_t first, int64_t end)
     const moves *all = (const moves *)given;
     for (const move *m = all->m; m < all->m + all->n; m++) {
         int64_t from = m->items * first / all->threads, to = m->items * end / all->threads;
-        if (from < to) (m->swaps ? swap_items : move_rows)(m, from, to);
+        if (from < to) (m->swaps ? swap_items : move_rows)(&m->of, from, to);
     }
 }
 
-static ll_err run(const ll_kcall *c, move *m, int n)
+static ll_err run(const ll_kcall *c, const ll_move *given, int n)
 {
+    static const uint64_t zero;
     int threads = ll_team(c, ll_numel(&c->out[0].shape));
-    for (int i = 0; i < n; i++) plan(&m[i]);
+    move m[LL_MOVES];
+    for (int i = 0; i < n; i++) {
+        m[i] = (move){.of = given[i]};
+        if (!m[i].of.x) m[i].of.x = (const char *)&zero;
+        plan(&m[i]);
+    }
     ll_in_parts(threads, threads, some_moves, &(moves){m, n, threads});
     return LL_OK;
 }
 
-/* All of the box, from element x of the operand on, to element y of the result on. */
-static move new_move(const ll_kcall *c, const ll_shape *box, const ll_tensor *from, int64_t x,
-                     int64_t y)
-{
-    const ll_tensor *to = &c->out[0];
-    move m = {.w = {.n = box->n, .walkers = 2}, .bytes = ll_dtype_bytes(to->dtype)};
-    memcpy(m.w.size, box->d, sizeof m.w.size);
-    ll_walk_strides(&to->shape, m.w.stride[TO]);
-    if (from) ll_walk_strides(&from->shape, m.w.stride[FROM]);
-    if (from) m.x = (const char *)from->data + (size_t)x * m.bytes;
-    m.y = (char *)to->data + (size_t)y * m.bytes;
-    return m;
-}
-
-/* Elements from one index along dim to the next. */
-static int64_t step_of(const ll_tensor *t, int64_t dim)
-{
-    int64_t stride[LL_MAX_DIMS];
-    ll_walk_strides(&t->shape, stride);
-    return stride[dim];
-}
-
-ll_err slice_cpu(const ll_kcall *c)
-{
-    const ll_range_attr *a = c->attr;
-    int64_t at = a->from * step_of(&c->in[0], a->dim);
-    move m = new_move(c, &c->out[0].shape, &c->in[0], at, 0);
-    return run(c, &m, 1);
-}
-
-/* A box of so many indices along dim, the others as in the result: from x, or of zeros. */
-static move part_of(const ll_kcall *c, int64_t dim, int64_t n, const ll_tensor *x, int64_t at)
-{
-    static const uint64_t zero;
-    ll_shape box = c->out[0].shape;
-    box.d[dim] = n;
-    move m = new_move(c, &box, x, 0, at * step_of(&c->out[0], dim));
-    if (!x) m.x = (const char *)&zero;
-    return m;
-}
-
-ll_err pad_cpu(const ll_kcall *c)
-{
-    const ll_range_attr *a = c->attr;
-    int64_t middle = c->in[0].shape.d[a->dim];
-    move m[3] = {part_of(c, a->dim, a->from, NULL, 0),
-                 part_of(c, a->dim, middle, &c->in[0], a->from),
-                 part_of(c, a->dim, a->to, NULL, a->from + middle)};
-    return run(c, m, 3);
-}
-
-ll_err concat_cpu(const ll_kcall *c)
-{
-    const ll_range_attr *a = c->attr;
-    move m[MAX_IN];
-    LL_ASSERT(c->n_in <= MAX_IN);
-    int64_t at = 0;
-    for (int i = 0; i < c->n_in; i++) {
-        int64_t n = c->in[i].shape.d[a->dim];
-        m[i] = part_of(c, a->dim, n, &c->in[i], at);
-        at += n;
+#define KERNEL(name)                                                                               \
+    ll_err name##_cpu(const ll_kcall *c)                                                           \
+    {                                                                                              \
+        ll_move m[LL_MOVES];                                                                       \
+        return run(c, m, ll_##name##_moves(c, m));                                                 \
     }
-    return run(c, m, c->n_in);
-}
+KERNEL(slice)
+KERNEL(pad)
+KERNEL(concat)
+KERNEL(reshape)
+KERNEL(transpose)
+KERNEL(broadcast)
 
 ll_err fill_cpu(const ll_kcall *c)
 {
     char value[8];
+    ll_move m[LL_MOVES];
     ll_store(value, c->out[0].dtype, 0, ((const ll_fill_attr *)c->attr)->value);
-    move m = new_move(c, &c->out[0].shape, NULL, 0, 0);
-    m.x = value;
-    return run(c, &m, 1);
-}
-
-ll_err reshape_cpu(const ll_kcall *c)
-{
-    ll_tensor x = c->in[0];
-    x.shape = c->out[0].shape;
-    move m = new_move(c, &x.shape, &x, 0, 0);
-    return run(c, &m, 1);
-}
-
-static ll_err by_letters(const ll_kcall *c, const char *spec)
-{
-    ll_spec s;
-    TRY(ll_spec_parse(spec, &s));
-    move m = new_move(c, &c->out[0].shape, &c->in[0], 0, 0);
-    int64_t stride[LL_MAX_DIMS];
-    ll_walk_strides(&c->in[0].shape, stride);
-    for (int i = 0; i < s.n_out; i++) m.w.stride[FROM][i] = s.from[i] < 0 ? 0 : stride[s.from[i]];
-    return run(c, &m, 1);
-}
-
-ll_err transpose_cpu(const ll_kcall *c)
-{
-    return by_letters(c, ((const ll_spec_attr *)c->attr)->spec);
-}
-
-ll_err broadcast_cpu(const ll_kcall *c)
-{
-    return by_letters(c, ((const ll_broadcast_attr *)c->attr)->spec);
+    ll_reshape_moves(&(ll_kcall){.in = c->out, .out = c->out}, m);
+    memset(m->w.stride[FROM], 0, sizeof m->w.stride[FROM]);
+    m->x = value;
+    return run(c, m, 1);
 }

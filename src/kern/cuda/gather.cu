@@ -40,16 +40,10 @@ static ll_err run_gather(const ll_kcall *c)
     ll_gather_walk g;
     TRY(ll_gather_of((const ll_gather_attr *)c->attr, &x->shape, &c->in[1].shape, &y->shape, &g));
     int64_t n = ll_numel(&y->shape);
-    auto by = [&](auto w) -> ll_err {
+    return with_word(ll_dtype_bytes(x->dtype), [&](auto w) -> ll_err {
         return launch_each(c, n, pick<decltype(w)>, g, x->data, c->in[1].data, y->data, n,
                            c->trouble);
-    };
-    switch (ll_dtype_bytes(x->dtype)) {
-    case 1: return by(uint8_t{});
-    case 2: return by(uint16_t{});
-    case 4: return by(uint32_t{});
-    default: return by(uint64_t{});
-    }
+    });
 }
 
 /* y's dimensions that x has, and those that it has not, as numbers of positions; how an element of

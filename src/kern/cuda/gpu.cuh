@@ -186,6 +186,18 @@ template <class F> static ll_err with_floats(ll_dtype s, ll_dtype t, F f)
     });
 }
 
+/* f(W{}) for elements of so many bytes that are moved as they are. */
+template <class F> static ll_err with_word(size_t bytes, F f)
+{
+    switch (bytes) {
+    case 1: return f(uint8_t{});
+    case 2: return f(uint16_t{});
+    case 4: return f(uint32_t{});
+    case 8: return f(uint64_t{});
+    default: return f(uint4{});
+    }
+}
+
 /* One element of any type. */
 __device__ __forceinline__ double load_any(const void *p, int t, int64_t i)
 {
