@@ -183,85 +183,58 @@ template <bool LATER, class S> static __global__ void add_up(sizes z, S *sums)
 
 /* ---- results ---- */
 
-template <class T, class S> static __global__ void __launch_bounds__(THREADS) see(call<T, S> c)
+/* What queries get: o and l of values; or, SLOPES, dq of keys, with do in the queries' place and dl
+ * added to scores. State is then walked the other way. */
+template <bool SLOPES, class T, class S>
+static __global__ void __launch_bounds__(THREADS) query_side(call<T, S> c)
 {
     const sizes &z = c.z;
     room<S> *m = room_of<S>();
-    int64_t g = blockIdx.x % z.g, f = z.e + 1;
+    int64_t g = blockIdx.x % z.g, f = z.e + 1, width = SLOPES ? z.d : z.e,
+            deep = SLOPES ? z.e : z.d;
     chunk<T, S> x(c, blockIdx.x / z.g);
-    int64_t head = x.n * z.g + g, heads = z.n * z.g;
-    rows<T> q = head_rows(c.q, z.t, heads, z.d, x.b, head);
+    int64_t head = x.n * z.g + g, heads = z.n * z.g, at = (x.b * heads + head) * z.t;
+    rows<T> y = head_rows(SLOPES ? c.dout : c.q, z.t, heads, deep, x.b, head);
+    rows<T> key = SLOPES ? x.v : x.k, value = SLOPES ? x.k : x.v;
+    const S *dl = c.dl + at;
     if (!x.queries(z)) return;
     set_powers(m, z, x.n);
-    auto query = [&](int r, int64_t k) { return x.has(z, r) ? q.at(x.query(z, r), k) : (S)0; };
+    auto query = [&](int r, int64_t k) { return x.has(z, r) ? y.at(x.query(z, r), k) : (S)0; };
     S p[EACH][EACH] = {};
-    product<true, true>(m, p, z.d, query,
-                        [&](int64_t k, int j) { return j < x.keys ? x.k.at(j, k) : (S)0; });
-    each(p, [&](int r, int j, S v) { m->scores[r][j] = j <= r ? v * m->power[r - j] : (S)0; });
-    __syncthreads();
-    if (threadIdx.x < C && x.has(z, threadIdx.x)) {
+    product<true, true>(m, p, deep, query,
+                        [&](int64_t k, int j) { return j < x.keys ? key.at(j, k) : (S)0; });
+    each(p, [&](int r, int j, S v) {
+        bool sees = j <= r && (!SLOPES || (j < x.keys && x.has(z, r)));
+        m->scores[r][j] = sees ? (SLOPES ? v + dl[x.query(z, r)] : v) * m->power[r - j] : (S)0;
+    });
+    if (!SLOPES) __syncthreads();
+    if (!SLOPES && threadIdx.x < C && x.has(z, threadIdx.x)) {
         S sum = 0, old = 0;
         for (int j = 0; j < C; j++) sum += m->scores[threadIdx.x][j];
         for (int64_t k = 0; k < z.d && x.at; k++)
             old += query(threadIdx.x, k) * x.state[k * f + z.e];
-        c.l[(x.b * heads + head) * z.t + x.query(z, threadIdx.x)] =
-            sum + m->power[threadIdx.x] * old;
+        c.l[at + x.query(z, threadIdx.x)] = sum + m->power[threadIdx.x] * old;
     }
-    for (int64_t e0 = 0; e0 < z.e; e0 += C) {
+    for (int64_t w0 = 0; w0 < width; w0 += C) {
         S o[EACH][EACH] = {};
         product<true, false>(
             m, o, C, [&](int r, int64_t k) { return m->scores[r][k]; },
-            [&](int64_t k, int e) {
-                return k < x.keys && e0 + e < z.e ? x.v.at(k, e0 + e) : (S)0;
+            [&](int64_t k, int w) {
+                return k < x.keys && w0 + w < width ? value.at(k, w0 + w) : (S)0;
             });
         if (x.at)
-            product<true, false>(
-                m, o, z.d, [&](int r, int64_t k) { return query(r, k) * m->power[r]; },
-                [&](int64_t k, int e) { return e0 + e < z.e ? x.state[k * f + e0 + e] : (S)0; });
-        each(o, [&](int r, int e, S v) {
-            if (x.has(z, r) && e0 + e < z.e)
-                c.o[((x.b * z.t + x.query(z, r)) * heads + head) * z.e + e0 + e] =
-                    from_float<T>::of(v);
-        });
-    }
-}
-
-template <class T, class S>
-static __global__ void __launch_bounds__(THREADS) query_slopes(call<T, S> c)
-{
-    const sizes &z = c.z;
-    room<S> *m = room_of<S>();
-    int64_t g = blockIdx.x % z.g, f = z.e + 1;
-    chunk<T, S> x(c, blockIdx.x / z.g);
-    int64_t head = x.n * z.g + g, heads = z.n * z.g;
-    rows<T> y = head_rows(c.dout, z.t, heads, z.e, x.b, head);
-    const S *dl = c.dl + (x.b * heads + head) * z.t;
-    if (!x.queries(z)) return;
-    set_powers(m, z, x.n);
-    auto slope = [&](int r, int64_t k) { return x.has(z, r) ? y.at(x.query(z, r), k) : (S)0; };
-    S p[EACH][EACH] = {};
-    product<true, true>(m, p, z.e, slope,
-                        [&](int64_t k, int j) { return j < x.keys ? x.v.at(j, k) : (S)0; });
-    each(p, [&](int r, int j, S v) {
-        bool sees = j <= r && j < x.keys && x.has(z, r);
-        m->scores[r][j] = sees ? (v + dl[x.query(z, r)]) * m->power[r - j] : (S)0;
-    });
-    for (int64_t d0 = 0; d0 < z.d; d0 += C) {
-        S o[EACH][EACH] = {};
-        product<true, false>(
-            m, o, C, [&](int r, int64_t k) { return m->scores[r][k]; },
-            [&](int64_t k, int d) {
-                return k < x.keys && d0 + d < z.d ? x.k.at(k, d0 + d) : (S)0;
-            });
-        if (x.at)
-            product<true, true>(
-                m, o, z.e, [&](int r, int64_t k) { return slope(r, k) * m->power[r]; },
-                [&](int64_t k, int d) { return d0 + d < z.d ? x.state[(d0 + d) * f + k] : (S)0; });
-        each(o, [&](int r, int d, S v) {
-            if (!x.has(z, r) || d0 + d >= z.d) return;
+            product<true, SLOPES>(
+                m, o, deep, [&](int r, int64_t k) { return query(r, k) * m->power[r]; },
+                [&](int64_t k, int w) {
+                    return w0 + w >= width ? (S)0
+                                           : x.state[SLOPES ? (w0 + w) * f + k : k * f + w0 + w];
+                });
+        each(o, [&](int r, int w, S v) {
+            if (!x.has(z, r) || w0 + w >= width) return;
             int64_t i = x.query(z, r);
-            if (x.at) v += m->power[r] * dl[i] * x.state[(d0 + d) * f + z.e];
-            c.dq[((x.b * z.t + i) * heads + head) * z.d + d0 + d] = from_float<T>::of(v);
+            if (SLOPES && x.at) v += m->power[r] * dl[i] * x.state[(w0 + w) * f + z.e];
+            (SLOPES ? c.dq : c.o)[((x.b * z.t + i) * heads + head) * width + w0 + w] =
+                from_float<T>::of(v);
         });
     }
 }
@@ -389,8 +362,8 @@ static ll_err run(const ll_kcall *c)
         x.o = (T *)c->out[0].data, x.l = (S *)c->out[1].data;
         x.state = x.later = (S *)c->scratch;
         if (z.chunks > 1 && z.d) TRY((make_states<false, T, S>(c, x)));
-        return launch_shared(c, see<T, S>, (unsigned)(z.b * z.n * z.chunks * z.g), THREADS,
-                             sizeof(room<S>), x);
+        return launch_shared(c, query_side<false, T, S>, (unsigned)(z.b * z.n * z.chunks * z.g),
+                             THREADS, sizeof(room<S>), x);
     });
 }
 
@@ -414,7 +387,7 @@ static ll_err run_grad(const ll_kcall *c)
         if (z.d) TRY((make_states<false, T, S>(c, x)));
         if (z.d) TRY((make_states<true, T, S>(c, x)));
         if (z.g)
-            TRY(launch_shared(c, query_slopes<T, S>, chunks * (unsigned)z.g, THREADS,
+            TRY(launch_shared(c, query_side<true, T, S>, chunks * (unsigned)z.g, THREADS,
                               sizeof(room<S>), x));
         TRY(launch_shared(c, key_slopes<false, T, S>, chunks, THREADS, sizeof(room<S>), x));
         return launch_shared(c, key_slopes<true, T, S>, chunks, THREADS, sizeof(room<S>), x);
