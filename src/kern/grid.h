@@ -44,6 +44,13 @@ static inline LL_BOTH double ll_grid_power(int64_t e, bool finite)
     return p;
 }
 
+/* What numbers of this scale are multiplied by to become fixed point of so many bits. */
+static inline LL_BOTH double ll_grid_factor(double m, int64_t bits)
+{
+    int64_t e = ll_grid_exponent(m);
+    return ll_grid_power(bits - e, ll_grid_finite(e));
+}
+
 /* 0 of 0; 1 and the exponent of the largest power of two in v, no less than 1. */
 static inline LL_BOTH uint8_t ll_grid_level(double v)
 {

@@ -6,7 +6,7 @@
  * 3. Threads share either the loops around (many small products) or each product. */
 #include "base/num.h"
 #include "kern/attr.h"
-#include "kern/cpu/gemm.h"
+#include "kern/cpu/gemm_int.h"
 #include "kern/cpu/row.h"
 #include "kern/einsum.h"
 #include "kern/grid.h"
@@ -84,10 +84,8 @@ static size_t plan_grid(const ll_kcall *c, plan *p)
 
 static const double *to_powers(const ll_tensor *m, int64_t bits, double *to)
 {
-    for (int64_t i = 0; i < ll_numel(&m->shape); i++) {
-        int64_t e = ll_grid_exponent((double)((const float *)m->data)[i]);
-        to[i] = ll_grid_power(bits - e, ll_grid_finite(e));
-    }
+    for (int64_t i = 0; i < ll_numel(&m->shape); i++)
+        to[i] = ll_grid_factor((double)((const float *)m->data)[i], bits);
     return to;
 }
 
@@ -102,12 +100,7 @@ static void round_tile(const ll_gemm_call *g, const float *tile, uint16_t *c)
 static void product(const plan *p, int64_t at, char *scratch)
 {
     ll_gemm_call g = p->g;
-    size_t in = g.bf16             ? 2
-                : g.f64 && !g.a_by ? 8
-                                   : 4,
-           out = g.bf16_out || p->tile ? 2
-                 : g.f64               ? 8
-                                       : 4;
+    size_t in = ll_gemm_in_bytes(&g), out = p->tile ? 2 : ll_gemm_out_bytes(&g);
     int64_t off[3];
     ll_einsum_offsets(p->loops.around, p->loops.n_around, at, off);
     const char *a = (const char *)p->g.a + (size_t)off[LL_EINSUM_A] * in;

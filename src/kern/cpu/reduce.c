@@ -1,6 +1,6 @@
 /* reduce.c: sum, amax, absmax and sumsq (the sum of squares) on the cpu.
  *
- * Dimensions are merged (segments.h). The last of them, of L elements, decides the inner loop: if
+ * Dimensions are merged. The last of them, of L elements, decides the inner loop: if
  * it stays, whole rows of L are added up (column sums: bias gradients); if it vanishes, each run of
  * L collapses. Of the other dimensions O is the product of those that stay and J of those that
  * vanish:
@@ -17,10 +17,10 @@
  * for f32 that is added up as fixed point in f64 (grid_sum, fuse/grid_sum.c): a scale for each
  * result, sums that are exact in any order. */
 #include "base/num.h"
+#include "base/spec.h"
 #include "kern/attr.h"
 #include "kern/cpu/real.h"
 #include "kern/cpu/row.h"
-#include "kern/cpu/segments.h"
 #include "kern/grid.h"
 
 #include <math.h>
@@ -42,6 +42,54 @@ enum {
     BLOCK_WORK = 32768 /* elements of a block of rows, about */
 };
 
+/* The dimensions of a reduction, those that stay and those that vanish, merged with neighbours of
+ * their kind: what is left alternates. */
+typedef struct segments {
+    int n; /* 1 at least */
+    int64_t size[LL_MAX_DIMS];
+    bool kept[LL_MAX_DIMS];
+} segments;
+
+static segments segments_of(const ll_spec *s, const ll_shape *shape)
+{
+    segments g;
+    g.n = 0;
+    for (int i = 0; i < s->n_in; i++) {
+        int64_t d = shape->d[i];
+        bool kept = s->to[i] >= 0;
+        if (d == 0) { /* nothing to add up: no plan is needed */
+            g.n = 0;
+            break;
+        }
+        if (d == 1) continue;
+        if (g.n && g.kept[g.n - 1] == kept) {
+            g.size[g.n - 1] *= d;
+        } else {
+            g.size[g.n] = d;
+            g.kept[g.n++] = kept;
+        }
+    }
+    if (g.n == 0) { /* a single element, or none */
+        g.size[0] = 1;
+        g.kept[0] = true;
+        g.n = 1;
+    }
+    return g;
+}
+
+/* Where row or run j of result o starts, of all segments but the last. */
+static int64_t segment_at(const segments *g, int64_t o, int64_t j)
+{
+    int64_t at = 0, stride = g->size[g->n - 1];
+    for (int i = g->n - 2; i >= 0; i--) {
+        int64_t *index = g->kept[i] ? &o : &j;
+        at += *index % g->size[i] * stride;
+        *index /= g->size[i];
+        stride *= g->size[i];
+    }
+    return at;
+}
+
 /* What is widened as it is added up: bf16; of f64, f32 that becomes fixed point. */
 #ifdef LL_REAL_F64
 typedef float narrow;
@@ -53,7 +101,7 @@ typedef struct plan {
     bool rows, max, square;
     bool magnitude; /* with max: of absolute values */
     bool plain;     /* row or run number o J + j; otherwise the dimensions say */
-    ll_segments seg;
+    segments seg;
     int64_t O, J, L;
     int64_t fold, width;    /* rows taken as one, and the elements of that */
     int64_t block, n_block; /* rows (of width), or elements of a run, in a block */
@@ -75,7 +123,7 @@ static ll_err make_plan(const ll_kcall *c, how how, plan *p)
     const ll_grid_sum_attr *grid = how == GRID ? c->attr : NULL;
     ll_spec s;
     TRY(ll_spec_parse(grid ? grid->spec : ((const ll_spec_attr *)c->attr)->spec, &s));
-    p->seg = ll_segments_of(&s, &c->in[0].shape);
+    p->seg = segments_of(&s, &c->in[0].shape);
     int last = p->seg.n - 1;
     p->max = how == LARGEST || how == MAGNITUDE;
     p->magnitude = how == MAGNITUDE;
@@ -126,7 +174,7 @@ size_t LL_REAL(ll_reduce_scratch)(const ll_kcall *c, how how)
 /* Where row or run j of result o starts. */
 static int64_t start(const plan *p, int64_t o, int64_t j)
 {
-    return p->plain ? (o * p->J + j) * p->L : ll_segments_at(&p->seg, o, j);
+    return p->plain ? (o * p->J + j) * p->L : segment_at(&p->seg, o, j);
 }
 
 /* ---- numbers that are widened ---- */
@@ -134,9 +182,7 @@ static int64_t start(const plan *p, int64_t o, int64_t j)
 /* What the numbers of result i are multiplied by. */
 static ll_real factor(const plan *p, int64_t i)
 {
-    if (!p->scale) return 1;
-    int64_t e = ll_grid_exponent((double)p->scale[i]);
-    return (ll_real)ll_grid_power(p->bits - e, ll_grid_finite(e));
+    return p->scale ? (ll_real)ll_grid_factor((double)p->scale[i], p->bits) : 1;
 }
 
 static inline ll_real widened(narrow x, ll_real by, double most)

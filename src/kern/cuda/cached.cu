@@ -265,45 +265,30 @@ static __global__ void write(const T *x, const int32_t *at, T *y, int64_t n, int
     }
 }
 
-/* n rows of d numbers, to bytes: a thread has a row. */
-template <class T>
-static __global__ void write_bytes(const T *x, const int32_t *at, uint8_t *y, int64_t n, int64_t t,
-                                   int64_t room, int64_t heads, int64_t d)
+/* n rows of d numbers, to bytes, or to 4 bits by groups of channels: a thread has a row. */
+template <class T, int BITS>
+static __global__ void write_rows(const T *x, const int32_t *at, uint8_t *y, int64_t n, int64_t t,
+                                  int64_t room, int64_t heads, int64_t d)
 {
-    GRID_STRIDE(i, n)
-    {
-        int64_t b = i / heads / t, place = at[b] + i / heads % t;
-        if (at[b] < 0 || place >= room) continue;
-        uint8_t *row = y + ((b * room + place) * heads + i % heads) * (d + LL_CACHE8_TAIL);
-        float top = 0;
-        for (int64_t j = 0; j < d; j++) top = fmaxf(top, fabsf((float)to_float(x[i * d + j])));
-        float scale = ll_cache8_begin(row, d, top);
-        for (int64_t j = 0; j < d; j++)
-            row[j] = ll_cache8_byte((float)to_float(x[i * d + j]), scale);
-    }
-}
-
-/* The same to 4 bits, by groups of channels. */
-template <class T>
-static __global__ void write_values4(const T *x, const int32_t *at, uint8_t *y, int64_t n,
-                                     int64_t t, int64_t room, int64_t heads, int64_t d)
-{
-    int64_t half = ll_cache4_half(d), kept = ll_cache_row(4, d);
+    int64_t half = ll_cache4_half(d), kept = ll_cache_row(BITS, d);
     GRID_STRIDE(i, n)
     {
         int64_t b = i / heads / t, place = at[b] + i / heads % t;
         if (at[b] < 0 || place >= room) continue;
         uint8_t *row = y + ((b * room + place) * heads + i % heads) * kept, *tail = row + half;
-        for (int64_t g = 0; g < d; g += LL_CACHE4_GROUP, tail += LL_CACHE4_TAIL) {
+        auto number = [&](int64_t j) { return (float)to_float(x[i * d + j]); };
+        float top = 0;
+        for (int64_t j = 0; BITS == 8 && j < d; j++) top = fmaxf(top, fabsf(number(j)));
+        float scale = BITS == 8 ? ll_cache8_begin(row, d, top) : 0;
+        for (int64_t j = 0; BITS == 8 && j < d; j++) row[j] = ll_cache8_byte(number(j), scale);
+        for (int64_t g = 0; BITS == 4 && g < d; g += LL_CACHE4_GROUP, tail += LL_CACHE4_TAIL) {
             int64_t end = g + LL_CACHE4_GROUP < d ? g + LL_CACHE4_GROUP : d;
             float least = INFINITY, most = -INFINITY;
-            for (int64_t j = g; j < end; j++) {
-                least = fminf(least, (float)to_float(x[i * d + j]));
-                most = fmaxf(most, (float)to_float(x[i * d + j]));
-            }
+            for (int64_t j = g; j < end; j++)
+                least = fminf(least, number(j)), most = fmaxf(most, number(j));
             ll_cache4_begin(tail, least, most);
             for (int64_t j = g; j < end; j++)
-                ll_cache4_put(row, half, j, ll_cache4_round(tail, (float)to_float(x[i * d + j])));
+                ll_cache4_put(row, half, j, ll_cache4_round(tail, number(j)));
         }
     }
 }
@@ -360,13 +345,11 @@ static ll_err run_write(const ll_kcall *c)
         if (a->ring)
             return launch(c, write_keys4<T>, (unsigned)(x[0] * x[2]), 64, c->in[1].data,
                           c->in[2].data, c->out[0].data, x[1], s[1], x[2], x[3], a->ring);
-        if (a->bits == 4)
-            return launch_each(c, x[0] * x[1] * x[2], write_values4<T>, c->in[1].data,
-                               c->in[2].data, c->out[0].data, x[0] * x[1] * x[2], x[1], s[1], x[2],
+        int64_t rows = x[0] * x[1] * x[2];
+        if (a->bits)
+            return launch_each(c, rows, a->bits == 8 ? write_rows<T, 8> : write_rows<T, 4>,
+                               c->in[1].data, c->in[2].data, c->out[0].data, rows, x[1], s[1], x[2],
                                x[3]);
-        if (a->bits == 8)
-            return launch_each(c, x[0] * x[1] * x[2], write_bytes<T>, c->in[1].data, c->in[2].data,
-                               c->out[0].data, x[0] * x[1] * x[2], x[1], s[1], x[2], x[3]);
         return launch_each(c, n, write<T>, c->in[1].data, c->in[2].data, c->out[0].data, n, x[1],
                            s[1], s[2] * s[3]);
     });

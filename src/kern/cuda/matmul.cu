@@ -151,6 +151,13 @@ static ll_err plainly(const ll_kcall *c, matrix a, matrix b, matrix y, int64_t b
     return run_plain(c, a, b, y, c->out[0].dtype, batches, add);
 }
 
+/* Operand i of a folded product; 2: its result. */
+static matrix matrix_of(const ll_tensor *t, int i, const ll_einsum_plan *p, int64_t batch)
+{
+    const ll_einsum_loop *row = i == 1 ? &p->sum : &p->row, *col = i == 0 ? &p->sum : &p->column;
+    return matrix{t->data, row->extent, col->extent, row->stride[i], col->stride[i], batch};
+}
+
 static ll_err each_product(const ll_kcall *c, const char *spec, product *run)
 {
     const ll_tensor *a = &c->in[0], *b = &c->in[1], *y = &c->out[0];
@@ -165,12 +172,8 @@ static ll_err each_product(const ll_kcall *c, const char *spec, product *run)
         batch = p.around[longest];
         p.around[longest] = p.around[--p.n_around];
     }
-    matrix ma = {a->data,         p.row.extent,    p.sum.extent,
-                 p.row.stride[0], p.sum.stride[0], batch.stride[0]};
-    matrix mb = {b->data,         p.sum.extent,       p.column.extent,
-                 p.sum.stride[1], p.column.stride[1], batch.stride[1]};
-    matrix my = {y->data,         p.row.extent,       p.column.extent,
-                 p.row.stride[2], p.column.stride[2], batch.stride[2]};
+    matrix ma = matrix_of(a, 0, &p, batch.stride[0]), mb = matrix_of(b, 1, &p, batch.stride[1]);
+    matrix my = matrix_of(y, 2, &p, batch.stride[2]);
     int64_t n = ll_einsum_points(p.around, p.n_around), sums = ll_einsum_points(p.sums, p.n_sums);
     size_t in = ll_dtype_bytes(a->dtype), out = ll_dtype_bytes(y->dtype);
     for (int64_t i = 0; i < n; i++) {
@@ -216,12 +219,9 @@ static bool blas_fits(const ll_kcall *c)
     const ll_tensor *a = &c->in[0], *b = &c->in[1], *y = &c->out[0];
     ll_einsum_plan p;
     ll_einsum_fold(spec_of(c), &a->shape, &b->shape, &y->shape, &p);
-    const ll_einsum_loop *of[3][2] = {{&p.row, &p.sum}, {&p.sum, &p.column}, {&p.row, &p.column}};
-    for (int i = 0; i < 3; i++) {
-        matrix m = {
-            NULL, of[i][0]->extent, of[i][1]->extent, of[i][0]->stride[i], of[i][1]->stride[i], 0};
-        if (!ll_blas_fits(&m)) return false;
-    }
+    const matrix m[3] = {matrix_of(a, 0, &p, 0), matrix_of(b, 1, &p, 0), matrix_of(y, 2, &p, 0)};
+    for (int i = 0; i < 3; i++)
+        if (!ll_blas_fits(&m[i])) return false;
     return p.sum.extent > 0 && has_none(c);
 }
 
@@ -241,9 +241,9 @@ static bool plain_of(const ll_kcall *c, few *f)
     const ll_tensor *a = &c->in[0], *b = &c->in[1], *y = &c->out[0];
     ll_einsum_plan p;
     ll_einsum_fold(spec_of(c), &a->shape, &b->shape, &y->shape, &p);
-    *f = few{{a->data, p.row.extent, p.sum.extent, p.row.stride[0], p.sum.stride[0], 0},
-             {b->data, p.sum.extent, p.column.extent, p.sum.stride[1], p.column.stride[1], 0},
-             {y->data, p.row.extent, p.column.extent, p.row.stride[2], p.column.stride[2], 0},
+    *f = few{matrix_of(a, 0, &p, 0),
+             matrix_of(b, 1, &p, 0),
+             matrix_of(y, 2, &p, 0),
              a->dtype,
              y->dtype,
              NULL,

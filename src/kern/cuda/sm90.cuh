@@ -145,21 +145,23 @@ template <int N> __device__ __forceinline__ void products_wait(void)
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
 
-#define REGISTERS_8(i)                                                                             \
-    "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]),    \
-        "+f"(d[i + 6]), "+f"(d[i + 7])
-
-#define REGISTERS_96                                                                               \
-    REGISTERS_8(0), REGISTERS_8(8), REGISTERS_8(16), REGISTERS_8(24), REGISTERS_8(32),             \
-        REGISTERS_8(40), REGISTERS_8(48), REGISTERS_8(56), REGISTERS_8(64), REGISTERS_8(72),       \
-        REGISTERS_8(80), REGISTERS_8(88)
-#define NUMBERS_96                                                                                 \
+/* Sums as operands of a product, and as its text names them. */
+#define PRODUCT_8(how, i)                                                                          \
+    how(d[i]), how(d[i + 1]), how(d[i + 2]), how(d[i + 3]), how(d[i + 4]), how(d[i + 5]),          \
+        how(d[i + 6]), how(d[i + 7])
+#define PRODUCT_32(how, i)                                                                         \
+    PRODUCT_8(how, i), PRODUCT_8(how, i + 8), PRODUCT_8(how, i + 16), PRODUCT_8(how, i + 24)
+#define SUMMED(x) "+f"(x)
+#define REGISTERS_96 PRODUCT_32(SUMMED, 0), PRODUCT_32(SUMMED, 32), PRODUCT_32(SUMMED, 64)
+#define NUMBERS_32                                                                                 \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,"                        \
-    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31,"              \
-    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47,"              \
-    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63,"              \
-    "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79,"              \
-    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define NUMBERS_64                                                                                 \
+    NUMBERS_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47," \
+               "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define NUMBERS_96                                                                                 \
+    NUMBERS_64 ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79," \
+               "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
 
 /* d += a b, or d = a b: 64 rows, 192 columns, 16 summed. TRANSPOSED: b's columns run fastest. */
 template <int TRANSPOSED>

@@ -54,14 +54,6 @@ __device__ __forceinline__ uint64_t operand_64(const void *p)
     return (uint64_t)((shared_at(p) & 0x3ffff) >> 4) | 1ull << 16 | 32ull << 32 | 2ull << 62;
 }
 
-__device__ __forceinline__ void load_bytes(void *to, const void *from, int bytes, uint64_t *barrier)
-{
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
-                 "[%0], [%1], %2, [%3];" ::"r"(shared_at(to)),
-                 "l"(from), "r"(bytes), "r"(shared_at(barrier))
-                 : "memory");
-}
-
 /* d += a b, or d = a b: 64 rows, 192 columns, 32 summed, of which a has 16. */
 template <int SELECTED>
 __device__ __forceinline__ void multiply_kept(float (&d)[96], uint64_t a, uint64_t b,
@@ -90,7 +82,7 @@ __device__ void fetch_kept(const sparse_job &j, const sparse_room &r, int rank)
             await_alike(&r.empty[stage], (at / DEEP & 1) ^ 1);
             expect(full, KEPT_BYTES + PLACE_BYTES + X_BYTES);
             tile_load(r.kept + stage * KEPT_BYTES, &o.a, k * (DEPTH / 2), p.row, full);
-            load_bytes(r.places + stage * PLACE_BYTES, places + k * PLACE_BYTES, PLACE_BYTES, full);
+            fetch(r.places + stage * PLACE_BYTES, places + k * PLACE_BYTES, PLACE_BYTES, full);
             tile_load_both(r.x + stage * X_BYTES + rank * (X_BYTES / 2), &o.b, k * DEPTH,
                            p.column + rank * (COLUMNS / 2), full);
         }

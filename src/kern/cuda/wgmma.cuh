@@ -4,19 +4,7 @@
 #pragma once
 #include "kern/cuda/sm90.cuh"
 
-#define PRODUCT_8(how, i)                                                                          \
-    how(d[i]), how(d[i + 1]), how(d[i + 2]), how(d[i + 3]), how(d[i + 4]), how(d[i + 5]),          \
-        how(d[i + 6]), how(d[i + 7])
-#define PRODUCT_32(how, i)                                                                         \
-    PRODUCT_8(how, i), PRODUCT_8(how, i + 8), PRODUCT_8(how, i + 16), PRODUCT_8(how, i + 24)
-#define SUMMED(x) "+f"(x)
 #define FRESH(x) "=f"(x)
-#define NUMBERS_32                                                                                 \
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15,"                        \
-    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define NUMBERS_64                                                                                 \
-    NUMBERS_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47," \
-               "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 #define WGMMA(n) "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32.bf16.bf16 {"
 #define NOT_ADDED "{\n.reg .pred no;\nsetp.ne.b32 no, 0, 0;\n"
 
@@ -61,12 +49,7 @@ __device__ __forceinline__ void gather(float (&d)[N], const uint32_t *a, uint64_
                      : PRODUCT_32(SUMMED, 0)
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));
 }
-#undef PRODUCT_8
-#undef PRODUCT_32
-#undef SUMMED
 #undef FRESH
-#undef NUMBERS_32
-#undef NUMBERS_64
 #undef WGMMA
 #undef NOT_ADDED
 
