@@ -78,6 +78,22 @@ static inline LL_BOTH float ll_cache4_newest(const ll_cache4_ring *r, int64_t p,
     float scale = ll_cache8_scale(pair, ll_cache4_half(r->d));
     return scale * (float)(int8_t)*ll_cache4_byte(r, pair, i);
 }
+/* Number i of a row of values; and of the key of place p, as who attends from `at` on sees it. */
+static inline LL_BOTH float ll_cache4_times(const uint8_t *tail, int q)
+{
+    return ll_cache8_scale(tail, 0) * ((float)q + ll_cache4_zero(tail));
+}
+static inline LL_BOTH float ll_cache4_value(const uint8_t *row, int64_t d, int64_t i)
+{
+    const uint8_t *tail = row + ll_cache4_half(d) + i / LL_CACHE4_GROUP * LL_CACHE4_TAIL;
+    return ll_cache4_times(tail, ll_cache4_number(row, ll_cache4_half(d), i));
+}
+static inline LL_BOTH float ll_cache4_key(const ll_cache4_ring *r, int64_t p, int64_t at, int64_t i)
+{
+    if (p >= at - at % LL_CACHE4_GROUP) return ll_cache4_newest(r, p, i);
+    int q = ll_cache4_number(r->first + p * r->step, ll_cache4_half(r->d), i);
+    return ll_cache4_times(r->first + ll_cache4_tail(r->step, r->d, p, i), q);
+}
 /* The place that a pair says it is of, and saying so. */
 static inline LL_BOTH int64_t ll_cache4_place(const ll_cache4_ring *r, const uint8_t *pair)
 {

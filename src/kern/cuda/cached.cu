@@ -1,14 +1,14 @@
 /* cached.cu: attention to a cache of keys and values, and writing one.
  *
- * A block has one query. A warp takes keys with their values, AHEAD of them at once, a lane its
+ * A block has one query. A warp takes keys with their values, some of them at once, a lane its N
  * channels of each, and keeps what a softmax needs of what it has seen: the largest score, the sum
- * of weights, the values times theirs; in the end warps' are joined. Heads of more than 32 * WIDE
- * channels, and caches of 4 bits: a thread scores keys, then all weigh values, a channel each;
- * scores are in scratch. */
+ * of weights, the values times theirs; in the end warps' are joined. */
 #include "kern/cache4.h"
 #include "kern/cuda/gpu.cuh"
 
-enum { THREADS = 128, WARPS = 16, AHEAD = 4, WIDE = 8 };
+#include <type_traits>
+
+enum { WARPS = 16, WIDEST = 32 };
 
 typedef struct sizes {
     int64_t t, n, g, d, kept, rows, room, window, bits, ring; /* rows: of keys */
@@ -33,53 +33,25 @@ template <> __device__ float number(uint8_t x)
     return (float)(int8_t)x;
 }
 
-template <class T, class S> static __device__ S dot(const T *key, const S *query, int64_t n)
-{
-    S sum = 0;
-    for (int64_t d = 0; d < n; d++) sum += query[d] * number(key[d]);
-    return sum * scale_of(key, n);
-}
-
-/* Of 4 bits. */
-static __device__ float number4(const uint8_t *row, int64_t d, int64_t i, const uint8_t *tail)
-{
-    int q = ll_cache4_number(row, ll_cache4_half(d), i);
-    return ll_cache8_scale(tail, 0) * ((float)q + ll_cache4_zero(tail));
-}
-static __device__ float value4(const uint8_t *row, int64_t d, int64_t i)
-{
-    return number4(row, d, i, row + ll_cache4_half(d) + i / LL_CACHE4_GROUP * LL_CACHE4_TAIL);
-}
-template <class S>
-static __device__ S dot4(const ll_cache4_ring *r, int64_t j, int64_t seen, const S *query)
-{
-    S sum = 0;
-    bool newest = j >= seen - seen % LL_CACHE4_GROUP;
-    for (int64_t i = 0; i < r->d; i++)
-        sum += query[i] * (S)(newest ? ll_cache4_newest(r, j, i)
-                                     : number4(r->first + j * r->step, r->d, i,
-                                               r->first + ll_cache4_tail(r->step, r->d, j, i)));
-    return sum;
-}
-
-/* A lane's channels of a row; returns what they are all times. */
-template <int N, class T, class S>
-static __device__ __forceinline__ S channels(const T *row, int64_t d, S out[N])
+/* A lane's channels of a row, of(i) each. */
+template <int N, class S, class F>
+static __device__ __forceinline__ void channels(int64_t d, S (&out)[N], F of)
 {
 #pragma unroll
     for (int c = 0; c < N; c++) {
         int64_t i = (threadIdx.x & 31) + 32 * c;
-        out[c] = i < d ? number(row[i]) : (S)0;
+        out[c] = i < d ? (S)of(i) : (S)0;
     }
-    return scale_of(row, d);
 }
 
-template <int N, class T, class C>
+/* T: new ones; C: the cache, rows of `kept`. FOUR: of 4 bits. */
+template <int N, bool FOUR, class T, class C>
 static __global__ void __launch_bounds__(32 * WARPS)
-    attend_warps(sizes s, const T *q, const T *k, const T *v, const C *kc, const C *vc,
-                 const int32_t *at, T *y)
+    attend(sizes s, const T *q, const T *k, const T *v, const C *kc, const C *vc, const int32_t *at,
+           T *y)
 {
     typedef typename sum_of<T>::type S;
+    enum { AHEAD = N > 8 ? 1 : 4 };
     extern __shared__ double room_of_parts[];
     S *parts = (S *)room_of_parts; /* [WARPS][d], the largest scores, the sums */
     S *tops = parts + WARPS * s.d, *sums = tops + WARPS;
@@ -90,20 +62,31 @@ static __global__ void __launch_bounds__(32 * WARPS)
     int64_t old = s.n * s.kept, young = s.n * s.d;
     k += (b * s.t * s.n + head) * s.d, v += (b * s.t * s.n + head) * s.d;
     kc += (b * s.rows * s.n + head) * s.kept, vc += (b * s.room * s.n + head) * s.kept;
+    const ll_cache4_ring ring = {(uint8_t *)kc, old, s.rows - 2 * s.ring, s.ring, s.d};
+    /* Returns what they are all times. */
+    auto load = [&](auto *x, S(&out)[N]) -> S {
+        channels(s.d, out, [&](int64_t i) { return number(x[i]); });
+        return scale_of(x, s.d);
+    };
     S query[N], made[N] = {}, top = -INFINITY, sum = 0;
-    channels<N>(q + row * s.d, s.d, query);
+    load(q + row * s.d, query);
     for (int64_t j = from + warp * AHEAD; j < end; j += WARPS * AHEAD) {
         S key[AHEAD][N], value[AHEAD][N], score[AHEAD], times[AHEAD], now = top;
 #pragma unroll
         for (int a = 0; a < AHEAD; a++) {
             int64_t p = j + a;
             score[a] = times[a] = 0;
-            if (p < seen) {
-                score[a] = channels<N>(kc + p * old, s.d, key[a]);
-                times[a] = channels<N>(vc + p * old, s.d, value[a]);
+            if (p < seen && FOUR) {
+                const uint8_t *kept = (const uint8_t *)(vc + p * old);
+                channels(s.d, key[a], [&](int64_t i) { return ll_cache4_key(&ring, p, seen, i); });
+                channels(s.d, value[a], [&](int64_t i) { return ll_cache4_value(kept, s.d, i); });
+                score[a] = times[a] = 1;
+            } else if (p < seen) {
+                score[a] = load(kc + p * old, key[a]);
+                times[a] = load(vc + p * old, value[a]);
             } else if (p < end) {
-                score[a] = channels<N>(k + (p - seen) * young, s.d, key[a]);
-                times[a] = channels<N>(v + (p - seen) * young, s.d, value[a]);
+                score[a] = load(k + (p - seen) * young, key[a]);
+                times[a] = load(v + (p - seen) * young, value[a]);
             }
         }
 #pragma unroll
@@ -146,47 +129,6 @@ static __global__ void __launch_bounds__(32 * WARPS)
     }
 }
 
-/* T: new ones; C: the cache, rows of `kept`. */
-template <class T, class C>
-static __global__ void attend(sizes s, const T *q, const T *k, const T *v, const C *kc, const C *vc,
-                              const int32_t *at, typename sum_of<T>::type *scores, T *y)
-{
-    typedef typename sum_of<T>::type S;
-    extern __shared__ double room_of_query[];
-    S *query = (S *)room_of_query;
-    int64_t row = blockIdx.x, head = row / s.g % s.n, i = row / s.g / s.n % s.t;
-    int64_t b = row / s.g / s.n / s.t, seen = at[b] < 0 ? 0 : at[b] < s.room ? at[b] : s.room;
-    int64_t end = seen + i + 1, from = s.window > 0 && end > s.window ? end - s.window : 0;
-    int64_t old = s.n * s.kept, young = s.n * s.d;
-    k += (b * s.t * s.n + head) * s.d, v += (b * s.t * s.n + head) * s.d;
-    kc += (b * s.rows * s.n + head) * s.kept, vc += (b * s.room * s.n + head) * s.kept;
-    S *mine = scores + row * (s.room + s.t), top = -INFINITY, sum = 0;
-    for (int64_t d = threadIdx.x; d < s.d; d += THREADS) query[d] = to_float(q[row * s.d + d]);
-    __syncthreads();
-    const ll_cache4_ring ring = {(uint8_t *)kc, old, s.rows - 2 * s.ring, s.ring, s.d};
-    for (int64_t j = from + threadIdx.x; j < end; j += THREADS) {
-        mine[j] = (S)s.scale * (j >= seen     ? dot(k + (j - seen) * young, query, s.d)
-                                : s.bits == 4 ? dot4(&ring, j, seen, query)
-                                              : dot(kc + j * old, query, s.d));
-        top = mine[j] > top ? mine[j] : top;
-    }
-    top = block_max(top);
-    for (int64_t j = from + threadIdx.x; j < end; j += THREADS) {
-        mine[j] = exp(mine[j] - top);
-        sum += mine[j];
-    }
-    sum = block_sum(sum); /* and all scores are written */
-    for (int64_t d = threadIdx.x; d < s.d; d += THREADS) {
-        S o = 0;
-        for (int64_t j = from; j < seen; j++)
-            o += mine[j] * (s.bits == 4 ? (S)value4((const uint8_t *)(vc + j * old), s.d, d)
-                                        : scale_of(vc + j * old, s.d) * number(vc[j * old + d]));
-        for (int64_t j = from > seen ? from : seen; j < end; j++)
-            o += mine[j] * to_float(v[(j - seen) * young + d]);
-        y[row * s.d + d] = from_float<T>::of(o / sum);
-    }
-}
-
 static sizes sizes_of(const ll_kcall *c)
 {
     const ll_cached_attr *a = (const ll_cached_attr *)c->attr;
@@ -204,15 +146,12 @@ static sizes sizes_of(const ll_kcall *c)
                  a->scale};
 }
 
-static bool warps_fit(const ll_kcall *c)
-{
-    return c->in[0].shape.d[4] <= 32 * WIDE && ((const ll_cached_attr *)c->attr)->bits != 4;
-}
-
-static ll_err run_warps(const ll_kcall *c)
+static ll_err run_attend(const ll_kcall *c)
 {
     sizes s = sizes_of(c);
     int64_t rows = ll_numel(&c->in[0].shape) / ll_max64(1, s.d);
+    CHECK(s.d <= 32 * WIDEST, LL_E_SHAPE, "heads of %lld elements, machine cuda takes up to %d",
+          (long long)s.d, 32 * WIDEST);
     if (!rows || !s.d) return LL_OK;
     return with_float(c->in[0].dtype, [&](auto v) -> ll_err {
         typedef decltype(v) T;
@@ -222,35 +161,15 @@ static ll_err run_warps(const ll_kcall *c)
                                  c->in[1].data, c->in[2].data, c->in[3].data, c->in[4].data,
                                  c->in[5].data, c->out[0].data);
         };
-        bool bytes = c->in[3].dtype == LL_U8;
-        if (s.d <= 64)
-            return bytes ? with(attend_warps<2, T, uint8_t>) : with(attend_warps<2, T, T>);
-        if (s.d <= 128)
-            return bytes ? with(attend_warps<4, T, uint8_t>) : with(attend_warps<4, T, T>);
-        return bytes ? with(attend_warps<WIDE, T, uint8_t>) : with(attend_warps<WIDE, T, T>);
-    });
-}
-
-static size_t attend_scratch(const ll_kcall *c)
-{
-    const int64_t *s = c->in[0].shape.d;
-    return (size_t)(s[0] * s[1] * s[2] * s[3] * (c->in[4].shape.d[1] + s[1])) * sizeof(double);
-}
-
-static ll_err run_attend(const ll_kcall *c)
-{
-    const int64_t *x = c->in[0].shape.d, rows = x[0] * x[1] * x[2] * x[3];
-    sizes s = sizes_of(c);
-    if (!rows) return LL_OK;
-    return with_float(c->in[0].dtype, [&](auto v) -> ll_err {
-        typedef decltype(v) T;
-        size_t query = (size_t)s.d * sizeof(double);
-        auto with = [&](auto kernel) -> ll_err {
-            return launch_shared(c, kernel, (unsigned)rows, THREADS, query, s, c->in[0].data,
-                                 c->in[1].data, c->in[2].data, c->in[3].data, c->in[4].data,
-                                 c->in[5].data, c->scratch, c->out[0].data);
+        auto by = [&](auto n) -> ll_err {
+            constexpr int N = decltype(n)::value;
+            if (s.bits == 4) return with(attend<N, true, T, uint8_t>);
+            return s.bits == 8 ? with(attend<N, false, T, uint8_t>) : with(attend<N, false, T, T>);
         };
-        return c->in[3].dtype == LL_U8 ? with(attend<T, uint8_t>) : with(attend<T, T>);
+        if (s.d <= 64) return by(std::integral_constant<int, 2>{});
+        if (s.d <= 128) return by(std::integral_constant<int, 4>{});
+        return s.d <= 256 ? by(std::integral_constant<int, 8>{})
+                          : by(std::integral_constant<int, WIDEST>{});
     });
 }
 
@@ -355,6 +274,5 @@ static ll_err run_write(const ll_kcall *c)
     });
 }
 
-extern "C" const ll_solver cached_attend_cuda[] = {
-    {"warps", warps_fit, NULL, run_warps}, {"plain", NULL, attend_scratch, run_attend}, {}};
-extern "C" const ll_solver cache_write_cuda[] = {{"plain", NULL, NULL, run_write}, {}};
+extern "C" const ll_solver cached_attend_cuda[] = {{.run = run_attend}, {}},
+                           cache_write_cuda[] = {{.run = run_write}, {}};

@@ -16,19 +16,6 @@ static ll_cache4_ring ring_of(const ll_tensor *keys, int64_t ring, int64_t d, in
     return (ll_cache4_ring){first, s[2] * s[3], s[1] - 2 * ring, ring, d};
 }
 
-/* Number i of d of a row of 4 bits, whose scale is at tail. */
-static double number4(const uint8_t *row, int64_t d, int64_t i, const uint8_t *tail)
-{
-    int q = ll_cache4_number(row, ll_cache4_half(d), i);
-    return (double)ll_cache8_scale(tail, 0) * ((double)q + (double)ll_cache4_zero(tail));
-}
-
-static double key4(const ll_cache4_ring *r, int64_t j, int64_t at, int64_t i)
-{
-    if (j >= at - at % LL_CACHE4_GROUP) return (double)ll_cache4_newest(r, j, i);
-    return number4(r->first + j * r->step, r->d, i, r->first + ll_cache4_tail(r->step, r->d, j, i));
-}
-
 /* Key or value j of sequence b, head n: of the cache up to at, then of the new ones. */
 static double at_place(const ll_kcall *c, int which, int64_t b, int64_t j, int64_t at, int64_t n,
                        int64_t d)
@@ -39,11 +26,9 @@ static double at_place(const ll_kcall *c, int which, int64_t b, int64_t j, int64
     const uint8_t *row = (const uint8_t *)x->data + ((b * s[1] + j) * s[2] + n) * s[3];
     if (j < at && a->bits == 4 && !which) {
         ll_cache4_ring r = ring_of(x, a->ring, width, b, n);
-        return key4(&r, j, at, d);
+        return (double)ll_cache4_key(&r, j, at, d);
     }
-    if (j < at && a->bits == 4)
-        return number4(row, width, d,
-                       row + ll_cache4_half(width) + d / LL_CACHE4_GROUP * LL_CACHE4_TAIL);
+    if (j < at && a->bits == 4) return (double)ll_cache4_value(row, width, d);
     if (x->dtype == LL_U8) return (double)ll_cache8_scale(row, width) * (double)(int8_t)row[d];
     return ll_at(x, ((b * s[1] + (j < at ? j : j - at)) * s[2] + n) * s[3] + d);
 }
