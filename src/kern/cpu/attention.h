@@ -67,12 +67,13 @@ void ll_att_gather(int64_t d, const float *s, int64_t step, const float *b, int6
 void ll_att_spread(int64_t d, const float *s, const float *b, int64_t keys, int64_t queries,
                    int64_t ahead, float *c);
 
-/* Of bf16 operands and results (attention_bf16.c): scratch bytes, forward, gradient. */
-typedef struct ll_att_bf16_grads {
+/* What a gradient has besides operands, f32 or as these; rows as of o, and of q, k and v. */
+typedef struct ll_att_grads {
     const void *g, *o;        /* do; o NULL: delta is given */
     const float *lse, *delta; /* [b,h,t] */
     void *dq, *dk, *dv;
-} ll_att_bf16_grads;
+} ll_att_grads;
+/* Of bf16 operands and results (attention_bf16.c): scratch bytes, forward, gradient. */
 size_t ll_att_bf16_room(const ll_kcall *c, const ll_att *p, bool grad);
 void ll_att_bf16(const ll_kcall *c, const ll_att *p);
-void ll_att_bf16_grad(const ll_kcall *c, const ll_att *p, const ll_att_bf16_grads *f);
+void ll_att_bf16_grad(const ll_kcall *c, const ll_att *p, const ll_att_grads *f);

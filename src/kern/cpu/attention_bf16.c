@@ -266,7 +266,7 @@ static void put(const float *x, int64_t n, int64_t d, float by, half *to, int64_
 }
 
 /* One head's queries; g, o: of its first. */
-static void one_query_head(const ll_att *p, const room *r, sizes z, const ll_att_bf16_grads *f,
+static void one_query_head(const ll_att *p, const room *r, sizes z, const ll_att_grads *f,
                            int64_t head)
 {
     int64_t row = p->h * p->e, first = (head / p->h * p->t * p->h + head % p->h) * p->e;
@@ -293,8 +293,7 @@ static void one_query_head(const ll_att *p, const room *r, sizes z, const ll_att
 }
 
 /* Heads that share head n of all b n heads of keys. */
-static void one_group(const ll_att *p, const room *r, sizes z, const ll_att_bf16_grads *f,
-                      int64_t n)
+static void one_group(const ll_att *p, const room *r, sizes z, const ll_att_grads *f, int64_t n)
 {
     int64_t group = p->h / p->n;
     block x = block_of(p, r, z, n * group, 0);
@@ -305,7 +304,7 @@ static void one_group(const ll_att *p, const room *r, sizes z, const ll_att_bf16
     put(r->dv, p->s, p->e, 1, (half *)f->dv + (x.v - (const half *)p->v), p->v_row);
 }
 
-void ll_att_bf16_grad(const ll_kcall *c, const ll_att *p, const ll_att_bf16_grads *f)
+void ll_att_bf16_grad(const ll_kcall *c, const ll_att *p, const ll_att_grads *f)
 {
     int team = ll_team(c, p->b * p->h * p->t * p->s * p->d);
 #pragma omp parallel for num_threads(team) schedule(dynamic)

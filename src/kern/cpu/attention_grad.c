@@ -18,12 +18,6 @@ ll_scratch attention_grad_cpu_scratch, attend_grad_cpu_scratch;
 
 enum { BLOCK = LL_ATT_BLOCK, M = LL_ATT_M, N = LL_ATT_N };
 
-/* What goes in besides p, and comes out; rows as of q, k and v, and of o. */
-typedef struct grads {
-    const float *g, *o, *lse, *delta; /* o NULL: delta is given */
-    float *dq, *dk, *dv;
-} grads;
-
 typedef struct room {
     float *q, *g;       /* [t, width of d, e]; q scaled; g: do */
     float *k, *v;       /* [s, width of d, e] */
@@ -85,11 +79,15 @@ static void add_pair(const ll_att *p, const room *r, const float *mask, int64_t 
     ll_att_gather(p->d, r->ds, BLOCK, r->k + j * d, keys, queries, ahead, r->dq + i * d);
 }
 
-static void prepare(const ll_att *p, const ll_att_head *x, const room *r, const grads *f)
+/* Head h of all of them. */
+static void prepare(const ll_att *p, const ll_att_head *x, const room *r, const ll_att_grads *f,
+                    int64_t h)
 {
+    int64_t first = (h / p->h * p->t * p->h + h % p->h) * p->e;
+    const float *g = (const float *)f->g + first, *o = f->o ? (const float *)f->o + first : NULL;
     int64_t d = ll_att_width(p->d), e = ll_att_width(p->e), stride = p->h * p->e;
     ll_att_pack(p->t, p->d, x->q, p->q_row, (float)p->scale, r->q);
-    ll_att_pack(p->t, p->e, f->g, stride, 1, r->g);
+    ll_att_pack(p->t, p->e, g, stride, 1, r->g);
     for (int64_t i = 0; i < p->t; i += BLOCK) {
         int64_t n = p->t - i < BLOCK ? p->t - i : BLOCK;
         ll_att_transpose(p->d, r->q + i * d, d, n, 1, r->qt + i * d);
@@ -98,12 +96,11 @@ static void prepare(const ll_att *p, const ll_att_head *x, const room *r, const 
         memset(r->delta + i, 0, BLOCK * sizeof(float));
     }
     for (int64_t i = 0; i < p->t; i++) {
-        float sum = f->o ? 0 : f->delta[i];
+        float sum = o ? 0 : f->delta[h * p->t + i];
 #pragma omp simd reduction(+ : sum)
-        for (int64_t k = 0; k < (f->o ? p->e : 0); k++)
-            sum += f->g[i * stride + k] * f->o[i * stride + k];
+        for (int64_t k = 0; k < (o ? p->e : 0); k++) sum += g[i * stride + k] * o[i * stride + k];
         r->delta[i] = sum;
-        r->lse[i] = f->lse[i];
+        r->lse[i] = f->lse[h * p->t + i];
     }
     memset(r->dq, 0, (size_t)(in_tiles(p->t) * d) * sizeof(float));
 }
@@ -118,7 +115,7 @@ static void put(const float *x, int64_t n, int64_t d, float by, float *to, int64
 }
 
 /* Heads that share head n of all b n heads of keys. */
-static void one_group(const ll_att *p, const room *r, const grads *all, int64_t n)
+static void one_group(const ll_att *p, const room *r, const ll_att_grads *f, int64_t n)
 {
     int64_t group = p->h / p->n, d = ll_att_width(p->d), e = ll_att_width(p->e);
     ll_att_head x = ll_att_head_of(p, n * group);
@@ -129,27 +126,22 @@ static void one_group(const ll_att *p, const room *r, const grads *all, int64_t 
     memset(r->dv, 0, (size_t)(in_tiles(p->s) * e) * sizeof(float));
     for (int64_t h = n * group; h < (n + 1) * group; h++) {
         x = ll_att_head_of(p, h);
-        int64_t at = (h / p->h * p->t * p->h + h % p->h) * p->e;
-        grads f = {all->g + at, all->o ? all->o + at : NULL, all->lse + h * p->t};
-        if (!f.o) f.delta = all->delta + h * p->t;
-        prepare(p, &x, r, &f);
+        prepare(p, &x, r, f, h);
         for (int64_t j = 0; j < p->s; j += BLOCK) {
             int64_t first = j > p->ahead ? (j - p->ahead) / BLOCK * BLOCK : 0;
             for (int64_t i = first; i < p->t; i += BLOCK) add_pair(p, r, x.mask, i, j);
         }
-        put(r->dq, p->t, p->d, (float)p->scale, all->dq + (x.q - (const float *)p->q), p->q_row);
+        put(r->dq, p->t, p->d, (float)p->scale, (float *)f->dq + (x.q - (const float *)p->q),
+            p->q_row);
     }
-    put(r->dk, p->s, p->d, 1, all->dk + k, p->k_row);
-    put(r->dv, p->s, p->e, 1, all->dv + v, p->v_row);
+    put(r->dk, p->s, p->d, 1, (float *)f->dk + k, p->k_row);
+    put(r->dv, p->s, p->e, 1, (float *)f->dv + v, p->v_row);
 }
 
-static ll_err run(const ll_kcall *c, const ll_att *p, const grads *f)
+static ll_err run(const ll_kcall *c, const ll_att *p, const ll_att_grads *f)
 {
     if (c->in[0].dtype == LL_BF16) {
-        size_t part = (size_t)(p->h * p->d) * 2; /* of a packed result's rows */
-        ll_att_bf16_grads g = {f->g, f->o, f->lse, f->delta, f->dq, f->dk, f->dv};
-        if (c->n_out == 1) g.dk = (char *)g.dq + part, g.dv = (char *)g.dq + 2 * part;
-        ll_att_bf16_grad(c, p, &g);
+        ll_att_bf16_grad(c, p, f);
         return LL_OK;
     }
     int team = ll_team(c, p->b * p->h * p->t * p->s * p->d);
@@ -173,14 +165,9 @@ static size_t scratch(const ll_kcall *c, const ll_att *p)
 ll_err attention_grad_cpu(const ll_kcall *c)
 {
     ll_att p = ll_att_packed(&c->in[1]);
-    float *d = (float *)c->out[0].data;
-    grads f = {(const float *)c->in[0].data,
-               (const float *)c->in[2].data,
-               (const float *)c->in[3].data,
-               NULL,
-               d,
-               d + p.h * p.d,
-               d + 2 * p.h * p.d};
+    char *d = c->out[0].data;
+    size_t part = (size_t)(p.h * p.d) * ll_dtype_bytes(c->out[0].dtype);
+    ll_att_grads f = {c->in[0].data, c->in[2].data, c->in[3].data, NULL, d, d + part, d + 2 * part};
     return run(c, &p, &f);
 }
 
@@ -193,10 +180,8 @@ size_t attention_grad_cpu_scratch(const ll_kcall *c)
 ll_err attend_grad_cpu(const ll_kcall *c)
 {
     ll_att p = ll_att_of(&c->in[1], c->n_in > 6 ? &c->in[6] : NULL, c->attr);
-    grads f = {(const float *)c->in[0].data, NULL,
-               (const float *)c->in[4].data, (const float *)c->in[5].data,
-               (float *)c->out[0].data,      (float *)c->out[1].data,
-               (float *)c->out[2].data};
+    ll_att_grads f = {c->in[0].data,  NULL,           c->in[4].data, c->in[5].data,
+                      c->out[0].data, c->out[1].data, c->out[2].data};
     return run(c, &p, &f);
 }
 

@@ -1,7 +1,7 @@
 /* elementwise.cu: the elementwise ops one by one, and accum. Programs run them as chains
  * (chain.cu); alone they are rare, so any mix of element types is one kernel that asks for each
  * element. */
-#include "kern/cuda/vec.cuh"
+#include "kern/cuda/gpu.cuh"
 
 #include <math.h>
 
@@ -50,28 +50,22 @@ template <int OP, int N> static ll_err run(const ll_kcall *c)
 LL_EW(X)
 #undef X
 
-template <class A, class B>
-static __global__ void add_mean(const A *x, const B *sum, B *y, int64_t n, float by, bool first)
+template <class A, class B, int V>
+static __global__ void add_mean(const several<A, V> *x, const several<B, V> *sum, several<B, V> *y,
+                                int64_t n, float by, bool first)
 {
     typedef typename sum_of<B>::type S;
     GRID_STRIDE(i, n)
     {
-        S v = (S)to_float(x[i]) * (S)by;
-        y[i] = from_float<B>::of(first ? v : (S)to_float(sum[i]) + v);
-    }
-}
-
-static __global__ void add_mean_wide(const uint4 *x, const uint4 *sum, uint4 *y, int64_t n,
-                                     float by, bool first)
-{
-    GRID_STRIDE(i, n)
-    {
-        float v[4], w[4];
-        wide<float>::unpack(x[i], v);
-        if (!first) wide<float>::unpack(sum[i], w);
+        several<A, V> in = x[i];
+        several<B, V> out, old = {};
+        if (!first) old = sum[i];
 #pragma unroll
-        for (int k = 0; k < 4; k++) v[k] = v[k] * by + (first ? 0.f : w[k]);
-        y[i] = wide<float>::pack(v);
+        for (int k = 0; k < V; k++) {
+            S v = (S)to_float(in.v[k]) * (S)by;
+            out.v[k] = from_float<B>::of(first ? v : (S)to_float(old.v[k]) + v);
+        }
+        y[i] = out;
     }
 }
 
@@ -79,13 +73,14 @@ static ll_err accum(const ll_kcall *c)
 {
     const ll_tensor *x = &c->in[0], *y = &c->out[0], *sum = c->n_in > 1 ? &c->in[1] : y;
     int64_t n = ll_numel(&x->shape);
-    float by = 1.f / (float)c->n_micro;
+    auto with = [&](auto kernel, int64_t each) -> ll_err {
+        return launch_each(c, n / each, kernel, x->data, sum->data, y->data, n / each,
+                           1.f / (float)c->n_micro, c->micro == 0);
+    };
     if (x->dtype == LL_F32 && y->dtype == LL_F32 && n % 4 == 0)
-        return launch_each(c, n / 4, add_mean_wide, x->data, sum->data, y->data, n / 4, by,
-                           c->micro == 0);
+        return with(add_mean<float, float, 4>, 4);
     return with_floats(x->dtype, y->dtype, [&](auto a, auto b) -> ll_err {
-        return launch_each(c, n, add_mean<decltype(a), decltype(b)>, x->data, sum->data, y->data, n,
-                           by, c->micro == 0);
+        return with(add_mean<decltype(a), decltype(b), 1>, 1);
     });
 }
 

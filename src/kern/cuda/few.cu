@@ -5,16 +5,12 @@
 
 enum { THREADS = 256, MOST = 8, AHEAD = 8 };
 
-template <class T, int V> struct alignas(V * sizeof(T)) pack {
-    T v[V];
-};
-
 template <class T, int V, int M>
 static __global__ void __launch_bounds__(THREADS)
     product(const T *a, int64_t a_row, const T *b, int64_t b_column, int64_t k, int rows,
             int64_t columns, ending e)
 {
-    typedef pack<T, V> P;
+    typedef several<T, V> P;
     int lane = threadIdx.x & 31;
     int64_t j = blockIdx.x * (int64_t)(THREADS / 32) + (threadIdx.x >> 5), n = k / V;
     if (j >= columns) return;

@@ -198,6 +198,11 @@ template <class F> static ll_err with_word(size_t bytes, F f)
     }
 }
 
+/* Elements that lie side by side, which are loaded and stored at once. */
+template <class T, int V> struct alignas(V * sizeof(T)) several {
+    T v[V];
+};
+
 /* One element of any type. */
 __device__ __forceinline__ double load_any(const void *p, int t, int64_t i)
 {

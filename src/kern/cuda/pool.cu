@@ -21,10 +21,6 @@ template <class I> static pool<I> pool_of(const ll_kcall *k, const ll_shape *x, 
     return p;
 }
 
-template <class T, int V> struct alignas(sizeof(T) * V) pack {
-    T v[V];
-};
-
 /* Where a thread's result lies: sample, row, column, first channel. */
 template <class I> struct spot {
     I n, i, j, c;
@@ -49,7 +45,8 @@ static __global__ void forward(pool<I> p, const T *x, T *y, int32_t *index, I n)
             for (I s = 0; s < p.size[1]; s++) {
                 I i = o.i * p.stride[0] - p.pad[0] + r, j = o.j * p.stride[1] - p.pad[1] + s;
                 if (i < 0 || i >= p.h || j < 0 || j >= p.w) continue;
-                pack<T, V> in = *(const pack<T, V> *)(x + ((o.n * p.h + i) * p.w + j) * p.c + o.c);
+                several<T, V> in =
+                    *(const several<T, V> *)(x + ((o.n * p.h + i) * p.w + j) * p.c + o.c);
 #pragma unroll
                 for (int k = 0; k < V; k++) {
                     S v = (S)to_float(in.v[k]);
@@ -58,15 +55,15 @@ static __global__ void forward(pool<I> p, const T *x, T *y, int32_t *index, I n)
                     if (MAX && take) place[k] = (int32_t)(r * p.size[1] + s);
                 }
             }
-        pack<T, V> out;
-        pack<int32_t, V> places;
+        several<T, V> out;
+        several<int32_t, V> places;
 #pragma unroll
         for (int k = 0; k < V; k++) {
             out.v[k] = from_float<T>::of(MAX ? best[k] : best[k] / (S)(p.size[0] * p.size[1]));
             places.v[k] = place[k];
         }
-        ((pack<T, V> *)y)[e] = out;
-        if (MAX) ((pack<int32_t, V> *)index)[e] = places;
+        ((several<T, V> *)y)[e] = out;
+        if (MAX) ((several<int32_t, V> *)index)[e] = places;
     }
 }
 
@@ -101,18 +98,18 @@ static __global__ void backward(pool<I> p, const T *dy, const int32_t *index, T 
             for (I q = p0; q < p.ow && q * p.stride[1] <= wi; q++) {
                 I y = ((at.n * p.oh + o) * p.ow + q) * p.c + at.c;
                 int32_t k = (int32_t)((hi - o * p.stride[0]) * p.size[1] + wi - q * p.stride[1]);
-                pack<T, V> d = *(const pack<T, V> *)(dy + y);
-                pack<int32_t, V> from;
-                if (MAX) from = *(const pack<int32_t, V> *)(index + y);
+                several<T, V> d = *(const several<T, V> *)(dy + y);
+                several<int32_t, V> from;
+                if (MAX) from = *(const several<int32_t, V> *)(index + y);
 #pragma unroll
                 for (int v = 0; v < V; v++)
                     if (!MAX || from.v[v] == k) sum[v] += (S)to_float(d.v[v]);
             }
-        pack<T, V> out;
+        several<T, V> out;
 #pragma unroll
         for (int v = 0; v < V; v++)
             out.v[v] = from_float<T>::of(MAX ? sum[v] : sum[v] / (S)(p.size[0] * p.size[1]));
-        ((pack<T, V> *)dx)[e] = out;
+        ((several<T, V> *)dx)[e] = out;
     }
 }
 
