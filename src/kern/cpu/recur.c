@@ -1,9 +1,8 @@
 /* recur on CPUs, f32: step by step, one product of the state with the weight and the cell's
  * arithmetic, which threads share by rows of the batch. */
-#include "kern/attr.h"
+#include "kern/cells.h"
 #include "kern/cpu/gemm.h"
 #include "kern/cpu/row.h"
-#include "kern/cpu/vecmath.h"
 
 ll_kernel recur_cpu, recur_grad_cpu;
 ll_scratch recur_cpu_scratch, recur_grad_cpu_scratch;
@@ -25,100 +24,38 @@ typedef struct job {
     float *dx, *d, *dh; /* backward; dh: what flows through the weight */
 } job;
 
-/* ---- cells ---- */
+/* ---- cells: a loop of its own for each ---- */
 
-static void lstm(const row *r, int64_t h)
-{
-#pragma omp simd
-    for (int64_t j = 0; j < h; j++) {
-        float i = ll_sigmoidf(r->x[j] + r->z[j]), f = ll_sigmoidf(r->x[h + j] + r->z[h + j]);
-        float g = ll_tanhf(r->x[2 * h + j] + r->z[2 * h + j]);
-        float o = ll_sigmoidf(r->x[3 * h + j] + r->z[3 * h + j]);
-        float c = f * r->was[h + j] + i * g;
-        r->is[j] = o * ll_tanhf(c);
-        r->is[h + j] = c;
+#define CELLS(X)                                                                                   \
+    X(LL_LSTM, 2)                                                                                  \
+    X(LL_GRU, 1)                                                                                   \
+    X(LL_RNN_TANH, 1)                                                                              \
+    X(LL_RNN_RELU, 1)
+#define X(cell, states)                                                                            \
+    static void cell##_step(const row *r, int64_t h)                                               \
+    {                                                                                              \
+        _Pragma("omp simd") for (int64_t j = 0; j < h; j++)                                        \
+            ll_cell_step(cell, r->x + j, r->z + j, r->was + j, r->is + j, h);                      \
+    }                                                                                              \
+    static void cell##_slopes(const row *r, int64_t h)                                             \
+    {                                                                                              \
+        _Pragma("omp simd") for (int64_t j = 0; j < h; j++)                                        \
+        {                                                                                          \
+            float dh = r->d[j] + r->ds[j], dc = (states) > 1 ? r->d[h + j] + r->ds[h + j] : 0;     \
+            ll_cell_slopes(cell, r->x + j, r->was + j, r->is + j, h, dh, dc, r->d + j, r->dx + j,  \
+                           h);                                                                     \
+        }                                                                                          \
     }
-}
-
-static void gru(const row *r, int64_t h)
-{
-#pragma omp simd
-    for (int64_t j = 0; j < h; j++) {
-        float a = ll_sigmoidf(r->x[j] + r->z[j]), z = ll_sigmoidf(r->x[h + j] + r->z[h + j]);
-        float n = ll_tanhf(r->x[3 * h + j] + a * (r->x[2 * h + j] + r->z[2 * h + j]));
-        r->is[j] = (1 - z) * n + z * r->was[j];
-    }
-}
-
-static void rnn_tanh(const row *r, int64_t h)
-{
-#pragma omp simd
-    for (int64_t j = 0; j < h; j++) r->is[j] = ll_tanhf(r->x[j] + r->z[j]);
-}
-
-static void rnn_relu(const row *r, int64_t h)
-{
-    for (int64_t j = 0; j < h; j++) {
-        float z = r->x[j] + r->z[j];
-        r->is[j] = z > 0 ? z : 0;
-    }
-}
-
-static void lstm_grad(const row *r, int64_t h)
-{
-#pragma omp simd
-    for (int64_t j = 0; j < h; j++) {
-        float i = ll_sigmoidf(r->x[j]), f = ll_sigmoidf(r->x[h + j]);
-        float g = ll_tanhf(r->x[2 * h + j]), o = ll_sigmoidf(r->x[3 * h + j]);
-        float c = ll_tanhf(r->is[h + j]), dh = r->d[j] + r->ds[j];
-        float dc = r->d[h + j] + r->ds[h + j] + dh * o * (1 - c * c);
-        r->dx[j] = dc * g * i * (1 - i);
-        r->dx[h + j] = dc * r->was[h + j] * f * (1 - f);
-        r->dx[2 * h + j] = dc * i * (1 - g * g);
-        r->dx[3 * h + j] = dh * c * o * (1 - o);
-        r->d[j] = 0;
-        r->d[h + j] = dc * f;
-    }
-}
-
-static void gru_grad(const row *r, int64_t h)
-{
-#pragma omp simd
-    for (int64_t j = 0; j < h; j++) {
-        float a = ll_sigmoidf(r->x[j]), z = ll_sigmoidf(r->x[h + j]), m = r->x[2 * h + j];
-        float n = ll_tanhf(r->x[3 * h + j] + a * m), dh = r->d[j] + r->ds[j];
-        float dn = dh * (1 - z) * (1 - n * n);
-        r->dx[j] = dn * m * a * (1 - a);
-        r->dx[h + j] = dh * (r->was[j] - n) * z * (1 - z);
-        r->dx[2 * h + j] = dn * a;
-        r->dx[3 * h + j] = dn;
-        r->d[j] = dh * z;
-    }
-}
-
-static void rnn_tanh_grad(const row *r, int64_t h)
-{
-    for (int64_t j = 0; j < h; j++) {
-        r->dx[j] = (r->d[j] + r->ds[j]) * (1 - r->is[j] * r->is[j]);
-        r->d[j] = 0;
-    }
-}
-
-static void rnn_relu_grad(const row *r, int64_t h)
-{
-    for (int64_t j = 0; j < h; j++) {
-        r->dx[j] = r->x[j] > 0 ? r->d[j] + r->ds[j] : 0;
-        r->d[j] = 0;
-    }
-}
+CELLS(X)
+#undef X
 
 typedef void cell(const row *r, int64_t h);
-static cell *const forward[] = {
-    [LL_LSTM] = lstm, [LL_GRU] = gru, [LL_RNN_TANH] = rnn_tanh, [LL_RNN_RELU] = rnn_relu};
-static cell *const backward[] = {[LL_LSTM] = lstm_grad,
-                                 [LL_GRU] = gru_grad,
-                                 [LL_RNN_TANH] = rnn_tanh_grad,
-                                 [LL_RNN_RELU] = rnn_relu_grad};
+#define X(cell, states) [cell] = cell##_step,
+static cell *const forward[] = {CELLS(X)};
+#undef X
+#define X(cell, states) [cell] = cell##_slopes,
+static cell *const backward[] = {CELLS(X)};
+#undef X
 
 /* ---- steps ---- */
 

@@ -1,5 +1,6 @@
 /* recur.cu: step by step, one product of the state with the weight and a thread for each number of
  * the state. h lies in a matrix of its own, as products want it, beside where results have it. */
+#include "kern/cells.h"
 #include "kern/cuda/gemm.cuh"
 
 template <class T> struct job {
@@ -10,11 +11,6 @@ template <class T> struct job {
     const T *ds;
     T *dx, *d, *dh, *dz; /* backward: what flows through the weight; its gates [b,r] */
 };
-
-template <class T> __device__ __forceinline__ T sigmoid_of(T x)
-{
-    return 1 / (1 + exp(-x));
-}
 
 template <class T> __device__ __forceinline__ const T *state(const job<T> &v, int64_t b, int64_t t)
 {
@@ -35,21 +31,9 @@ template <class T> static __global__ void forward(job<T> v)
         int64_t b = e / h, j = e % h, at = b * v.t + v.now;
         const T *x = v.x + at * v.k.gates * h + j, *z = v.z + b * v.k.from_h * h + j;
         const T *was = state(v, b, v.now - 1) + j;
-        T *is = v.s + at * v.k.states * h + j, out, zero = 0;
-        T g0 = x[0] + z[0];
-        if (v.cell == LL_LSTM) {
-            T i = sigmoid_of(g0), f = sigmoid_of(x[h] + z[h]), g = tanh(x[2 * h] + z[2 * h]);
-            T o = sigmoid_of(x[3 * h] + z[3 * h]), c = f * was[h] + i * g;
-            is[h] = c;
-            out = o * tanh(c);
-        } else if (v.cell == LL_GRU) {
-            T u = sigmoid_of(x[h] + z[h]);
-            T n = tanh(x[3 * h] + sigmoid_of(g0) * (x[2 * h] + z[2 * h]));
-            out = (1 - u) * n + u * was[0];
-        } else {
-            out = v.cell == LL_RNN_TANH ? tanh(g0) : g0 > 0 ? g0 : zero;
-        }
-        is[0] = v.hold[e] = out;
+        T *is = v.s + at * v.k.states * h + j;
+        ll_cell_step(v.cell, x, z, was, is, h);
+        v.hold[e] = is[0];
     }
 }
 
@@ -68,29 +52,9 @@ template <class T> static __global__ void backward(job<T> v)
         }
         const T *x = v.x + at * v.k.gates * h + j, *ds = v.ds + at * v.k.states * h + j;
         const T *was = state(v, b, v.now - 1) + j, *is = state(v, b, v.now) + j;
-        T *dx = v.dx + at * v.k.gates * h + j, dz[LL_CELL_GATES] = {}, left = 0, zero = 0;
-        dh += ds[0];
-        if (v.cell == LL_LSTM) {
-            T i = sigmoid_of(x[0]), f = sigmoid_of(x[h]), g = tanh(x[2 * h]);
-            T o = sigmoid_of(x[3 * h]), c = tanh(is[h]);
-            T dc = (v.now < v.t - 1 ? d[h] : zero) + ds[h] + dh * o * (1 - c * c);
-            dz[0] = dc * g * i * (1 - i);
-            dz[1] = dc * was[h] * f * (1 - f);
-            dz[2] = dc * i * (1 - g * g);
-            dz[3] = dh * c * o * (1 - o);
-            d[h] = dc * f;
-        } else if (v.cell == LL_GRU) {
-            T a = sigmoid_of(x[0]), u = sigmoid_of(x[h]), m = x[2 * h], n = tanh(x[3 * h] + a * m);
-            T dn = dh * (1 - u) * (1 - n * n);
-            dz[0] = dn * m * a * (1 - a);
-            dz[1] = dh * (was[0] - n) * u * (1 - u);
-            dz[2] = dn * a;
-            dz[3] = dn;
-            left = dh * u;
-        } else {
-            dz[0] = v.cell == LL_RNN_TANH ? dh * (1 - is[0] * is[0]) : x[0] > 0 ? dh : zero;
-        }
-        d[0] = left;
+        T *dx = v.dx + at * v.k.gates * h + j, dz[LL_CELL_GATES] = {}, dc = 0;
+        if (v.k.states > 1) dc = (v.now < v.t - 1 ? d[h] : (T)0) + ds[h];
+        ll_cell_slopes(v.cell, x, was, is, h, dh + ds[0], dc, d, dz, 1);
 #pragma unroll
         for (int k = 0; k < LL_CELL_GATES; k++) {
             if (k < v.k.gates) dx[k * h] = dz[k];
