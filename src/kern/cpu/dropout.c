@@ -3,7 +3,6 @@
  *
  * An element is dropped where (word >> 9) + 1/2 < p 2^23, that is where word >> 9 < limit. */
 #include "base/rng.h"
-#include "kern/attr.h"
 #include "kern/cpu/row.h"
 #include "kern/dropout.h"
 
@@ -56,8 +55,8 @@ ll_err dropout_cpu(const ll_kcall *c)
     const ll_dropout_attr *a = (const ll_dropout_attr *)c->attr;
     const float *x = (const float *)c->in[0].data;
     float *y = (float *)c->out[0].data;
-    const draw d = {c->seed, ll_dropout_stream(c), (uint32_t)fmax(0, ceil(a->p * 0x1p23 - 0.5)),
-                    (float)(1 / (1 - a->p))};
+    const draw d = {c->seed, (uint64_t)a->stream ^ ll_stream("", c->step),
+                    (uint32_t)fmax(0, ceil(a->p * 0x1p23 - 0.5)), (float)(1 / (1 - a->p))};
     int64_t n = ll_numel(&c->in[0].shape), run = run_length(&c->in[0].shape, &a->whole);
     if (n == 0) return LL_OK;
     int64_t pieces = (run + PIECE - 1) / PIECE, jobs = n / run * pieces;
@@ -65,7 +64,8 @@ ll_err dropout_cpu(const ll_kcall *c)
     for (int64_t j = 0; j < jobs; j++) {
         int64_t at = j / pieces * run, from = j % pieces * PIECE;
         int64_t m = run - from < PIECE ? run - from : PIECE;
-        drop_run(&d, ll_dropout_index(c, at + from), x + at + from, y + at + from, m);
+        uint64_t index = ll_dropout_index(a, &c->in[0].shape, c->micro, at + from);
+        drop_run(&d, index, x + at + from, y + at + from, m);
     }
     return LL_OK;
 }

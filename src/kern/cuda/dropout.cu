@@ -1,11 +1,7 @@
 /* dropout.cu: the very numbers of base/rng.h decide what is dropped. */
 #include "base/philox.h"
 #include "kern/cuda/vec.cuh"
-
-typedef struct place { /* of a part in the whole */
-    int n;
-    int64_t d[LL_MAX_DIMS], at[LL_MAX_DIMS], stride[LL_MAX_DIMS], first;
-} place;
+#include "kern/dropout.h"
 
 /* Four numbers, those of elements 4 block to 4 block + 3. */
 __device__ __forceinline__ uint4 philox(uint64_t seed, uint64_t stream, uint64_t block)
@@ -47,18 +43,16 @@ static __global__ void dropout_wide(const T *x, T *y, int64_t pieces, int64_t fi
 }
 
 template <class T>
-static __global__ void dropout(const T *x, T *y, int64_t n, place p, uint64_t seed, uint64_t stream,
-                               const uint64_t *clock, uint32_t limit, float by)
+static __global__ void dropout(const T *x, T *y, int64_t n,
+                               const __grid_constant__ ll_dropout_attr a,
+                               const __grid_constant__ ll_shape s, int64_t micro, uint64_t seed,
+                               uint64_t stream, const uint64_t *clock, uint32_t limit, float by)
 {
     stream ^= clock[0];
     GRID_STRIDE(i, n)
     {
-        int64_t rest = i, index = p.first;
-        for (int d = p.n - 1; d >= 0; d--) {
-            index += (rest % p.d[d] + p.at[d]) * p.stride[d];
-            rest /= p.d[d];
-        }
-        bool drop = philox_word(seed, stream, (uint64_t)index) >> 9 < limit;
+        uint64_t index = ll_dropout_index(&a, &s, micro, i);
+        bool drop = philox_word(seed, stream, index) >> 9 < limit;
         y[i] = from_float<T>::of(drop ? 0 : to_float(x[i]) * by);
     }
 }
@@ -67,26 +61,21 @@ static ll_err run(const ll_kcall *c)
 {
     const ll_dropout_attr *a = (const ll_dropout_attr *)c->attr;
     const ll_tensor *x = &c->in[0];
-    int64_t n = ll_numel(&x->shape), stride = 1;
-    place p = {};
-    p.n = x->shape.n;
-    for (int d = p.n - 1; d >= 0; d--) {
-        p.d[d] = x->shape.d[d], p.at[d] = a->at[d], p.stride[d] = stride;
-        stride *= a->whole.d[d];
-    }
-    p.first = c->micro * stride;
+    int64_t n = ll_numel(&x->shape);
+    if (n == 0) return LL_OK;
+    int64_t first = (int64_t)ll_dropout_index(a, &x->shape, c->micro, 0);
     double least = ceil(a->p * 0x1p23 - 0.5);
     uint32_t limit = (uint32_t)(least > 0 ? least : 0);
     float by = (float)(1 / (1 - a->p));
-    if (ll_shape_equal(&x->shape, &a->whole) && is_wide(x->dtype, n) && p.first % 4 == 0)
+    if (ll_shape_equal(&x->shape, &a->whole) && is_wide(x->dtype, n) && first % 4 == 0)
         return with_wide(x->dtype, [&](auto z) -> ll_err {
             int64_t pieces = n / wide<decltype(z)>::N;
             return launch_each(c, pieces, dropout_wide<decltype(z)>, x->data, c->out[0].data,
-                               pieces, p.first, c->seed, a->stream, c->clock, limit, by);
+                               pieces, first, c->seed, a->stream, c->clock, limit, by);
         });
     return with_float(x->dtype, [&](auto z) -> ll_err {
-        return launch_each(c, n, dropout<decltype(z)>, x->data, c->out[0].data, n, p, c->seed,
-                           a->stream, c->clock, limit, by);
+        return launch_each(c, n, dropout<decltype(z)>, x->data, c->out[0].data, n, *a, x->shape,
+                           c->micro, c->seed, a->stream, c->clock, limit, by);
     });
 }
 

@@ -11,7 +11,7 @@ enum { C = 64, DEEP = 16, THREADS = 256, EACH = 4 }; /* a block makes tiles of C
 
 struct sizes {
     int64_t b, t, s, n, g, d, e, ahead, chunks;
-    double decay;
+    ll_linear_attr a;
 };
 
 /* Rows of a head: row i at p + i * stride. */
@@ -42,14 +42,9 @@ template <class S> static __device__ room<S> *room_of(void)
     return (room<S> *)bytes;
 }
 
-static __device__ double fade_of(const sizes &z, int64_t n)
-{
-    return z.decay > 0 ? log1p(-exp2(-(z.decay + (double)n))) : 0;
-}
-
 template <class S> static __device__ void set_powers(room<S> *m, const sizes &z, int64_t n)
 {
-    double fade = fade_of(z, n);
+    double fade = ll_linear_fade(&z.a, n);
     for (int r = threadIdx.x; r <= C; r += THREADS) m->power[r] = (S)exp(fade * r);
     __syncthreads();
 }
@@ -172,7 +167,7 @@ template <bool LATER, class S> static __global__ void add_up(sizes z, S *sums)
     {
         int64_t bn = i / size;
         S *at = sums + bn * z.chunks * size + i % size, run = 0;
-        S keep = (S)exp(fade_of(z, bn % z.n) * C);
+        S keep = (S)exp(ll_linear_fade(&z.a, bn % z.n) * C);
         for (int64_t k = 0; k < z.chunks; k++) {
             S *x = at + (LATER ? z.chunks - 1 - k : k) * size, own = *x;
             *x = run;
@@ -305,8 +300,7 @@ static sizes sizes_of(const ll_kcall *c, const ll_tensor *q, bool grad)
     const ll_linear_attr *a = (const ll_linear_attr *)c->attr;
     const int64_t *x = q[0].shape.d, *v = q[2].shape.d;
     int64_t end = ll_max64(0, x[1] + a->ahead), places = grad ? ll_max64(end, v[1]) : end;
-    double decay = a->decay > 0 ? a->decay + (double)a->at : 0;
-    return sizes{x[0], x[1], v[1], x[2], x[3], x[4], v[3], a->ahead, ll_ceil_div(places, C), decay};
+    return sizes{x[0], x[1], v[1], x[2], x[3], x[4], v[3], a->ahead, ll_ceil_div(places, C), *a};
 }
 
 static int64_t state_size(const sizes &z)
@@ -403,7 +397,7 @@ static __global__ void step(sizes z, const S *state, const T *q, const T *k, con
 {
     int64_t bn = blockIdx.x, b = bn / z.n, n = bn % z.n, f = z.e + 1, fresh = last[b] + 1;
     bool begins = fresh > 0 && at[b] == 0;
-    S keep = (S)exp(fade_of(z, n));
+    S keep = (S)exp(ll_linear_fade(&z.a, n));
     for (int64_t e = threadIdx.x; e < f; e += blockDim.x) {
         S *own = next + bn * z.d * f + e;
         const S *was = state + bn * z.d * f + e;
