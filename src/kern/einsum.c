@@ -127,13 +127,3 @@ int64_t ll_einsum_points(const ll_einsum_loop *l, int n)
     for (int i = 0; i < n; i++) p *= l[i].extent;
     return p;
 }
-
-void ll_einsum_offsets(const ll_einsum_loop *l, int n, int64_t at, int64_t off[3])
-{
-    off[0] = off[1] = off[2] = 0;
-    for (int i = n - 1; i >= 0; i--) {
-        int64_t x = at % l[i].extent;
-        at /= l[i].extent;
-        for (int t = 0; t < 3; t++) off[t] += x * l[i].stride[t];
-    }
-}

@@ -1,5 +1,6 @@
 /* einsum.h: the loops of a product "btc,nc->btn" with the stride each has in a, b and c. */
 #pragma once
+#include "kern/both.h"
 #include "kern/kern.h"
 
 #ifdef __cplusplus
@@ -31,7 +32,16 @@ typedef struct ll_einsum_plan {
 void ll_einsum_fold(const char *spec, const ll_shape *a, const ll_shape *b, const ll_shape *c,
                     ll_einsum_plan *out);
 /* Offsets into a, b, c of point number `at` of these loops, the last one fastest. */
-void ll_einsum_offsets(const ll_einsum_loop *loop, int n, int64_t at, int64_t off[3]);
+static inline LL_BOTH void ll_einsum_offsets(const ll_einsum_loop *l, int n, int64_t at,
+                                             int64_t off[3])
+{
+    off[0] = off[1] = off[2] = 0;
+    for (int i = n - 1; i >= 0; i--) {
+        int64_t x = at % l[i].extent;
+        at /= l[i].extent;
+        for (int t = 0; t < 3; t++) off[t] += x * l[i].stride[t];
+    }
+}
 int64_t ll_einsum_points(const ll_einsum_loop *loop, int n);
 
 #ifdef __cplusplus
