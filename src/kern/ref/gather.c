@@ -31,17 +31,6 @@ static ll_err pick(const ll_kcall *c, const ll_gather_walk *g)
     return LL_OK;
 }
 
-static ll_err add(const ll_kcall *c, const ll_gather_walk *g)
-{
-    const ll_tensor *y = &c->in[0], *x = &c->out[0];
-    for (int64_t e = 0; e < ll_numel(&x->shape); e++) ll_set(x, e, 0);
-    for (int64_t e = 0, at; e < ll_numel(&y->shape); e++) {
-        TRY(place(g, (const int32_t *)c->in[1].data, e, &at));
-        if (at >= 0) ll_set(x, at, ll_at(x, at) + ll_at(y, e));
-    }
-    return LL_OK;
-}
-
 ll_err gather_ref(const ll_kcall *c)
 {
     const ll_tensor *x = &c->in[0], *y = &c->out[0];
@@ -55,7 +44,12 @@ ll_err scatter_add_ref(const ll_kcall *c)
     const ll_tensor *y = &c->in[0], *x = &c->out[0];
     ll_gather_walk g;
     TRY(ll_gather_of((const ll_gather_attr *)c->attr, &x->shape, &c->in[1].shape, &y->shape, &g));
-    return add(c, &g);
+    for (int64_t e = 0; e < ll_numel(&x->shape); e++) ll_set(x, e, 0);
+    for (int64_t e = 0, at; e < ll_numel(&y->shape); e++) {
+        TRY(place(&g, (const int32_t *)c->in[1].data, e, &at));
+        if (at >= 0) ll_set(x, at, ll_at(x, at) + ll_at(y, e));
+    }
+    return LL_OK;
 }
 
 ll_err embedding_ref(const ll_kcall *c)
@@ -64,10 +58,20 @@ ll_err embedding_ref(const ll_kcall *c)
     return pick(c, &g);
 }
 
+/* A row of the table at a time, its sums in double. */
 ll_err embedding_grad_ref(const ll_kcall *c)
 {
-    ll_gather_walk g = ll_gather_rows(c->attr, &c->out[0].shape, &c->in[1].shape);
-    return add(c, &g);
+    const ll_tensor *y = &c->in[0], *x = &c->out[0];
+    const int32_t *index = c->in[1].data;
+    ll_gather_walk g = ll_gather_rows(c->attr, &x->shape, &c->in[1].shape);
+    for (int64_t e = 0, at; e < ll_numel(&y->shape); e++) TRY(place(&g, index, e, &at));
+    for (int64_t e = 0; e < ll_numel(&x->shape); e++) {
+        double sum = 0;
+        for (int64_t i = 0; i < g.d[0]; i++)
+            if (index[i] - g.from == e / g.step) sum += ll_at(y, i * g.step + e % g.step);
+        ll_set(x, e, sum);
+    }
+    return LL_OK;
 }
 
 ll_err arange_ref(const ll_kcall *c)
