@@ -29,6 +29,19 @@ double ll_typical(double *v, int64_t n)
     return n == 2 ? v[0] : ll_quantile(v, n, 0.5);
 }
 
+double ll_unheld(double *times, double *held, int64_t n, int64_t *own)
+{
+    *own = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double t = times[i], h = held[i];
+        if (ll_is_held(t, h)) continue;
+        times[i] = times[*own], held[i] = held[*own];
+        times[*own] = t, held[(*own)++] = h;
+    }
+    ll_stats_sort(times, *own);
+    return *own < 3 && *own < n ? NAN : ll_quantile(times, *own, 0.5);
+}
+
 static int by_first(const void *a, const void *b)
 {
     return by_value(*(const double *const *)a, *(const double *const *)b);

@@ -20,7 +20,9 @@ typedef struct history {
 
 static void take(history *h, const char *folder, json_t *j, bool print)
 {
-    double said = ll_json_number(j, "predicted_step_ms"), was = ll_json_number(j, "step_ms"),
+    /* Of steps that others held up a prediction says nothing; older lines do not tell them. */
+    const char *key = json_object_get(j, "own_step_ms") ? "own_step_ms" : "step_ms";
+    double said = ll_json_number(j, "predicted_step_ms"), was = ll_json_number(j, key),
            e = said / was - 1;
     double bytes = ll_json_number(j, "predicted_bytes"), used = ll_json_number(j, "bytes");
     double others = ll_json_number(j, "predicted_others"), later = ll_json_number(j, "others");
@@ -36,8 +38,10 @@ static void take(history *h, const char *folder, json_t *j, bool print)
     }
     if (!print) return;
     fprintf(stderr, "  %-28s %-10s %-16s ", folder, model ? model : "", mesh ? mesh : "");
-    if (isnan(e))
+    if (isnan(said))
         fprintf(stderr, "%10s %10s %13s", "none", "", "");
+    else if (isnan(e))
+        fprintf(stderr, "%10.3f %10s %13s", said, "held up", "");
     else
         fprintf(stderr, "%10.3f %10.3f ms %+7.1f %%", said, was, 100 * e);
     if (isnan(others + later))
@@ -83,7 +87,7 @@ static void print_errors(const history *h, double mean, double median, double al
                 h->n, 100 * mean, 100 * median);
     else
         fprintf(stderr, "no run's steps were predicted (those of restarted ones and of several "
-                        "devices are not)");
+                        "devices are not), or others held up all that were");
     if (h->n_alone && h->n_alone < h->n)
         fprintf(stderr, "; of %d that had their cores for themselves %.1f %%, %.1f %%", h->n_alone,
                 100 * alone, 100 * median_alone);

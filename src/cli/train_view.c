@@ -164,7 +164,10 @@ static void tell_forecast(const ll_train_start *s)
     if (s->report->exchange_s > 0)
         fprintf(stderr, ", of it %s for exchanges of replicas", LL_TIME(s->report->exchange_s));
     if (s->report->others[0] >= LL_OTHERS_NOTABLE)
-        fprintf(stderr, ", while others had %.0f %% of the cores", 100 * s->report->others[0]);
+        fprintf(stderr,
+                s->report->alone ? " if others leave it its cores, of which they had %.0f %%"
+                                 : ", while others had %.0f %% of the cores",
+                100 * s->report->others[0]);
     fprintf(stderr, "%s%s\n", *s->report->unforeseen ? ", without " : "", s->report->unforeseen);
 }
 
@@ -313,6 +316,25 @@ static void show_stale(const ll_run *r, const ll_train_report *t)
                     100 * t->stale[i] / all);
 }
 
+/* A step that waited for cores says nothing of a prediction without others. */
+static void show_foreseen(const ll_train_report *t)
+{
+    fprintf(stderr, "\nstep: predicted %s%s%s, median %s", LL_TIME(t->predicted_s),
+            *t->unforeseen ? " without " : "", t->unforeseen, LL_TIME(t->step_s));
+    if (isnan(t->own_s))
+        fprintf(stderr, ", but others held up all but %lld of %lld steps", (long long)t->n_own,
+                (long long)t->n_timed);
+    else if (t->n_own < t->n_timed)
+        fprintf(stderr, ", of %lld of %lld steps that others did not hold up %s",
+                (long long)t->n_own, (long long)t->n_timed, LL_TIME(t->own_s));
+    if (!isnan(t->own_s))
+        fprintf(stderr, ": the prediction is %.1f %% %s", 100 * fabs(t->predicted_s / t->own_s - 1),
+                t->predicted_s < t->own_s ? "less" : "more");
+    if (fmax(t->others[0], t->others[1]) >= LL_OTHERS_NOTABLE)
+        fprintf(stderr, "; others had %.0f %% of the cores before, %.0f %% in training",
+                100 * t->others[0], 100 * t->others[1]);
+}
+
 void ll_view_end(const ll_run *r, const ll_train_report *t, const ll_start *job)
 {
     if (t->signal && job) /* by who started it, who knows why, and may start it again */
@@ -336,15 +358,7 @@ void ll_view_end(const ll_run *r, const ll_train_report *t, const ll_start *job)
                 (long long)t->steps);
     if (!isnan(t->val.loss)) fprintf(stderr, ", validation loss %.4f", t->val.loss);
     if (!isnan(t->val.accuracy)) fprintf(stderr, ", accuracy %.2f %%", 100 * t->val.accuracy);
-    if (isfinite(t->predicted_s) && t->steps > t->first)
-        fprintf(stderr, "\nstep: predicted %s%s%s, median %s: the prediction is %.1f %% %s",
-                LL_TIME(t->predicted_s), *t->unforeseen ? " without " : "", t->unforeseen,
-                LL_TIME(t->step_s), 100 * fabs(t->predicted_s / t->step_s - 1),
-                t->predicted_s < t->step_s ? "less" : "more");
-    if (isfinite(t->predicted_s) && t->steps > t->first &&
-        fmax(t->others[0], t->others[1]) >= LL_OTHERS_NOTABLE)
-        fprintf(stderr, "; others had %.0f %% of the cores before, %.0f %% in training",
-                100 * t->others[0], 100 * t->others[1]);
+    if (isfinite(t->predicted_s) && t->steps > t->first) show_foreseen(t);
     fprintf(stderr, "\nmemory%s: %s planned, %s used%s",
             t->ranks > 1 ? " of the rank with most" : "", LL_BYTES(t->memory.planned),
             LL_BYTES(t->memory.used),
@@ -385,8 +399,8 @@ ll_err ll_view_json(const ll_run *r, const ll_train_report *t, const ll_start *j
         LL_IS("mesh", t->mesh), LL_IS("steps", t->steps), LL_IS("restarts", job ? job->number : 0),
         LL_IS("train_loss", t->train_loss), LL_IS("val_loss", t->val.loss),
         LL_IS("val_accuracy", t->val.accuracy), LL_IS("step_ms", 1e3 * t->step_s),
-        LL_IS("first_step_s", t->first_step_s), LL_IS("samples_per_s", t->samples_per_s),
-        LL_IS("tokens_per_s", t->tokens_per_s),
+        LL_IS("own_step_ms", 1e3 * t->own_s), LL_IS("first_step_s", t->first_step_s),
+        LL_IS("samples_per_s", t->samples_per_s), LL_IS("tokens_per_s", t->tokens_per_s),
         LL_IS("peak_bytes_planned", (int64_t)t->memory.planned),
         LL_IS("peak_bytes_used", (int64_t)t->memory.used),
         LL_IS("tensor_bytes_planned", (int64_t)t->memory.tensors),

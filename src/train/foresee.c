@@ -16,9 +16,10 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { TIMES = 5, KINDS = 512, LEAST = 3, PASSES = 32, UNSTEADY = 4 };
+enum { TIMES = 5, MOST_TRIES = 12, KINDS = 512, LEAST = 3, PASSES = 32, UNSTEADY = 4 };
 /* For all kernels; for one; a pass that is repeated for so long. */
 static const double patience_s = 1.5, enough_s = 0.02, passes_s = 1.2;
+static const double longest_s = 5; /* all passes, where others have the cores too */
 
 typedef struct kernel { /* calls that take as long as each other */
     int first;          /* instruction */
@@ -36,9 +37,10 @@ typedef struct foresight {
     size_t room_bytes;
     const double *each; /* [instr] seconds, in the program's order; NULL: by kind */
     ll_link_model links;
-    bool far;       /* ranks are on several nodes: messages are under way while kernels run */
-    bool rehearses; /* passes have the ranks' collectives in them */
-    double crowd;   /* threads for each core of the node, if more than one */
+    bool far;        /* ranks are on several nodes: messages are under way while kernels run */
+    bool rehearses;  /* passes have the ranks' collectives in them */
+    double crowd;    /* threads for each core of the node, if more than one */
+    ll_waits *waits; /* NULL: not known */
     int most_passes;
 } foresight;
 
@@ -126,13 +128,18 @@ static ll_err time_kernel(foresight *f, int i, double *seconds)
     int n = 0;
     for (int k = 0; k < b->call.n_in; k++) fill(f, &b->call.in[k], b->instr->in[k]);
     TRY(run_dry(f, i)); /* pages, caches, tables */
-    while (n < TIMES && (n < 2 || all < enough_s)) {
+    ll_waits_since(f->waits);
+    *seconds = INFINITY;
+    for (int tries = 0; n < TIMES && tries < MOST_TRIES && (n < 2 || all < enough_s); tries++) {
         double start = clock_of(f, false);
         TRY(run_dry(f, i));
-        times[n] = clock_of(f, false) - start;
-        all += times[n++];
+        double took = clock_of(f, false) - start;
+        times[n] = ll_waits_left(f->waits, took);
+        *seconds = fmin(*seconds, took);
+        all += times[n];
+        n += times[n] > 0;
     }
-    *seconds = ll_typical(times, n);
+    if (n) *seconds = ll_typical(times, n);
     f->timed_s += *seconds;
     f->timed_bytes += b->instr->bytes;
     f->timed_flops += b->instr->flops;
@@ -253,11 +260,14 @@ static void measure_copies(foresight *f)
     f->copy_rate = 2 * (double)half / fmax(best, 1e-9); /* read and written */
 }
 
-/* A pass over the kernels, in order; each[i]: what instruction i took. */
-static ll_err time_pass(const foresight *f, double *each, double *seconds)
+/* A pass over the kernels, in order; each[i]: what instruction i took. *held: of all of it, waits
+ * for cores. parts: each without its own. */
+static ll_err time_pass(const foresight *f, bool parts, double *each, double *seconds, double *held)
 {
     const ll_program *p = f->s->p;
     bool ranks = f->rehearses;
+    ll_waits_since(f->waits);
+    *held = 0;
     double start = clock_of(f, ranks), from = start;
     for (int i = 0; i < p->n_instr; i++) {
         const ll_bound *b = &f->s->e->instrs[i];
@@ -271,9 +281,63 @@ static ll_err time_pass(const foresight *f, double *each, double *seconds)
         double now = clock_of(f, ranks);
         each[i] = now - from;
         from = now;
+        if (!parts) continue;
+        double left = ll_waits_left(f->waits, each[i]);
+        *held += each[i] - left;
+        each[i] = left;
+        from = clock_of(f, ranks);
     }
     *seconds = clock_of(f, ranks) - start;
+    *held += ll_waits_since(f->waits);
     return LL_OK;
+}
+
+/* Passes that others held up, on any rank, tell less than those that they did not, if there are
+ * some; *n: of how many. They are the same on all ranks. */
+static ll_err keep_unheld(ll_comm *c, double **rows, double *held, int *n)
+{
+    static const ll_coll_opts site = {.site = "passes that were held up"};
+    int own = 0;
+    for (int k = 0; k < *n; k++) held[k] = ll_is_held(rows[k][0], held[k]);
+    if (c) TRY(ll_comm_allreduce(c, held, (size_t)*n, LL_F64, LL_REDUCE_MAX, &site));
+    for (int k = 0; k < *n; k++) {
+        double *row = rows[k];
+        if (held[k] > 0) continue;
+        rows[k] = rows[own];
+        rows[own++] = row;
+    }
+    *n = own < LEAST ? 0 : own;
+    return LL_OK;
+}
+
+static int kind_of(const foresight *f, int i)
+{
+    int q = 0;
+    while (q < f->n && !alike(f->s->p, &f->s->p->instrs[f->kernels[q].first], &f->s->p->instrs[i]))
+        q++;
+    return q;
+}
+
+/* Where every pass was held up: the least that an instruction, or one of its kind, took; in parts,
+ * for which waits are known about, the least quarter. */
+static void take_least(const foresight *f, bool parts, double **rows, int passes, double *each)
+{
+    int n_instr = f->s->p->n_instr;
+    LL_OWN(ll_arena) arena = ll_arena_new();
+    double *own = LL_NEW_ARRAY(arena, double, n_instr *passes + 1);
+    int *kind = LL_NEW_ARRAY(arena, int, n_instr + 1);
+    for (int i = 0; i < n_instr; i++) kind[i] = kind_of(f, i);
+    for (int i = 0; i < n_instr; i++) {
+        int n = 0;
+        for (int m = 0; m < n_instr; m++)
+            for (int k = 0; (m == i || (kind[i] < f->n && kind[m] == kind[i])) && k < passes; k++)
+                if (rows[k][1 + m] > 0) own[n++] = rows[k][1 + m];
+        bool timed = kind[i] < f->n;
+        ll_stats_sort(own, n);
+        each[i] = n       ? ll_quantile(own, n, parts ? 0.25 : 0)
+                  : timed ? f->kernels[kind[i]].seconds
+                          : reckon(f, &f->s->p->instrs[i]);
+    }
 }
 
 /* Small nets' kernels are as quick as the caches that those before them leave: whole passes, of
@@ -298,17 +362,27 @@ static ll_err time_passes(foresight *f, ll_comm *c, ll_arena *arena)
 {
     int n = f->s->p->n_instr;
     double *rows[PASSES * UNSTEADY], *sum = LL_NEW_ARRAY(arena, double, n), all = 0, s;
+    double held[PASSES * UNSTEADY];
     TRY(ll_ranks_agree(c, time_kinds(f, &all)));
     TRY(ll_ranks_max(c, &all));
     if (all > passes_s) f->rehearses = false;
     if (all > passes_s) return LL_OK;
     int passes = (int)fmin(f->most_passes, fmax(LEAST, passes_s / all));
-    TRY(time_pass(f, sum, &s)); /* pages, tables */
+    bool parts = f->waits && all > 0.01;     /* else it would take as long to ask as to work */
+    TRY(time_pass(f, parts, sum, &s, held)); /* pages, tables */
+    TRY(ll_ranks_max(c, &s));
+    if (s > 2 * all) passes = (int)fmin(passes, fmax(LEAST, longest_s / s));
     for (int k = 0; k < passes; k++) {
         rows[k] = LL_NEW_ARRAY(arena, double, n + 1);
-        TRY(time_pass(f, rows[k] + 1, &rows[k][0]));
+        TRY(time_pass(f, parts, rows[k] + 1, &rows[k][0], &held[k]));
     }
-    ll_typical_row(rows, passes, n, sum);
+    int own = passes;
+    TRY(keep_unheld(c, rows, held, &own));
+    if (own)
+        ll_typical_row(rows, own, n, sum);
+    else
+        take_least(f, parts, rows, passes, sum);
+    if (!own) f->rehearses = false; /* what a rank waited for others is what held these up */
     for (int i = 0; i < n; i++) {
         f->timed_s += sum[i];
         f->timed_flops += sum[i] > 0 ? f->s->p->instrs[i].flops : 0;
@@ -465,10 +539,11 @@ double ll_threads_a_core(const ll_session *s, const ll_comm *c)
     return ranks_here(c) * s->p->threads / (double)sysconf(_SC_NPROCESSORS_ONLN);
 }
 
-ll_err ll_foresee_step(const ll_session *s, ll_comm *c, double others, double *seconds,
-                       const char **without)
+ll_err ll_foresee_step(const ll_session *s, ll_comm *c, double others, ll_waits *waits,
+                       double *seconds, const char **without)
 {
-    foresight f = {.s = s, .began = ll_now(), .crowd = fmax(1, ll_threads_a_core(s, c))};
+    foresight f = {
+        .s = s, .began = ll_now(), .crowd = fmax(1, ll_threads_a_core(s, c)), .waits = waits};
     /* Where cores are shared passes differ: of many the middle is of more worth. */
     f.most_passes = PASSES * (f.crowd > 1 || others >= LL_OTHERS_NOTABLE ? UNSTEADY : 1);
     *seconds = NAN;
@@ -513,6 +588,7 @@ ll_err ll_foresee_data(const ll_run *r, const ll_dataset *d, const ll_loader *l,
     ll_err rc = ll_dataset_read(d, &how, first, count, out); /* from the disk */
     for (; rc == LL_OK && n < READS && (n < 2 || ll_now() - start < patience_s / 3); n++) {
         double from = ll_now();
+        first += r->train.batch; /* no cache has the next step's either */
         rc = ll_dataset_read(d, &how, first, count, out);
         times[n] = (ll_now() - from) * (double)micro;
     }
@@ -544,10 +620,11 @@ ll_err ll_foresee_note(const char *folder, const ll_foreseen *f)
     char path[4096];
     snprintf(path, sizeof path, "%s/predictions.jsonl", folder);
     json_auto_t *j =
-        json_pack("{s:s,s:s,s:i,s:I,s:o,s:o,s:o,s:o,s:o,s:o}", "model", f->model, "mesh", f->mesh,
-                  "ranks", f->ranks, "steps", (json_int_t)f->steps, "predicted_step_ms",
+        json_pack("{s:s,s:s,s:i,s:I,s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "model", f->model, "mesh",
+                  f->mesh, "ranks", f->ranks, "steps", (json_int_t)f->steps, "predicted_step_ms",
                   number(1e3 * f->predicted_s), "step_ms", number(1e3 * f->measured_s),
-                  "predicted_bytes", number(f->predicted_bytes), "bytes", number(f->measured_bytes),
+                  "own_step_ms", number(1e3 * f->own_s), "predicted_bytes",
+                  number(f->predicted_bytes), "bytes", number(f->measured_bytes),
                   "predicted_others", number(f->others[0]), "others", number(f->others[1]));
     LL_OWN_MEMORY char *text = json_dumps(j, JSON_COMPACT | JSON_REAL_PRECISION(9));
     int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);

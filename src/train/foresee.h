@@ -10,6 +10,7 @@
  * (sched/pipeline.h). Ranks time their kernels at the same time, as they will work. */
 #pragma once
 #include "base/process.h"
+#include "base/waits.h"
 #include "data/data.h"
 #include "exec/session.h"
 #include "train/run.h"
@@ -17,10 +18,11 @@
 /* ll_others_share since then, of the job's threads; NAN: not known, or kernels run elsewhere.
  * Collective over c (NULL: this process alone). */
 ll_err ll_foresee_others(const ll_session *s, ll_comm *c, ll_core_time since, double *share);
-/* Collective likewise. others: as ll_foresee_others gave it. *seconds NAN: not foreseen. *without:
- * why, or what of a step is not counted; NULL: nothing. */
-ll_err ll_foresee_step(const ll_session *s, ll_comm *c, double others, double *seconds,
-                       const char **without);
+/* Collective likewise. others: as ll_foresee_others gave it. waits: of the session's threads, then
+ * a step is foreseen as if others left them their cores; NULL: on cores as busy as now. *seconds
+ * NAN: not foreseen. *without: why, or what of a step is not counted; NULL: nothing. */
+ll_err ll_foresee_step(const ll_session *s, ll_comm *c, double others, ll_waits *waits,
+                       double *seconds, const char **without);
 /* Adds what a step waits for its samples. Collective likewise. */
 ll_err ll_foresee_data(const ll_run *r, const ll_dataset *d, const ll_loader *l,
                        const ll_session *s, ll_comm *c, double *seconds);
@@ -33,7 +35,7 @@ typedef struct ll_foreseen {
     const char *model, *mesh;
     int ranks;
     int64_t steps;
-    double predicted_s, measured_s, predicted_bytes, measured_bytes;
+    double predicted_s, measured_s, own_s, predicted_bytes, measured_bytes;
     double others[2]; /* share of the cores, until it was predicted and from then on */
 } ll_foreseen;
 ll_err ll_foresee_note(const char *folder, const ll_foreseen *f);

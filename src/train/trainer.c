@@ -83,11 +83,18 @@ static ll_err sum_up(trainer *t)
     if (ll_threads_a_core(t->s, t->comm) > 1) period = many_turns(t->times, n, period);
     int64_t rows = n / period;
     for (int64_t k = 0; period > 1 && k < rows; k++) { /* one with an exchange takes longer */
-        double sum = 0;
-        for (int64_t i = k * period; i < (k + 1) * period; i++) sum += t->times[i];
+        double sum = 0, waited = 0;
+        for (int64_t i = k * period; i < (k + 1) * period; i++)
+            sum += t->times[i], waited += t->waited[i];
         t->times[k] = sum / (double)period;
+        t->waited[k] = waited / (double)period;
     }
     if (rows > 0) n = rows;
+    if (t->comm && !t->loose)
+        TRY(ll_comm_allreduce(t->comm, t->waited, (size_t)n, LL_F64, LL_REDUCE_MAX,
+                              &(ll_coll_opts){.site = "waits for cores"}));
+    r->n_timed = n;
+    r->own_s = ll_unheld(t->times, t->waited, n, &r->n_own);
     ll_stats_sort(t->times, n);
     r->step_s = ll_quantile(t->times, n, 0.5);
     r->samples_per_s = (double)t->r->train.batch / r->step_s;
@@ -123,6 +130,7 @@ static ll_err leave_pictures(const trainer *t)
                                                       .steps = r->steps - t->first,
                                                       .predicted_s = r->predicted_s,
                                                       .measured_s = r->step_s,
+                                                      .own_s = r->own_s,
                                                       .predicted_bytes = r->memory.tensors,
                                                       .measured_bytes = r->memory.tensors_used,
                                                       .others = {r->others[0], r->others[1]}}));
@@ -136,8 +144,11 @@ static ll_err foresee(trainer *t)
     const char *slow = t->opts->slow > 1 ? "what --slow adds" : NULL;
     r->predicted_s = NAN;
     TRY(ll_foresee_others(t->s, t->comm, t->cores, &r->others[0]));
+    if (!t->s->machine->device && ll_threads_a_core(t->s, t->comm) <= 1)
+        t->waits = ll_waits_open(t->s->p->threads);
+    r->alone = t->waits != NULL;
     if (!ll_trainer_is_restart(t)) /* nobody waits for it again */
-        TRY(ll_foresee_step(t->s, t->comm, r->others[0], &r->predicted_s, &step));
+        TRY(ll_foresee_step(t->s, t->comm, r->others[0], t->waits, &r->predicted_s, &step));
     if (!isnan(r->predicted_s)) {
         TRY(ll_foresee_data(&t->own, t->data, t->loader, t->s, t->comm, &r->predicted_s));
         if (t->loose) TRY(ll_loose_rehearse(t->loose, r->predicted_s, &r->exchange_s, &between));

@@ -81,6 +81,9 @@ typedef struct ll_train_report {
     ll_score val;
     double step_s; /* median of the last 65536; of replicas that meet every few, and of ranks that
                     * share cores, of means of a few */
+    double own_s;  /* of those that had their cores, as many as n_own; NAN: too few had */
+    int64_t n_own, n_timed;
+    bool alone;           /* predicted_s is of cores that others leave alone */
     double predicted_s;   /* before the first step (foresee.h); NAN: not predicted */
     double exchange_s;    /* of it, exchanges of replicas in the mean */
     char unforeseen[256]; /* why, or what of a step that does not count; "": nothing */

@@ -1,6 +1,7 @@
 /* trainer_int.h: what a training run holds, for the files that open it and take its steps. */
 #pragma once
 #include "base/process.h"
+#include "base/waits.h"
 #include "base/text.h"
 #include "comm/job.h"
 #include "train/buddy.h"
@@ -47,7 +48,8 @@ typedef struct trainer {
     ll_tracer *tracer;     /* NULL: nothing is traced */
     int64_t steps, first, epoch_steps;
     int64_t trace_first, trace_last; /* steps, 1 is the first */
-    double *times, *losses;          /* [RECENT], of step i at (i - first) % RECENT */
+    double *times, *losses, *waited; /* [RECENT], of step i at (i - first) % RECENT */
+    ll_waits *waits; /* for cores that others have; NULL: not known, or ranks share theirs */
     double began;
     ll_core_time cores;  /* then, or when the first step was predicted */
     double flops;        /* of a step, all ranks together */

@@ -451,7 +451,8 @@ static ll_err open_data(trainer *t)
     t->epoch_steps = (info->n[LL_TRAIN] + t->r->train.batch - 1) / t->r->train.batch;
     t->times = (double *)calloc(RECENT, sizeof(double));
     t->losses = (double *)calloc(RECENT, sizeof(double));
-    CHECK(t->times && t->losses, LL_E_MEM, "no memory to note %d steps", RECENT);
+    t->waited = (double *)calloc(RECENT, sizeof(double));
+    CHECK(t->times && t->losses && t->waited, LL_E_MEM, "no memory to note %d steps", RECENT);
     return LL_OK;
 }
 
@@ -575,6 +576,8 @@ void ll_trainer_close(trainer *t, bool alone)
     }
     ll_dataset_close(t->data);
     free(t->times);
+    free(t->waited);
+    ll_waits_close(t->waits);
     free(t->losses);
     if (t->folder >= 0) close(t->folder);
     ll_arena_free(t->arena);

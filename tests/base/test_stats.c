@@ -1,10 +1,14 @@
 /* What measurements say, one of which was held up; who has the cores. */
+#include "base/now.h"
 #include "base/process.h"
 #include "base/stats.h"
+#include "base/waits.h"
 
 #include <math.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdarg.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <cmocka.h>
 
@@ -57,6 +61,41 @@ static void alone(void **state)
     assert_true(mean[0] == 2 && mean[1] == 7);
 }
 
+/* Times that others held up do not count, if there are enough that they did not. */
+static void held_up(void **state)
+{
+    (void)state;
+    int64_t own;
+    double a[] = {5, 2, 9, 2.5, 3}, b[] = {3, 0, 7, 0.1, 0}, few[] = {5, 2, 9}, h[] = {3, 0, 8};
+    assert_true(ll_unheld(a, b, 5, &own) == 2.5 && own == 3);
+    assert_true(isnan(ll_unheld(few, h, 3, &own)) && own == 1);
+    double two[] = {4, 2}, none[] = {0, 0};
+    assert_true(ll_unheld(two, none, 2, &own) == 3 && own == 2);
+    assert_true(isnan(ll_unheld(two, none, 0, &own)) && own == 0);
+}
+
+/* Beside as many others as there are cores and one more a thread waits for its turns. */
+static void waits(void **state)
+{
+    (void)state;
+    int n = (int)sysconf(_SC_NPROCESSORS_ONLN);
+    LL_OWN(ll_waits) w = ll_waits_open(1);
+    if (!w) skip();
+    assert_true(ll_waits_since(NULL) == 0 && ll_waits_left(NULL, 3) == 3);
+    assert_true(ll_waits_left(w, 1e3) > 900 && ll_waits_left(w, 1e3) <= 1e3);
+    double waited = 0;
+    for (int round = 0; waited == 0 && round < 20; round++) {
+        pid_t children[n + 1];
+        for (int i = 0; i <= n; i++)
+            if ((children[i] = fork()) == 0)
+                for (;;) continue;
+        for (double end = ll_now() + 0.2; ll_now() < end;) continue;
+        waited = ll_waits_since(w);
+        for (int i = 0; i <= n; i++) kill(children[i], SIGKILL), waitpid(children[i], NULL, 0);
+    }
+    assert_true(waited > 0 && waited < 60);
+}
+
 /* What this process works is in both accounts; that of all is by ticks. */
 static void cores(void **state)
 {
@@ -80,8 +119,10 @@ static void shares(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(one_stall),
-                                       cmocka_unit_test(one_stall_of_rows), cmocka_unit_test(alone),
-                                       cmocka_unit_test(cores), cmocka_unit_test(shares)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_stall), cmocka_unit_test(one_stall_of_rows),
+        cmocka_unit_test(alone),     cmocka_unit_test(held_up),
+        cmocka_unit_test(waits),     cmocka_unit_test(cores),
+        cmocka_unit_test(shares)};
     return cmocka_run_group_tests_name("stats", tests, NULL, NULL);
 }

@@ -742,13 +742,15 @@ static void plans(void **state)
     write_text(tmpdir_path(state, "two/predictions.jsonl"),
                "{\"predicted_step_ms\":30,\"step_ms\":20,\"predicted_others\":0,\"others\":0.4}\n"
                "{\"predicted_step_ms\":22,\"step_ms\":20,\"predicted_others\":0.05,\"others\":0}\n"
-               "{\"predicted_step_ms\":26,\"step_ms\":20}\n");
+               "{\"predicted_step_ms\":26,\"step_ms\":90,\"own_step_ms\":20}\n"
+               "{\"predicted_step_ms\":26,\"step_ms\":90,\"own_step_ms\":null}\n");
     c = prints_json(folder, "plan --check two --json");
     assert_true(fabs(json_num(c, "mean_absolute_error") - 0.3) < 1e-6);
     assert_true(fabs(json_num(c, "mean_absolute_error_alone") - 0.1) < 1e-6);
     json_decref(c);
     outcome o = succeeds(folder, "plan --check two");
     assert_non_null(strstr(o.err, "of 1 that had their cores for themselves 10.0 %"));
+    assert_non_null(strstr(o.err, "held up"));
     outcome_free(&o);
     /* A folder that cannot be read is told, and the others are. */
     o = program_run(folder, NULL, "plan --check one --check nosuch --check two");
@@ -760,7 +762,7 @@ static void plans(void **state)
     o = program_run(folder, NULL, "plan --check nosuch --check two --json");
     assert_int_equal(o.status, 1);
     c = json_of(o.out);
-    assert_int_equal(json_array_size(json_object_get(c, "runs")), 3);
+    assert_int_equal(json_array_size(json_object_get(c, "runs")), 4);
     json_decref(c);
     outcome_free(&o);
     json_t *large = prints_json(folder, "plan --large --json");

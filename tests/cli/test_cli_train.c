@@ -82,6 +82,7 @@ static void tells_what_is_to_come(void **state)
         const char *told = strstr(o.err, "\nstep: predicted "), *first = strstr(o.err, "\nstep 1/");
         if (!told || !first || told > first) fail_msg("%s: %s", of[i].how, o.err);
         assert_true(json_num(j, "predicted_step_ms") > 0);
+        assert_non_null(json_object_get(j, "own_step_ms")); /* null where others held up all */
         for (int later = 0; later < 2; later++) {
             double share = json_num(j, later ? "others" : "predicted_others");
             assert_true(share >= 0 && share <= 1);

@@ -1,0 +1,101 @@
+/* waits.c: of Linux's schedstat. */
+#include "base/waits.h"
+
+#include <fcntl.h>
+#include <math.h>
+#include <omp.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { MOST = 16 }; /* to ask for one takes about 2 us */
+
+typedef struct thread {
+    int fd; /* of its schedstat */
+    clockid_t clock;
+    double waited; /* when it was last asked for */
+} thread;
+
+struct ll_waits {
+    int n;
+    thread threads[MOST];
+    double beside; /* seconds that this process's other threads had worked then */
+};
+
+static double on_clock(clockid_t clock)
+{
+    struct timespec t;
+    return clock_gettime(clock, &t) ? 0 : (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Negative: not known. */
+static double waited(int fd)
+{
+    char text[128];
+    unsigned long long ran, waits;
+    ssize_t n = fd < 0 ? -1 : pread(fd, text, sizeof text - 1, 0);
+    if (n <= 0) return -1;
+    text[n] = '\0';
+    return sscanf(text, "%llu %llu", &ran, &waits) == 2 ? 1e-9 * (double)waits : -1;
+}
+
+static double since(ll_waits *w, double seconds, double *left)
+{
+    double most = 0, beside = on_clock(CLOCK_PROCESS_CPUTIME_ID);
+    *left = seconds;
+    if (!w) return 0;
+    for (int i = 0; i < w->n; i++) {
+        thread *t = &w->threads[i];
+        double now = waited(t->fd);
+        double waits = now < 0 ? 0 : now - t->waited;
+        most = fmax(most, waits);
+        *left *= fmax(0, 1 - waits / seconds);
+        t->waited += waits;
+        beside -= on_clock(t->clock);
+    }
+    most -= fmax(0, beside - w->beside);
+    w->beside = beside;
+    return fmax(0, most);
+}
+
+double ll_waits_since(ll_waits *w)
+{
+    double left;
+    return since(w, 1, &left);
+}
+
+double ll_waits_left(ll_waits *w, double seconds)
+{
+    double left;
+    since(w, seconds, &left);
+    return left;
+}
+
+ll_waits *ll_waits_open(int threads)
+{
+    ll_waits *w = (ll_waits *)calloc(1, sizeof *w);
+    if (!w) return NULL;
+    w->n = threads < MOST ? threads : MOST;
+    for (int i = 0; i < MOST; i++) w->threads[i].fd = -1;
+#pragma omp parallel num_threads(threads)
+    if (omp_get_thread_num() < w->n) {
+        thread *t = &w->threads[omp_get_thread_num()];
+        t->fd = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
+        if (pthread_getcpuclockid(pthread_self(), &t->clock)) t->clock = CLOCK_THREAD_CPUTIME_ID;
+    }
+    if (waited(w->threads[0].fd) < 0) {
+        ll_waits_close(w);
+        return NULL;
+    }
+    ll_waits_since(w);
+    return w;
+}
+
+void ll_waits_close(ll_waits *w)
+{
+    for (int i = 0; w && i < MOST; i++)
+        if (w->threads[i].fd >= 0) close(w->threads[i].fd);
+    free(w);
+}
