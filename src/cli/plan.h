@@ -17,10 +17,15 @@ ll_err ll_plan_check(const ll_plan_opts *o);
 ll_err ll_plan_run(const ll_plan_opts *o);
 /* Models that are no transformers, and all on this machine: compiled and replayed. */
 ll_err ll_plan_graph(const ll_plan_opts *o, const ll_run *r, const ll_cluster *c);
-/* Was a setting said on the command line? And the refusal of those that no prediction of `what`
- * reads; unread ends with NULL. */
+/* Was a setting said on the command line? */
 bool ll_plan_said(const ll_words *set, const char *key);
-ll_err ll_plan_refuse(const ll_words *set, const char *const *unread, const char *what);
+/* What changes a step and is not counted, in the file or a setting, and its value that is; ends
+ * with NULL. The refusal, by plans of `what`. */
+typedef struct ll_uncounted {
+    const char *key, *without;
+    bool set;
+} ll_uncounted;
+ll_err ll_plan_refuse(const ll_uncounted *of, const char *what);
 /* --parallel auto: the quickest mesh of so many ranks of this machine becomes the run's, with the
  * ZeRO that it has. */
 ll_err ll_plan_choose(ll_run *r, int64_t ranks);

@@ -22,11 +22,11 @@ bool ll_plan_said(const ll_words *set, const char *key)
     return false;
 }
 
-ll_err ll_plan_refuse(const ll_words *set, const char *const *unread, const char *what)
+ll_err ll_plan_refuse(const ll_uncounted *of, const char *what)
 {
-    for (; *unread; unread++)
-        CHECK(!ll_plan_said(set, *unread), LL_E_ARG, "%s: plans of %s do not take it; leave it out",
-              *unread, what);
+    for (; of->key; of++)
+        CHECK(!of->set, LL_E_ARG, "%s: plans of %s do not take it; leave it out: -s %s=%s", of->key,
+              what, of->key, of->without);
     return LL_OK;
 }
 
@@ -258,10 +258,14 @@ ll_err ll_plan_graph(const ll_plan_opts *o, const ll_run *r, const ll_cluster *c
           o->mesh);
     CHECK(!o->mesh || m.n_rank == o->ranks, LL_E_ARG,
           "--mesh %s is of %d ranks, and --ranks is %lld", o->mesh, m.n_rank, (long long)o->ranks);
-    static const char *const unread[] = {"parallel.schedule", "parallel.virtual_stages",
-                                         "parallel.stages",   "parallel.compress",
-                                         "train.offload",     NULL};
-    TRY(ll_plan_refuse(&o->set, unread, "models that are compiled"));
+    const ll_run_parallel *p = &r->parallel;
+    const ll_uncounted uncounted[] = {{"parallel.schedule", "", *p->schedule},
+                                      {"parallel.virtual_stages", "0", p->virtual_stages},
+                                      {"parallel.stages", "", *p->stages},
+                                      {"parallel.compress", "none", strcmp(p->compress, "none")},
+                                      {"train.offload", "", *r->train.offload},
+                                      {NULL}};
+    TRY(ll_plan_refuse(uncounted, "models that are compiled"));
     bool zero = r->parallel.zero > 0 || ll_plan_said(&o->set, "parallel.zero");
     warn_of_cores(o, c);
     if (o->mesh)

@@ -25,6 +25,7 @@ static bool is_lm(const ll_run *r, ll_lm *m)
                  .seq = size_of(r, "seq"),
                  .vocab = size_of(r, "vocab"),
                  .tied = size_of(r, "tied") != 0,
+                 .dropout = size_of(r, "dropout") > 0,
                  .encoder = !strcmp(r->model.def->name, "bert")};
     m->kv_heads = size_of(r, "kv_heads");
     m->ffn = size_of(r, "hidden");
@@ -73,49 +74,46 @@ static ll_err ask_mesh(const char *text, ll_search *s)
     return LL_OK;
 }
 
-/* What changes a step and is not counted, in the file or a setting. */
-static ll_err refuse_uncounted(const ll_run *r, const ll_lm *m)
+static ll_err refuse_uncounted(const ll_words *set, const ll_run *r, const ll_lm *m)
 {
     const ll_run_train *t = &r->train;
+    const ll_run_parallel *p = &r->parallel;
     double window = size_of(r, "window"), head = m->gated ? size_of(r, "head") : 0;
-    const struct {
-        const char *key;
-        bool set;
-    } uncounted[] = {{"model.linear", size_of(r, "linear") > 0},
-                     {"model.window", window > 0 && window < m->seq},
-                     {"model.head", head > 0 && head * m->heads != m->width},
-                     {"train.lora", t->lora > 0},
-                     {"train.prompt", t->prompt > 0},
-                     {"train.prune", strcmp(t->prune, "none")},
-                     {"train.quantize", strcmp(t->quantize, "none")},
-                     {"train.teacher", *t->teacher},
-                     {"train.ema", t->optim.ema > 0},
-                     {"train.delay", t->delay},
-                     {"parallel.compress", strcmp(r->parallel.compress, "none")}};
-    for (size_t i = 0; i < sizeof uncounted / sizeof *uncounted; i++)
-        CHECK(!uncounted[i].set, LL_E_ARG,
-              "%s: plans of transformers on a cluster do not take it; leave it out",
-              uncounted[i].key);
+    bool frozen = false;
+    for (int i = 0; i < r->params.n; i++) frozen |= strstr(r->params.v[i].layout, "freeze") != NULL;
+    const ll_uncounted uncounted[] = {
+        {"model.linear", "0", size_of(r, "linear") > 0},
+        {"model.window", "0", window > 0 && window < m->seq},
+        {"model.head", "0", head > 0 && head * m->heads != m->width},
+        {"train.lora", "0", t->lora > 0},
+        {"train.prompt", "0", t->prompt > 0},
+        {"train.prune", "none", strcmp(t->prune, "none")},
+        {"train.quantize", "none", strcmp(t->quantize, "none")},
+        {"train.teacher", "", *t->teacher},
+        {"train.ema", "0", t->optim.ema > 0},
+        {"train.delay", "false", t->delay},
+        {"parallel.stages", "", *p->stages},
+        {"parallel.post_validation", "false", p->post_validation},
+        {"parallel.overlap", "auto", strcmp(p->overlap, "auto")},
+        {"parallel.sequence", "auto", strcmp(p->sequence, "auto")},
+        {"parallel.compress", "none", strcmp(p->compress, "none")},
+        {"train.micro_batch", "0", t->micro_batch && ll_plan_said(set, "train.micro_batch")},
+        {NULL}};
+    TRY(ll_plan_refuse(uncounted, "transformers on a cluster"));
+    CHECK(!frozen, LL_E_ARG, "params: plans of transformers on a cluster train all parameters");
+    CHECK(!r->layouts.n, LL_E_ARG,
+          "layout.%s: plans of transformers on a cluster cut all layers alike; --cluster this, or "
+          "inspect --layouts, takes it",
+          r->layouts.v[0].pattern);
     return LL_OK;
 }
 
 /* Settings that were given fix what is searched; those that no prediction reads are refused. */
 static ll_err ask_settings(const ll_words *set, const ll_run *r, ll_search *s)
 {
-    static const char *const unread[] = {"train.prune_steps",
-                                         "train.base",
-                                         "train.memory",
-                                         "train.offload",
-                                         "train.micro_batch",
-                                         "parallel.stages",
-                                         "parallel.layouts",
-                                         "parallel.post_validation",
-                                         "parallel.overlap",
-                                         "parallel.sequence",
-                                         NULL};
     const ll_run_parallel *p = &r->parallel;
-    TRY(refuse_uncounted(r, s->model));
-    TRY(ll_plan_refuse(set, unread, "transformers on a cluster"));
+    TRY(refuse_uncounted(set, r, s->model));
+    s->memory = r->train.memory_bytes;
     if (ll_plan_said(set, "parallel.zero")) s->zero = (int)p->zero;
     if (ll_plan_said(set, "parallel.virtual_stages")) s->virtual_stages = (int)p->virtual_stages;
     if (ll_plan_said(set, "parallel.schedule")) {
@@ -213,6 +211,28 @@ static void add_given(ll_buf *b, const wish *w, bool cuda)
     if (cuda && strcmp(w->file->train.machine, "cuda")) ll_buf_puts(b, " -s train.machine=cuda");
 }
 
+/* What the file says of that is one answer of many. */
+static void tell_answered(const wish *w)
+{
+    const ll_run_parallel *p = &w->file->parallel;
+    const struct {
+        const char *key;
+        bool set;
+    } of[] = {{"parallel.mesh", *p->mesh},
+              {"parallel.zero", p->zero},
+              {"parallel.schedule", *p->schedule},
+              {"parallel.virtual_stages", p->virtual_stages},
+              {"parallel.recompute", strcmp(p->recompute, "none")},
+              {"train.micro_batch", w->file->train.micro_batch}};
+    const char *before = "";
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++)
+        if (of[i].set && !ll_plan_said(w->set, of[i].key)) {
+            fprintf(stderr, "%s%s", *before ? before : "The run file's ", of[i].key);
+            before = ", ";
+        }
+    if (*before) fprintf(stderr, ": plans have others too; -s keeps to one\n");
+}
+
 /* Words with which train takes the plan: what was given, and what the file has otherwise. */
 static const char *train_words(const ll_search *s, const ll_candidate *c, const wish *w,
                                ll_arena *arena)
@@ -233,8 +253,10 @@ static const char *train_words(const ll_search *s, const ll_candidate *c, const 
     if (h->zero != p->zero) ll_buf_printf(&b, " --zero %d", h->zero);
     if (strcmp(ll_remake_name(h->remake), p->recompute))
         ll_buf_printf(&b, " -s parallel.recompute=%s", ll_remake_name(h->remake));
-    if (h->offload)
-        ll_buf_printf(&b, " -s train.offload=host -s train.memory=%.0fGB", s->cluster->chip.memory);
+    if (h->offload && strcmp(w->file->train.offload, "host"))
+        ll_buf_puts(&b, " -s train.offload=host");
+    if (h->offload && !s->memory)
+        ll_buf_printf(&b, " -s train.memory=%.0fGB", s->cluster->chip.memory);
     add_given(&b, w, is_cuda(&s->cluster->chip));
     return b.text;
 }
@@ -316,10 +338,14 @@ static ll_err advise(const ll_search *s, const ll_found *f, advice *a)
     TRY(gain(s, best, link, &a->link));
     TRY(gain(s, best, network, &a->network));
     TRY(gain(s, best, memory, &a->bandwidth));
-    double room = 1e9 * s->cluster->chip.memory + 1073741824;
+    ll_search more = *s;
+    ll_cluster larger = *s->cluster;
+    larger.chip.memory += 1.073741824;
+    if (more.memory > 0) more.memory += 1073741824;
+    more.cluster = &larger;
     a->memory = 0;
     LL_EACH (const ll_candidate, c, f->best, f->n)
-        if (!c->fits && ll_bytes_sum(&c->out.bytes) <= room)
+        if (!c->fits && ll_plan_fits(&more, &c->out))
             a->memory = fmax(a->memory, 1 - c->out.step_s / best->out.step_s);
     return LL_OK;
 }
@@ -434,6 +460,10 @@ static ll_err plan(const ll_plan_opts *o, const ll_run *r, const ll_cluster *c, 
             r->model.name, LL_AMOUNT(f.best[0].out.parameters), s.batch, s.ranks, c->chip.name,
             c->name, f.tried);
     for (int i = 0; i < top; i++) print_plan(&s, &f.best[i]);
+    tell_answered(&w);
+    CHECK(f.best[0].fits || !s.memory, LL_E_MEM,
+          "nothing fits train.memory, %s, on %g ranks: use more of it, or %s", r->train.memory,
+          s.ranks, enough_ranks(&s, arena));
     CHECK(f.best[0].fits, LL_E_MEM, "nothing fits the %g GB of %s on %g ranks: use %s",
           c->chip.memory, c->chip.name, s.ranks, enough_ranks(&s, arena));
     explain(&s, &f, &a, w.tokens);

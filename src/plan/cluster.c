@@ -24,28 +24,30 @@ typedef struct key {
     size_t offset;
     double min, max; /* max 0: a text */
     bool whole;
+    const char *unit; /* "": a share, or a number of things */
 } key;
 
-#define FIELD(field, min, max, whole)                                                              \
+#define FIELD(field, min, max, whole, unit)                                                        \
     {                                                                                              \
-#field, offsetof(ll_cluster, field), min, max, whole                                       \
+#field, offsetof(ll_cluster, field), min, max, whole, unit                                 \
     }
-#define NUMBER(field, min, max) FIELD(field, min, max, false)
-#define WHOLE(field, min, max) FIELD(field, min, max, true)
-#define WORD(field) FIELD(field, 0, 0, false)
+#define NUMBER(field, min, max) FIELD(field, min, max, false, "")
+#define UNIT(field, min, max, unit) FIELD(field, min, max, false, " " unit)
+#define WHOLE(field, min, max) FIELD(field, min, max, true, "")
+#define WORD(field) FIELD(field, 0, 0, false, "")
 
 static const key keys[] = {
     WORD(about),
     WORD(like),
     WORD(chip.name),
     WORD(chip.names),
-    NUMBER(chip.bf16, 0, 1e6),
-    NUMBER(chip.fp8, 0, 1e6),
-    NUMBER(chip.tf32, 0, 1e6),
-    NUMBER(chip.f32, 1e-6, 1e6),
-    NUMBER(chip.vector, 1e-6, 1e6),
-    NUMBER(chip.memory, 1e-3, 1e6),
-    NUMBER(chip.bandwidth, 1e-3, 1e6),
+    UNIT(chip.bf16, 0, 1e6, "TFLOP/s"),
+    UNIT(chip.fp8, 0, 1e6, "TFLOP/s"),
+    UNIT(chip.tf32, 0, 1e6, "TFLOP/s"),
+    UNIT(chip.f32, 1e-6, 1e6, "TFLOP/s"),
+    UNIT(chip.vector, 1e-6, 1e6, "TFLOP/s"),
+    UNIT(chip.memory, 1e-3, 1e6, "GB"),
+    UNIT(chip.bandwidth, 1e-3, 1e6, "GB/s"),
     WHOLE(chip.units, 1, 1e5),
     WHOLE(chip.tile_m, 1, 4096),
     WHOLE(chip.tile_n, 1, 4096),
@@ -58,27 +60,27 @@ static const key keys[] = {
     NUMBER(chip.attention_tuned, 1e-3, 1),
     NUMBER(chip.conv, 1e-3, 1),
     NUMBER(chip.overlap, 1, 100),
-    NUMBER(chip.host, 0, 1e5),
-    NUMBER(chip.launch, 0, 1e5),
-    NUMBER(chip.reserved, 0, 1e5),
+    UNIT(chip.host, 0, 1e5, "us"),
+    UNIT(chip.launch, 0, 1e5, "us"),
+    UNIT(chip.reserved, 0, 1e5, "GB"),
     WHOLE(node.chips, 1, 1e6),
-    NUMBER(node.link, 1e-3, 1e6),
+    UNIT(node.link, 1e-3, 1e6, "GB/s"),
     NUMBER(node.efficiency, 1e-3, 1.2),
-    NUMBER(node.latency, 0, 1e6),
-    NUMBER(node.host, 1e-3, 1e6),
+    UNIT(node.latency, 0, 1e6, "us"),
+    UNIT(node.host, 1e-3, 1e6, "GB/s"),
     WORD(network.topology),
-    NUMBER(network.gbps, 1e-3, 1e7),
+    UNIT(network.gbps, 1e-3, 1e7, "Gbit/s"),
     NUMBER(network.efficiency, 1e-3, 1.2),
-    NUMBER(network.latency, 0, 1e6),
+    UNIT(network.latency, 0, 1e6, "us"),
     NUMBER(network.pod, 0, 1e6),
     NUMBER(network.taper, 1, 1e3),
     NUMBER(network.jitter, 0, 1),
-    NUMBER(cost.watts, 0, 1e6),
+    UNIT(cost.watts, 0, 1e6, "W"),
     NUMBER(cost.price, 0, 1e6),
-    NUMBER(cost.carbon, 0, 1e5),
-    NUMBER(cost.mtbf, 1, 1e9),
-    NUMBER(cost.restart, 0, 1e5),
-    NUMBER(cost.checkpoint, 1e-3, 1e6),
+    UNIT(cost.carbon, 0, 1e5, "g a kWh"),
+    UNIT(cost.mtbf, 1, 1e9, "hours"),
+    UNIT(cost.restart, 0, 1e5, "minutes"),
+    UNIT(cost.checkpoint, 1e-3, 1e6, "GB/s"),
 };
 enum { N_KEY = sizeof keys / sizeof *keys };
 
@@ -139,8 +141,8 @@ static ll_err assign(void *context, const ll_yaml_value *v)
     double n = strtod(v->value, &end);
     CHECK(!v->is_list && end != v->value && !*end && !errno && n >= keys[i].min &&
               n <= keys[i].max && (!keys[i].whole || n == floor(n)),
-          LL_E_CONFIG, "%s: %s is '%.40s', want a %snumber from %g to %g", v->origin, v->key,
-          v->value, keys[i].whole ? "whole " : "", keys[i].min, keys[i].max);
+          LL_E_CONFIG, "%s: %s is '%.40s', want a %snumber from %g to %g%s", v->origin, v->key,
+          v->value, keys[i].whole ? "whole " : "", keys[i].min, keys[i].max, keys[i].unit);
     *(double *)(void *)at = n;
     return LL_OK;
 }
@@ -194,6 +196,24 @@ static ll_err load(const char *what, ll_cluster *c, bool given[N_KEY])
     return parse((const char *)data, size, what, c, 0, given);
 }
 
+/* Of chips that exist, products have some hundreds of FLOPs for a byte of memory, and links to
+ * others some hundredths of its bandwidth: what is far from it has another unit. */
+static ll_err check_units(const ll_cluster *c, const char *what)
+{
+    enum { MOST_FLOPS = 5000, MOST_BYTES = 1000 };
+    double tera = fmax(c->chip.bf16, c->chip.f32), each = 1e3 * tera / c->chip.bandwidth;
+    CHECK(
+        each <= MOST_FLOPS, LL_E_CONFIG,
+        "%s: chip.bandwidth is %g GB/s, for %g TFLOP/s of products: %.3g for each byte, and chips "
+        "have some hundreds; it is in GB/s, so that 2 TB/s are 2000",
+        what, c->chip.bandwidth, tera, each);
+    CHECK(
+        c->node.chips <= 1 || c->chip.bandwidth <= MOST_BYTES * c->node.link, LL_E_CONFIG,
+        "%s: node.link is %g GB/s, and chip.bandwidth %g: it is in GB/s, so that 0.9 TB/s are 900",
+        what, c->node.link, c->chip.bandwidth);
+    return LL_OK;
+}
+
 static ll_err finish(ll_cluster *c, const char *what, const bool given[N_KEY])
 {
     static const char *const optional[] = {"about",       "like",          "chip.names",
@@ -209,6 +229,7 @@ static ll_err finish(ll_cluster *c, const char *what, const bool given[N_KEY])
     if (!c->network.taper) c->network.taper = 1;
     if (!c->chip.attention_tuned) c->chip.attention_tuned = c->chip.attention;
     if (!c->chip.gemm_fp8) c->chip.gemm_fp8 = c->chip.gemm;
+    TRY(check_units(c, what));
     const char *base = ll_base_name(what);
     c->name = ll_arena_printf(c->arena, "%.*s", (int)strcspn(base, "."), base);
     return LL_OK;

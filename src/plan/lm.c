@@ -109,6 +109,7 @@ static void elementwise(work *w)
     stream(w, more * x * (2 * 4 + 2 * (6 + mask)), more * x * (2 * 8 + 2 * (4 + mask)), 4);
     stream(w, more * inner * (m->gated ? 6 : 4), more * inner * (m->gated ? 10 : 6), 1);
     stream(w, 4 * qkv, 4 * qkv, 2);
+    if (m->dropout) stream(w, 2 * 4 * x, 2 * 4 * x, 2);
 }
 
 /* Sums over axis tensor in a pass over a layer, of which some are hidden behind products. */

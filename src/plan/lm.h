@@ -7,9 +7,10 @@
 
 typedef struct ll_lm {
     double layers, width, ffn, heads, kv_heads, seq, vocab;
-    bool gated;     /* feed-forward with a second, gating product */
-    bool tied;      /* the last product's weights are the embedding's */
-    bool encoder;   /* every position sees all others */
+    bool gated;   /* feed-forward with a second, gating product */
+    bool tied;    /* the last product's weights are the embedding's */
+    bool dropout; /* what attention and feed-forward add, and the embedding; its masks are drawn */
+    bool encoder; /* every position sees all others */
     double counted; /* parameters, with all that is small; 0: as follows from the above */
 } ll_lm;
 

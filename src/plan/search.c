@@ -61,6 +61,13 @@ const char *ll_how_kind(const ll_how *h)
     return h->zero >= 2 ? "sharded" : h->pipe > 1 ? "pipeline" : "data and tensor";
 }
 
+bool ll_plan_fits(const ll_search *s, const ll_outcome *o)
+{
+    const ll_chip *c = &s->cluster->chip;
+    double all = ll_bytes_sum(&o->bytes);
+    return all <= 1e9 * c->memory && (!s->memory || all - 1e9 * c->reserved <= s->memory);
+}
+
 static ll_err try_one(walk *w, const ll_how *h)
 {
     const ll_search *s = w->s;
@@ -69,7 +76,7 @@ static ll_err try_one(walk *w, const ll_how *h)
     w->out->tried++;
     TRY(ll_lm_step(s->cluster, s->model, h, scratch, false, &c.out));
     c.out.pipeline = NULL;
-    c.fits = ll_bytes_sum(&c.out.bytes) <= 1e9 * s->cluster->chip.memory;
+    c.fits = ll_plan_fits(s, &c.out);
     LL_PUSH(w->arena, w->out->best, w->out->n, w->capacity, c);
     return LL_OK;
 }

@@ -19,6 +19,7 @@ typedef struct ll_search {
     /* Asked for; 0, or -1 of zero and remake: any. */
     double data, tensor, pipe, context, micro_batch;
     int virtual_stages, zero, remake;
+    double memory;        /* bytes that a rank's tensors may take; 0: as the chip has */
     const char *schedule; /* NULL: any */
 } ll_search;
 
@@ -28,6 +29,8 @@ typedef struct ll_found {
 } ll_found;
 
 extern const ll_system ll_system_loopline;
+
+bool ll_plan_fits(const ll_search *s, const ll_outcome *o);
 
 /* Lives in the arena. LL_E_ARG where the ranks cannot be cut so. */
 ll_err ll_plan_search(const ll_search *s, ll_arena *arena, ll_found *out);

@@ -53,7 +53,9 @@ static void command_line(void **state)
     refuses(f, 1, "plan --large --check x", "exclude each other");
     refuses(f, 1, "plan --check x --cluster this", "--cluster is of a RUN");
     refuses(f, 1, "plan s.yaml --cluster h200 --ranks 2 -s train.optimizer=sgd", "sgd", "adamw");
-    refuses(f, 1, "plan s.yaml --cluster h200 --ranks 2 -s train.memory=1GiB", "train.memory");
+    must(f, "plan s.yaml --cluster h200 --ranks 2 -s train.memory=1GiB -s train.offload=host");
+    refuses(f, 1, "plan s.yaml --cluster h200 --ranks 2 -s train.memory=1KiB",
+            "nothing fits train.memory, 1KiB, on 2 ranks");
     refuses(f, 1, "plan p.yaml --cluster h200 --ranks 2 --mesh pipe=2", "axis pipe");
     refuses(f, 1, "plan p.yaml --cluster h200 --ranks 4 --mesh data=2", "of 2 ranks", "is 4");
     refuses(f, 1, "plan p.yaml --cluster h200 --ranks 2 -s parallel.replicas=2", "one replica");
@@ -65,9 +67,9 @@ static void command_line(void **state)
     refuses(f, 1, "plan s.yaml --cluster h200 --ranks 2 -s parallel.sequence=rows",
             "parallel.sequence: plans of transformers on a cluster do not take it");
     static const char *const uncounted[] = {
-        "model.linear=1", "model.window=6",   "model.head=16",         "train.lora=2",
-        "train.prompt=2", "train.prune=2:4",  "train.teacher=l",       "train.quantize=int8",
-        "train.ema=0.99", "train.delay=true", "parallel.compress=int8"};
+        "model.linear=1", "model.window=6",   "model.head=16",       "train.lora=2",
+        "train.prompt=2", "train.prune=2:4",  "train.teacher=l",     "train.quantize=int8",
+        "train.ema=0.99", "train.delay=true", "train.micro_batch=2", "parallel.compress=int8"};
     for (size_t i = 0; i < sizeof uncounted / sizeof *uncounted; i++) {
         char line[128], key[64];
         snprintf(line, sizeof line, "plan l.yaml --cluster h200 --ranks 2 -s %s", uncounted[i]);
@@ -75,7 +77,20 @@ static void command_line(void **state)
         refuses(f, 1, line, key);
     }
     write_text(tmpdir_path(state, "e.yaml"), LLAMA "train: {batch: 4, ema: 0.9}\n");
-    refuses(f, 1, "plan e.yaml --cluster h200 --ranks 2", "train.ema: plans of");
+    refuses(f, 1, "plan e.yaml --cluster h200 --ranks 2", "train.ema: plans of", "-s train.ema=0");
+    static const char *const in_file[] = {"stages: h.1.*", "overlap: none", "sequence: rows"};
+    for (size_t i = 0; i < sizeof in_file / sizeof *in_file; i++) {
+        char text[512], want[64];
+        snprintf(text, sizeof text, LLAMA "train: {batch: 4}\nparallel: {%s}\n", in_file[i]);
+        snprintf(want, sizeof want, "parallel.%.*s: plans of", (int)strcspn(in_file[i], ":"),
+                 in_file[i]);
+        write_text(tmpdir_path(state, "f.yaml"), text);
+        refuses(f, 1, "plan f.yaml --cluster h200 --ranks 2", want);
+    }
+    write_text(tmpdir_path(state, "f.yaml"), LLAMA "train: {batch: 4}\nparallel: {zero: 1}\n");
+    outcome told = succeeds(f, "plan f.yaml --cluster h200 --ranks 2");
+    assert_non_null(strstr(told.err, "The run file's parallel.zero: plans have others too"));
+    outcome_free(&told);
     must(f,
          "plan l.yaml --cluster h200 --ranks 2 -s model.window=12 -s train.lora=0"); /* as none */
     refuses(f, 1, "plan s.yaml --cluster h200 --ranks 4 -s parallel.mesh=data=2", "of 2 ranks");

@@ -39,6 +39,9 @@ static void mistakes_in_clusters(void **state)
     refuse("like: ./other.yaml\n", "want a bundled cluster's name");
     refuse("chip: {memory: 80}\n", "x.yaml: chip.name is not set");
     refuse("like: dgx-a100\nchip: {memory: 1, memory: 2}\n", "set already");
+    refuse("like: dgx-a100\nchip: {bandwidth: 0}\n", "from 0.001 to 1e+06 GB/s");
+    refuse("like: dgx-a100\nchip: {bandwidth: 2}\n", "it is in GB/s, so that 2 TB/s are 2000");
+    refuse("like: dgx-a100\nnode: {link: 0.3}\n", "node.link is 0.3 GB/s");
     ll_cluster *c = NULL;
     assert_int_equal(ll_cluster_load("dgx-a101", &c), LL_E_ARG);
     assert_non_null(strstr(ll_error_text(), "did you mean dgx-a100?"));
@@ -247,6 +250,38 @@ static void what_is_made_again(void **state)
     }
 }
 
+/* Dropout streams what it drops from, and holds some of it; masks are drawn anew. */
+static void drops(void **state)
+{
+    (void)state;
+    LL_OWN(ll_arena) a = ll_arena_new();
+    LL_OWN(ll_cluster) c = NULL;
+    assert_int_equal(ll_cluster_load("h200", &c), LL_OK);
+    ll_lm m = {.layers = 4,
+               .width = 512,
+               .ffn = 2048,
+               .heads = 8,
+               .kv_heads = 8,
+               .seq = 512,
+               .vocab = 1000};
+    ll_how h = {.data = 1,
+                .tensor = 1,
+                .pipe = 1,
+                .context = 1,
+                .virtual_stages = 1,
+                .micro_batch = 8,
+                .n_micro = 1,
+                .precision = "bf16",
+                .system = &ll_system_loopline};
+    ll_outcome o[2];
+    for (int k = 0; k < 2; k++) {
+        m.dropout = k;
+        assert_int_equal(ll_lm_step(c, &m, &h, a, false, &o[k]), LL_OK);
+    }
+    assert_true(o[1].step_s > o[0].step_s && o[1].step_s < 1.2 * o[0].step_s);
+    assert_true(ll_bytes_sum(&o[1].bytes) > ll_bytes_sum(&o[0].bytes));
+}
+
 /* What fits no chip otherwise has the optimizer's state in the host's memory. */
 static void offload(void **state)
 {
@@ -387,6 +422,7 @@ int main(void)
         cmocka_unit_test(published_rows),
         cmocka_unit_test(bad_cells),
         cmocka_unit_test(what_is_made_again),
+        cmocka_unit_test(drops),
         cmocka_unit_test(offload),
         cmocka_unit_test(facts_of_sources),
         cmocka_unit_test(searches),
