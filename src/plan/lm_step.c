@@ -126,8 +126,8 @@ static ll_err run_pipeline(step *s, bool pictures, double *seconds, double *peak
     double *f = LL_NEW_ARRAY(s->arena, double, n), *i = LL_NEW_ARRAY(s->arena, double, n),
            *w = LL_NEW_ARRAY(s->arena, double, n), *held = LL_NEW_ARRAY(s->arena, double, n),
            *send = LL_NEW_ARRAY(s->arena, double, n);
-    double cut = h->sequence || !h->system->blocking ? h->tensor : 1; /* each sends a part */
-    double edge = 2 * h->micro_batch * s->m->seq / h->context * s->m->width / cut;
+    /* Ranks along tensor have the same: each sends a part, by DeepSpeed and blocking as well. */
+    double edge = 2 * h->micro_batch * s->m->seq / h->context * s->m->width / h->tensor;
     bool between = h->tensor * h->context * h->data * h->pipe > s->c->node.chips;
     for (int k = 0; k < n; k++) {
         f[k] = s->layers[k] * s->layer.f + (k == 0) * s->embed_f + (k == n - 1) * s->head_f;

@@ -282,6 +282,34 @@ static void drops(void **state)
     assert_true(ll_bytes_sum(&o[1].bytes) > ll_bytes_sum(&o[0].bytes));
 }
 
+/* Between stages every rank along tensor sends its part, whatever system it is. */
+static void messages_in_parts(void **state)
+{
+    (void)state;
+    LL_OWN(ll_arena) a = ll_arena_new();
+    LL_OWN(ll_cluster) c = NULL;
+    assert_int_equal(ll_cluster_load("dgx-a100", &c), LL_OK);
+    ll_lm m = {8, 1024, 4096, 16, 16, 512, 1000};
+    for (int blocking = 0; blocking < 2; blocking++) {
+        ll_system y = ll_system_loopline;
+        y.blocking = blocking;
+        ll_how h = {.data = 1,
+                    .tensor = 1,
+                    .pipe = 2,
+                    .context = 1,
+                    .virtual_stages = 1,
+                    .micro_batch = 2,
+                    .n_micro = 4,
+                    .precision = "bf16",
+                    .system = &y};
+        ll_outcome o[2];
+        assert_int_equal(ll_lm_step(c, &m, &h, a, false, &o[0]), LL_OK);
+        h.tensor = 4;
+        assert_int_equal(ll_lm_step(c, &m, &h, a, false, &o[1]), LL_OK);
+        assert_true(o[0].moved > 0 && fabs(o[0].moved / o[1].moved - 4) < 1e-9);
+    }
+}
+
 /* What fits no chip otherwise has the optimizer's state in the host's memory. */
 static void offload(void **state)
 {
@@ -423,6 +451,7 @@ int main(void)
         cmocka_unit_test(bad_cells),
         cmocka_unit_test(what_is_made_again),
         cmocka_unit_test(drops),
+        cmocka_unit_test(messages_in_parts),
         cmocka_unit_test(offload),
         cmocka_unit_test(facts_of_sources),
         cmocka_unit_test(searches),
