@@ -1,12 +1,14 @@
 /* waits.c: of Linux's schedstat. */
 #include "base/waits.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <math.h>
 #include <omp.h>
-#include <pthread.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -14,14 +16,15 @@ enum { MOST = 16 }; /* to ask for one takes about 2 us */
 
 typedef struct thread {
     int fd; /* of its schedstat */
-    clockid_t clock;
+    pid_t id;
     double waited; /* when it was last asked for */
 } thread;
 
 struct ll_waits {
-    int n;
+    int n, n_beside;
     thread threads[MOST];
-    double beside; /* seconds that this process's other threads had worked then */
+    clockid_t clocks[MOST]; /* of this process's other threads */
+    double beside;          /* seconds that these had worked then */
 };
 
 static double on_clock(clockid_t clock)
@@ -43,7 +46,7 @@ static double waited(int fd)
 
 static double since(ll_waits *w, double seconds, double *left)
 {
-    double most = 0, beside = on_clock(CLOCK_PROCESS_CPUTIME_ID);
+    double most = 0, beside = 0;
     *left = seconds;
     if (!w) return 0;
     for (int i = 0; i < w->n; i++) {
@@ -53,8 +56,9 @@ static double since(ll_waits *w, double seconds, double *left)
         most = fmax(most, waits);
         *left *= fmax(0, 1 - waits / seconds);
         t->waited += waits;
-        beside -= on_clock(t->clock);
     }
+    /* One by one: the clock of a process does not have what those at work have just done. */
+    for (int i = 0; i < w->n_beside; i++) beside += on_clock(w->clocks[i]);
     most -= fmax(0, beside - w->beside);
     w->beside = beside;
     return fmax(0, most);
@@ -73,6 +77,19 @@ double ll_waits_left(ll_waits *w, double seconds)
     return left;
 }
 
+/* Those that are there now: threads that read samples are. */
+static void find_beside(ll_waits *w, int threads)
+{
+    DIR *d = threads <= w->n ? opendir("/proc/self/task") : NULL;
+    for (struct dirent *e; d && w->n_beside < MOST && (e = readdir(d));) {
+        pid_t id = atoi(e->d_name);
+        bool own = id <= 0;
+        for (int i = 0; i < w->n; i++) own |= w->threads[i].id == id;
+        if (!own) w->clocks[w->n_beside++] = (clockid_t)(~(unsigned)id << 3 | 6); /* by the ABI */
+    }
+    if (d) closedir(d);
+}
+
 ll_waits *ll_waits_open(int threads)
 {
     ll_waits *w = (ll_waits *)calloc(1, sizeof *w);
@@ -83,12 +100,13 @@ ll_waits *ll_waits_open(int threads)
     if (omp_get_thread_num() < w->n) {
         thread *t = &w->threads[omp_get_thread_num()];
         t->fd = open("/proc/thread-self/schedstat", O_RDONLY | O_CLOEXEC);
-        if (pthread_getcpuclockid(pthread_self(), &t->clock)) t->clock = CLOCK_THREAD_CPUTIME_ID;
+        t->id = (pid_t)syscall(SYS_gettid);
     }
     if (waited(w->threads[0].fd) < 0) {
         ll_waits_close(w);
         return NULL;
     }
+    find_beside(w, threads);
     ll_waits_since(w);
     return w;
 }

@@ -16,10 +16,10 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { TIMES = 5, MOST_TRIES = 12, KINDS = 512, LEAST = 3, PASSES = 32, UNSTEADY = 4 };
+enum { TIMES = 5, MOST_TRIES = 12, KINDS = 512, LEAST = 3, PASSES = 128 };
 /* For all kernels; for one; a pass that is repeated for so long. */
 static const double patience_s = 1.5, enough_s = 0.02, passes_s = 1.2;
-static const double longest_s = 5; /* all passes, where others have the cores too */
+static const double longest_s = 4; /* all passes, where others have the cores too */
 
 typedef struct kernel { /* calls that take as long as each other */
     int first;          /* instruction */
@@ -41,7 +41,6 @@ typedef struct foresight {
     bool rehearses;  /* passes have the ranks' collectives in them */
     double crowd;    /* threads for each core of the node, if more than one */
     ll_waits *waits; /* NULL: not known */
-    int most_passes;
 } foresight;
 
 static bool same_types(const ll_program *p, const int *a, const int *b, int n)
@@ -260,35 +259,62 @@ static void measure_copies(foresight *f)
     f->copy_rate = 2 * (double)half / fmax(best, 1e-9); /* read and written */
 }
 
-/* A pass over the kernels, in order; each[i]: what instruction i took. *held: of all of it, waits
- * for cores. parts: each without its own. */
+/* A pass over the kernels, in order. */
+typedef struct pass {
+    const foresight *f;
+    bool parts;   /* each is without its own waits for cores */
+    double *each; /* [instr] what it took */
+    double held;  /* of all of it, waits */
+    double from;
+    int at, to; /* of a stretch */
+    ll_err rc;
+} pass;
+
+static ll_err time_one(pass *s, int i)
+{
+    const foresight *f = s->f;
+    const ll_bound *b = &f->s->e->instrs[i];
+    bool together = is_rehearsed(f, i);
+    for (int k = 0; !together && b->instr->collective && k < b->call.n_out; k++)
+        fill(f, &b->call.out[k], b->instr->out[k]); /* as if it came from others */
+    if (!together && b->instr->collective) s->from = clock_of(f, f->rehearses);
+    if (!together && (!b->instr->kernel.run || !can_run(f, b->instr))) return LL_OK;
+    TRY(together ? rehearse(f, i) : run_dry(f, i));
+    if (f->s->e->n_in_flight) TRY(ll_comm_poll(f->s->e->comm));
+    double now = clock_of(f, f->rehearses), took = now - s->from;
+    s->each[i] = s->parts ? ll_waits_left(f->waits, took) : took;
+    s->held += took - s->each[i];
+    s->from = s->parts ? clock_of(f, f->rehearses) : now;
+    return LL_OK;
+}
+
+static void time_stretch(void *given)
+{
+    pass *s = (pass *)given;
+    s->rc = LL_OK;
+    for (int i = s->at; i < s->to && s->rc == LL_OK; i++) s->rc = time_one(s, i);
+}
+
+/* Threads stay together as in a step (exec.c). */
 static ll_err time_pass(const foresight *f, bool parts, double *each, double *seconds, double *held)
 {
     const ll_program *p = f->s->p;
-    bool ranks = f->rehearses;
+    const ll_machine *m = f->s->machine;
     ll_waits_since(f->waits);
-    *held = 0;
-    double start = clock_of(f, ranks), from = start;
-    for (int i = 0; i < p->n_instr; i++) {
-        const ll_bound *b = &f->s->e->instrs[i];
-        bool together = is_rehearsed(f, i);
-        for (int k = 0; !together && b->instr->collective && k < b->call.n_out; k++)
-            fill(f, &b->call.out[k], b->instr->out[k]); /* as if it came from others */
-        if (!together && b->instr->collective) from = clock_of(f, ranks);
-        if (!together && (!b->instr->kernel.run || !can_run(f, b->instr))) continue;
-        TRY(together ? rehearse(f, i) : run_dry(f, i));
-        if (f->s->e->n_in_flight) TRY(ll_comm_poll(f->s->e->comm));
-        double now = clock_of(f, ranks);
-        each[i] = now - from;
-        from = now;
-        if (!parts) continue;
-        double left = ll_waits_left(f->waits, each[i]);
-        *held += each[i] - left;
-        each[i] = left;
-        from = clock_of(f, ranks);
+    double start = clock_of(f, f->rehearses);
+    pass s = {.f = f, .parts = parts, .each = each, .from = start};
+    for (; s.at < p->n_instr; s.at = s.to) {
+        int n = 0;
+        while (m->together && s.at + n < p->n_instr && p->instrs[s.at + n].kernel.parts) n++;
+        s.to = n ? s.at + n : s.at + 1;
+        if (n > 1)
+            m->together(p->threads, time_stretch, &s);
+        else
+            time_stretch(&s);
+        TRY(s.rc);
     }
-    *seconds = clock_of(f, ranks) - start;
-    *held += ll_waits_since(f->waits);
+    *seconds = clock_of(f, f->rehearses) - start;
+    *held = s.held + ll_waits_since(f->waits);
     return LL_OK;
 }
 
@@ -334,7 +360,7 @@ static void take_least(const foresight *f, bool parts, double **rows, int passes
                 if (rows[k][1 + m] > 0) own[n++] = rows[k][1 + m];
         bool timed = kind[i] < f->n;
         ll_stats_sort(own, n);
-        each[i] = n       ? ll_quantile(own, n, parts ? 0.25 : 0)
+        each[i] = n       ? own[(int)((parts ? 0.25 : 0.03) * n)]
                   : timed ? f->kernels[kind[i]].seconds
                           : reckon(f, &f->s->p->instrs[i]);
     }
@@ -361,20 +387,23 @@ static ll_err time_kinds(foresight *f, double *all)
 static ll_err time_passes(foresight *f, ll_comm *c, ll_arena *arena)
 {
     int n = f->s->p->n_instr;
-    double *rows[PASSES * UNSTEADY], *sum = LL_NEW_ARRAY(arena, double, n), all = 0, s;
-    double held[PASSES * UNSTEADY];
+    double *rows[PASSES], *sum = LL_NEW_ARRAY(arena, double, n), all = 0, s;
+    double held[PASSES];
     TRY(ll_ranks_agree(c, time_kinds(f, &all)));
     TRY(ll_ranks_max(c, &all));
     if (all > passes_s) f->rehearses = false;
     if (all > passes_s) return LL_OK;
-    int passes = (int)fmin(f->most_passes, fmax(LEAST, passes_s / all));
+    int passes = (int)fmin(PASSES, fmax(LEAST, passes_s / all));
     bool parts = f->waits && all > 0.01;     /* else it would take as long to ask as to work */
     TRY(time_pass(f, parts, sum, &s, held)); /* pages, tables */
-    TRY(ll_ranks_max(c, &s));
-    if (s > 2 * all) passes = (int)fmin(passes, fmax(LEAST, longest_s / s));
+    double began = ll_now(), long_s = 0;
     for (int k = 0; k < passes; k++) {
         rows[k] = LL_NEW_ARRAY(arena, double, n + 1);
         TRY(time_pass(f, parts, rows[k] + 1, &rows[k][0], &held[k]));
+        if (k < LEAST || k % 8) continue; /* now and then ranks look at the time */
+        long_s = ll_now() - began;
+        TRY(ll_ranks_max(c, &long_s));
+        if (long_s > longest_s) passes = k + 1;
     }
     int own = passes;
     TRY(keep_unheld(c, rows, held, &own));
@@ -539,13 +568,11 @@ double ll_threads_a_core(const ll_session *s, const ll_comm *c)
     return ranks_here(c) * s->p->threads / (double)sysconf(_SC_NPROCESSORS_ONLN);
 }
 
-ll_err ll_foresee_step(const ll_session *s, ll_comm *c, double others, ll_waits *waits,
-                       double *seconds, const char **without)
+ll_err ll_foresee_step(const ll_session *s, ll_comm *c, ll_waits *waits, double *seconds,
+                       const char **without)
 {
     foresight f = {
         .s = s, .began = ll_now(), .crowd = fmax(1, ll_threads_a_core(s, c)), .waits = waits};
-    /* Where cores are shared passes differ: of many the middle is of more worth. */
-    f.most_passes = PASSES * (f.crowd > 1 || others >= LL_OTHERS_NOTABLE ? UNSTEADY : 1);
     *seconds = NAN;
     *without = "there is no account of several devices' collectives";
     if (s->machine->device && s->place) return LL_OK;

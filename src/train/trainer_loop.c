@@ -144,7 +144,6 @@ static ll_err take_step(trainer *t, int64_t step, ll_train_step *s)
            lr = ll_lr_at(&t->r->train.schedule, t->r->train.batch, t->steps, step) *
                 ll_run_replica_lr(t->r);
     double waited = t->s->e->waited;
-    ll_waits_since(t->waits);
     ll_pruned pruned;
     if (t->served) TRY(ll_loose_ready(t->loose));
     TRY(ll_prune_step(t->r->train.prune, t->r->train.prune_steps, step, t->s, &pruned));
@@ -157,7 +156,7 @@ static ll_err take_step(trainer *t, int64_t step, ll_train_step *s)
     learn_norm(t);
     if (t->tracer) ll_tracer_note(t->tracer, "step", step + 1, start + ll_process_stopped());
     double seconds = ll_trainer_awake() - start, batch = (double)t->r->train.batch;
-    t->waited[(step - t->first) % RECENT] = ll_waits_since(t->waits);
+    t->waited[(step - t->first) % RECENT] = ll_waits_since(t->waits); /* and before it began */
     if (t->report->first_step_s == 0) t->report->first_step_s = ll_now() - t->began;
     *s = (ll_train_step){step + 1,
                          t->steps,
