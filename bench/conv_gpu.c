@@ -4,7 +4,9 @@
  *
  * Convolutions: milliseconds and TFLOP/s of forward, dx (in bf16: bf16 out) and dw (f32 out), and
  * how often each occurs; all else: milliseconds and the share of a copy's bandwidth, with the bytes
- * that each kernel must move. The last column sums up a step. */
+ * that each kernel must move. One tap's convolution with the next norm's statistics stands in a
+ * fourth column, and counts in place of the first where a step has it (fuse/tap_stats.c). The last
+ * column sums up a step. */
 #include "base/rng.h"
 #include "dev/gpu.h"
 #include "gpu_context.h"
@@ -20,6 +22,7 @@ static ll_gpu *gpu;
 static double copy_rate; /* bytes a second, read and written */
 static ll_dtype type = LL_BF16;
 static bool tf32;
+static bool taps; /* convolutions by one tap make statistics */
 
 static void must(ll_err rc)
 {
@@ -123,19 +126,21 @@ static double convolution(int64_t batch, const shape *s)
     ll_conv_attr a = {{s->stride, s->stride}, {pad, pad, pad, pad}, {1, 1}, 1, {0, 0},
                       type == LL_BF16};
     double flops = 2.0 * (double)ll_numel(&y.shape) * (double)(s->taps * s->taps * s->c);
-    double floor = (double)(bytes_of(&x) + bytes_of(&y) + bytes_of(&w)) / copy_rate, sum = 0, t[3];
+    double floor = (double)(bytes_of(&x) + bytes_of(&y) + bytes_of(&w)) / copy_rate, sum = 0, t[4];
+    bool tap = taps && s->taps == 1 && s->stride == 1, made = tap && s->c <= 512 && s->f >= s->c;
     t[0] = time_op("conv2d", &a, 2, (ll_type[]){x, w});
     a.size[0] = a.size[1] = s->size;
     t[1] = s->c == 3 ? 0 : time_op("conv2d_dx", &a, 2, (ll_type[]){y, w});
     a.size[0] = a.size[1] = s->taps;
     a.narrow = 0;
     t[2] = time_op("conv2d_dw", &a, 2, (ll_type[]){y, x});
+    t[3] = tap ? time_op("tap_stats", NULL, 2, (ll_type[]){x, w}) : 0;
     printf("%3lld %4lld -> %4lld %lldx%lld/%lld x%d  floor %.3f", (long long)s->size,
            (long long)s->c, (long long)s->f, (long long)s->taps, (long long)s->taps,
            (long long)s->stride, s->count, 1e3 * floor);
-    for (int k = 0; k < 3; k++) {
+    for (int k = 0; k < (tap ? 4 : 3); k++) {
         printf("  | %.3f %4.0f", 1e3 * t[k], t[k] ? 1e-12 * flops / t[k] : 0);
-        sum += t[k] * s->count;
+        sum += k != (made ? 0 : 3) ? t[k] * s->count : 0;
     }
     printf("  | %.2f ms\n", 1e3 * sum);
     return sum;
@@ -143,9 +148,13 @@ static double convolution(int64_t batch, const shape *s)
 
 /* ---- what moves memory ---- */
 
-/* How often a step has norms with a relu, with a residual too, and with one that is a norm. */
-static double norms(int64_t batch, int64_t size, int64_t c, int relu, int add, int two)
+/* How often a step has norms with a relu (of which with statistics of one tap), with a residual too
+ * (all of them), and with one that is a norm (of which statistics are to be made). */
+static double norms(int64_t batch, const int *kind)
 {
+    const int64_t size = kind[0], c = kind[1];
+    const int known = taps ? kind[3] : 0, relu = kind[2] - known, add = taps ? 0 : kind[4],
+              known_add = kind[4] - add, two = kind[5], stats = taps ? kind[6] : 2 * two;
     const ll_norm_attr a = {1e-5};
     ll_type x = {type, LL_SHAPE(batch, size, size, c)}, k = {LL_F32, LL_SHAPE(c)};
     ll_type bits = {LL_U8, LL_SHAPE(batch, size, size, c / 8)};
@@ -155,10 +164,12 @@ static double norms(int64_t batch, int64_t size, int64_t c, int relu, int add, i
         int n_in, images, moves, count;
         int bits; /* the operand; -1: the result; 0: none */
     } rows[] = {{"batchnorm_relu", 3, 1, 3, relu, 0},
-                {"batchnorm_relu_grad", 6, 2, 5, relu, 0},
+                {"batchnorm_known_relu", 5, 1, 2, known, 0},
+                {"batchnorm_relu_grad", 6, 2, 5, kind[2], 0},
                 {"batchnorm_add_relu_bits", 4, 2, 4, add, -1},
-                {"batchnorm_sum_relu_grad", 7, 4, 7, add, 2},
-                {"batchnorm_stats", 1, 1, 1, 2 * two, 0},
+                {"batchnorm_known_add_relu_bits", 6, 2, 3, known_add, -1},
+                {"batchnorm_sum_relu_grad", 7, 4, 7, kind[4], 2},
+                {"batchnorm_stats", 1, 1, 1, stats, 0},
                 {"batchnorm_two_relu", 10, 2, 3, two, 0},
                 {"batchnorm_two_sum_relu_grad", 12, 4, 10, two, 0}};
     printf("%3lld %4lld", (long long)size, (long long)c);
@@ -232,17 +243,18 @@ int main(int argc, char **argv)
         return 1;
     }
     must(ll_gpu_open(0, &gpu));
+    taps = type == LL_BF16 && ll_cuda_level(gpu_context()) == 90;
     measure_copy();
     printf("copy %.2f TB/s; batch %lld, %s\n", 1e-12 * copy_rate, (long long)batch, precision);
-    printf("convolution: floor by bytes (ms) | forward: ms, TFLOP/s | dx | dw | all of them\n");
+    printf("convolution: floor by bytes (ms) | forward: ms, TFLOP/s | dx | dw | "
+           "forward with statistics | all of them\n");
     double conv = 0, norm = 0;
     for (int i = 0; i < N_SHAPE; i++) conv += convolution(batch, &shapes[i]);
-    static const int kinds[][5] = {{56, 64, 6, 0, 0},   {56, 256, 0, 2, 1},  {56, 128, 1, 0, 0},
-                                   {28, 128, 7, 0, 0},  {28, 512, 0, 3, 1},  {28, 256, 1, 0, 0},
-                                   {14, 256, 11, 0, 0}, {14, 1024, 0, 5, 1}, {14, 512, 1, 0, 0},
-                                   {7, 512, 5, 0, 0},   {7, 2048, 0, 2, 1}};
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        norm += norms(batch, kinds[i][0], kinds[i][1], kinds[i][2], kinds[i][3], kinds[i][4]);
+    static const int kinds[][7] = {{56, 64, 6, 1}, {56, 256, 0, 0, 2, 1},     {56, 128, 1},
+                                   {28, 128, 7},   {28, 512, 0, 0, 3, 1, 1},  {28, 256, 1},
+                                   {14, 256, 11},  {14, 1024, 0, 0, 5, 1, 1}, {14, 512, 1},
+                                   {7, 512, 5},    {7, 2048, 0, 0, 2, 1, 1}};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) norm += norms(batch, kinds[i]);
     double rest = pool(batch);
     printf("convolutions %.2f ms, batch norms %.2f ms, the first with its pool and the last pool "
            "%.2f ms\n",

@@ -16,7 +16,12 @@
  *     batchnorm_stats              x -> mean, var
  *     batchnorm_two_relu           x, x2, norm, norm2 -> y       norm: gain, bias, mean, var
  *     batchnorm_two_relu_grad      dy, x, x2, norm, norm2      -> dx, dgain, dbias, and of x2
- *     batchnorm_two_sum_relu_grad  dy, dy2, x, x2, norm, norm2 -> dx, dgain, dbias, and of x2 */
+ *     batchnorm_two_sum_relu_grad  dy, dy2, x, x2, norm, norm2 -> dx, dgain, dbias, and of x2
+ *
+ * Where statistics come with x (fuse/tap_stats.c):
+ *
+ *     batchnorm_known_relu           x, norm    -> y
+ *     batchnorm_known_add_relu_bits  x, r, norm -> y, bits */
 #include "fuse/fuse_int.h"
 #include "op/rows.h"
 
@@ -24,7 +29,8 @@
 
 LL_KERNELS(batchnorm_relu, batchnorm_add_relu, batchnorm_add_relu_bits, batchnorm_relu_grad,
            batchnorm_add_relu_grad, batchnorm_sum_relu_grad, batchnorm_stats, batchnorm_two_relu,
-           batchnorm_two_relu_grad, batchnorm_two_sum_relu_grad)
+           batchnorm_two_relu_grad, batchnorm_two_sum_relu_grad, batchnorm_known_relu,
+           batchnorm_known_add_relu_bits)
 
 enum { BITS = 8 };
 
@@ -62,17 +68,35 @@ static ll_val powers(ll_graph *g)
     return ll_round(g, ll_exp(g, ll_arange(g, LL_F64, BITS, 0, log(2))));
 }
 
+/* Where y is not 0: a bit each. */
+static ll_val bits_of(ll_graph *g, ll_val y)
+{
+    ll_shape s = ll_graph_shape(g, y);
+    s.d[s.n - 1] /= BITS;
+    s.d[s.n++] = BITS;
+    ll_val one = ll_fill(g, LL_F64, LL_SCALAR, 1);
+    ll_val on = ll_reshape(g, masked(g, y, one), s);
+    return ll_cast(g, ll_row_sum(g, ll_mul(g, on, powers(g))), LL_U8);
+}
+
 static void expand_bits(ll_graph *g, const void *attr, const ll_val *in, int, ll_val *out)
 {
     ll_val norm = LL_EMIT(g, ll_op_find("batchnorm"), attr, in[0], in[2], in[3]);
     out[0] = ll_relu(g, ll_add(g, norm, in[1]));
     for (int o = 1; o < 3; o++) out[o] = ll_sibling(g, norm, o);
-    ll_shape s = ll_graph_shape(g, out[0]);
-    s.d[s.n - 1] /= BITS;
-    s.d[s.n++] = BITS;
-    ll_val one = ll_fill(g, LL_F64, LL_SCALAR, 1);
-    ll_val on = ll_reshape(g, masked(g, out[0], one), s);
-    out[3] = ll_cast(g, ll_row_sum(g, ll_mul(g, on, powers(g))), LL_U8);
+    out[3] = bits_of(g, out[0]);
+}
+
+static void expand_known(ll_graph *g, const void *attr, const ll_val *in, int, ll_val *out)
+{
+    out[0] = ll_relu(g, ll_normed(g, ((const ll_norm_attr *)attr)->eps, in[0], in + 1));
+}
+
+static void expand_known_bits(ll_graph *g, const void *attr, const ll_val *in, int, ll_val *out)
+{
+    ll_val z = ll_normed(g, ((const ll_norm_attr *)attr)->eps, in[0], in + 2);
+    out[0] = ll_relu(g, ll_add(g, z, in[1]));
+    out[1] = bits_of(g, out[0]);
 }
 
 /* With one part of dy, or two. */
@@ -121,7 +145,7 @@ static void expand_two_grad(ll_graph *g, const void *attr, const ll_val *in, int
 static ll_err infer_bits(ll_infer *i)
 {
     int k = i->n_in - 5; /* of a gradient */
-    bool made = i->n_in == 4;
+    bool made = i->n_in == 4 || i->n_out == 2;
     ll_infer plain = *i;
     ll_type in[LL_MAX_IN];
     memcpy(in, i->in, sizeof *in * (size_t)i->n_in);
@@ -136,7 +160,7 @@ static ll_err infer_bits(ll_infer *i)
     }
     plain.in = in;
     TRY(ll_infer_floats(&plain));
-    if (made) i->out[3] = bits;
+    if (made) i->out[i->n_out - 1] = bits;
     return LL_OK;
 }
 
@@ -200,9 +224,18 @@ static const ll_op ops[] = {
                       "3") " {eps=1e-5}",
                   "f32[300,72], f32[300,72], f32[300,72], f32[300,72], " NORM_TYPES(
                       "72") ", " NORM_TYPES("72") " {eps=0.1}"}),
+    OP(batchnorm_known_relu, 5, 1, "*c, c, c, c, c -> *c", 15u << 1, 5, EPS, FLOATS, .in_place = 1u,
+       .expand = expand_known,
+       .trials = {"f32[7,3], " NORM_TYPES("3") " {eps=1e-5}",
+                  "f32[2,300,3,72], " NORM_TYPES("72") " {eps=0.1}"}),
+    OP(batchnorm_known_add_relu_bits, 6, 2, "*c, *c, c, c, c, c -> *c, *_", 15u << 2, 6, EPS,
+       .infer = infer_bits, .expand = expand_known_bits, .in_place = 3u,
+       .trials = {"f32[2,3,5,8], f32[2,3,5,8], " NORM_TYPES("8") " {eps=0.1}",
+                  "f32[2,300,3,72], f32[2,300,3,72], " NORM_TYPES("72") " {eps=1e-5}"}),
 };
-const ll_op *const ll_ops_batchnorm_relu[] = {&ops[0], &ops[1], &ops[2], &ops[3], &ops[4], &ops[5],
-                                              &ops[6], &ops[7], &ops[8], &ops[9], NULL};
+const ll_op *const ll_ops_batchnorm_relu[] = {&ops[0],  &ops[1],  &ops[2], &ops[3], &ops[4],
+                                              &ops[5],  &ops[6],  &ops[7], &ops[8], &ops[9],
+                                              &ops[10], &ops[11], NULL};
 
 /* ---- patterns ---- */
 

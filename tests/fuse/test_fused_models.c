@@ -61,15 +61,16 @@ static ll_val norm(ll_graph *g, const char *name, ll_val x, int64_t out, int64_t
 
 /* A stem, a block whose residual is a batch norm too, and two plain blocks; a relu's result with
  * other readers, and a batch norm without a relu. */
-static ll_graph *small_resnet(void)
+static ll_graph *resnet(int64_t batch, int64_t c)
 {
     ll_graph *g = ll_graph_new("step");
-    ll_val x = ll_batch(g, "x", LL_F32, LL_SHAPE(2, 9, 9, 3));
+    ll_val x = ll_batch(g, "x", LL_F32, LL_SHAPE(batch, 9, 9, 3));
     ll_val h = ll_relu(g, norm(g, "stem", x, 5, 3, 1));
-    ll_val a = norm(g, "a2", ll_relu(g, norm(g, "a1", h, 8, 3, 2)), 8, 1, 1);
-    h = ll_relu(g, ll_add(g, a, norm(g, "a0", h, 8, 1, 2)));
+    ll_val a = ll_relu(g, norm(g, "a1", h, c, 3, 2));
+    a = norm(g, "a3", ll_relu(g, norm(g, "a2", a, c, 1, 1)), c, 1, 1);
+    h = ll_relu(g, ll_add(g, a, norm(g, "a0", h, c, 1, 2)));
     for (int i = 0; i < 2; i++) {
-        ll_val b = norm(g, i ? "c1" : "b1", h, 8, 3, 1);
+        ll_val b = norm(g, i ? "c1" : "b1", h, c, i ? 1 : 3, 1);
         h = ll_relu(g, i ? ll_add(g, b, h) : ll_add(g, h, b));
     }
     h = norm(g, "last", h, 4, 1, 1);
@@ -77,6 +78,16 @@ static ll_graph *small_resnet(void)
     ll_graph_result(g, "loss", loss);
     ll_minimize(g, loss, &(ll_optim){.name = "momentum", .momentum = 0.9});
     return g;
+}
+
+static ll_graph *resnet_f32(void)
+{
+    return resnet(2, 8);
+}
+
+static ll_graph *resnet_bf16(void)
+{
+    return resnet(3, 64);
 }
 
 static ll_graph *gpt_f32(void)
@@ -165,21 +176,31 @@ static const struct model {
                 {"gelu", 0},
                 {"dgelu", 0}}},
               {"resnet, f32",
-               small_resnet,
+               resnet_f32,
                LL_PRECISION_f32,
                1e-5,
-               {{"batchnorm_relu", 2},
+               {{"batchnorm_relu", 3},
                 {"batchnorm_stats", 2}, /* of the first block, with its residual's */
                 {"batchnorm_two_relu", 1},
                 {"batchnorm_add_relu", 0},
                 {"batchnorm_add_relu_bits", 2},
                 {"batchnorm", 1}, /* the last */
-                {"batchnorm_relu_grad", 2},
+                {"batchnorm_relu_grad", 3},
                 {"batchnorm_two_sum_relu_grad", 1},
                 {"batchnorm_sum_relu_grad", 1},
                 {"batchnorm_add_relu_grad", 1}, /* its y has one reader */
                 {"batchnorm_grad", 1},
-                {"select", 0}}}};
+                {"select", 0}}},
+              {"resnet, bf16",
+               resnet_bf16,
+               LL_PRECISION_bf16,
+               0.01,
+               {{"tap_stats", 3},
+                {"batchnorm_known_relu", 1},
+                {"batchnorm_known_add_relu_bits", 1},
+                {"batchnorm_relu", 2},
+                {"batchnorm_stats", 1}, /* of the residual, whose stride is 2 */
+                {"batchnorm_add_relu_bits", 1}}}};
 
 static void train(ll_graph *g, double *loss)
 {

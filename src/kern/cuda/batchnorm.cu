@@ -40,8 +40,9 @@ static __global__ void statistics(const S *parts, int n_part, int64_t rows, int6
     });
 }
 
-/* y = norm(x) [+ r], of which what is below 0 becomes 0. BITS: where it does not, a bit each. */
-template <class T, class S, int V, int U, int B, bool ADD, bool RELU, bool BITS>
+/* y = norm(x) [+ r], of which what is below 0 becomes 0. BITS: where it does not, a bit each. DOWN:
+ * from the last row on. */
+template <class T, class S, int V, int U, int B, bool ADD, bool RELU, bool BITS, bool DOWN>
 static __global__ void __launch_bounds__(THREADS, B)
     normalise(walk w, const T *x, const T *res, scaling o, T *y, uint8_t *bits)
 {
@@ -54,7 +55,7 @@ static __global__ void __launch_bounds__(THREADS, B)
         scale[v] = scale_of<S>(o, j + v);
         shift[v] = at<S>(o.bias, j + v);
     }
-    each_rows<U, false>(w, j, [&](auto count, int64_t at) {
+    each_rows<U, DOWN>(w, j, [&](auto count, int64_t at) {
         constexpr int K = decltype(count)::value;
         pack<T, V> xs[K], rs[K];
         load_rows<T, V, K>(w, x, at, xs);
@@ -148,21 +149,24 @@ static ll_err run_stats(const ll_kcall *c)
     });
 }
 
-template <bool ADD, bool RELU, bool BITS> static ll_err forward(const ll_kcall *c)
+/* KNOWN: statistics are operands, behind gain and bias. x was just written then, its last rows
+ * last. */
+template <bool ADD, bool RELU, bool BITS, bool KNOWN> static ll_err forward(const ll_kcall *c)
 {
     const ll_tensor *x = &c->in[0], *gain = &c->in[ADD ? 2 : 1];
-    scaling o = {per_channel(gain), per_channel(gain + 1), per_channel(&c->out[1]),
-                 per_channel(&c->out[2]), ((const ll_norm_attr *)c->attr)->eps};
-    if (ll_numel(&x->shape) == 0) return clear_two(&c->out[1], c);
+    const ll_tensor *mean = KNOWN ? gain + 2 : &c->out[1];
+    scaling o = {per_channel(gain), per_channel(gain + 1), per_channel(mean), per_channel(mean + 1),
+                 ((const ll_norm_attr *)c->attr)->eps};
+    if (ll_numel(&x->shape) == 0) return KNOWN ? LL_OK : clear_two(mean, c);
     return in_width<BITS>(c, x, [&](auto z, auto pack_size) -> ll_err {
         typedef decltype(z) T;
         typedef typename sum_of<T>::type S;
         constexpr int V = decltype(pack_size)::value, U = fewer_rows<T, V>(ADD ? 4 : 8), B = 2;
         walk w = walk_of(c, x, V, U, B);
-        TRY((make_statistics<T, V>(c, x, o)));
-        return launch(c, normalise<T, S, V, U, B, ADD, RELU, BITS>, dim3(w.gx, w.gy), THREADS, w,
-                      x->data, ADD ? c->in[1].data : NULL, o, c->out[0].data,
-                      BITS ? c->out[3].data : NULL);
+        if (!KNOWN) TRY((make_statistics<T, V>(c, x, o)));
+        return launch(c, normalise<T, S, V, U, B, ADD, RELU, BITS, KNOWN>, dim3(w.gx, w.gy),
+                      THREADS, w, x->data, ADD ? c->in[1].data : NULL, o, c->out[0].data,
+                      BITS ? c->out[c->n_out - 1].data : NULL);
     });
 }
 
@@ -207,12 +211,15 @@ template <mask MASK, bool SUM> static ll_err run_backward(const ll_kcall *c)
         {                                                                                          \
         }                                                                                          \
     }
-extern "C" const ll_solver batchnorm_cuda[] = WAY((forward<false, false, false>)),
-                           batchnorm_stats_cuda[] = WAY(run_stats),
-                           batchnorm_relu_cuda[] = WAY((forward<false, true, false>)),
-                           batchnorm_add_relu_cuda[] = WAY((forward<true, true, false>)),
-                           batchnorm_add_relu_bits_cuda[] = WAY((forward<true, true, true>)),
-                           batchnorm_grad_cuda[] = WAY((run_backward<NONE, false>)),
-                           batchnorm_relu_grad_cuda[] = WAY((run_backward<BY_X, false>)),
-                           batchnorm_add_relu_grad_cuda[] = WAY((run_backward<BY_BITS, false>)),
-                           batchnorm_sum_relu_grad_cuda[] = WAY((run_backward<BY_BITS, true>));
+extern "C" const ll_solver
+    batchnorm_cuda[] = WAY((forward<false, false, false, false>)),
+    batchnorm_stats_cuda[] = WAY(run_stats),
+    batchnorm_relu_cuda[] = WAY((forward<false, true, false, false>)),
+    batchnorm_add_relu_cuda[] = WAY((forward<true, true, false, false>)),
+    batchnorm_add_relu_bits_cuda[] = WAY((forward<true, true, true, false>)),
+    batchnorm_known_relu_cuda[] = {{.run = forward<false, true, false, true>}, {}},
+    batchnorm_known_add_relu_bits_cuda[] = {{.run = forward<true, true, true, true>}, {}},
+    batchnorm_grad_cuda[] = WAY((run_backward<NONE, false>)),
+    batchnorm_relu_grad_cuda[] = WAY((run_backward<BY_X, false>)),
+    batchnorm_add_relu_grad_cuda[] = WAY((run_backward<BY_BITS, false>)),
+    batchnorm_sum_relu_grad_cuda[] = WAY((run_backward<BY_BITS, true>));

@@ -155,20 +155,8 @@ __device__ __forceinline__ void ask_factor(const job &j, const room &r, const wo
               p.row + square % 2 * SQUARE, aux);
 }
 
-/* Adds up a lane's sums with those of the 8 lanes that hold the same columns of other rows: half of
- * them change places at each step. Lane l is left with the sums from 24 (l / 16) + 12 (l / 8 % 2) +
- * 6 (l / 4 % 2) on. */
-template <int N> __device__ __forceinline__ void fold(float *c, int lane, int bit)
-{
-    bool up = lane & bit;
-#pragma unroll
-    for (int i = 0; i < N; i++) {
-        float given = up ? c[i] : c[i + N], kept = up ? c[i + N] : c[i];
-        c[i] = kept + __shfl_xor_sync(0xffffffffu, given, bit);
-    }
-}
-
-/* By way of a slot whose store is the fourth last. */
+/* By way of a slot whose store is the fourth last. Lane l is left with the sums from 24 (l / 16) +
+ * 12 (l / 8 % 2) + 6 (l / 4 % 2) on. */
 __device__ __forceinline__ void put_sums(const job &j, const worker &w, place p, float *c)
 {
     float *part = (float *)(w.slot + 2 * SLOT);

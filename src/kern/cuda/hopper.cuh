@@ -31,10 +31,20 @@ typedef struct hopper_exp {
     float *sums; /* [ceil(columns / HOPPER_COLUMNS), rows] */
 } hopper_exp;
 
+/* y = a b, and of its columns the sums and the sums of squares (hopper_stats.cu). b is [columns,
+ * k]. */
+typedef struct hopper_stats {
+    matrix a, b, y;
+    float *parts; /* [ll_hopper_stats_parts, 2, columns] */
+} hopper_stats;
+
 /* fits: whether it takes this product, on a GPU that has it. */
 extern "C" {
 bool ll_hopper_fits(const hopper *h);
 ll_err ll_hopper_run(const ll_kcall *c, const hopper *h);
 bool ll_hopper_exp_fits(const hopper_exp *h);
 ll_err ll_hopper_exp_run(const ll_kcall *c, const hopper_exp *h);
+bool ll_hopper_stats_fits(const ll_kcall *c, const hopper_stats *h);
+int ll_hopper_stats_parts(const ll_kcall *c, const hopper_stats *h);
+ll_err ll_hopper_stats_run(const ll_kcall *c, const hopper_stats *h);
 }

@@ -162,6 +162,18 @@ template <int LATER> __device__ __forceinline__ void written(const worker &w)
     meet(1 + w.group, 128);
 }
 
+/* Adds up a lane's sums with those of the 8 lanes that hold the same columns of other rows: half of
+ * 2 N change places with the lane that differs in this bit. */
+template <int N> __device__ __forceinline__ void fold(float *c, int lane, int bit)
+{
+    bool up = lane & bit;
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        float given = up ? c[i] : c[i + N], kept = up ? c[i + N] : c[i];
+        c[i] = kept + __shfl_xor_sync(0xffffffffu, given, bit);
+    }
+}
+
 /* ---- a block's start ---- */
 
 /* By all threads, before anything else. */
