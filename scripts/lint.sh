@@ -42,6 +42,24 @@ include_direction() {
     }' scripts/includes.txt "${src[@]}"
 }
 
+# A file does not include again what its own header, or the folder's _int.h, includes itself.
+includes_again() {
+    awk '
+    /^#include/ && FILENAME ~ /\.h$/ { has[substr(FILENAME, 5), $2] = 1 }
+    /^#include/ && FILENAME ~ /^src\/.*\.c$/ && FILENAME !~ /^src\/(kern|plan)/ {
+        own = substr(FILENAME, 5); sub(/c$/, "h", own); folder = own; sub(/\/.*/, "", folder)
+        header = $2; gsub(/"/, "", header)
+        if (header == own || (header ~ /_int\.h$/ && index(header, folder "/") == 1)) mine[FILENAME, header] = 1
+        at[FILENAME, $2] = FNR
+    }
+    END {
+        for (m in mine) { split(m, by, SUBSEP)
+            for (a in at) { split(a, what, SUBSEP)
+                if (what[1] == by[1] && (by[2], what[2]) in has)
+                    print what[1] ":" at[a] ": " what[2] " is included by " by[2] " already" } }
+    }' "${headers[@]}" "${src[@]}" | sort
+}
+
 # Files of a folder are in layers: none calls a function that leads back to it. Folders where some
 # still do are excepted.
 circles_in="op pass"
@@ -168,7 +186,7 @@ format() {
         sed -n 's/^\([^:]*:[0-9]*\):.*error:.*/\1: not as clang-format would have it/p' | sort -u
 }
 
-rules="include_direction circles headers_alone sizes op_switch unfinished readers test_names file_tops format"
+rules="include_direction includes_again circles headers_alone sizes op_switch unfinished readers test_names file_tops format"
 bad=0
 for rule in $rules; do
     $rule >"$out"

@@ -4,7 +4,6 @@
 
 #include "base/num.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 static int larger_first(const void *a, const void *b)

@@ -3,14 +3,12 @@
 #include "ccode/loops.h"
 
 #include "base/spec.h"
-#include "kern/attr.h"
 #include "kern/einsum.h"
 #include "kern/gather.h"
 #include "kern/ref/value.h"
 #include "kern/resample.h"
 #include "kern/walk.h"
 
-#include <math.h>
 #include <stdio.h>
 
 typedef long long big;

@@ -2,8 +2,6 @@
 #include "cli/asked.h"
 
 #include <jansson.h>
-#include <math.h>
-#include <string.h>
 
 enum { STOPS = 16 };
 

@@ -2,9 +2,6 @@
 #include "cli/common.h"
 
 #include "base/file.h"
-#include "base/text.h"
-#include "base/types.h"
-#include "cli/launch.h"
 #include "comm/job.h"
 #include "kern/notes.h"
 #include "train/setup.h"
@@ -13,8 +10,6 @@
 
 #include <errno.h>
 #include <omp.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/stat.h>
 
 static ll_err load(const char *what, bool models, ll_run **out)

@@ -8,11 +8,9 @@
 #include "cli/procs.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <time.h>
 
 static const double answer_s = 3.0; /* a host is given to answer, where none has */
 static const double more_s = 0.5;   /* and beside as long as those took that have */

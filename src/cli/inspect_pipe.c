@@ -6,7 +6,6 @@
 #include "base/text.h"
 #include "cli/common.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 

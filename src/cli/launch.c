@@ -20,7 +20,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <omp.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -2,14 +2,8 @@
 #define _GNU_SOURCE /* memmem */
 #include "cli/talk.h"
 
-#include "base/text.h"
-#include "cli/launch.h"
 #include "comm/job.h"
 #include "kern/notes.h"
-
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* A run's own mesh is that of its training: only what is said here counts. */
 static ll_err find_mesh(ll_talk *t)

@@ -4,17 +4,11 @@
 #include "cli/common.h"
 
 #include "base/process.h"
-#include "base/text.h"
 #include "kern/notes.h"
 #include "machine/bind.h"
-#include "machine/machine.h"
 #include "train/foresee.h"
 #include "train/bench.h"
 #include "tune/tune.h"
-
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 /* Large enough to come near the peak, small enough to be measured before each run. */
 enum { SMALL_GEMM = 384 };

@@ -4,7 +4,6 @@
  * printed so where it fails. Models are small, of sizes that ranks do not divide. */
 #include "cli/verify_many.h"
 
-#include "base/now.h"
 #include "base/rng.h"
 #include "base/text.h"
 #include "cli/common.h"

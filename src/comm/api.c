@@ -3,8 +3,6 @@
 
 #include "base/types.h"
 
-#include <string.h>
-
 /* Fails, naming those there are. */
 static ll_err find_algorithm(ll_coll coll, const char *name, const ll_algo **out)
 {

@@ -10,7 +10,6 @@
 #include "comm/topk.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 typedef struct topk {
     double share;

@@ -4,7 +4,6 @@
 #include "comm/comm_int.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static const double default_timeout_s = 60;

@@ -5,10 +5,8 @@
 #include "comm/comm_int.h"
 
 #include <sched.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <time.h>
 #include <unistd.h>
 
 /* ---- memory that is kept ---- */

@@ -5,7 +5,6 @@
 
 #include "base/types.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 /* More than so many, and all are forgotten as soon as none is in use: lengths that change with

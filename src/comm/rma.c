@@ -5,8 +5,6 @@
 #include "base/num.h"
 #include "comm/comm_int.h"
 
-#include <stdlib.h>
-
 struct ll_rma {
     ll_comm *c;
     ll_transport *t; /* of the first communicator of the family: MPI's libraries may take windows of

@@ -2,7 +2,6 @@
 #include "comm/codec_int.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 ll_err ll_codec_bad(const ll_codec *k, const char *what)
 {

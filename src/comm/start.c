@@ -6,8 +6,6 @@
 #include "base/text.h"
 #include "base/types.h"
 
-#include <string.h>
-
 static void enlist(ll_engine *e, ll_request *r)
 {
     r->prev = e->last;

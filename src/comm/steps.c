@@ -10,7 +10,6 @@
  *      turn it is; c->signals is the same on all ranks of a node when their turns are. */
 #include "comm/comm_int.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 static ll_message *message_slot(ll_request *r)

@@ -12,7 +12,6 @@
 
 #include <limits.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* Larger messages are described in blocks, as MPI counts in int. */

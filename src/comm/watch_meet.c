@@ -4,13 +4,9 @@
  * part, or the others would wait for it. */
 #include "comm/watch_int.h"
 
-#include "base/own.h"
-
 #include <sched.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 enum { TAG = 0 };          /* nothing else is under way while a communicator opens */
 #define CONNECT_SECONDS 3  /* for each address of rank 0 */

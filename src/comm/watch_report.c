@@ -9,7 +9,6 @@
 
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { GROUPS = 4, PIECES = 8 }; /* groups shown of those to blame, and of those that wait */

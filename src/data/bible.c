@@ -9,9 +9,6 @@
 #include "data/data_int.h"
 #include "data/parse.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 #define HEADER 92 /* before the offsets */
 #define WINDOW 65536
 #define END_CODE 256

@@ -6,15 +6,12 @@
  * else is a miss, so a changed source overwrites its old cache. Saving is done aside, after the
  * dataset has opened: written under another name, synced, renamed. */
 #include "base/crc32c.h"
-#include "base/file.h"
 #include "base/rng.h"
 #include "base/thread.h"
 #include "data/data_int.h"
 
 #include <limits.h>
 #include <pthread.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 

@@ -9,7 +9,6 @@
 #include "data/table.h"
 
 #include <ctype.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* What follows 'key': in the header; NULL: it is not there. */

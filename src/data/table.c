@@ -4,8 +4,6 @@
 #include "base/types.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 void ll_table_begin(ll_dataset *d, const ll_data_opts *o)
 {

@@ -5,8 +5,6 @@
 #include "data/parse.h"
 #include "data/fetch.h"
 
-#include <string.h>
-
 static int32_t le32(const uint8_t *p)
 {
     return (int32_t)((uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 |

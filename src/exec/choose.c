@@ -4,11 +4,8 @@
 #include "exec/choose.h"
 
 #include "base/file.h"
-#include "base/now.h"
 
-#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 enum { TIMES = 4, FEWEST_PARTS = 32, FILE_LIMIT = 4 << 20 };

@@ -1,15 +1,12 @@
 /* exec.c: the loop over instructions, and the slab they work in: [inputs | work | scratch]. Inputs
  * that another exec shares lie there, not here; and the whole slab may be the other's work and
  * scratch, where that is large enough. */
-#include "base/now.h"
 #include "base/num.h"
 #include "comm/job.h"
 #include "exec/acting.h"
 #include "exec/exec.h"
 
-#include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 static bool kept(const ll_slot *s)
 {

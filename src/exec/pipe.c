@@ -1,12 +1,8 @@
 /* pipe.c: pipelines planned. */
 #include "exec/pipe.h"
 
-#include "base/text.h"
-
 #include <ctype.h>
-#include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 static bool trains(const ll_graph *g)
 {

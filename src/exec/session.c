@@ -2,12 +2,9 @@
  * exec. */
 #include "exec/session.h"
 
-#include "comm/codec.h"
 #include "pass/layouts.h"
 
-#include <math.h>
 #include <omp.h>
-#include <stdlib.h>
 
 /* Through this process's memory, from where on a larger message is no faster. */
 static size_t bucket_bytes(const ll_session *s)

@@ -25,8 +25,6 @@
 #include "fuse/fuse_int.h"
 #include "op/rows.h"
 
-#include <math.h>
-
 LL_KERNELS(batchnorm_relu, batchnorm_add_relu, batchnorm_add_relu_bits, batchnorm_relu_grad,
            batchnorm_add_relu_grad, batchnorm_sum_relu_grad, batchnorm_stats, batchnorm_two_relu,
            batchnorm_two_relu_grad, batchnorm_two_sum_relu_grad, batchnorm_known_relu,

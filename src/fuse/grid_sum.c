@@ -3,7 +3,6 @@
  *
  *     x f32, m f32: a scale for each result -> sum of grid(x, m), f64 */
 #include "fuse/fuse_int.h"
-#include "base/spec.h"
 
 ll_kernel grid_sum_cpu;
 ll_scratch grid_sum_cpu_scratch;

@@ -10,7 +10,6 @@
 #include "fuse/fuse_int.h"
 #include "op/rows.h"
 
-#include <math.h>
 #include <stdio.h>
 
 extern const ll_solver layernorm_both_cuda[];

@@ -8,7 +8,6 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 /* ---- writing ---- */
 void ll_put_string(ll_buf *w, const char *text)

@@ -26,7 +26,6 @@
 #include "base/near.h"
 
 #include <ctype.h>
-#include <stdlib.h>
 
 enum { NODES_MAX = 1000000, INPUTS_MAX = 16384, NAMED_MAX = 16384 };
 

@@ -14,7 +14,6 @@
 #include <hwloc.h>
 #include <omp.h>
 #include <sched.h>
-#include <stdlib.h>
 
 /* Core number `want` among those this process may run on. */
 static bool core_set(hwloc_topology_t topo, hwloc_const_cpuset_t allowed, int want,

@@ -2,12 +2,9 @@
  * pinned memory. */
 #include "machine/cuda.h"
 
-#include "base/text.h"
 #include "dev/group.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* ---- devices ---- */
 

@@ -1,9 +1,6 @@
 /* host.c: programs in this process's memory. */
 #include "machine/host.h"
 
-#include "base/text.h"
-
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 

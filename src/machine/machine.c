@@ -1,8 +1,6 @@
 /* machine.c: the table of machines. */
 #include "machine/machine.h"
 
-#include <string.h>
-
 extern const ll_machine ll_machine_cpu, ll_machine_ref, ll_machine_cuda;
 static const ll_machine *const machines[] = {&ll_machine_cpu,
 #ifdef LL_CUDA

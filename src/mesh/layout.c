@@ -8,7 +8,6 @@
  */
 #include "mesh/mesh.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 

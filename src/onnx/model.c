@@ -5,8 +5,6 @@
 #include "base/file.h"
 #include "onnx/scope.h"
 
-#include <math.h>
-
 typedef enum input_kind { IMAGE, TOKENS, OTHER } input_kind;
 
 typedef struct net {

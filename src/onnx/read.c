@@ -6,7 +6,6 @@
 #include "base/file.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 
 enum { MAX_DEPTH = 64 };
 #define MAX_FILE ((size_t)1 << 31) /* of any protobuf file */

@@ -1,7 +1,6 @@
 /* accum.c: the mean of x over the micro-batches of a step. Its result outlives a micro-batch: the
  * first one overwrites it, the others add to it, and what reads it runs after the last. */
 #include "op/op_int.h"
-#include "kern/kern.h"
 
 LL_KERNELS(accum)
 

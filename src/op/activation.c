@@ -3,8 +3,6 @@
  * gradient of equal operands to the second. No ops of its own. */
 #include "op/op_int.h"
 
-#include <math.h>
-
 ll_val ll_like(ll_graph *g, ll_val x, double value)
 {
     return ll_fill(g, x.id ? ll_graph_dtype(g, x) : LL_F32, LL_SCALAR, value);

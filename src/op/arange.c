@@ -1,5 +1,4 @@
 /* arange: start + step i for element i of n. A part knows where in the whole it starts. */
-#include "kern/attr.h"
 #include "op/op_int.h"
 
 LL_KERNELS(arange)

@@ -17,11 +17,9 @@
  * Its time is whole; its expansion is attend. Attend's is plain products, softmax and a mask.
  * Kernels work on tiles: no [t,s] matrix is ever stored.
  * causal_mask: x [*,t,s] with value where s > t. */
-#include "kern/attr.h"
 #include "op/op_int.h"
 #include "op/rows.h"
 
-#include <math.h>
 #include <stdio.h>
 
 LL_KERNELS(attention, attention_grad, attend, attend_grad, causal_mask)

@@ -5,7 +5,6 @@
  *   dbias = sum dy,  dgain = sum dy xhat,  dx = gain rstd (dy - dbias/n - xhat dgain/n)
  * Cutting the leading dimensions cuts the expansion: its sums over ranks are synchronised
  * statistics. */
-#include "kern/attr.h"
 #include "op/op_int.h"
 #include "op/rows.h"
 

@@ -12,11 +12,8 @@
  * A cache is of their float type, e = d, or of bytes with a scale for each row, e = d + 2
  * (kern/cache8.h), or of 4 bits (kern/cache4.h), whose keys have more rows than there are places,
  * and are written before they are looked at. */
-#include "kern/attr.h"
 #include "op/op_int.h"
 #include "op/rows.h"
-
-#include <math.h>
 
 LL_KERNELS(cached_attend, cache_write, cache_keep, cache_place)
 

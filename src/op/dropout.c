@@ -4,7 +4,6 @@
  * micro-batches counted), so a part of a cut tensor draws what the whole one would. The gradient is
  * the same op with the same numbers. */
 #include "base/rng.h"
-#include "kern/attr.h"
 #include "op/op_int.h"
 #include "op/rows.h"
 

@@ -6,9 +6,6 @@
  * Gradients use the result where that is cheaper than the operand (exp, tanh, sqrt...), and are of
  * these same ops, so that they fuse and can be differentiated again. */
 #include "op/op_int.h"
-#include "kern/kern.h"
-
-#include <math.h>
 
 static const ll_op ops[LL_N_EW]; /* but for those with a file of their own */
 

@@ -3,7 +3,6 @@
  *
  * The vocabulary is a summed loop: a rank that holds rows from .. from+v-1 gives zeros for all
  * other rows, and the ranks' results add up. Each op is the other's gradient. */
-#include "kern/attr.h"
 #include "op/op_int.h"
 #include "op/rows.h"
 

@@ -5,7 +5,6 @@
  *
  * v is a summed loop: a part that holds elements from .. from+v-1 gives zeros for all others, and
  * parts add up. Each op is the other's gradient. */
-#include "kern/attr.h"
 #include "op/op_int.h"
 #include "op/rows.h"
 

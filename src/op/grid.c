@@ -11,7 +11,6 @@
  * to which of x: "nhwc,n->nhwc" has one for each image, "nhwf,n,f->nhwf" two for each element. A
  * scale that is not finite makes NaN of all it belongs to. Zeros are always +0. */
 #include "op/op_int.h"
-#include "kern/kern.h"
 
 enum { MOST_SCALES = 2 };
 

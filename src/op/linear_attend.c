@@ -15,7 +15,6 @@
  * linear_step is its form for generation: the state, [b,n,d,e+1] with l's sum as the last column,
  * is all that is kept of a sequence, which begins where at[b] is 0. Of new tokens the first
  * last[b] + 1 count; others give zeros. */
-#include "kern/attr.h"
 #include "op/op_int.h"
 #include "op/rows.h"
 

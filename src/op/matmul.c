@@ -5,9 +5,7 @@
  * the second one transposed, "k,k->" an inner product. The spec is the op's loop dims, and the
  * gradient of a product is two more: for "A,B->C", dA is "C,B->A" and dB is "A,C->B". */
 #include "op/op_int.h"
-#include "kern/kern.h"
 
-#include <math.h>
 #include <stdio.h>
 
 LL_KERNELS(matmul)

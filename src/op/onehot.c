@@ -1,7 +1,6 @@
 /* onehot.c: rows with a single 1: index i becomes a row of `size` numbers, 1 at i - from. An index
  * outside of the row gives zeros only, so that a part of the classes can be cut out. */
 #include "op/op_int.h"
-#include "kern/kern.h"
 
 LL_KERNELS(onehot)
 

@@ -1,6 +1,5 @@
 /* order.c: where the largest or smallest element of a dimension is, rows in order, running sums.
  * NaN counts as larger than every number; of equal elements the first comes first. */
-#include "kern/attr.h"
 #include "op/op_int.h"
 #include "op/rows.h"
 

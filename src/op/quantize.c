@@ -17,7 +17,6 @@
  * has none larger, and the second none LL_DGELU_MOST times as large. A tensor of zeros has scale
  * 1. The compiler makes these late, for GPUs (fuse/fp8.c): no loop walks their dimensions. */
 #include "op/op_int.h"
-#include "kern/kern.h"
 
 LL_KERNELS(quantize)
 

@@ -8,7 +8,6 @@
  * point loses is 2^-bits of the largest: where 1 / reach is large, little is left (pass/exact.c).
  */
 #include "op/op_int.h"
-#include "kern/kern.h"
 
 #include <stdio.h>
 

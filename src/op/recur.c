@@ -12,8 +12,6 @@
 #include "op/op_int.h"
 #include "op/rows.h"
 
-#include <math.h>
-
 LL_KERNELS(recur, recur_grad)
 static const ll_op recur, recur_grad;
 

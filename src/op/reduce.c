@@ -1,7 +1,6 @@
 /* reduce.c: sum, largest value, largest magnitude and sum of squares over the dimensions whose
  * letters vanish: "nhwc->c". */
 #include "op/op_int.h"
-#include "kern/kern.h"
 
 LL_KERNELS(sum, amax, absmax, sumsq)
 ll_scratch reduce_cpu_scratch;

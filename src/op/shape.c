@@ -5,7 +5,6 @@
  * loop walks the dimensions that a reshape mixes, nor the one that slice, pad and concat change. */
 #include "base/num.h"
 #include "op/op_int.h"
-#include "kern/kern.h"
 
 LL_KERNELS(fill, reshape, transpose, broadcast, slice, pad, concat)
 

@@ -8,8 +8,6 @@
  * that reach into the next layer are more than h' and dropped. */
 #include "op/op_int.h"
 
-#include <math.h>
-
 /* Of one row: what belongs to the only spatial dimension is the width's. */
 static void to_width(int64_t v[3], int64_t height)
 {

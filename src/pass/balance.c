@@ -11,9 +11,6 @@
  * busiest rank has less to do. How much work a range is, the op's cost says. */
 #include "pass/partition_int.h"
 
-#include <math.h>
-#include <string.h>
-
 /* The half of member k's part that it keeps, or the other. */
 static ll_range half_of(int64_t n, int size, int k, bool last)
 {

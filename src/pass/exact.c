@@ -36,8 +36,6 @@
  * exact; then the nodes are replaced and their placement with them. */
 #include "pass/exact_int.h"
 
-#include <math.h>
-
 /* f64 holds whole numbers up to 2^WIDTH, of which operands have MOST bits. Factors of products that
  * are rounded have FINE, or so many fewer that rounding K products up leaves their sum below
  * 2^(51 + rounded): K ((2^bits - 1)^2 + 2^(rounded - 1)) <= K 4^bits where rounded <= bits + 1,

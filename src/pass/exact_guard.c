@@ -13,8 +13,6 @@
  * of what is none. It is decided from what ranks share, and comes out the same on every mesh. */
 #include "pass/exact_int.h"
 
-#include <math.h>
-
 /* What f32 rounds a term to, in bits; what is left of a parameter's gradient above rounding. */
 enum { TERM = 25, GOOD = 25 };
 

@@ -18,7 +18,6 @@
 
 #include <fnmatch.h>
 #include <stdio.h>
-#include <string.h>
 
 static const char *const axis_names[] = {
 #define X(name, text, alias, help) text,

@@ -4,7 +4,6 @@
 #include "op/op_int.h"
 
 #include <fnmatch.h>
-#include <math.h>
 #include <stdio.h>
 
 bool ll_is_lora(const char *name)

@@ -8,9 +8,7 @@
  * values travel, and results are merged by the logarithms of their sums. */
 #include "pass/partition_int.h"
 
-#include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 bool ll_panels_pay(ll_cutter *c, const ll_job *j, const ll_panels *p)
 {

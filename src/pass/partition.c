@@ -12,7 +12,6 @@
 #include "base/num.h"
 
 #include <stdio.h>
-#include <string.h>
 
 static void note(ll_cutter *c, ll_val old, const ll_layout *l, ll_val made)
 {

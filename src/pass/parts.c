@@ -23,9 +23,7 @@
  * decides by its own sizes would leave out a collective that others wait in. */
 #include "pass/partition_int.h"
 
-#include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 enum { TILE_ROWS = 4 }; /* that kernels make together */
 

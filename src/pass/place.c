@@ -16,9 +16,6 @@
  * person asks for: layouts.c. */
 #include "pass/place_int.h"
 
-#include <math.h>
-#include <string.h>
-
 /* ---- inputs ---- */
 
 /* Which dimension of batch data an axis cuts; -1: none. */

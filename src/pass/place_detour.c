@@ -13,9 +13,7 @@
  * by placing and cutting it, alone in a graph. No op is known here. */
 #include "pass/place_int.h"
 
-#include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 enum { WHOLE_BIT = 15 };
 

@@ -9,8 +9,6 @@
 #include "pass/layouts.h"
 #include "pass/partition.h"
 
-#include <string.h>
-
 /* What the members of a window's group need of what this one owns. */
 static double halo_elements(const ll_mesh *m, const ll_halo_attr *h)
 {

@@ -18,8 +18,6 @@
  *     fc   [b,t,c] gathered x [f,c], f cut */
 #include "pass/place_int.h"
 
-#include <math.h>
-
 enum { PROBE_DEPTH = 8 };
 
 /* ---- where axes that cut weights begin ---- */

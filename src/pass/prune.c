@@ -1,9 +1,7 @@
 /* prune.c: the smallest numbers become zeros. */
 #include "pass/prune.h"
 
-#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 /* In digits alone. */
 static bool read_group(const char *text, ll_prune *out)

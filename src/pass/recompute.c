@@ -32,10 +32,7 @@
 
 #include "base/text.h"
 
-#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 typedef struct planner {
     const ll_graph *g;

@@ -2,11 +2,9 @@
 #include "pass/stages_int.h"
 
 #include "base/text.h"
-#include "kern/attr.h"
 
 #include <float.h>
 #include <fnmatch.h>
-#include <string.h>
 
 /* ---- where to cut ---- */
 

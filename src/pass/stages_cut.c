@@ -2,10 +2,6 @@
  * for one rank of a pipeline: its stages' nodes, and messages. */
 #include "pass/stages_int.h"
 
-#include "kern/attr.h"
-
-#include <string.h>
-
 /* ---- which stage makes a value ---- */
 
 typedef struct cutter {

@@ -2,7 +2,6 @@
 #include "pass/target.h"
 
 #include <stdio.h>
-#include <string.h>
 
 enum {
     F32 = 1 << LL_PRECISION_f32,

@@ -11,7 +11,6 @@
 
 #include "base/num.h"
 #include "base/room.h"
-#include "op/ops.h"
 
 typedef struct storage {
     size_t bytes, offset;

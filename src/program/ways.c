@@ -1,9 +1,7 @@
 /* ways.c: the table of measured ways, and what is chosen by it. */
 #include "program/ways.h"
 
-#include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 const ll_solver *ll_way_list(const ll_target *t, const ll_op *op)
 {

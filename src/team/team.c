@@ -3,11 +3,7 @@
 #include "team/team.h"
 
 #include "base/crc32c.h"
-#include "kern/attr.h"
 #include "pass/partition.h"
-
-#include <stdlib.h>
-#include <string.h>
 
 enum { N_SET = 1 << LL_MAX_AXES }; /* of axes */
 

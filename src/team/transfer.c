@@ -5,10 +5,7 @@
 #include "team/transfer.h"
 
 #include "base/num.h"
-#include "kern/attr.h"
 #include "pass/partition.h"
-
-#include <string.h>
 
 /* ---- pieces of tensors ---- */
 

@@ -3,7 +3,6 @@
 #define _GNU_SOURCE /* qsort_r */
 #include "token/bpe.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- tables ---- */

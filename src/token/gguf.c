@@ -4,7 +4,6 @@
 #include "token/gguf.h"
 
 #include <math.h>
-#include <string.h>
 
 enum { U8, I8, U16, I16, U32, I32, F32, BOOL, TEXT, ARRAY, U64, I64, F64, N_TYPE };
 static const uint8_t bytes_of[N_TYPE] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};

@@ -1,14 +1,12 @@
 /* awq.c: scales for channels that meet large inputs. */
 #include "train/awq.h"
 
-#include "base/own.h"
 #include "kern/blocks.h"
 #include "op/ops.h"
 #include "pass/packed.h"
 
 #include <math.h>
 #include <omp.h>
-#include <stdlib.h>
 
 enum { SAMPLE = 128, ROWS = 8, STEPS = 20 }; /* rows of a product looked at, at once; of alpha */
 

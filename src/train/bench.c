@@ -11,9 +11,7 @@
 #include "train/setup.h"
 #include "train/state.h"
 
-#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 ll_err ll_gemm_peak(int threads, int64_t n, bool bf16, double *gflops)
 {

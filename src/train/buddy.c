@@ -2,13 +2,10 @@
 #include "train/buddy_int.h"
 
 #include "base/crc32c.h"
-#include "comm/comm.h"
 #include "train/ranks.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>

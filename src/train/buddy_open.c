@@ -8,14 +8,11 @@
 #define _GNU_SOURCE /* SEEK_DATA */
 #include "train/buddy_int.h"
 
-#include "comm/comm.h"
 #include "train/ranks.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>

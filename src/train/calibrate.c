@@ -6,8 +6,6 @@
 #include "train/awq.h"
 #include "train/gptq.h"
 
-#include <stdlib.h>
-
 /* Scales of one input of products. */
 typedef struct scaled {
     ll_val x;

@@ -1,6 +1,5 @@
 /* checkpoint.c: names, order, pruning and loading of checkpoints. */
 #include "train/checkpoint.h"
-#include "base/arena.h"
 #include "base/file.h"
 #include "base/near.h"
 #include "base/text.h"
@@ -11,7 +10,6 @@
 #include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 #define SUFFIX ".safetensors"

@@ -5,9 +5,6 @@
 #include "train/checkpoint.h"
 #include "train/loose.h"
 
-#include <math.h>
-#include <stdio.h>
-
 /* ---- members of an ensemble ---- */
 
 ll_err ll_members_read(const ll_st_file *f, const ll_session *s, ll_arena *arena, ll_members *out)

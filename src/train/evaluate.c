@@ -9,10 +9,6 @@
 #include "pass/packed.h"
 #include "train/calibrate.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-
 typedef struct pass { /* the model compiled for one batch size */
     int64_t batch;
     int64_t first, count; /* this rank's samples of a batch */

@@ -2,7 +2,6 @@
 #include "train/export.h"
 
 #include "base/file.h"
-#include "base/text.h"
 #include "kern/blocks.h"
 #include "pass/packed.h"
 #include "token/gguf.h"
@@ -11,8 +10,6 @@
 #include <ctype.h>
 #include <jansson.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* ---- keys ---- */
 

@@ -2,7 +2,6 @@
 #include "train/foresee.h"
 
 #include "base/file.h"
-#include "base/now.h"
 #include "base/stats.h"
 #include "base/num.h"
 #include "train/ranks.h"
@@ -11,9 +10,6 @@
 
 #include <fcntl.h>
 #include <jansson.h>
-#include <math.h>
-#include <stdio.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { TIMES = 5, MOST_TRIES = 12, KINDS = 512, LEAST = 3, PASSES = 128 };

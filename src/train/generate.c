@@ -1,16 +1,10 @@
 /* generate.c: sequences that go on token by token. */
 #include "train/generate.h"
 
-#include "exec/session.h"
 #include "base/num.h"
-#include "kern/attr.h"
 #include "kern/blocks.h"
 #include "pass/packed.h"
-#include "train/setup.h"
 #include "train/state.h"
-
-#include <math.h>
-#include <stdlib.h>
 
 enum { CHUNK = 64, FEW = 4 }; /* so few tokens are quicker one by one */
 enum { IDLE = -1, DISMISSED = -2 };

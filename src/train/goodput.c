@@ -1,7 +1,6 @@
 /* goodput.c: seconds that count, and those that do not. */
 #include "train/goodput.h"
 
-#include <math.h>
 #include <string.h>
 
 const char *ll_loss_name(int loss)

@@ -11,8 +11,6 @@
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <sys/stat.h>
 
 enum { CONFIG_LIMIT = 1 << 20 };
 

@@ -15,16 +15,12 @@
 #include "train/loose_int.h"
 
 #include "base/crc32c.h"
-#include "base/now.h"
 #include "base/rng.h"
 #include "base/stats.h"
 #include "train/ranks.h"
 #include "train/teacher.h"
 
-#include <math.h>
 #include <omp.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 static const ll_coll_opts canonical = {.algorithm = "sharded", .site = "exchange of replicas"};
 

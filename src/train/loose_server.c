@@ -3,11 +3,9 @@
 #include "train/loose_int.h"
 
 #include "base/crc32c.h"
-#include "base/now.h"
 #include "train/ranks.h"
 
 #include <errno.h>
-#include <math.h>
 #include <sys/stat.h>
 #include <unistd.h>
 

@@ -2,8 +2,6 @@
  * own size: none is made up. */
 #include "train/predict.h"
 
-#include <stdio.h>
-
 typedef struct pass { /* the graph for so many samples */
     int64_t batch;
     ll_graph *g;

@@ -4,8 +4,6 @@
 #include "train/ranks.h"
 #include "train/teacher.h"
 
-#include <stdlib.h>
-
 /* Where gradients are a step late, both versions of a parameter are set. */
 static ll_err put(ll_session *s, const char *name, const void *w, size_t bytes)
 {

@@ -11,8 +11,6 @@
 
 #include "data/parse.h"
 
-#include <stdlib.h>
-
 #define REMEDY                                                                                     \
     "; save the tensors alone: torch.save(model.state_dict(), FILE), or "                          \
     "safetensors.torch.save_file(model.state_dict(), FILE)"

@@ -5,8 +5,6 @@
 #include "train/ranks.h"
 
 #include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 struct ll_saver {
     ll_comm *comm;

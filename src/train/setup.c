@@ -2,18 +2,13 @@
 #include "train/setup.h"
 
 #include "base/rng.h"
-#include "base/types.h"
 #include "machine/bind.h"
 #include "pass/lora.h"
 #include "pass/packed.h"
 #include "pass/prune.h"
-#include "program/ways.h"
 #include "train/ranks.h"
 #include "train/run_int.h"
 #include "train/teacher.h"
-
-#include <math.h>
-#include <stdio.h>
 
 /* The failure of a model's declaration, with the sizes it was given. */
 static ll_err bad_model(const ll_run *r, ll_err rc)

@@ -2,12 +2,9 @@
 #include "train/teacher.h"
 
 #include "base/near.h"
-#include "ir/op.h"
 #include "train/run_int.h"
 
-#include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 static ll_err open_run(const ll_run *r, ll_run **out)
 {

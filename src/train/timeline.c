@@ -4,10 +4,6 @@
  * Every rank fills in its own row and leaves the others zero; the sum over ranks is all of it. */
 #include "train/timeline.h"
 
-#include "base/text.h"
-
-#include <string.h>
-
 bool ll_timeline_read(const ll_trace *trace, const ll_session *s, ll_arena *arena,
                       ll_timeline_part *out)
 {

@@ -13,12 +13,9 @@
 #include "train/trace.h"
 
 #include "base/file.h"
-#include "base/text.h"
 #include "train/ranks.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 typedef struct clock_at {

@@ -10,18 +10,12 @@
  *    agreed on. Rank 0 alone writes to the run folder, but for the tensors of checkpoints. */
 #include "train/trainer_int.h"
 
-#include "base/now.h"
-#include "base/process.h"
 #include "base/stats.h"
 #include "train/curve.h"
 #include "train/foresee.h"
 
 #include <inttypes.h>
 #include <malloc.h>
-#include <math.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 static void on_signal(int sig)
 {

@@ -1,13 +1,9 @@
 /* trainer_loop.c: the steps of a run, one after another or overlapping, and what follows some. */
 #include "train/trainer_int.h"
 
-#include "base/now.h"
-#include "base/process.h"
 #include "train/prune.h"
 
 #include <inttypes.h>
-#include <math.h>
-#include <time.h>
 
 volatile sig_atomic_t ll_trainer_caught;
 

@@ -1,10 +1,7 @@
 /* trainer_memory.c: the bytes that a run plans, and those that it took, on the fullest rank. */
 #include "train/trainer_int.h"
 
-#include "base/process.h"
 #include "train/residual.h"
-
-#include <math.h>
 
 static double used_bytes(const trainer *t)
 {

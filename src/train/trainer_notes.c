@@ -1,9 +1,6 @@
 /* trainer_notes.c: the lines that steps and validations leave in metrics, timing and events. */
 #include "train/trainer_int.h"
 
-#include <math.h>
-#include <stdio.h>
-
 static ll_err metric_event(trainer *t, int64_t step, const char *split, const char *name,
                            double value)
 {

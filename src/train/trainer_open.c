@@ -5,13 +5,8 @@
 
 #include "base/crc32c.h"
 #include "base/file.h"
-#include "base/now.h"
-#include "base/process.h"
-#include "base/text.h"
 #include "machine/bind.h"
-#include "train/buddy.h"
 #include "train/prune.h"
-#include "train/recovery.h"
 #include "train/residual.h"
 #include "train/run_int.h"
 #include "train/teacher.h"
@@ -20,7 +15,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <stdlib.h>
 #include <sys/file.h>
 #include <unistd.h>
 

@@ -5,7 +5,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <unistd.h>
 
 void ll_trainer_tell(const trainer *t, const char *text)

@@ -1,9 +1,6 @@
 /* trainer_validate.c: validation, the best figure so far, and what a resumed run owes. */
 #include "train/trainer_int.h"
 
-#include <math.h>
-#include <stdio.h>
-
 /* The figure that train.best names, the smaller the better; NaN: there is none. */
 static double figure(const trainer *t, double (*value)(const void *from, const char *name),
                      const void *from)

@@ -37,7 +37,6 @@
  * Exact runs (pass/exact.c) have no rounding to allow for: every bit of everything is compared. */
 #include "train/verify_int.h"
 
-#include <math.h>
 #include <stdio.h>
 
 static const double STRICT = 1e-6; /* tolerances below it are held to the letter */

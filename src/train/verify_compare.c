@@ -3,7 +3,6 @@
 #include "train/verify_int.h"
 
 #include <float.h>
-#include <math.h>
 
 static const double FLOOR[2] = {1e-6, 1e-8}; /* as it is, in f64 */
 static const double DIGITS = 1e-3, SMALL = 1e-2, SHARE = 1e-3;

@@ -2,8 +2,6 @@
  * and their blocks. */
 #include "train/verify_int.h"
 
-#include "op/ops.h"
-
 #include <stdio.h>
 
 ll_session_opts ll_verify_alone(const verifier *v)

@@ -22,8 +22,6 @@
 
 #include "base/rng.h"
 
-#include <math.h>
-
 static const double MARGIN[2] = {16, 4}; /* f32 and f64; bf16 and less */
 static const double MUCH = 4096, GROSS = 0.25, CLOSE = 1e-3, PART = 100;
 static const double ACROSS = 8;  /* noise lies along a value by this part of its norm at least */

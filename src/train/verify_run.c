@@ -7,8 +7,6 @@
 #include "train/prune.h"
 #include "train/setup.h"
 
-#include <stdlib.h>
-
 typedef struct feeder {
     const ll_run *r;
     const ll_graph *g;

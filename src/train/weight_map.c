@@ -6,7 +6,6 @@
 
 #include <ctype.h>
 #include <stdio.h>
-#include <stdlib.h>
 
 enum { MAP_LIMIT = 1 << 20 };
 

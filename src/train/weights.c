@@ -9,7 +9,6 @@
 #include "train/safetensors.h"
 
 #include <glob.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 
 static int by_name(const void *a, const void *b)

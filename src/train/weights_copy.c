@@ -1,8 +1,6 @@
 /* weights_copy.c: see weights_copy.h. */
 #include "train/weights_copy.h"
 
-#include <string.h>
-
 /* ---- which tensors ---- */
 
 ll_own_tensors ll_weights_tensors(const ll_session *s, ll_arena *a)

@@ -8,7 +8,6 @@
 #include "train/weights_load.h"
 
 #include "base/near.h"
-#include "base/text.h"
 #include "pass/lora.h"
 #include "token/gguf.h"
 #include "train/checkpoint.h"
@@ -19,8 +18,6 @@
 #include "train/weights_copy.h"
 
 #include <fnmatch.h>
-#include <math.h>
-#include <stdlib.h>
 
 /* ---- a file held against the model ---- */
 

@@ -8,7 +8,6 @@
 #include "base/stats.h"
 #include "tune/tune_int.h"
 
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 

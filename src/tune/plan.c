@@ -3,7 +3,6 @@
  * a part of the time there is, and tells the others. */
 #include "tune/tune_int.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 enum {

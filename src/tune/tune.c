@@ -5,7 +5,6 @@
 #include "tune/tune_int.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
