@@ -34,7 +34,7 @@ static ll_err encode(const work *w, const char *text, reading *out)
 {
     LL_OWN_MEMORY int32_t *v = NULL;
     int64_t n;
-    int bos = w->t->t ? ll_tokenizer_bos(w->t->t) : -1;
+    int bos = w->t->t ? w->t->t->bos : -1;
     TRY(ll_talk_encode(w->t, text, true, &v, &n));
     out->tokens = LL_NEW_ARRAY(w->arena, int32_t, n + 1);
     if (bos >= 0) out->tokens[out->n++] = bos;

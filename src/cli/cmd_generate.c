@@ -95,7 +95,7 @@ static ll_err put_sources(ll_talk *t, int64_t n)
 static ll_err put_prompts(ll_talk *t, char *const *prompts, int64_t n, int64_t *tokens)
 {
     int64_t most = 0;
-    int bos = t->t ? ll_tokenizer_bos(t->t) : -1;
+    int bos = t->t ? t->t->bos : -1;
     for (int pass = 0; pass < 2; pass++) {
         if (pass) TRY(open_both(t, n, most + t->o->tokens));
         for (int64_t i = 0; i < n; i++) {
@@ -174,7 +174,7 @@ static ll_err open_draft(const opts *o, const ll_talk_opts *its, ll_talk *t, ll_
           (long long)o->guesses);
     TRY(ll_talk_begin(its, d));
     bool same = d->vocab == t->vocab && !d->t == !t->t;
-    for (int i = 0; same && t->t && i < ll_tokenizer_count(t->t); i++) {
+    for (int i = 0; same && t->t && i < t->t->n; i++) {
         const char *x = ll_tokenizer_bytes(t->t, i, &a), *y = ll_tokenizer_bytes(d->t, i, &b);
         same = !x == !y && a == b && (!x || !memcmp(x, y, a));
     }

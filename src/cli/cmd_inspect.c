@@ -61,8 +61,8 @@ static ll_err show_checkpoint(const opts *o, const ll_st_file *f)
 {
     json_auto_t *list = json_array();
     uint64_t bytes = 0;
-    for (int i = 0; i < ll_st_count(f); i++) {
-        const ll_st_entry *e = ll_st_at(f, i);
+    for (int i = 0; i < f->n_entries; i++) {
+        const ll_st_entry *e = &f->entries[i];
         json_t *dims = json_array();
         for (int d = 0; d < e->n_dims; d++) json_array_append_new(dims, json_integer(e->dims[d]));
         LL_OWN_MEMORY char *shape = json_dumps(dims, JSON_COMPACT);
@@ -75,7 +75,7 @@ static ll_err show_checkpoint(const opts *o, const ll_st_file *f)
     if (o->json)
         return ll_cli_json(LL_JSON(LL_IS("step", step), LL_IS("bytes", bytes),
                                    LL_IS("tensors", json_incref(list))));
-    printf("%d tensors, %s, step %s\n", ll_st_count(f), LL_BYTES(bytes), step ? step : "not said");
+    printf("%d tensors, %s, step %s\n", f->n_entries, LL_BYTES(bytes), step ? step : "not said");
     return LL_OK;
 }
 

@@ -214,7 +214,7 @@ static ll_err encode(server *s, job *k)
     const ll_asked *q = &k->asked;
     LL_OWN_MEMORY int32_t *v = NULL;
     int64_t n = q->n_token;
-    int bos = s->t.t ? ll_tokenizer_bos(s->t.t) : -1;
+    int bos = s->t.t ? s->t.t->bos : -1;
     k->tokens.arena = k->arena;
     if (k->chat) {
         TRY(ll_family_begin(&s->t, s->family, &k->tokens));

@@ -133,8 +133,8 @@ static ll_err encode_to(const encode_opts *o, const ll_tokenizer *t, const texts
     int each;
     bool header;
     int64_t sum = 0;
-    int32_t head[256] = {20240520, 1, 0}, eos = ll_tokenizer_eos(t);
-    TRY(bytes_for(o->out, ll_tokenizer_count(t), &each, &header));
+    int32_t head[256] = {20240520, 1, 0}, eos = t->eos;
+    TRY(bytes_for(o->out, t->n, &each, &header));
     TRY(ll_atomic_open(o->out, &f));
     if (header) TRY(ll_atomic_add(f, head, sizeof head));
     for (int i = 0; i < x->n; i++) {
@@ -197,8 +197,7 @@ static ll_err show_token(const encode_opts *o, const ll_tokenizer *t, int64_t to
 {
     size_t n;
     const char *bytes = token < INT32_MAX ? ll_tokenizer_bytes(t, (int)token, &n) : NULL;
-    CHECK(bytes, LL_E_ARG, "%lld is no token: there are %d", (long long)token,
-          ll_tokenizer_count(t));
+    CHECK(bytes, LL_E_ARG, "%lld is no token: there are %d", (long long)token, t->n);
     if (!o->special && ll_tokenizer_special(t, (int)token)) return LL_OK;
     bool text = !ll_tokenizer_special(t, (int)token);
     if (*leads && text && n && *bytes == ' ') bytes++, n--; /* that of the text's beginning */
@@ -221,7 +220,7 @@ static ll_err run_decode(const void *given)
     LL_OWN(ll_arena) a = ll_arena_new();
     ll_buf json = {.arena = o->json ? a : NULL};
     TRY(ll_tokenizer_open(o->tokenizer, &t));
-    bool leads = ll_tokenizer_leads(t) && !o->json;
+    bool leads = t->leads && !o->json;
     TRY(ll_file_read(o->out, LIMIT, &bytes, &size));
     if (dot && !strcmp(dot, ".u16")) each = 2;
     if (dot && !strcmp(dot, ".u32")) each = 4;

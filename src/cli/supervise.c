@@ -344,7 +344,7 @@ static void sweep(const job *j)
         fprintf(stderr,
                 "%s: the state of step %lld was not saved, and is kept in memory; go on with:\n"
                 "  %s train %s --resume --from %s -n %d\nor remove it: rm /dev/shm/loopline-%s-*\n",
-                ll_cli_name(), (long long)step, ll_cli_program(), j->care->out, ll_st_path(f),
+                ll_cli_name(), (long long)step, ll_cli_program(), j->care->out, f->path,
                 j->mesh.n_rank, j->start.job);
     else
         ll_buddy_sweep(j->start.job);

@@ -281,7 +281,7 @@ ll_err ll_talk_next(ll_talk *t, ll_saying *s, int64_t i)
     int32_t token = ll_generator_draw(t->g, i, &s->how, s->tokens);
     size_t n = 1, from = s->text.len;
     char byte = (char)token;
-    if (t->t && (token == ll_tokenizer_eos(t->t) || token == s->stop_token)) {
+    if (t->t && (token == t->t->eos || token == s->stop_token)) {
         s->done = s->ended = true;
         s->hold = 0;
         return LL_OK;
@@ -387,7 +387,7 @@ static const ll_family families[] = {
 
 ll_err ll_talk_family(const ll_talk *t, const ll_family **out)
 {
-    const char *template = t->t ? ll_tokenizer_template(t->t) : NULL;
+    const char *template = t->t ? t->t->chat : NULL;
     *out = NULL;
     CHECK(template, LL_E_ARG,
           "%s: its tokenizer says nothing of conversations (chat_template): use generate, of serve "

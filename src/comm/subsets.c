@@ -6,13 +6,6 @@
  *     piece b   colors 0 0 0 0   counts 3 3 3 3    at 5    subset {0 1 2 3} of 3 */
 #include "comm/subsets.h"
 
-struct ll_subsets {
-    ll_arena *arena;
-    ll_comm *c;
-    int64_t *at, count; /* at [pieces] */
-    const ll_sched *list;
-};
-
 /* The subsets of a piece, at element at; *longest: of their counts. */
 static ll_err add_piece(ll_subsets *s, const ll_subset_piece *p, int64_t at, ll_subset *sets,
                         int *n_set, int64_t *longest)
@@ -84,21 +77,6 @@ ll_err ll_subsets_open(ll_comm *c, const ll_subset_piece *pieces, int n, ll_subs
 void ll_subsets_close(ll_subsets *s)
 {
     if (s) ll_arena_free(s->arena);
-}
-
-int64_t ll_subsets_count(const ll_subsets *s)
-{
-    return s->count;
-}
-
-int64_t ll_subsets_at(const ll_subsets *s, int piece)
-{
-    return s->at[piece];
-}
-
-int64_t ll_subsets_scratch(const ll_subsets *s)
-{
-    return s->list->scratch;
 }
 
 ll_err ll_subsets_start(ll_subsets *s, void *data, void *scratch, ll_dtype t, ll_reduce op,

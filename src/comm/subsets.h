@@ -12,16 +12,16 @@ typedef struct ll_subset_piece {
     const int64_t *count; /* [size] */
 } ll_subset_piece;
 
-typedef struct ll_subsets ll_subsets;
+typedef struct ll_subsets {
+    ll_arena *arena;
+    ll_comm *c;
+    int64_t *at, count;   /* where this rank's part of a piece begins; elements of the data */
+    const ll_sched *list; /* with the elements of scratch that a request wants */
+} ll_subsets;
 
 /* Local, but for the same pieces on all ranks. */
 ll_err ll_subsets_open(ll_comm *c, const ll_subset_piece *pieces, int n, ll_subsets **out);
 void ll_subsets_close(ll_subsets *s);
-/* Elements of the data, and where in it this rank's part of a piece begins. */
-int64_t ll_subsets_count(const ll_subsets *s);
-int64_t ll_subsets_at(const ll_subsets *s, int piece);
-/* Elements of scratch that a request wants. */
-int64_t ll_subsets_scratch(const ll_subsets *s);
 /* Collective. One request for all of them; data, and scratch (NULL: comm has it), stay until the
  * wait. */
 ll_err ll_subsets_start(ll_subsets *s, void *data, void *scratch, ll_dtype t, ll_reduce op,

@@ -22,12 +22,12 @@ static ll_elem st_type(const char *name)
 
 static ll_err offer_tensors(ll_dataset *d, const ll_st_file *f, const uint8_t *bytes)
 {
-    for (int i = 0; i < ll_st_count(f); i++) {
-        const ll_st_entry *e = ll_st_at(f, i);
+    for (int i = 0; i < f->n_entries; i++) {
+        const ll_st_entry *e = &f->entries[i];
         ll_array a = {.name = e->name,
                       .type = st_type(e->type),
                       .n_dim = e->n_dims,
-                      .data = bytes + ll_st_data_at(f) + e->begin};
+                      .data = bytes + f->data_at + e->begin};
         for (int k = 0; k < e->n_dims && k < LL_MAX_DIMS; k++) a.dim[k] = e->dims[k];
         TRY(ll_table_offer(d, &a));
     }

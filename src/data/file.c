@@ -133,7 +133,7 @@ static ll_err encode_text(const ll_tokenizer *t, int64_t vocab, const ll_bytes *
             CHECK(tokens[i] < vocab, LL_E_ARG,
                   "data.tokenizer makes token %d of the text, and model.vocab is %lld: use "
                   "model.vocab=%d",
-                  tokens[i], (long long)vocab, ll_tokenizer_count(t));
+                  tokens[i], (long long)vocab, t->n);
         size_t more = (size_t)(count + 1) * sizeof *tokens;
         if (out->size + more > room) {
             uint8_t *grown = (uint8_t *)realloc(made, room = 2 * (out->size + more));
@@ -142,7 +142,7 @@ static ll_err encode_text(const ll_tokenizer *t, int64_t vocab, const ll_bytes *
         }
         memcpy(made + out->size, tokens, (size_t)count * sizeof *tokens);
         out->size += (size_t)count * sizeof *tokens;
-        int32_t eos = ll_tokenizer_eos(t);
+        int32_t eos = t->eos;
         if (end && eos >= 0) memcpy(made + out->size, &eos, 4), out->size += 4;
         at += n + 1;
     }

@@ -20,16 +20,6 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "tensor bytes are writ
 /* The format's own limit; a larger length is garbage. */
 #define HEADER_MAX 100000000u
 
-struct ll_st_file {
-    ll_arena *arena;
-    const char *path;
-    int fd; /* -1: parsed from memory */
-    int n_entries, n_meta;
-    ll_st_entry *entries;
-    ll_st_pair *meta;
-    uint64_t data_at, data_bytes;
-};
-
 /* ll: which of our types it is; LL_N_DTYPE: none of them. */
 static const struct type {
     const char *name;
@@ -280,26 +270,11 @@ ll_dtype ll_st_type(const char *name)
     return t ? t->ll : LL_N_DTYPE;
 }
 
-const char *ll_st_path(const ll_st_file *f)
-{
-    return f->path;
-}
-
 const char *ll_st_meta(const ll_st_file *f, const char *key)
 {
     for (int i = 0; i < f->n_meta; i++)
         if (!strcmp(f->meta[i].key, key)) return f->meta[i].value;
     return NULL;
-}
-
-int ll_st_count(const ll_st_file *f)
-{
-    return f->n_entries;
-}
-
-const ll_st_entry *ll_st_at(const ll_st_file *f, int i)
-{
-    return &f->entries[i];
 }
 
 const ll_st_entry *ll_st_find(const ll_st_file *f, const char *name)
@@ -357,14 +332,4 @@ ll_err ll_st_remainder(const ll_st_file *f, uint64_t from, uint64_t to, uint32_t
         *out = ll_crc32c_piece(*out, chunk, n);
     }
     return LL_OK;
-}
-
-uint64_t ll_st_data_at(const ll_st_file *f)
-{
-    return f->data_at;
-}
-
-uint64_t ll_st_data_bytes(const ll_st_file *f)
-{
-    return f->data_bytes;
 }

@@ -18,14 +18,23 @@ typedef struct ll_st_part {
     bool spare; /* another rank has the same, and writes it */
 } ll_st_part;
 
-typedef struct ll_st_file ll_st_file;
-
 typedef struct ll_st_entry {
     const char *name, *type; /* type as the file spells it: "F32"; it may be one we do not have */
     int n_dims;
     const int64_t *dims;
     uint64_t begin, end; /* its bytes, counted from the first tensor's first byte */
 } ll_st_entry;
+
+/* Others read of it what they want: tensors are in the order of their names. */
+typedef struct ll_st_file {
+    struct ll_arena *arena;
+    const char *path;
+    int fd; /* -1: parsed from memory */
+    int n_entries, n_meta;
+    ll_st_entry *entries;
+    ll_st_pair *meta;
+    uint64_t data_at, data_bytes; /* where the file's tensors begin, and the bytes of them all */
+} ll_st_file;
 
 /* Reads and checks the header; tensors are read when asked for. */
 ll_err ll_st_open(const char *path, ll_st_file **out);
@@ -35,18 +44,12 @@ ll_err ll_st_parse(const uint8_t *bytes, size_t n, uint64_t file_bytes, const ch
 void ll_st_close(ll_st_file *f);
 LL_OWNED(ll_st_file, ll_st_close);
 
-const char *ll_st_path(const ll_st_file *f);
-const char *ll_st_meta(const ll_st_file *f, const char *key); /* NULL: none */
-int ll_st_count(const ll_st_file *f);
-const ll_st_entry *ll_st_at(const ll_st_file *f, int i);              /* in order of names */
+const char *ll_st_meta(const ll_st_file *f, const char *key);         /* NULL: none */
 const ll_st_entry *ll_st_find(const ll_st_file *f, const char *name); /* NULL: none */
 
 /* Type and shape of a tensor that must be there and be of a type and rank we have. */
 ll_err ll_st_want(const ll_st_file *f, const char *name, ll_dtype *dtype, ll_shape *shape);
 ll_err ll_st_read_part(const ll_st_file *f, const char *name, const ll_st_part *part, void *data);
-/* Where the file's tensors begin, and the bytes of them all. */
-uint64_t ll_st_data_at(const ll_st_file *f);
-uint64_t ll_st_data_bytes(const ll_st_file *f);
 ll_dtype ll_st_type(const char *name); /* "F32"; LL_N_DTYPE: none of ours */
 /* Takes bytes [from, to) of the tensors into a checksum's remainder (base/crc32c.h). */
 ll_err ll_st_remainder(const ll_st_file *f, uint64_t from, uint64_t to, uint32_t *out);

@@ -247,7 +247,7 @@ ll_err ll_exec_open(const ll_program *p, const ll_exec_opts *opts, ll_exec **out
     e->opts = *opts;
     e->machine = opts->machine ? opts->machine : ll_machine_of(p->target);
     if (e->machine) e->link = opts->link ? opts->link : e->machine->links[0];
-    e->comm = opts->team ? ll_team_comm(opts->team) : NULL;
+    e->comm = opts->team ? opts->team->c : NULL;
     e->saturated = -1;
     e->address = LL_NEW_ARRAY(a, void *, p->n_slot + 1);
     e->n_launch = p->n_instr;

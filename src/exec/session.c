@@ -10,12 +10,12 @@
 static size_t bucket_bytes(const ll_session *s)
 {
     if (!s->team || s->devices.direct) return 0;
-    return ll_choose_bucket_bytes(ll_comm_table(ll_team_comm(s->team)));
+    return ll_choose_bucket_bytes(ll_comm_table(s->team->c));
 }
 
 static int64_t compressed_axes(const ll_session *s)
 {
-    int data = s->opts.compress ? ll_mesh_axis(ll_team_mesh(s->team), LL_AXIS_DATA) : -1;
+    int data = s->opts.compress ? ll_mesh_axis(&s->team->m, LL_AXIS_DATA) : -1;
     return data < 0 ? 0 : 1 << data;
 }
 
@@ -39,7 +39,7 @@ ll_err ll_session_lower(const ll_session *s, bool no_fuse, ll_program **out)
                                      .no_fuse = no_fuse,
                                      .bucket_bytes = bucket_bytes(s),
                                      .subsets = s->team && !s->devices.direct && !s->pipe &&
-                                                !ll_comm_has_window(ll_team_comm(s->team)),
+                                                !ll_comm_has_window(s->team->c),
                                      .memory = no_fuse ? 0 : ll_room_aside(&s->room),
                                      .pipe = s->pipe,
                                      .solver = s->conv.solver,
@@ -57,8 +57,7 @@ static ll_err find_team(ll_session *s, const ll_mesh *m)
 {
     const ll_session *like = s->opts.share;
     char mine[LL_MESH_TEXT], other[LL_MESH_TEXT] = "";
-    if (like && like->team && ll_team_comm(like->team) == s->opts.comm)
-        ll_mesh_text(ll_team_mesh(like->team), other);
+    if (like && like->team && like->team->c == s->opts.comm) ll_mesh_text(&like->team->m, other);
     s->guest = !strcmp(ll_mesh_text(m, mine), other);
     if (!s->guest) return ll_team_open(s->opts.comm, m, &s->team);
     s->team = like->team;
@@ -180,7 +179,7 @@ static ll_err check_compress(ll_session *s)
           "compress %s is of gradients that ranks sum, and there is one rank: use -n 2 or more, or "
           "compress none",
           o->compress);
-    CHECK(ll_mesh_axis(ll_team_mesh(s->team), LL_AXIS_DATA) >= 0, LL_E_SHARD,
+    CHECK(ll_mesh_axis(&s->team->m, LL_AXIS_DATA) >= 0, LL_E_SHARD,
           "compress %s is of gradients that are summed over axis data, which mesh \"%s\" does not "
           "have: add data=2 or more to it, or use compress none",
           o->compress, mesh);
@@ -189,7 +188,7 @@ static ll_err check_compress(ll_session *s)
           "reduce-scatter, which no codec does: use zero 0, or compress none",
           o->compress, o->zero);
     if (!strcmp(o->compress, "factors")) o->compress = NULL; /* was a matter of the layout */
-    bool piped = ll_mesh_axis(ll_team_mesh(s->team), LL_AXIS_PIPE) >= 0;
+    bool piped = ll_mesh_axis(&s->team->m, LL_AXIS_PIPE) >= 0;
     return o->compress && piped ? check_residual(o->compress) : LL_OK;
 }
 
@@ -197,7 +196,7 @@ static ll_err check_compress(ll_session *s)
 static ll_err check_order(const ll_session *s)
 {
     const ll_session_opts *o = &s->opts;
-    const ll_mesh *m = s->team ? ll_team_mesh(s->team) : NULL;
+    const ll_mesh *m = s->team ? &s->team->m : NULL;
     int data = m ? ll_mesh_axis(m, LL_AXIS_DATA) : -1;
     if (!o->any_order) return LL_OK;
     CHECK(!o->exact, LL_E_ARG, "exact sums and sums in any order: use one or the other");
@@ -357,11 +356,10 @@ static ll_err measure_wide(ll_session *s)
 static ll_err judge(ll_session *s, bool *again)
 {
     double used[LL_MAX_PIPE] = {0};
-    const ll_mesh *m = s->plan ? ll_team_mesh(s->team) : NULL;
+    const ll_mesh *m = s->plan ? &s->team->m : NULL;
     *again = false;
     if (s->room.limit <= 0) return LL_OK;
-    double *mine =
-        &used[m ? ll_mesh_coord(m, ll_mesh_axis(m, LL_AXIS_PIPE), ll_team_rank(s->team)) : 0];
+    double *mine = &used[m ? ll_mesh_coord(m, ll_mesh_axis(m, LL_AXIS_PIPE), s->team->rank) : 0];
     s->room.wide = s->opts.exact && !s->wide;
     if (s->room.wide) TRY(measure_wide(s));
     *mine = (double)s->p->bytes + s->room.beside;
@@ -544,7 +542,7 @@ void ll_session_rows(const ll_session *s, int64_t *first, int64_t *count)
     *first = 0;
     if (there.id) {
         const ll_layout *l = &s->place->made[there.id];
-        ll_layout_range(&s->place->mesh, l->split[0], n, ll_team_rank(s->team), first, &to);
+        ll_layout_range(&s->place->mesh, l->split[0], n, s->team->rank, first, &to);
     }
     *count = to - *first;
 }

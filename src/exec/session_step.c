@@ -86,8 +86,7 @@ ll_err ll_session_get(ll_session *s, const char *name, void *data, size_t bytes)
         const ll_layout *l = &s->place->made[v.id];
         const ll_type *whole = &ll_value_of(s->place->g, v)->type;
         /* Of several that hold the same piece the first speaks. */
-        bool first =
-            ll_mesh_member(&s->place->mesh, ll_session_copies(s, l), ll_team_rank(s->team)) == 0;
+        bool first = ll_mesh_member(&s->place->mesh, ll_session_copies(s, l), s->team->rank) == 0;
         return ll_team_collect(s->team, l, whole,
                                elsewhere || !first ? NULL : ll_exec_data(s->e, slot, 0), data);
     }

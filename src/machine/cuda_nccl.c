@@ -92,7 +92,7 @@ static bool is_message(const ll_instr *x)
 static lane lane_of(const ll_exec *e, const ll_instr *x)
 {
     const ll_message_attr *a = (const ll_message_attr *)x->attr;
-    int me = ll_comm_rank(ll_team_pipe(e->opts.team)), peer = (int)a->peer;
+    int me = ll_comm_rank(e->opts.team->pipe), peer = (int)a->peer;
     bool sends = x->collective == LL_SEND;
     return (lane){.number = a->lane, .from = sends ? me : peer, .to = sends ? peer : me};
 }
@@ -179,7 +179,7 @@ static ll_err open_lane(ll_exec *e, ll_stream_id stream, lane *x, int me)
 static ll_err open_lanes(ll_exec *e)
 {
     ll_nccl *t = owner_of(e);
-    ll_comm *c = ll_team_pipe(e->opts.team);
+    ll_comm *c = e->opts.team->pipe;
     LL_OWN(ll_arena) arena = ll_arena_new();
     int n = 0, size = ll_comm_size(c), me = ll_comm_rank(c);
     lane *all = LL_NEW_ARRAY(arena, lane, size * LANES + LANES), *list = all + size * LANES;
@@ -218,7 +218,7 @@ static ll_err open(ll_exec *e)
         TRY(ll_transfer_open(e->opts.team, e->arena, b->instr, b->call.in, b->call.out,
                              b->call.scratch, &b->transfer));
     }
-    return ll_team_pipe(e->opts.team) ? open_lanes(e) : LL_OK;
+    return e->opts.team->pipe ? open_lanes(e) : LL_OK;
 }
 
 static void close(ll_exec *e)

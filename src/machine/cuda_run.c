@@ -316,7 +316,7 @@ ll_err ll_cuda_run(ll_exec *e, int section, int micro, uint64_t step)
     ll_cuda *o = ll_cuda_of(e);
     int to = o->end[section];
     ll_span s = {.micro = micro, .step = step, .once = section != LL_MICRO};
-    bool lanes = o->nccl && ll_team_pipe(e->opts.team);
+    bool lanes = o->nccl && e->opts.team->pipe;
     if (lanes && !o->rehearsed && section == LL_MICRO) TRY(rehearse(e, step));
     for (int i = section ? o->end[section - 1] : 0; i < to;) {
         s.from = i;

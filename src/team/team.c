@@ -5,25 +5,6 @@
 #include "base/crc32c.h"
 #include "pass/partition.h"
 
-enum { N_SET = 1 << LL_MAX_AXES }; /* of axes */
-
-/* What ranks tell each other of their programs. */
-typedef struct noted {
-    uint32_t sum, n; /* checksum of a set's collectives, and how many they are */
-} noted;
-
-struct ll_team {
-    ll_comm *c;
-    ll_mesh m;
-    int rank;
-    ll_comm *group[N_SET]; /* by set of axes; NULL: not made yet */
-    noted noted[N_SET];
-    int64_t n_noted;  /* of all of them, whose order is one */
-    ll_comm *pipe;    /* for messages between the stages of a pipeline; NULL: there are none */
-    int64_t messages; /* checksums of what is sent, less those of what is received */
-    int64_t n_message;
-};
-
 ll_err ll_team_open(ll_comm *c, const ll_mesh *m, ll_team **out)
 {
     TRY(ll_mesh_fits(m, ll_comm_size(c)));
@@ -39,25 +20,10 @@ ll_err ll_team_open(ll_comm *c, const ll_mesh *m, ll_team **out)
 void ll_team_close(ll_team *t)
 {
     if (!t) return;
-    for (int i = 0; i < N_SET; i++)
+    for (int i = 0; i < LL_AXIS_SETS; i++)
         if (t->group[i] && t->group[i] != t->c) ll_comm_close(t->group[i]);
     if (t->pipe) ll_comm_close(t->pipe);
     free(t);
-}
-
-const ll_mesh *ll_team_mesh(const ll_team *t)
-{
-    return &t->m;
-}
-
-ll_comm *ll_team_comm(const ll_team *t)
-{
-    return t->c;
-}
-
-int ll_team_rank(const ll_team *t)
-{
-    return t->rank;
 }
 
 ll_err ll_team_group(ll_team *t, ll_axes axes, ll_comm **out)
@@ -73,14 +39,9 @@ ll_err ll_team_group(ll_team *t, ll_axes axes, ll_comm **out)
 size_t ll_team_bytes(const ll_team *t)
 {
     size_t sum = ll_comm_own_bytes(t->c);
-    for (int i = 0; i < N_SET; i++)
+    for (int i = 0; i < LL_AXIS_SETS; i++)
         if (t->group[i] && t->group[i] != t->c) sum += ll_comm_own_bytes(t->group[i]);
     return sum + (t->pipe ? ll_comm_own_bytes(t->pipe) : 0);
-}
-
-ll_comm *ll_team_pipe(const ll_team *t)
-{
-    return t->pipe;
 }
 
 /* Every message has a sender and a receiver who know it by the same number. */
@@ -156,15 +117,15 @@ ll_err ll_team_compare(ll_team *t)
 {
     int size = ll_comm_size(t->c);
     ll_err mine = LL_OK;
-    bool any[N_SET] = {0};
+    bool any[LL_AXIS_SETS] = {0};
     LL_OWN(ll_arena) arena = ll_arena_new();
-    noted *all = LL_NEW_ARRAY(arena, noted, size * N_SET);
-    memcpy(all + t->rank * N_SET, t->noted, sizeof t->noted);
+    ll_team_noted *all = LL_NEW_ARRAY(arena, ll_team_noted, size * LL_AXIS_SETS);
+    memcpy(all + t->rank * LL_AXIS_SETS, t->noted, sizeof t->noted);
     TRY(ll_comm_allgather(t->c, all, size * (int64_t)sizeof t->noted, LL_U8,
                           &(ll_coll_opts){.site = "order of collectives"}));
-    for (int k = 0; k < size * N_SET && mine == LL_OK; k++) {
-        int r = k / N_SET, set = k % N_SET;
-        const noted *own = &t->noted[set];
+    for (int k = 0; k < size * LL_AXIS_SETS && mine == LL_OK; k++) {
+        int r = k / LL_AXIS_SETS, set = k % LL_AXIS_SETS;
+        const ll_team_noted *own = &t->noted[set];
         bool group =
             ll_mesh_color(&t->m, (ll_axes)set, r) == ll_mesh_color(&t->m, (ll_axes)set, t->rank);
         any[set] |= all[k].n > 0; /* of a pipeline's stages some may have none */
@@ -176,7 +137,7 @@ ll_err ll_team_compare(ll_team *t)
     }
     TRY(ll_comm_agree(t->c, mine)); /* other groups may be at one */
     ll_comm *c;
-    for (int i = 0; i < N_SET; i++)
+    for (int i = 0; i < LL_AXIS_SETS; i++)
         if (any[i]) TRY(ll_team_group(t, (ll_axes)i, &c));
     return compare_messages(t);
 }

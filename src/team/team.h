@@ -5,18 +5,30 @@
 #include "mesh/mesh.h"
 #include "program/program.h"
 
-typedef struct ll_team ll_team;
+enum { LL_AXIS_SETS = 1 << LL_MAX_AXES };
+
+/* What ranks tell each other of their programs. */
+typedef struct ll_team_noted {
+    uint32_t sum, n; /* checksum of a set's collectives, and how many they are */
+} ll_team_noted;
+
+typedef struct ll_team {
+    ll_comm *c; /* of all its ranks */
+    ll_mesh m;
+    int rank;
+    ll_comm *group[LL_AXIS_SETS]; /* NULL: not made yet */
+    ll_team_noted noted[LL_AXIS_SETS];
+    int64_t n_noted;  /* of all of them, whose order is one */
+    ll_comm *pipe;    /* of the ranks along axis pipe, for messages alone; NULL: there are none */
+    int64_t messages; /* checksums of what is sent, less those of what is received */
+    int64_t n_message;
+} ll_team;
 
 /* Collective. c must have as many ranks as the mesh, and outlive the team. */
 ll_err ll_team_open(ll_comm *c, const ll_mesh *m, ll_team **out);
 void ll_team_close(ll_team *t); /* collective */
-const ll_mesh *ll_team_mesh(const ll_team *t);
-ll_comm *ll_team_comm(const ll_team *t); /* of all its ranks */
-int ll_team_rank(const ll_team *t);
 /* Bytes that its communicators hold by themselves. */
 size_t ll_team_bytes(const ll_team *t);
-/* Of the ranks along axis pipe, for messages alone; NULL: no program of the team has any. */
-ll_comm *ll_team_pipe(const ll_team *t);
 /* Collective, if that set was not asked for before. */
 ll_err ll_team_group(ll_team *t, ll_axes axes, ll_comm **out);
 

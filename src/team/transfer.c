@@ -160,7 +160,7 @@ ll_err ll_transfer_open(ll_team *team, ll_arena *arena, const ll_instr *instr, c
     t->packing = instr->packing ? (char *)packing : NULL;
     bool message = t->kind == LL_SEND || t->kind == LL_RECV;
     if (message)
-        t->c = ll_team_pipe(team);
+        t->c = team->pipe;
     else
         TRY(ll_team_group(team, ll_collective_axes(t->kind, instr->attr), &t->c));
     t->size = ll_comm_size(t->c);
@@ -219,7 +219,7 @@ static pieces find_pieces(const ll_transfer *t)
 /* Every rank tells how much it has of each piece. counts [piece][rank]. */
 static ll_err open_subsets(ll_transfer *t, const pieces *p, int64_t *counts, int *colors)
 {
-    ll_comm *c = ll_team_comm(t->team);
+    ll_comm *c = t->team->c;
     int size = ll_comm_size(c), me = ll_comm_rank(c);
     size_t elem = ll_dtype_bytes(t->call.dtype);
     ll_subset_piece list[1 << LL_MAX_AXES];
@@ -228,12 +228,12 @@ static ll_err open_subsets(ll_transfer *t, const pieces *p, int64_t *counts, int
     for (int k = 0; k < p->n; k++) {
         TRY(ll_comm_allgather(c, counts + k * size, size * (int64_t)sizeof *counts, LL_U8, NULL));
         for (int r = 0; r < size; r++)
-            colors[k * size + r] = ll_mesh_color(ll_team_mesh(t->team), p->axes[k], r);
+            colors[k * size + r] = ll_mesh_color(&t->team->m, p->axes[k], r);
         list[k] = (ll_subset_piece){colors + k * size, counts + k * size};
     }
     TRY(ll_subsets_open(c, list, p->n, &t->subsets));
     for (int k = 0; k < p->n; k++) {
-        size_t at = (size_t)ll_subsets_at(t->subsets, k) * elem;
+        size_t at = (size_t)t->subsets->at[k] * elem;
         for (int i = 0; i < t->n; i++) {
             if (axes_of(t, i) != p->axes[k]) continue;
             t->give_at[i * t->size + t->me] = t->take_at[i * t->size + t->me] = at;
@@ -241,7 +241,7 @@ static ll_err open_subsets(ll_transfer *t, const pieces *p, int64_t *counts, int
         }
     }
     t->c = c;
-    t->call.spec.count = ll_subsets_count(t->subsets);
+    t->call.spec.count = t->subsets->count;
     return LL_OK;
 }
 
@@ -251,7 +251,7 @@ ll_err ll_transfer_prepare(ll_transfer *t, ll_arena *arena)
     if (t->kind != LL_ALL_REDUCE) return LL_OK;
     pieces p = find_pieces(t);
     if (p.n > 1) {
-        int n = p.n * ll_comm_size(ll_team_comm(t->team));
+        int n = p.n * ll_comm_size(t->team->c);
         TRY(open_subsets(t, &p, LL_NEW_ARRAY(arena, int64_t, n), LL_NEW_ARRAY(arena, int, n)));
     }
     if (t->n > 1 && t->call.spec.count) {
@@ -280,7 +280,7 @@ ll_err ll_transfer_scratch(ll_transfer *t, size_t *bytes)
     ll_coll_call call = t->call;
     call.data = t->room ? t->packing : t->out->data;
     *bytes = 0;
-    if (t->subsets) *bytes = (size_t)ll_subsets_scratch(t->subsets) * ll_dtype_bytes(t->call.dtype);
+    if (t->subsets) *bytes = (size_t)t->subsets->list->scratch * ll_dtype_bytes(t->call.dtype);
     if (t->codec || t->subsets || t->call.sched) return LL_OK;
     return ll_comm_scratch(t->c, &call, bytes);
 }

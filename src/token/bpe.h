@@ -4,42 +4,6 @@
 #include "token/split.h"
 #include "token/tokenizer.h"
 
-enum { LL_CUTS = 8 };
-/* ALWAYS: looked for in any text; BYTE: of vocabularies with ranks, not found by its text. */
-enum { LL_TOKEN_TEXT, LL_TOKEN_SPECIAL, LL_TOKEN_ALWAYS, LL_TOKEN_BYTE };
-
-typedef struct ll_token {
-    const char *bytes;
-    int length, kind;
-} ll_token;
-
-/* Tokens a and b become another, before those of larger rank. */
-typedef struct ll_merge {
-    int a, b, to, rank;
-} ll_merge;
-
-struct ll_tokenizer {
-    ll_token *tokens;
-    int n;
-    int byte[256];   /* a byte's token; -1: none */
-    int *by_bytes;   /* table: of texts, then of special ones; -1: empty */
-    ll_merge *merge; /* table, by (a,b); rank -1: empty */
-    unsigned mask, merge_mask;
-    int *added, n_added; /* kinds that are not text, the longest first */
-    bool whole;          /* a word that is a token is not merged */
-    /* Of SentencePiece's vocabularies: what neighbours become is the token that they spell, that of
-     * the least rank first; blanks are part of tokens, and texts are not cut. NULL: of merges. */
-    const int *rank;
-    bool leads; /* of those: a text begins with a blank more */
-    int bos, eos;
-    const char *chat;
-    ll_pretok *split;
-    const char *cuts[LL_CUTS]; /* its patterns */
-    int n_cut;
-    const char *path;
-    ll_arena *arena;
-};
-
 /* An empty one; and its patterns. */
 ll_tokenizer *ll_tokenizer_new(const char *path);
 ll_err ll_tokenizer_cuts(ll_tokenizer *t, const char *const *patterns, int n);

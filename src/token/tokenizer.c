@@ -548,34 +548,9 @@ ll_err ll_tokenizer_open(const char *path, ll_tokenizer **out)
 
 /* ---- tokens ---- */
 
-int ll_tokenizer_count(const ll_tokenizer *t)
-{
-    return t->n;
-}
-
-int ll_tokenizer_bos(const ll_tokenizer *t)
-{
-    return t->bos;
-}
-
-int ll_tokenizer_eos(const ll_tokenizer *t)
-{
-    return t->eos;
-}
-
-bool ll_tokenizer_leads(const ll_tokenizer *t)
-{
-    return t->leads;
-}
-
 int ll_tokenizer_find(const ll_tokenizer *t, const char *token)
 {
     return ll_token_find(t, token, (int)strlen(token));
-}
-
-const char *ll_tokenizer_template(const ll_tokenizer *t)
-{
-    return t->chat;
 }
 
 const char *ll_tokenizer_bytes(const ll_tokenizer *t, int token, size_t *n)

@@ -7,7 +7,42 @@
 #pragma once
 #include "base/arena.h"
 
-typedef struct ll_tokenizer ll_tokenizer;
+enum { LL_CUTS = 8 };
+/* ALWAYS: looked for in any text; BYTE: of vocabularies with ranks, not found by its text. */
+enum { LL_TOKEN_TEXT, LL_TOKEN_SPECIAL, LL_TOKEN_ALWAYS, LL_TOKEN_BYTE };
+
+typedef struct ll_token {
+    const char *bytes;
+    int length, kind;
+} ll_token;
+
+/* Tokens a and b become another, before those of larger rank. */
+typedef struct ll_merge {
+    int a, b, to, rank;
+} ll_merge;
+
+typedef struct ll_tokenizer {
+    ll_token *tokens;
+    int n;           /* the largest number and one */
+    int byte[256];   /* a byte's token; -1: none */
+    int *by_bytes;   /* table: of texts, then of special ones; -1: empty */
+    ll_merge *merge; /* table, by (a,b); rank -1: empty */
+    unsigned mask, merge_mask;
+    int *added, n_added; /* kinds that are not text, the longest first */
+    bool whole;          /* a word that is a token is not merged */
+    /* Of SentencePiece's vocabularies: what neighbours become is the token that they spell, that of
+     * the least rank first; blanks are part of tokens, and texts are not cut. NULL: of merges. */
+    const int *rank;
+    bool leads;       /* of those: a text's tokens begin with a blank that it has not */
+    int bos, eos;     /* what a text begins with, what ends one; -1: nothing */
+    const char *chat; /* template; NULL: none */
+    struct ll_pretok *split;
+    const char *cuts[LL_CUTS]; /* its patterns */
+    int n_cut;
+    const char *path;
+    ll_arena *arena;
+} ll_tokenizer;
+
 /* A tokenizer.json, a GGUF file, or a folder that has tokenizer.json, or vocab.json and merges.txt.
  */
 ll_err ll_tokenizer_open(const char *path, ll_tokenizer **out);
@@ -18,13 +53,7 @@ ll_err ll_tokenizer_parse_pair(const char *vocab, size_t n_vocab, const char *me
 void ll_tokenizer_close(ll_tokenizer *t);
 LL_OWNED(ll_tokenizer, ll_tokenizer_close);
 
-int ll_tokenizer_count(const ll_tokenizer *t); /* of tokens: the largest number and one */
-int ll_tokenizer_bos(const ll_tokenizer *t);   /* what texts begin with; -1: nothing */
-int ll_tokenizer_eos(const ll_tokenizer *t);   /* what ends a text; -1: nothing */
-/* A text's tokens begin with a blank that the text has not. */
-bool ll_tokenizer_leads(const ll_tokenizer *t);
 int ll_tokenizer_find(const ll_tokenizer *t, const char *token); /* -1: none */
-const char *ll_tokenizer_template(const ll_tokenizer *t);        /* of chats; NULL: none */
 
 /* Tokens of n bytes of any content, which the caller frees; special: also those that stand for no
  * text. */

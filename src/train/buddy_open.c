@@ -90,8 +90,8 @@ static bool is_whole(const char *path, const seals *t, int turn, found *out)
     }
     LL_OWN(ll_st_file) f = NULL;
     if (step <= 0 || !is_ours(path) || ll_st_open(path, &f) != LL_OK) return false;
-    int64_t bytes = (int64_t)(ll_st_data_at(f) + ll_st_data_bytes(f));
-    if (ll_st_remainder(f, 0, ll_st_data_bytes(f), &have) != LL_OK || have != want) return false;
+    int64_t bytes = (int64_t)(f->data_at + f->data_bytes);
+    if (ll_st_remainder(f, 0, f->data_bytes, &have) != LL_OK || have != want) return false;
     *out = (found){t->start, t->node, t->n_node, turn, t->whole != 0, 1, step, bytes};
     return true;
 }

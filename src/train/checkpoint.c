@@ -247,12 +247,12 @@ ll_err ll_checkpoint_open_whole(ll_comm *c, const char *run, int64_t every, ll_a
 ll_err ll_checkpoint_int(const ll_st_file *f, const char *key, int64_t *value)
 {
     const char *text = ll_st_meta(f, key);
-    CHECK(text, LL_E_IO, "%s: metadata has no %s", ll_st_path(f), key);
+    CHECK(text, LL_E_IO, "%s: metadata has no %s", f->path, key);
     char *end;
     errno = 0;
     long long v = strtoll(text, &end, 10);
     CHECK(!errno && end != text && *end == '\0', LL_E_IO,
-          "%s: metadata %s is \"%.40s\", want a whole number", ll_st_path(f), key, text);
+          "%s: metadata %s is \"%.40s\", want a whole number", f->path, key, text);
     *value = v;
     return LL_OK;
 }
@@ -269,8 +269,8 @@ static const char *why_not_both(const char *name)
 static ll_err fail_missing(const ll_st_file *f, const char *name)
 {
     ll_near near = {.word = name};
-    for (int i = 0; i < ll_st_count(f); i++) ll_near_try(&near, ll_st_at(f, i)->name);
-    FAIL(LL_E_IO, "%s: has no tensor %s, which the model wants%s", ll_st_path(f), name,
+    for (int i = 0; i < f->n_entries; i++) ll_near_try(&near, f->entries[i].name);
+    FAIL(LL_E_IO, "%s: has no tensor %s, which the model wants%s", f->path, name,
          *why_not_both(name) ? why_not_both(name) : ll_near_hint(&near));
 }
 
@@ -282,9 +282,8 @@ static ll_err check_wanted(const ll_st_file *f, const ll_st_tensor *t)
     TRY(ll_st_want(f, t->name, &dtype, &shape));
     char have[LL_SHAPE_TEXT], want[LL_SHAPE_TEXT];
     CHECK(dtype == t->dtype && ll_shape_equal(&shape, &t->shape), LL_E_SHAPE,
-          "%s: tensor %s is %s%s there, %s%s in the model", ll_st_path(f), t->name,
-          ll_dtype_name(dtype), ll_shape_print(&shape, have), ll_dtype_name(t->dtype),
-          ll_shape_print(&t->shape, want));
+          "%s: tensor %s is %s%s there, %s%s in the model", f->path, t->name, ll_dtype_name(dtype),
+          ll_shape_print(&shape, have), ll_dtype_name(t->dtype), ll_shape_print(&t->shape, want));
     return LL_OK;
 }
 
@@ -299,8 +298,8 @@ static ll_err check_no_extra(const ll_st_file *f, const ll_st_tensor *tensors, i
 {
     const char *names[3] = {"", "", ""};
     int extra = 0;
-    for (int i = 0; i < ll_st_count(f); i++) {
-        const char *name = ll_st_at(f, i)->name;
+    for (int i = 0; i < f->n_entries; i++) {
+        const char *name = f->entries[i].name;
         if (is_wanted(name, tensors, n) || ll_is_residual(name) ||
             !strncmp(name, LL_REPLICA, strlen(LL_REPLICA)))
             continue;
@@ -308,9 +307,9 @@ static ll_err check_no_extra(const ll_st_file *f, const ll_st_tensor *tensors, i
         extra++;
     }
     CHECK(extra == 0, LL_E_SHAPE,
-          "%s: has %d tensor%s that the model has not: %.80s%s%.80s%s%.80s%s%s", ll_st_path(f),
-          extra, extra > 1 ? "s" : "", names[0], extra > 1 ? ", " : "", names[1],
-          extra > 2 ? ", " : "", names[2], extra > 3 ? ", ..." : "", why_not_both(names[0]));
+          "%s: has %d tensor%s that the model has not: %.80s%s%.80s%s%.80s%s%s", f->path, extra,
+          extra > 1 ? "s" : "", names[0], extra > 1 ? ", " : "", names[1], extra > 2 ? ", " : "",
+          names[2], extra > 3 ? ", ..." : "", why_not_both(names[0]));
     return LL_OK;
 }
 

@@ -12,7 +12,7 @@ ll_err ll_members_read(const ll_st_file *f, const ll_session *s, ll_arena *arena
     ll_st_tensor *tensors;
     int n = ll_session_tensors(s, arena, &tensors, NULL);
     int members = n ? ll_loose_in(f, tensors[0].name) : 0;
-    CHECK(members, LL_E_IO, "%s has no members of an ensemble", ll_st_path(f));
+    CHECK(members, LL_E_IO, "%s has no members of an ensemble", f->path);
     *out = (ll_members){.n = members, .s = s, .tensors = tensors, .n_tensor = n};
     out->data = LL_NEW_ARRAY(arena, void *, (int64_t)members *n + 1);
     for (int k = 0; k < members; k++)

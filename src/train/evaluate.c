@@ -35,7 +35,7 @@ ll_err ll_evaluator_open(const ll_run *r, const ll_dataset *d, ll_session *share
     ll_evaluator *e = (ll_evaluator *)calloc(1, sizeof *e);
     CHECK(e, LL_E_MEM, "no memory for an evaluator");
     *e = (ll_evaluator){.run = r, .data = d, .share = share, .parts = 1};
-    if (share->team) ll_mesh_text(ll_team_mesh(share->team), e->mesh);
+    if (share->team) ll_mesh_text(&share->team->m, e->mesh);
     *out = e;
     return LL_OK;
 }
@@ -94,7 +94,7 @@ static ll_err find_pass(ll_evaluator *e, int64_t batch, pass **out)
     else
         p->g = plain, plain = NULL;
     ll_team *team = e->share->team;
-    ll_session_opts o = ll_run_session(e->run, team ? ll_team_comm(team) : NULL, e->mesh);
+    ll_session_opts o = ll_run_session(e->run, team ? team->c : NULL, e->mesh);
     o.threads = e->share->p->threads;
     o.micro_batches = 1;
     o.precision = precision_of(e->run);

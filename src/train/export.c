@@ -128,8 +128,8 @@ static ll_err config_of(const ll_run *r, const ll_map *m, const ll_tokenizer *t,
              !strcmp(type, "f32") ? "float32"
              : *type == 'b'       ? "bfloat16"
                                   : "float16");
-    if (t && ll_tokenizer_bos(t) >= 0) put_number(&s, "bos_token_id", ll_tokenizer_bos(t), false);
-    if (t && ll_tokenizer_eos(t) >= 0) put_number(&s, "eos_token_id", ll_tokenizer_eos(t), false);
+    if (t && t->bos >= 0) put_number(&s, "bos_token_id", t->bos, false);
+    if (t && t->eos >= 0) put_number(&s, "eos_token_id", t->eos, false);
     *out = json_dumps(config, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(9));
     CHECK(*out, LL_E_MEM, "no memory for config.json");
     return LL_OK;

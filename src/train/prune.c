@@ -18,7 +18,7 @@ static ll_err put(ll_session *s, const char *name, const void *w, size_t bytes)
 static ll_err clear_states(ll_session *s, const ll_value *v, const void *w)
 {
     size_t length = strlen(v->name), bytes = ll_tensor_bytes(v->type.dtype, &v->type.shape);
-    ll_comm *c = s->team ? ll_team_comm(s->team) : NULL;
+    ll_comm *c = s->team ? s->team->c : NULL;
     LL_EACH (const ll_value, x, s->g->values + 1, s->g->n_value - 1) {
         if (x->node >= 0 || x->kind != LL_STATE || strncmp(x->name, v->name, length) ||
             x->name[length] != '.' || x->type.dtype != v->type.dtype ||
@@ -37,7 +37,7 @@ static ll_err clear_states(ll_session *s, const ll_value *v, const void *w)
 static ll_err prune_one(const ll_prune *p, ll_session *s, const ll_value *v, int n_row,
                         ll_pruned *out)
 {
-    ll_comm *c = s->team ? ll_team_comm(s->team) : NULL;
+    ll_comm *c = s->team ? s->team->c : NULL;
     const ll_type *t = &v->type;
     size_t bytes = ll_tensor_bytes(t->dtype, &t->shape);
     int64_t n = ll_numel(&t->shape), rows = 1, zeros = 0;

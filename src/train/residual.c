@@ -12,7 +12,7 @@ static ll_st_part part_of(const ll_session *s, const ll_residual *r, const ll_sh
 {
     const ll_placement *place = s->place;
     const ll_mesh *m = &place->mesh;
-    int rank = ll_team_rank(s->team);
+    int rank = s->team->rank;
     ll_layout l = {0};
     bool summed = ll_gradient_layout(place, r->param, r->axes, &l);
     LL_ASSERT(summed);
@@ -72,9 +72,8 @@ static ll_err check_shape(const ll_st_file *f, const ll_st_tensor *t, int64_t *r
     *ranks = there.n ? there.d[0] : 0;
     want.d[0] = *ranks;
     CHECK(dtype == LL_F32 && *ranks > 0 && ll_shape_equal(&want, &there), LL_E_SHAPE,
-          "%s: tensor %s is %s%s there, want f32%s with any number of ranks in front",
-          ll_st_path(f), t->name, ll_dtype_name(dtype), ll_shape_print(&there, a),
-          ll_shape_print(&t->shape, b));
+          "%s: tensor %s is %s%s there, want f32%s with any number of ranks in front", f->path,
+          t->name, ll_dtype_name(dtype), ll_shape_print(&there, a), ll_shape_print(&t->shape, b));
     return LL_OK;
 }
 
@@ -104,7 +103,7 @@ ll_err ll_residual_load(const ll_session *s, const ll_st_file *f, ll_arena *aren
     ll_st_tensor *t;
     ll_st_part *parts;
     int n = ll_residual_tensors(s, scratch, &t, &parts), there = 0;
-    for (int i = 0; i < ll_st_count(f); i++) there += ll_is_residual(ll_st_at(f, i)->name);
+    for (int i = 0; i < f->n_entries; i++) there += ll_is_residual(f->entries[i].name);
     for (int i = 0; i < n; i++) {
         int64_t ranks = 0;
         memset(t[i].data, 0, (size_t)ll_numel(&parts[i].shape) * sizeof(float));

@@ -292,37 +292,35 @@ ll_err ll_st_write(const char *path, const ll_st_content *x)
 static ll_err read_sums(const ll_st_file *f, const char *all, ll_arena *a, uint32_t **out)
 {
     const char *text = ll_st_meta(f, "crc32c.tensors");
-    uint32_t *sums = LL_NEW_ARRAY(a, uint32_t, ll_st_count(f) + 1), r = 0;
+    uint32_t *sums = LL_NEW_ARRAY(a, uint32_t, f->n_entries + 1), r = 0;
     *out = text ? sums : NULL;
-    for (int i = 0; text && i < ll_st_count(f); i++) {
-        const ll_st_entry *e = ll_st_at(f, i);
+    for (int i = 0; text && i < f->n_entries; i++) {
+        const ll_st_entry *e = &f->entries[i];
         char *end;
         sums[i] = (uint32_t)strtoul(text, &end, 16);
-        bool good = end == text + 8 && *end == (i + 1 < ll_st_count(f) ? ' ' : '\0');
-        CHECK(good, LL_E_IO, "%s: metadata crc32c.tensors is broken at '%.20s'", ll_st_path(f),
-              text);
+        bool good = end == text + 8 && *end == (i + 1 < f->n_entries ? ' ' : '\0');
+        CHECK(good, LL_E_IO, "%s: metadata crc32c.tensors is broken at '%.20s'", f->path, text);
         text += 9;
         uint32_t mine = ll_crc32c_of(sums[i], e->end - e->begin); /* its own inverse */
-        r ^= ll_crc32c_zeros(mine, ll_st_data_bytes(f) - e->end);
+        r ^= ll_crc32c_zeros(mine, f->data_bytes - e->end);
     }
     char whole[9];
-    snprintf(whole, sizeof whole, "%08x", ll_crc32c_of(r, ll_st_data_bytes(f)));
+    snprintf(whole, sizeof whole, "%08x", ll_crc32c_of(r, f->data_bytes));
     CHECK(!*out || !strcmp(whole, all), LL_E_IO,
-          "%s: the checksum is %.16s of all tensors, %s by those of each", ll_st_path(f), all,
-          whole);
+          "%s: the checksum is %.16s of all tensors, %s by those of each", f->path, all, whole);
     return LL_OK;
 }
 
 /* Of a file whose checksum is wrong: the first tensor whose own is. */
 static ll_err find_damage(const ll_st_file *f, const uint32_t *sums)
 {
-    for (int i = 0; sums && i < ll_st_count(f); i++) {
-        const ll_st_entry *e = ll_st_at(f, i);
+    for (int i = 0; sums && i < f->n_entries; i++) {
+        const ll_st_entry *e = &f->entries[i];
         uint32_t crc = 0;
         TRY(ll_st_remainder(f, e->begin, e->end, &crc));
         crc = ll_crc32c_of(crc, e->end - e->begin);
-        CHECK(crc == sums[i], LL_E_IO, "%s: tensor %s: the checksum is %08x, want %08x",
-              ll_st_path(f), e->name, crc, sums[i]);
+        CHECK(crc == sums[i], LL_E_IO, "%s: tensor %s: the checksum is %08x, want %08x", f->path,
+              e->name, crc, sums[i]);
     }
     return LL_OK;
 }
@@ -334,7 +332,7 @@ ll_err ll_st_check(ll_comm *c, const ll_st_file *f)
     LL_OWN(ll_arena) a = ll_arena_new();
     uint32_t *sums;
     uint64_t size = c ? (uint64_t)ll_comm_size(c) : 1, rank = c ? (uint64_t)ll_comm_rank(c) : 0;
-    uint64_t all = ll_st_data_bytes(f), from = all / size * rank;
+    uint64_t all = f->data_bytes, from = all / size * rank;
     uint64_t to = rank + 1 == size ? all : all / size * (rank + 1);
     uint32_t crc = 0;
     TRY(ll_ranks_agree(c, ll_st_remainder(f, from, to, &crc)));
@@ -345,7 +343,6 @@ ll_err ll_st_check(ll_comm *c, const ll_st_file *f)
     ll_err rc = read_sums(f, want, a, &sums);
     if (rc == LL_OK && strcmp(have, want) && ll_ranks_lead(c)) rc = find_damage(f, sums);
     if (strcmp(have, want) && rc == LL_OK)
-        rc = RAISE(LL_E_IO, "%s: the tensors' checksum is %s, want %.16s", ll_st_path(f), have,
-                   want);
+        rc = RAISE(LL_E_IO, "%s: the tensors' checksum is %s, want %.16s", f->path, have, want);
     return ll_ranks_agree(c, rc);
 }

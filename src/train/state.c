@@ -15,7 +15,7 @@ static ll_st_part part_of(const ll_session *s, const ll_slot *x, int i)
 {
     const ll_placement *place = s->place;
     const ll_layout *l = &place->made[ll_find(place->g, x->name).id];
-    int rank = ll_team_rank(s->team);
+    int rank = s->team->rank;
     ll_st_part part = {.shape = x->type.shape};
     if (x->piece) memcpy(part.at, x->piece->at, sizeof part.at);
     ll_axes copies = ll_session_copies(s, l); /* whose ranks take turns */
@@ -154,6 +154,6 @@ ll_err ll_session_save(ll_session *s, const char *path)
     int n = ll_session_all_tensors(s, a, &tensors, &parts);
     ll_st_pair step = {"step", ll_arena_printf(a, "%" PRIu64, s->step)};
     ll_st_content x = {.tensors = tensors, .n = n, .parts = parts, .meta = &step, .n_meta = 1};
-    if (s->team) x.comm = ll_team_comm(s->team);
+    if (s->team) x.comm = s->team->c;
     return ll_st_write(path, &x);
 }

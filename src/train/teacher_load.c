@@ -15,7 +15,7 @@ static ll_err load(const ll_run *t, ll_session *s, ll_arena *a, const char **not
     TRY(ll_checkpoint_open_latest(NULL, t->out, &f));
     if (f) {
         TRY(ll_session_take(s, f, &step));
-        *note = ll_arena_printf(a, "teacher: %s", ll_st_path(f));
+        *note = ll_arena_printf(a, "teacher: %s", f->path);
         return LL_OK;
     }
     CHECK(*t->train.init, LL_E_IO, "train.teacher %s has no checkpoint: train it first", t->out);

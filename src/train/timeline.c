@@ -67,7 +67,7 @@ ll_err ll_timeline_draw(ll_comm *c, const ll_session *s, const ll_timeline_part 
                         const char *name, ll_arena *arena, ll_timeline *out)
 {
     const ll_pipeline *p = s->plan->pipeline;
-    const ll_mesh *m = ll_team_mesh(s->team);
+    const ll_mesh *m = &s->team->m;
     int axis = ll_mesh_axis(m, LL_AXIS_PIPE), most = 0, rank = ll_comm_rank(c);
     for (int r = 0; r < p->n_rank; r++)
         if (p->n_action[r] > most) most = p->n_action[r];

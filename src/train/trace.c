@@ -305,7 +305,7 @@ static void write_head(const ll_tracer *t, ll_buf *b)
     ll_buf_printf(b, ",\"ranks\":%d,\"mesh\":", t->c ? ll_comm_size(t->c) : 1);
     char mesh[LL_MESH_TEXT] = "";
     ll_team *team = t->s->team;
-    if (team) ll_mesh_text(ll_team_mesh(team), mesh);
+    if (team) ll_mesh_text(&team->m, mesh);
     ll_buf_json(b, mesh);
     ll_buf_puts(b, ",\"clocks\":\"rank 0's; those of others by ping-pongs, see process labels\"},\n"
                    "\"traceEvents\":[\n{\"ph\":\"M\",\"pid\":0,\"name\":\"process_sort_index\","

@@ -170,7 +170,7 @@ static ll_err check_sizes(const trainer *t, const ll_st_file *f, const char *was
         CHECK(own == atoll(value), LL_E_CONFIG,
               "%s was made with model.%.50s %.20s, this run has %" PRId64
               ": resume with --set model.%.50s=%.20s",
-              ll_st_path(f), word, value, own, word, value);
+              f->path, word, value, own, word, value);
     }
     return LL_OK;
 }
@@ -192,14 +192,14 @@ static ll_err check_same(const trainer *t, const ll_st_file *f)
         }
         CHECK(i < LL_TRAINER_TRAIN, LL_E_CONFIG,
               "%s was made with train.%s %.20s, this run has %s: resume with --set train.%s=%.20s",
-              ll_st_path(f), key, was, is, key, was);
+              f->path, key, was, is, key, was);
         CHECK(strcmp(key, "data digest"), LL_E_CONFIG,
               "%s: the files of its data have changed since (their checksum was %.20s, is %s): "
               "resume with those it began with; train.init takes its weights alone",
-              ll_st_path(f), was, is);
+              f->path, was, is);
         FAIL(LL_E_CONFIG,
              "%s was made with %s %.150s, this run has %s: resume with the %s it began with",
-             ll_st_path(f), key, in_words(t->arena, was), in_words(t->arena, is),
+             f->path, key, in_words(t->arena, was), in_words(t->arena, is),
              strcmp(key, "data") ? "settings" : "data and settings");
     }
     return LL_OK;
@@ -237,7 +237,7 @@ static ll_err load_from(trainer *t, const ll_st_file *f)
     CHECK(
         t->first <= t->steps, LL_E_CONFIG,
         "%s is of step %lld, and this run ends after step %lld: raise train.steps or train.epochs",
-        ll_st_path(f), (long long)t->first, (long long)t->steps);
+        f->path, (long long)t->first, (long long)t->steps);
     return LL_OK;
 }
 
@@ -305,7 +305,7 @@ static ll_err begin_again(trainer *t)
     t->in_memory = f != NULL;
     if (!f) {
         TRY(ll_checkpoint_open_whole(t->comm, t->r->out, 1, t->arena, &damaged, &f));
-        t->from = f ? ll_st_path(f) : "where the run began";
+        t->from = f ? f->path : "where the run began";
         t->from = ll_arena_strdup(t->arena, t->from);
     }
     if (!f) return begin(t);

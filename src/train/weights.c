@@ -65,14 +65,14 @@ static ll_err read_safetensors(ll_weights *w)
     w->kind = "safetensors";
     w->torch = format && !strcmp(format, "pt");
     w->ours = ll_st_meta(f, "step");
-    int n = ll_st_count(f);
+    int n = f->n_entries;
     ll_weight *all = LL_NEW_ARRAY(w->arena, ll_weight, w->n + n);
     if (w->n) memcpy(all, w->all, sizeof *all * (size_t)w->n);
     for (int i = 0; i < n; i++) {
-        const ll_st_entry *e = ll_st_at(f, i);
+        const ll_st_entry *e = &f->entries[i];
         all[w->n + i] = dense(w->arena, e);
         unblock(w->arena, &all[w->n + i]);
-        all[w->n + i].data = w->map + ll_st_data_at(f) + e->begin;
+        all[w->n + i].data = w->map + f->data_at + e->begin;
     }
     w->all = all;
     w->n += n;

@@ -396,7 +396,7 @@ static ll_err begin_versions(ll_session *s, ll_arena *arena)
 ll_err ll_weights_load(ll_session *s, const ll_weights_from *from, ll_arena *arena,
                        const char **note)
 {
-    ll_comm *c = s->team ? ll_team_comm(s->team) : NULL;
+    ll_comm *c = s->team ? s->team->c : NULL;
     LL_OWN(ll_weights) w = NULL;
     fit f = {0};
     TRY(ll_weights_open(c, from->path, &w));
@@ -449,7 +449,7 @@ static ll_err restore(ll_session *s, const ll_st_file *f, ll_arena *a)
 
 ll_err ll_session_load(ll_session *s, const char *path)
 {
-    ll_comm *c = s->team ? ll_team_comm(s->team) : NULL;
+    ll_comm *c = s->team ? s->team->c : NULL;
     LL_OWN(ll_arena) a = ll_arena_new();
     LL_OWN(ll_st_file) f = NULL;
     bool foreign = ll_weights_foreign(path);

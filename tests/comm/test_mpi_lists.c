@@ -54,19 +54,18 @@ static void pieces(void **state)
             p[k] = (ll_subset_piece){color[k], count[k]};
         }
         OK(ll_subsets_open(comm, p, 3, &s));
-        int64_t end = ll_subsets_count(s);
+        int64_t end = s->count;
         assert_int_equal(end, 3 * n + 3 * (columns - 1) + 3 * (rows - 1));
         memset(data, 0x7f, ROOM * sizeof(float));
         fill(data, LL_F32, rank, 0, end);
         for (int times = 0; times < 2; times++) { /* the list is used again */
             for (int k = 0; k < 3; k++)
                 for (int64_t i = 0; i < count[k][rank]; i++)
-                    data[ll_subsets_at(s, k) + i] = (float)value(rank, ll_subsets_at(s, k) + i);
+                    data[s->at[k] + i] = (float)value(rank, s->at[k] + i);
             OK(ll_subsets_start(s, data, NULL, LL_F32, LL_REDUCE_SUM, "test", &r));
             OK(ll_request_wait(r));
             for (int k = 0; k < 3; k++)
-                for (int64_t i = ll_subsets_at(s, k); i < ll_subsets_at(s, k) + count[k][rank];
-                     i++) {
+                for (int64_t i = s->at[k]; i < s->at[k] + count[k][rank]; i++) {
                     double want = 0;
                     for (int q = 0; q < size; q++)
                         if (color[k][q] == color[k][rank]) want += value(q, i);

@@ -22,7 +22,7 @@ static double stated(ll_session *s)
         if (x->kernel.run || x->wait) continue;
         int times = i < p->end[LL_MICRO] && !x->last ? p->n_micro : 1;
         for (int o = 0; o < x->n_in; o++)
-            sum += times * ll_collective_sent(ll_team_mesh(s->team), x->collective, x->attrs[o],
+            sum += times * ll_collective_sent(&s->team->m, x->collective, x->attrs[o],
                                               &p->slots[x->in[o]].type);
     }
     return sum;

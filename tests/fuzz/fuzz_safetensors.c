@@ -19,8 +19,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         return 0;
     }
     uint64_t total = 0;
-    for (int i = 0; i < ll_st_count(f); i++) {
-        const ll_st_entry *e = ll_st_at(f, i);
+    for (int i = 0; i < f->n_entries; i++) {
+        const ll_st_entry *e = &f->entries[i];
         must(ll_st_find(f, e->name) == e);
         must(e->begin <= e->end && e->end <= size);
         total += e->end - e->begin;

@@ -192,7 +192,7 @@ static void words(void **)
                             "{\"Sequence\": {\"id\": \"A\"}}]}]}",
                       "\"dropout\": null, \"end_of_word_suffix\": \"\", \"byte_fallback\": false,");
     no_error(ll_tokenizer_parse((const uint8_t *)json, strlen(json), "json", &t));
-    assert_int_equal(ll_tokenizer_bos(t), 0);
+    assert_int_equal(t->bos, 0);
     ll_tokenizer_close(t);
     const char *wrong[][3] = {
         {"{\"type\": \"Metaspace\"}", "", "Metaspace"},
@@ -242,7 +242,7 @@ static void learnt(void **state)
     assert_true(n1 == n2 && !memcmp(one, two, n1) && made[0] == made[1]);
     ll_tokenizer *t;
     no_error(ll_tokenizer_open(path[0], &t));
-    assert_true(ll_tokenizer_count(t) == made[0] && made[0] > 265 && made[0] <= 300);
+    assert_true(t->n == made[0] && made[0] > 265 && made[0] <= 300);
     int32_t *v;
     int64_t n;
     char odd[1000];
@@ -259,7 +259,7 @@ static void learnt(void **state)
         assert_int_equal(at, size);
         free(v);
     }
-    assert_true(ll_tokenizer_find(t, " the") > 0 && ll_tokenizer_eos(t) == 0);
+    assert_true(ll_tokenizer_find(t, " the") > 0 && t->eos == 0);
     ll_tokenizer_close(t);
     free(one);
     free(two);
@@ -314,9 +314,9 @@ static void pieces(void **)
     gguf_pair_int(&b, "tokenizer.ggml.bos_token_id", 1);
     gguf_pair_int(&b, "tokenizer.ggml.eos_token_id", 2);
     no_error(ll_tokenizer_parse((const uint8_t *)b.text, b.len, "made", &t));
-    assert_int_equal(ll_tokenizer_bos(t), 1);
-    assert_int_equal(ll_tokenizer_eos(t), 2);
-    assert_true(ll_tokenizer_leads(t));
+    assert_int_equal(t->bos, 1);
+    assert_int_equal(t->eos, 2);
+    assert_true(t->leads);
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         int32_t *v;
         int64_t n;

@@ -169,7 +169,7 @@ static void tokens(void **state)
     int64_t count = 0, n;
     for (int i = 0; i < 3; i++) {
         no_error(ll_tokenizer_open(ways[i], &t));
-        assert_int_equal(ll_tokenizer_eos(t), 0);
+        assert_int_equal(t->eos, 0);
         no_error(ll_tokenizer_encode(t, text, size, true, &v, &n));
         if (!i) first = v, count = n;
         assert_int_equal(n, count);

@@ -261,8 +261,8 @@ static void test_state(void **state)
           "parallel.replicas=4 parallel.consistency=local parallel.every=3");
     ll_st_file *f = open_last("normed", 3);
     int equal = 0, apart = 0;
-    for (int i = 0; i < ll_st_count(f); i++) {
-        const char *name = ll_st_at(f, i)->name;
+    for (int i = 0; i < f->n_entries; i++) {
+        const char *name = f->entries[i].name;
         ll_st_part part = {0};
         ll_dtype t;
         char other[128];
