@@ -146,15 +146,9 @@ const char *ll_scoped(ll_graph *g, const char *name);
 /* Every invariant above, and each node's outputs against its op's rule. Run after every pass. */
 ll_err ll_verify(const ll_graph *g);
 
-/* Text, one node a line (see ir/text.c for the form). print: in arena. parse: in a new graph. */
+/* Text, one node a line (see ir/text.c for the form), in arena. */
 char *ll_print(const ll_graph *g, ll_arena *arena);
-ll_err ll_parse(const char *text, ll_graph **out);
 /* The same as a picture, in the language of Graphviz's dot. */
 char *ll_print_dot(const ll_graph *g, ll_arena *arena);
 /* One value's type and one node's attributes, as they stand in the text. */
 char *ll_print_attr(const ll_op *op, const void *attr, ll_arena *arena);
-/* Parses "f32[2,3], i32[4]<5 {axis=1}": the operands and attributes of an op's trial. limit: the
- * bound after '<' (integers), 1 after '>' (positive numbers), -1 after '%' (two of each four are
- * 0), else 0. */
-ll_err ll_parse_trial(const ll_op *op, const char *text, ll_arena *arena, int *n_in, ll_type *in,
-                      int64_t *limit, void **attr);

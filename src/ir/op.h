@@ -221,7 +221,7 @@ struct ll_op {
      * best first (kern/kern.h): the first that fits a call runs it. cuda: LL_GPU(list). */
     ll_kernel *ref;
     const struct ll_solver *cpu, *cuda;
-    const char *trials[10]; /* "f32[6,12], f32[12,18] {spec=\"mk,kn->mn\"}": see ll_parse_trial */
+    const char *trials[10]; /* "f32[6,12], f32[12,18] {spec=\"mk,kn->mn\"}": for tests */
 };
 
 /* Declares what kernels of these ops may be named; not all need be there. */

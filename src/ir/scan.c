@@ -216,9 +216,3 @@ ll_err ll_scan_shape(ll_scan *s, ll_shape *out)
     } while (ll_scan_is(s, ','));
     return ll_scan_want(s, ']');
 }
-
-ll_err ll_scan_type(ll_scan *s, ll_type *out)
-{
-    TRY(ll_scan_dtype(s, &out->dtype));
-    return ll_scan_shape(s, &out->shape);
-}

@@ -277,29 +277,3 @@ size_t ll_attr_bytes(const ll_attr_field *f)
         [LL_A_BITS] = sizeof(int64_t),   [LL_A_FUSED] = sizeof(ll_fused_attr)};
     return bytes[f->kind] * (size_t)(f->kind == LL_A_INTS ? f->count : 1);
 }
-
-ll_err ll_parse_trial(const ll_op *op, const char *text, ll_arena *arena, int *n_in, ll_type *in,
-                      int64_t *limit, void **attr)
-{
-    ll_scan s = {.at = text, .line_start = text, .line = 1};
-    *n_in = 0;
-    *attr = ll_arena_alloc(arena, op->attr_size);
-    ll_scan_blank(&s);
-    for (bool more = *s.at && *s.at != '{'; more; more = ll_scan_is(&s, ',')) {
-        if (*n_in == LL_MAX_IN) return ll_scan_fail(&s, s.at, "more than %d operands", LL_MAX_IN);
-        int64_t *bound = &limit[*n_in];
-        *bound = 0;
-        TRY(ll_scan_type(&s, &in[*n_in]));
-        if (ll_scan_is(&s, '<'))
-            TRY(ll_scan_int(&s, "a limit", 1, INT32_MAX, bound));
-        else if (ll_scan_is(&s, '>'))
-            *bound = 1;
-        else if (ll_scan_is(&s, '%'))
-            *bound = -1;
-        ++*n_in;
-    }
-    TRY(ll_scan_attrs(&s, op, *attr, NULL));
-    ll_scan_blank(&s);
-    if (*s.at) return ll_scan_fail(&s, s.at, "want the end of %s's trial %s", op->name, text);
-    return LL_OK;
-}

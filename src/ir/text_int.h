@@ -8,8 +8,10 @@
 enum { LL_NAME_MAX = 1023, LL_WORD_MAX = 63 };
 #define LL_TEXT_NUMEL ((int64_t)1 << 40) /* elements of one tensor, at most */
 
-void ll_put_string(ll_buf *w, const char *text); /* quoted; \" \\ \n \t \xHH */
-void ll_put_double(ll_buf *w, double v);         /* the shortest that reads back the same */
+enum { LL_N_INIT = LL_GIVEN + 1 };
+extern const char *const ll_init_names[LL_N_INIT]; /* by ll_init_kind */
+void ll_put_string(ll_buf *w, const char *text);   /* quoted; \" \\ \n \t \xHH */
+void ll_put_double(ll_buf *w, double v);           /* the shortest that reads back the same */
 void ll_put_dtype(ll_buf *w, ll_dtype t);
 void ll_put_shape(ll_buf *w, const ll_shape *s);
 void ll_put_attrs(ll_buf *w, const ll_op *op, const void *attr); /* "{...}", or nothing */
@@ -31,7 +33,6 @@ ll_err ll_scan_int(ll_scan *s, const char *what, int64_t min, int64_t max, int64
 ll_err ll_scan_double(ll_scan *s, const char *what, double *out);
 ll_err ll_scan_dtype(ll_scan *s, ll_dtype *out);
 ll_err ll_scan_shape(ll_scan *s, ll_shape *out);
-ll_err ll_scan_type(ll_scan *s, ll_type *out);
 /* Fields of attributes that were given, by number; and those given as "$name": patterns have such.
  */
 enum { LL_ATTR_FIELDS = 16 };

@@ -1,4 +1,5 @@
 /* The commands besides train: each agrees with it, and prints what scripts rely on. */
+#include "ir/graph_text.h"
 #include "cli/program.h"
 #include "ir/ir.h"
 

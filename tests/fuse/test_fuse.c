@@ -4,6 +4,7 @@
  * the same results on machine ref, where ops that have no reference kernel run as what they mean.
  * Fusions that are no patterns: the same with graphs that they list. And whatever has no reference
  * kernel means something. ONLY=product tests one fusion, SEED=7 as in test_op.c. */
+#include "ir/graph_text.h"
 #include "fuse/fuse_int.h"
 #include "ir/text_int.h"
 #include "op/trial.h"
@@ -48,7 +49,8 @@ static ll_err read_trial(case_of *c, const ll_fuse_text *t, const char *text, ll
         int64_t limit = 0;
         TRY(ll_scan_word(&s, "a value", word));
         TRY(ll_scan_want(&s, ':'));
-        TRY(ll_scan_type(&s, &type));
+        TRY(ll_scan_dtype(&s, &type.dtype));
+        TRY(ll_scan_shape(&s, &type.shape));
         if (ll_scan_is(&s, '<')) TRY(ll_scan_int(&s, "a limit", 1, INT32_MAX, &limit));
         if (ll_scan_is(&s, '>')) limit = 1;
         if (ll_scan_is(&s, '%')) limit = -1;

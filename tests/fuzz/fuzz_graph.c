@@ -1,6 +1,7 @@
 /* Graph text from anyone: parsing never crashes, and what parses is well formed, prints, and prints
  * the same again after a second parse. Half of the mutations replace one number of the text, so
  * that sizes and attributes no op expects get past the grammar. */
+#include "ir/graph_text.h"
 #include "ir/op.h"
 
 #include <ctype.h>

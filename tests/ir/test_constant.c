@@ -1,4 +1,5 @@
 /* Constants: one for equal contents, their text, and what sessions make of them. */
+#include "ir/graph_text.h"
 #include "ir/ir.h"
 
 #include <setjmp.h>

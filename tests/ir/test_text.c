@@ -1,4 +1,5 @@
 /* Graphs as text: the form itself, round trips of every op's trials, and errors that say where. */
+#include "ir/graph_text.h"
 #include "ir/op.h"
 #include "kern/attr.h"
 

@@ -1,4 +1,5 @@
 /* Models: published parameter counts, sound graphs for training and evaluation, results. */
+#include "ir/graph_text.h"
 #include "base/rng.h"
 #include "ir/op.h"
 

@@ -1,6 +1,7 @@
 /* test_composed.c: builders that are made of others, each against plain C: its values on machine
  * ref in f64 and on machine cpu in f32, as it fuses there, and its gradients by finite differences.
  * A row of the table is a builder, its operands, and what it is to give. */
+#include "ir/graph_text.h"
 #include "op/composed.h"
 #include "op/trial.h"
 

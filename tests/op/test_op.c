@@ -13,6 +13,7 @@
  *
  * Outputs are poisoned before each call. The seed is printed and can be set: SEED=7 test_op.
  * ONLY=conv2d tests one op. */
+#include "ir/graph_text.h"
 #include "op/trial.h"
 
 static const char *only;

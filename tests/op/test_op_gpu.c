@@ -2,6 +2,7 @@
  * it means where it has none (fuse/fuse.h), on every trial that the op
  * lists, in f32 and with floats as bf16, large ones with tf32 too; twice, for the same bits.
  * Skipped with a message where there is no GPU. SEED=7, ONLY=conv2d as in test_op.c. */
+#include "ir/graph_text.h"
 #include "dev/gpu.h"
 #include "gpu_context.h"
 #include "kern/cuda/trouble.h"

@@ -1,5 +1,6 @@
 /* passes.h: graph text in, pass, graph text out. */
 #pragma once
+#include "ir/graph_text.h"
 #include "pass/pass.h"
 
 #include <setjmp.h>

@@ -8,6 +8,7 @@
  *   gradient   in f64, against differences of the loss along a random direction
  *
  * The seeds are printed; SEED=7 test_random starts there, COUNT=1 stops after one graph. */
+#include "ir/graph_text.h"
 #include "pass/pass.h"
 #include "pass/random_graph.h"
 

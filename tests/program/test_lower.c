@@ -2,6 +2,7 @@
  * values that are wanted after new ones are made, what may run in a micro-batch and what may not.
  * Each graph is given as text and runs on the plain machine as it stands, on the plain machine
  * simplified, and on the fast one. */
+#include "ir/graph_text.h"
 #include "exec/session.h"
 #include "pass/pass.h"
 
