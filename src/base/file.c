@@ -242,10 +242,9 @@ ll_err ll_atomic_add(ll_atomic *f, const void *data, size_t size)
 /* The rename itself must survive a power cut. Some file systems cannot sync a folder (EINVAL). */
 static ll_err sync_folder_of(const char *path)
 {
-    char *copy = strdup(path);
+    LL_OWN_MEMORY char *copy = strdup(path);
     CHECK(copy, LL_E_MEM, "%s: no memory for its folder's name", path);
     int fd = open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    free(copy);
     CHECK(fd >= 0, LL_E_IO, "%s: opening its folder: %s", path, strerror(errno));
     int why = fsync(fd) == 0 || errno == EINVAL ? 0 : errno;
     close(fd);

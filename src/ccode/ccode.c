@@ -44,11 +44,9 @@ static ll_err lower_steps(ll_graph **g, ll_program **out)
 
 static ll_err lower(const ll_graph *g, ll_program **out)
 {
-    ll_graph *now;
+    LL_OWN(ll_graph) now = NULL;
     TRY(ll_expand(g, has_loops, "C", &now));
-    ll_err rc = lower_steps(&now, out);
-    ll_graph_free(now);
-    return rc;
+    return lower_steps(&now, out);
 }
 
 /* ---- text ---- */
@@ -198,10 +196,8 @@ static ll_err write_files(const ll_graph *g, const ll_program *p, const char *fo
 
 ll_err ll_ccode_write(const ll_graph *g, const char *folder, ll_ccode_input *input, void *user)
 {
-    ll_program *p = NULL;
+    LL_OWN(ll_program) p = NULL;
     CHECK(g->n_result == 1, LL_E_ARG, "C is written of one result, the graph has %d", g->n_result);
     TRY(lower(g, &p));
-    ll_err rc = write_files(g, p, folder, input, user);
-    ll_program_free(p);
-    return rc;
+    return write_files(g, p, folder, input, user);
 }

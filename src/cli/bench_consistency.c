@@ -109,7 +109,8 @@ static ll_err measure(const opts *o, int64_t replicas, row *r)
 {
     ll_arena *a = r->arena;
     const char **words = LL_NEW_ARRAY(a, const char *, 2 * o->set.n + 2 * strlen(r->preset) + 18);
-    char *rest = NULL, *spec = ll_arena_strdup(a, r->preset), *text = NULL;
+    char *rest = NULL, *spec = ll_arena_strdup(a, r->preset);
+    LL_OWN_MEMORY char *text = NULL;
     const char *folder = folder_of(o, r);
     int n = 0;
     size_t bytes;
@@ -128,9 +129,7 @@ static ll_err measure(const opts *o, int64_t replicas, row *r)
     }
     int threads = omp_get_num_procs() / (int)o->ranks;
     TRY(ll_cli_job(o->ranks, threads > 1 ? threads : 1, words, n, &text, &bytes));
-    ll_err rc = read_row(r, folder, text, bytes);
-    free(text);
-    return rc;
+    return read_row(r, folder, text, bytes);
 }
 
 /* ---- the table and the picture ---- */

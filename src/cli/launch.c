@@ -138,8 +138,10 @@ ll_err ll_cli_mpiexec_run(const ll_launch *how)
     TRY(ll_cli_self(self));
     snprintf(count, sizeof count, "%lld", (long long)how->ranks);
     const char *mpiexec = ll_cli_mpiexec();
-    char *words = strdup(mpiexec), *rest = NULL;
-    char **argv = (char **)calloc(strlen(mpiexec) + (size_t)own_argc + 8, sizeof *argv);
+    LL_OWN_MEMORY char *words = strdup(mpiexec);
+    char *rest = NULL;
+    LL_OWN_MEMORY char **argv =
+        (char **)calloc(strlen(mpiexec) + (size_t)own_argc + 8, sizeof *argv);
     CHECK(words && argv, LL_E_MEM, "no memory for the words of %s", mpiexec);
     int k = 0;
     for (char *w = strtok_r(words, " ", &rest); w; w = strtok_r(NULL, " ", &rest)) argv[k++] = w;
@@ -158,13 +160,10 @@ ll_err ll_cli_mpiexec_run(const ll_launch *how)
     if (!how->hosts && !several_hosts()) setenv("OMPI_MCA_pml", "ob1", 0);
     setenv(LAUNCHED, count, 1);
     execvp(argv[0], argv);
-    int why = errno;
-    free(argv);
-    free(words);
     FAIL(LL_E_SYS,
          "%s, which starts the ranks of -n, cannot be run: %s; install openmpi-bin or mpich, the "
          "one that loopline was built with, or set LOOPLINE_MPIEXEC to its mpiexec",
-         mpiexec, strerror(why));
+         mpiexec, strerror(errno));
 }
 
 pid_t ll_cli_spawn(const ll_launch *how, const sigset_t *signals, int out)

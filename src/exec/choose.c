@@ -5,6 +5,7 @@
 
 #include "base/file.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -124,13 +125,9 @@ static ll_err time_missing(const ll_program *p, bool cuts, const ll_ways *known,
 /* One file for each host, another with fewer images at once; NULL: there is no place for it. */
 static const char *path_of(bool cuts, ll_arena *arena)
 {
-    char host[256] = "";
-    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    char host[256] = "", folder[PATH_MAX];
     gethostname(host, sizeof host - 1);
-    const char *folder = cache && *cache == '/' ? ll_arena_printf(arena, "%s/loopline", cache)
-                         : home && *home == '/' ? ll_arena_printf(arena, "%s/.cache/loopline", home)
-                                                : NULL;
-    if (!folder || ll_mkdirs(folder) != LL_OK) return NULL;
+    if (!ll_cache_folder(folder, sizeof folder) || ll_mkdirs(folder) != LL_OK) return NULL;
     return ll_arena_printf(arena, "%s/conv-%s%s-%s.txt", folder, cuts ? "cut-" : "", ll_version(),
                            host);
 }

@@ -241,7 +241,7 @@ ll_err ll_exec_draw(ll_exec *e)
 ll_err ll_exec_open(const ll_program *p, const ll_exec_opts *opts, ll_exec **out)
 {
     ll_arena *a = ll_arena_new();
-    ll_exec *e = LL_NEW(a, ll_exec);
+    LL_OWN(ll_exec) e = LL_NEW(a, ll_exec);
     e->arena = a;
     e->p = p;
     e->opts = *opts;
@@ -251,13 +251,8 @@ ll_err ll_exec_open(const ll_program *p, const ll_exec_opts *opts, ll_exec **out
     e->saturated = -1;
     e->address = LL_NEW_ARRAY(a, void *, p->n_slot + 1);
     e->n_launch = p->n_instr;
-    ll_err rc = open_parts(e);
-    if (rc != LL_OK) {
-        ll_exec_close(e);
-        return ll_frame(rc, __FILE__, __LINE__, __func__);
-    }
-    *out = e;
-    return LL_OK;
+    TRY(open_parts(e));
+    return LL_HAND(out, e);
 }
 
 void ll_exec_close(ll_exec *e)

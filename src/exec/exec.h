@@ -14,6 +14,7 @@ typedef struct ll_residual {
  * program must outlive the exec. */
 ll_err ll_exec_open(const ll_program *p, const ll_exec_opts *opts, ll_exec **out);
 void ll_exec_close(ll_exec *e);
+LL_OWNED(ll_exec, ll_exec_close);
 ll_err ll_exec_draw(ll_exec *e); /* what opts.undrawn has left out */
 /* A slot's data; on a device a copy in this process's memory, as it is now. Who changes what it
  * holds says so (ll_exec_changed: of all micro-batches). */

@@ -312,12 +312,9 @@ const ll_pipe *ll_pipe_of(const ll_pipe_plan *p, const ll_mesh *m, int rank, ll_
 
 ll_err ll_pipe_partition(const ll_pipe_plan *p, const ll_placement *place, int rank, ll_graph **out)
 {
-    ll_graph *whole, *simple;
+    LL_OWN(ll_graph) whole = NULL;
+    LL_OWN(ll_graph) simple = NULL;
     TRY(ll_partition(place, rank, &whole));
-    ll_err rc = ll_simplify(whole, &simple);
-    ll_graph_free(whole);
-    TRY(rc);
-    rc = ll_stages_cut(simple, p->stages, &place->mesh, rank, p->rank_of, out);
-    ll_graph_free(simple);
-    return rc;
+    TRY(ll_simplify(whole, &simple));
+    return ll_stages_cut(simple, p->stages, &place->mesh, rank, p->rank_of, out);
 }

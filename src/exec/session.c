@@ -153,11 +153,9 @@ static ll_err partition(ll_session *s)
 /* Ranks of a pipeline have different gradients, and a checkpoint wants to know of all of them. */
 static ll_err check_residual(const char *codec)
 {
-    ll_codec *k;
+    LL_OWN(ll_codec) k = NULL;
     TRY(ll_codec_open(codec, "pipeline", 1, 0, &k));
-    bool keeps = ll_codec_residual(k) != NULL;
-    ll_codec_close(k);
-    CHECK(!keeps, LL_E_SHARD,
+    CHECK(!ll_codec_residual(k), LL_E_SHARD,
           "compress %s keeps what it has not sent, which checkpoints of a pipeline do not hold: "
           "use bf16, f16 or qsgd:4, or a mesh without axis pipe",
           codec);
@@ -342,14 +340,13 @@ ll_session_opts ll_session_wide_opts(ll_session *s)
 /* What the program of a step that is made again with all bits takes beside this one's. */
 static ll_err measure_wide(ll_session *s)
 {
-    ll_session *w;
+    LL_OWN(ll_session) w = NULL;
     ll_session_opts o = ll_session_wide_opts(s);
     TRY(new_session(s->g, &o, true, LL_WHOLE_STEP, &w));
-    ll_err rc = place_devices(w);
-    if (rc == LL_OK) rc = agree(s, compile(w));
-    if (rc == LL_OK) s->room.beside = (double)ll_exec_beside(w->p);
-    ll_session_close(w);
-    return rc;
+    TRY(place_devices(w));
+    TRY(agree(s, compile(w)));
+    s->room.beside = (double)ll_exec_beside(w->p);
+    return LL_OK;
 }
 
 /* Whether every rank's program is within the limit. */
@@ -393,18 +390,13 @@ static ll_err open_parts(ll_session *s)
 ll_err ll_session_compile(ll_graph *g, const ll_session_opts *opts, bool wide, ll_pipe_span span,
                           ll_session **out)
 {
-    ll_session *s;
+    LL_OWN(ll_session) s = NULL;
     *out = NULL;
     TRY(new_session(g, opts, wide, span, &s));
-    ll_err rc = s->opts.delay ? ll_delay(g, &s->late) : LL_OK;
+    if (s->opts.delay) TRY(ll_delay(g, &s->late));
     if (s->late) s->g = s->late;
-    if (rc == LL_OK) rc = open_parts(s);
-    if (rc != LL_OK) {
-        ll_session_close(s);
-        return ll_frame(rc, __FILE__, __LINE__, __func__);
-    }
-    *out = s;
-    return LL_OK;
+    TRY(open_parts(s));
+    return LL_HAND(out, s);
 }
 
 /* Whether a result would show what a product lost, so that the step can be made again. */
@@ -488,13 +480,11 @@ ll_err ll_session_open(ll_graph *g, const ll_session_opts *opts, ll_session **ou
     /* A step cannot be made again on all bits when the next one has begun: they are taken at once,
      * and so by who trains the same. */
     bool wide = opts->exact && (o.delay || !tells_of_lost_bits(g));
-    TRY(ll_session_compile(g, &o, wide, overlaps ? LL_ANY_STEP : LL_WHOLE_STEP, out));
-    ll_err rc = overlaps ? open_ends(*out) : LL_OK;
-    if (o.post_validation && g->n_update) rc = agree(*out, ll_after_open(*out));
-    if (rc == LL_OK) return LL_OK;
-    ll_session_close(*out);
-    *out = NULL;
-    return ll_frame(rc, __FILE__, __LINE__, __func__);
+    LL_OWN(ll_session) s = NULL;
+    TRY(ll_session_compile(g, &o, wide, overlaps ? LL_ANY_STEP : LL_WHOLE_STEP, &s));
+    if (overlaps) TRY(open_ends(s));
+    if (o.post_validation && g->n_update) TRY(agree(s, ll_after_open(s)));
+    return LL_HAND(out, s);
 }
 
 void ll_session_close(ll_session *s)

@@ -67,6 +67,8 @@ struct ll_session {
     ll_arena *arena;
 };
 
+LL_OWNED(ll_session, ll_session_close);
+
 /* Compiled and opened; wide: exact sums of all bits; span: the part of a row of steps. */
 ll_err ll_session_compile(ll_graph *g, const ll_session_opts *opts, bool wide, ll_pipe_span span,
                           ll_session **out);

@@ -166,7 +166,7 @@ static void tell_origin(const ll_graph *g, const ll_program *p, const ll_instr *
 /* The step once more, node by node, in the memory of the one that failed where it fits. */
 static ll_err run_again(ll_session *s, const ll_program *p, char origin[CULPRIT_TEXT])
 {
-    ll_exec *e;
+    LL_OWN(ll_exec) e = NULL;
     ll_exec_opts o = ll_session_exec_opts(s);
     o.share = s->e;
     o.reuse = true;
@@ -174,18 +174,16 @@ static ll_err run_again(ll_session *s, const ll_program *p, char origin[CULPRIT_
     ll_err rc = copy_inputs(s, e, p);
     if (rc == LL_OK) rc = run_until_bad(s, e);
     if (e->bad) tell_origin(s->g, p, e->bad, origin);
-    ll_exec_close(e);
     return rc;
 }
 
 /* Names the first op whose result is not finite. */
 static ll_err find_culprit(ll_session *s, const char *what, double value)
 {
-    ll_program *p = NULL;
+    LL_OWN(ll_program) p = NULL;
     char origin[CULPRIT_TEXT] = "";
     ll_err rc = ll_session_lower(s, true, &p);
     if (rc == LL_OK) rc = run_again(s, p, origin);
-    ll_program_free(p);
     if (rc == LL_E_COMM) return rc;
     const char *found = rc == LL_OK          ? "every single op is finite when run again by itself"
                         : rc == LL_E_NUMERIC ? "the first op that went wrong: "

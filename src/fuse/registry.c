@@ -88,14 +88,11 @@ static ll_err expand(ll_rewrite *rw, const ll_node *n)
             in[k] = ll_cast(rw->to, in[k], LL_F64);
     }
     TRY(ll_graph_check(rw->to));
-    ll_arena *a = ll_arena_new();
-    ll_err rc = LL_OK;
+    LL_OWN(ll_arena) a = ll_arena_new();
     if (n->op->expand)
         n->op->expand(rw->to, n->attr, in, n->n_in, out);
     else
-        rc = expand_pattern(rw->to, n, in, a, out);
-    ll_arena_free(a);
-    TRY(rc);
+        TRY(expand_pattern(rw->to, n, in, a, out));
     TRY(ll_graph_check(rw->to));
     for (int o = 0; o < n->n_out; o++)
         ll_rewrite_map(rw, n->out[o], ll_cast(rw->to, out[o], ll_graph_dtype(rw->from, n->out[o])));
@@ -124,11 +121,9 @@ static ll_err expand_all(const ll_graph *g, bool f64_only, ll_graph **out)
         n += !stays;
         rc = (stays ? ll_rewrite_copy : expand)(&rw, &g->nodes[i]);
     }
-    ll_graph *made;
+    LL_OWN(ll_graph) made = NULL;
     TRY(ll_rewrite_end(&rw, rc, &made));
-    rc = n ? expand_all(made, f64_only, out) : ll_sweep(made, out);
-    ll_graph_free(made);
-    return rc;
+    return n ? expand_all(made, f64_only, out) : ll_sweep(made, out);
 }
 
 ll_err ll_expand_fused(const ll_graph *g, ll_graph **out)

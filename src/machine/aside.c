@@ -87,7 +87,7 @@ static ll_err open_file(ll_aside *a)
 ll_err ll_aside_open(const char *folder, size_t bytes, int most, ll_aside **out)
 {
     *out = NULL;
-    ll_aside *a = (ll_aside *)calloc(1, sizeof *a);
+    LL_OWN(ll_aside) a = (ll_aside *)calloc(1, sizeof *a);
     CHECK(a, LL_E_MEM, "no memory for copies");
     snprintf(a->folder, sizeof a->folder, "%s", folder);
     a->bytes = bytes;
@@ -96,15 +96,11 @@ ll_err ll_aside_open(const char *folder, size_t bytes, int most, ll_aside **out)
     a->jobs = (job *)calloc(a->most, sizeof *a->jobs);
     pthread_mutex_init(&a->lock, NULL);
     pthread_cond_init(&a->changed, NULL);
-    ll_err rc = a->jobs ? open_file(a) : RAISE(LL_E_MEM, "no memory for copies");
-    if (rc == LL_OK) a->runs = ll_thread_start(&a->thread, work, a);
-    if (rc == LL_OK && !a->runs) rc = RAISE(LL_E_MEM, "no thread can be had to copy beside");
-    if (rc != LL_OK) {
-        ll_aside_close(a);
-        return ll_frame(rc, __FILE__, __LINE__, __func__);
-    }
-    *out = a;
-    return LL_OK;
+    CHECK(a->jobs, LL_E_MEM, "no memory for copies");
+    TRY(open_file(a));
+    a->runs = ll_thread_start(&a->thread, work, a);
+    CHECK(a->runs, LL_E_MEM, "no thread can be had to copy beside");
+    return LL_HAND(out, a);
 }
 
 void ll_aside_close(ll_aside *a)

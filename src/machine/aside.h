@@ -14,6 +14,7 @@ typedef struct ll_aside ll_aside;
  * room, or is none. */
 ll_err ll_aside_open(const char *folder, size_t bytes, int most, ll_aside **out);
 void ll_aside_close(ll_aside *a); /* when copies under way are made */
+LL_OWNED(ll_aside, ll_aside_close);
 char *ll_aside_view(const ll_aside *a);
 /* From memory into the file at `at` (in), or back; the number to wait for. Neither is touched by
  * others until then. */

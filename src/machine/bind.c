@@ -118,18 +118,17 @@ static ll_err count_sharers(ll_comm *c, int *n, int *i)
 {
     int size = ll_comm_size(c), me = ll_comm_rank(c);
     const int *node = ll_comm_nodes(c);
-    cpu_set_t *sets = (cpu_set_t *)calloc((size_t)size, sizeof *sets);
+    LL_OWN_MEMORY cpu_set_t *sets = (cpu_set_t *)calloc((size_t)size, sizeof *sets);
     CHECK(sets, LL_E_MEM, "no memory for the cores of %d ranks", size);
     if (sched_getaffinity(0, sizeof *sets, &sets[me])) CPU_ZERO(&sets[me]);
-    ll_err rc = ll_comm_allgather(c, sets, size * (int64_t)sizeof *sets, LL_U8, NULL);
+    TRY(ll_comm_allgather(c, sets, size * (int64_t)sizeof *sets, LL_U8, NULL));
     *n = *i = 0;
-    for (int r = 0; r < size && rc == LL_OK; r++) {
+    for (int r = 0; r < size; r++) {
         if (node[r] != node[me] || !CPU_EQUAL(&sets[r], &sets[me])) continue;
         *i += r < me;
         *n += 1;
     }
-    free(sets);
-    return rc;
+    return LL_OK;
 }
 
 ll_err ll_bind_rank(ll_comm *c, int *threads)

@@ -229,7 +229,7 @@ ll_err ll_reshard(const ll_mesh *m, const ll_shape *shape, double bytes, const l
 {
     *n_move = 0;
     if (ll_layout_equal(from, to)) return LL_OK;
-    ll_arena *arena = ll_arena_new();
+    LL_OWN(ll_arena) arena = ll_arena_new();
     search s = {.m = m, .shape = shape, .bytes = bytes > 0 ? bytes : 1e-9, .to = to};
     s.pipe = ll_mesh_axis(m, LL_AXIS_PIPE);
     s.states = LL_NEW_ARRAY(arena, state, STATES);
@@ -247,7 +247,6 @@ ll_err ll_reshard(const ll_mesh *m, const ll_shape *shape, double bytes, const l
     for (int i = end; found && s.states[i].from >= 0; i = s.states[i].from)
         moves[s.states[i].moves - 1] = s.states[i].move;
     *n_move = n;
-    ll_arena_free(arena);
     char a[LL_LAYOUT_TEXT], b[LL_LAYOUT_TEXT];
     CHECK(found, LL_E_SHARD, "no way from layout %s to %s", ll_layout_text(m, from, shape->n, a),
           ll_layout_text(m, to, shape->n, b));

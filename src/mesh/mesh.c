@@ -93,15 +93,12 @@ ll_err ll_mesh_fits(const ll_mesh *m, int n_rank)
 {
     if (m->n_rank == n_rank) return LL_OK;
     char text[LL_MESH_TEXT];
-    ll_arena *arena = ll_arena_new();
+    LL_OWN(ll_arena) arena = ll_arena_new();
     ll_buf near = {.arena = arena};
     near_meshes(m, n_rank, &near);
-    ll_err rc = ll_raise(LL_E_SHARD, __FILE__, __LINE__, __func__,
-                         "mesh \"%s\" is of %d ranks, but there are %d: use %s%s-n %d",
-                         ll_mesh_text(m, text), m->n_rank, n_rank, near.len ? near.text : "",
-                         near.len ? ", or " : "", m->n_rank);
-    ll_arena_free(arena);
-    return rc;
+    FAIL(LL_E_SHARD, "mesh \"%s\" is of %d ranks, but there are %d: use %s%s-n %d",
+         ll_mesh_text(m, text), m->n_rank, n_rank, near.len ? near.text : "",
+         near.len ? ", or " : "", m->n_rank);
 }
 
 static int kept_axes(const ll_mesh *m, const ll_mesh *other)

@@ -449,17 +449,11 @@ ll_err ll_partition_told(const ll_placement *p, int rank, struct ll_buf *told, l
 {
     CHECK(rank >= 0 && rank < p->mesh.n_rank, LL_E_ARG, "rank %d of %d", rank, p->mesh.n_rank);
     ll_cutter c = {.p = p, .g = p->g, .m = &p->mesh, .told = told, .rank = rank};
-    c.arena = ll_arena_new();
-    c.to = ll_graph_new(p->g->name);
-    c.to->of.at = -1;
+    LL_OWN(ll_arena) arena = c.arena = ll_arena_new();
+    LL_OWN(ll_graph) to = c.to = ll_graph_new(p->g->name);
+    to->of.at = -1;
     c.versions = LL_NEW_ARRAY(c.arena, ll_held *, p->g->n_value);
     c.loans = LL_NEW_ARRAY(c.arena, ll_loan, p->g->n_value);
-    ll_err rc = cut_all(&c);
-    ll_arena_free(c.arena);
-    if (rc != LL_OK) {
-        ll_graph_free(c.to);
-        return ll_frame(rc, __FILE__, __LINE__, __func__);
-    }
-    *out = c.to;
-    return LL_OK;
+    TRY(cut_all(&c));
+    return LL_HAND(out, to);
 }

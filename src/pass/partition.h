@@ -73,6 +73,7 @@ struct ll_placement {
  * than ranks share it. */
 ll_err ll_place(const ll_graph *g, const ll_place_opts *opts, ll_placement **out);
 void ll_placement_free(ll_placement *p);
+LL_OWNED(ll_placement, ll_placement_free);
 /* Pure. One rank's graph. */
 ll_err ll_partition(const ll_placement *p, int rank, ll_graph **out);
 struct ll_buf;

@@ -3,10 +3,7 @@
 #pragma once
 #include "op/ops.h"
 
-static inline void ll_graph_drop(ll_graph **g)
-{
-    ll_graph_free(*g);
-}
+LL_OWNED(ll_graph, ll_graph_free);
 
 /* How numbers are kept and multiplied. tf32, fp8: of products alone. */
 #define LL_PRECISIONS(X) X(f32) X(tf32) X(bf16) X(fp8)

@@ -557,18 +557,13 @@ ll_err ll_place(const ll_graph *g, const ll_place_opts *opts, ll_placement **out
           "parallel.sequence=rows, or auto");
     TRY(ll_graph_check(g));
     ll_arena *a = ll_arena_new();
-    ll_placement *p = LL_NEW(a, ll_placement);
+    LL_OWN(ll_placement) p = LL_NEW(a, ll_placement);
     p->arena = a;
     p->mesh = *opts->mesh;
     p->overlap = opts->overlap;
     p->near = opts->near;
-    ll_err rc = place(p, g, opts);
-    if (rc != LL_OK) {
-        ll_placement_free(p);
-        return ll_frame(rc, __FILE__, __LINE__, __func__);
-    }
-    *out = p;
-    return LL_OK;
+    TRY(place(p, g, opts));
+    return LL_HAND(out, p);
 }
 
 void ll_placement_free(ll_placement *p)

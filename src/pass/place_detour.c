@@ -151,23 +151,21 @@ static ll_err expansion_alone(const placer *c, int node, const ll_loops *l,
 /* Of the last rank, whose parts are the longest. */
 static ll_err price_graph(const placer *c, const ll_graph *whole, ll_layout *at, double *price)
 {
-    ll_placement *p;
+    LL_OWN(ll_placement) p = NULL;
+    LL_OWN(ll_graph) all = NULL;
+    LL_OWN(ll_graph) g = NULL;
     ll_placement like = {.g = (ll_graph *)whole, .made = at, .seen = at};
     TRY(ll_place(whole, &(ll_place_opts){.mesh = c->m, .like = &like}, &p));
-    ll_graph *all = NULL, *g = NULL;
-    ll_err rc = ll_partition(p, c->m->n_rank - 1, &all);
-    if (rc == LL_OK) rc = ll_sweep(all, &g);
+    TRY(ll_partition(p, c->m->n_rank - 1, &all));
+    TRY(ll_sweep(all, &g));
     *price = 0;
-    for (int i = 0; rc == LL_OK && i < g->n_node; i++) {
+    for (int i = 0; i < g->n_node; i++) {
         const ll_node *n = &g->nodes[i];
         *price += n->op->collective ? ll_collective_sent(c->m, n->op->collective, n->attr,
                                                          &ll_value_of(g, n->in[0])->type)
                                     : ll_node_flops(g, n) / LL_FLOPS_PER_BYTE;
     }
-    ll_graph_free(all);
-    ll_graph_free(g);
-    ll_placement_free(p);
-    return rc;
+    return LL_OK;
 }
 
 static ll_err price_expansion(const placer *c, int node, const ll_loops *l, int axis, int loop,
@@ -175,12 +173,10 @@ static ll_err price_expansion(const placer *c, int node, const ll_loops *l, int 
 {
     int8_t cuts[LL_MAX_AXES];
     ll_layout at[LL_MAX_IN + LL_MAX_OUT + 1] = {0};
-    ll_graph *g = ll_graph_new("expansion");
+    LL_OWN(ll_graph) g = ll_graph_new("expansion");
     cuts_with(c, node, l, axis, loop, cuts);
-    ll_err rc = expansion_alone(c, node, l, cuts, g, at);
-    if (rc == LL_OK) rc = price_graph(c, g, at, price);
-    ll_graph_free(g);
-    return rc;
+    TRY(expansion_alone(c, node, l, cuts, g, at));
+    return price_graph(c, g, at, price);
 }
 
 /* ---- both ---- */

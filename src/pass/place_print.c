@@ -122,11 +122,11 @@ static void put_nodes(ll_buf *b, const ll_placement *p)
 
 static void put_collectives(ll_buf *b, const ll_placement *p)
 {
-    ll_graph *all = NULL, *g = NULL;
+    LL_OWN(ll_graph) all = NULL;
+    LL_OWN(ll_graph) g = NULL;
     ll_buf told = {.arena = b->arena};
     ll_err rc = ll_partition_told(p, 0, &told, &all);
     if (rc == LL_OK) rc = ll_sweep(all, &g); /* as the program is made of it */
-    ll_graph_free(all);
     if (rc != LL_OK) {
         ll_buf_printf(b, "  %s\n", ll_error_text());
         return;
@@ -147,7 +147,6 @@ static void put_collectives(ll_buf *b, const ll_placement *p)
                       ll_dtype_name(t->dtype), ll_shape_print(&t->shape, shape),
                       ll_text_bytes(sent, bytes));
     }
-    ll_graph_free(g);
 }
 
 char *ll_placement_print(const ll_placement *p, ll_arena *arena)

@@ -426,7 +426,7 @@ static ll_err write_graph(const planner *p, ll_graph **out)
 ll_err ll_recompute(const ll_graph *g, const ll_recompute_how *how, ll_recomputed *facts,
                     ll_graph **out)
 {
-    ll_graph *live;
+    LL_OWN(ll_graph) live = NULL;
     planner p;
     double flops = 0;
     TRY(ll_sweep(g, &live));
@@ -437,9 +437,8 @@ ll_err ll_recompute(const ll_graph *g, const ll_recompute_how *how, ll_recompute
     facts->after = p.kept;
     facts->extra = flops > 0 ? p.extra / flops : 0;
     facts->n_node = p.n_again;
-    if (rc == LL_OK) rc = write_graph(&p, out);
-    ll_graph_free(live);
-    return rc == LL_OK ? rc : ll_frame(rc, __FILE__, __LINE__, __func__);
+    TRY(rc);
+    return write_graph(&p, out);
 }
 
 const char *ll_recompute_text(const char *how, const ll_recomputed *facts, char *out, size_t room)

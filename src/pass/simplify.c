@@ -318,7 +318,7 @@ ll_err ll_sweep(const ll_graph *g, ll_graph **out)
 static ll_err simplify_once(const ll_graph *g, ll_graph **out)
 {
     ll_rewrite rw;
-    ll_graph *simple;
+    LL_OWN(ll_graph) simple = NULL;
     ll_rewrite_begin(&rw, g);
     ll_arena *a = rw.to->arena;
     table t = {.mask = 15};
@@ -331,9 +331,7 @@ static ll_err simplify_once(const ll_graph *g, ll_graph **out)
     for (int i = 0; i < g->n_node && rc == LL_OK; i++)
         if (live[g->nodes[i].out[0].id]) rc = simplify_node(&rw, &t, uses, &g->nodes[i]);
     TRY(ll_rewrite_end(&rw, rc, &simple));
-    rc = ll_sweep(simple, out);
-    ll_graph_free(simple);
-    return rc;
+    return ll_sweep(simple, out);
 }
 
 /* Whether a product is left whose only reader, now that equal readers are one, transposes it. */

@@ -375,13 +375,8 @@ ll_err ll_stages_cut(const ll_graph *g, const ll_stages *s, const ll_mesh *m, in
     c.stage = LL_NEW_ARRAY(arena, int, g->n_value);
     c.readers = LL_NEW_ARRAY(arena, uint64_t, g->n_value);
     c.rw.from = g;
-    c.rw.to = ll_graph_new(g->name);
+    LL_OWN(ll_graph) to = c.rw.to = ll_graph_new(g->name);
     c.rw.map = LL_NEW_ARRAY(c.rw.to->arena, ll_val, g->n_value);
-    ll_err rc = cut_all(&c);
-    if (rc != LL_OK) {
-        ll_graph_free(c.rw.to);
-        return ll_frame(rc, __FILE__, __LINE__, __func__);
-    }
-    *out = c.rw.to;
-    return LL_OK;
+    TRY(cut_all(&c));
+    return LL_HAND(out, to);
 }

@@ -46,7 +46,7 @@ static bool made_after(const ll_program *p, const ll_slot *s, int before)
 
 static size_t left_for_update(const ll_program *p)
 {
-    ll_arena *a = ll_arena_new();
+    LL_OWN(ll_arena) a = ll_arena_new();
     bool *seen = LL_NEW_ARRAY(a, bool, p->n_slot + 1);
     range *r = LL_NEW_ARRAY(a, range, p->n_slot + 1);
     int n = 0;
@@ -65,9 +65,7 @@ static size_t left_for_update(const ll_program *p)
             !seen[p->instrs[i].out[0]])
             r[n++] = (range){s->offset, s->offset + ll_align64(s->bytes)};
     }
-    size_t sum = cover(r, n);
-    ll_arena_free(a);
-    return sum;
+    return cover(r, n);
 }
 
 ll_memory_kinds ll_program_kinds(const ll_program *p)

@@ -453,18 +453,13 @@ static ll_err build(ll_program *p, ll_graph **graph, const ll_lower_opts *opts)
 ll_err ll_lower(const ll_graph *g, const ll_lower_opts *opts, ll_program **out)
 {
     TRY(ll_graph_check(g));
-    ll_graph *lowered = NULL;
+    LL_OWN(ll_graph) lowered = NULL;
     ll_arena *a = ll_arena_new();
-    ll_buf log = {.arena = a};
-    ll_err rc = run_passes(g, opts, &log, &lowered);
-    if (rc != LL_OK) {
-        ll_graph_free(lowered);
-        ll_arena_free(a);
-        return ll_frame(rc, __FILE__, __LINE__, __func__);
-    }
-    ll_program *p = LL_NEW(a, ll_program);
-    p->fusions = log.text;
+    LL_OWN(ll_program) p = LL_NEW(a, ll_program);
     p->arena = a;
+    ll_buf log = {.arena = a};
+    TRY(run_passes(g, opts, &log, &lowered));
+    p->fusions = log.text;
     p->target = opts->target;
     p->threads = opts->threads > 0 ? opts->threads : 1;
     p->any_order = opts->any_order;
@@ -474,14 +469,8 @@ ll_err ll_lower(const ll_graph *g, const ll_lower_opts *opts, ll_program **out)
     ll_lower_opts how = *opts;
     how.n_micro = p->n_micro;
     p->unrolled = how.pipe != NULL;
-    rc = build(p, &lowered, &how);
-    ll_graph_free(lowered);
-    if (rc != LL_OK) {
-        ll_program_free(p);
-        return ll_frame(rc, __FILE__, __LINE__, __func__);
-    }
-    *out = p;
-    return LL_OK;
+    TRY(build(p, &lowered, &how));
+    return LL_HAND(out, p);
 }
 
 void ll_program_free(ll_program *p)

@@ -313,7 +313,7 @@ const char *ll_run_codec(const ll_run *r)
 static ll_err finish_schedule(ll_run *r)
 {
     const char *name = r->parallel.schedule, *known;
-    uint8_t *text = NULL;
+    LL_OWN_MEMORY uint8_t *text = NULL;
     size_t size;
     r->parallel.schedule_text = name;
     if (!*name || !strcmp(name, "auto")) return LL_OK;
@@ -330,7 +330,6 @@ static ll_err finish_schedule(ll_run *r)
             "parallel.schedule is %s%s: it may be %sauto, or a file: %s", name, ll_near_hint(&near),
             names.text, ll_error_message());
     r->parallel.schedule_text = ll_arena_printf(r->arena, "%s\n", (const char *)text);
-    free(text);
     return LL_OK;
 }
 
@@ -585,9 +584,8 @@ static ll_err finish_parallel(ll_run *r)
     const char *codec = r->parallel.compress;
     if (!*codec) r->parallel.compress = codec = "none";
     if (!strcmp(codec, "none")) return LL_OK;
-    ll_codec *k = NULL;
+    LL_OWN(ll_codec) k = NULL;
     ll_err rc = ll_run_codec(r) ? ll_codec_open(codec, "settings", 0, 0, &k) : LL_OK;
-    ll_codec_close(k);
     LL_WANT(r, "parallel.compress", rc == LL_OK, "parallel.compress: %s; or factors, or none",
             ll_error_message());
     LL_WANT(r, "parallel.compress", !r->parallel.exact,

@@ -124,12 +124,10 @@ ll_err ll_turns_parse(const char *text, size_t size, const char *file, ll_turns 
 
 static ll_err read_turns(const char *path, ll_turns *out)
 {
-    uint8_t *text;
+    LL_OWN_MEMORY uint8_t *text = NULL;
     size_t size;
     TRY(ll_file_read(path, (size_t)1 << 30, &text, &size));
-    ll_err rc = ll_turns_parse((const char *)text, size, path, out);
-    free(text);
-    return rc;
+    return ll_turns_parse((const char *)text, size, path, out);
 }
 
 /* begun: of the replica's number, and of turns. */

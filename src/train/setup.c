@@ -169,14 +169,12 @@ ll_err ll_run_cut(const ll_run *r, const char *mesh)
 {
     LL_OWN(ll_graph) g = NULL;
     LL_OWN(ll_graph) part = NULL;
-    ll_placement *place = NULL;
+    LL_OWN(ll_placement) place = NULL;
     ll_mesh m;
     TRY(ll_mesh_parse(mesh, &m));
     TRY(ll_run_graph(r, r->train.batch / ll_run_micro_batches(r), &r->train.optim, &g));
     TRY(ll_run_place(r, g, &m, &(ll_run_cut_opts){.zero = (int)r->parallel.zero}, &place));
-    ll_err rc = ll_partition(place, m.n_rank - 1, &part);
-    ll_placement_free(place);
-    return rc;
+    return ll_partition(place, m.n_rank - 1, &part);
 }
 
 /* A batch input's samples against the data's field of its name. */

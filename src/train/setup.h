@@ -4,8 +4,6 @@
 #include "exec/session.h"
 #include "train/run.h"
 
-LL_OWNED(ll_session, ll_session_close);
-
 /* The run's model for a batch of this many samples; optim NULL: for evaluation. */
 ll_err ll_run_graph(const ll_run *r, int64_t batch, const ll_optim *optim, ll_graph **out);
 /* For generation: how has batch, cache, step and the like. */

@@ -23,11 +23,10 @@ ll_err ll_teacher_run(const ll_run *r, ll_run **out)
     ll_err rc = open_run(r, &t);
     CHECK(rc == LL_OK, rc, "%s: %s; want a run, or a folder of one, of such a model",
           ll_run_origin(r, "train.teacher"), ll_error_message());
-    char *theirs = realpath(t->out, NULL), *ours = realpath(r->out, NULL);
-    bool same = theirs && ours && !strcmp(theirs, ours);
-    free(theirs);
-    free(ours);
-    LL_WANT(r, "train.teacher", !same, "a run cannot learn from itself: use another --out");
+    LL_OWN_MEMORY char *theirs = realpath(t->out, NULL);
+    LL_OWN_MEMORY char *ours = realpath(r->out, NULL);
+    LL_WANT(r, "train.teacher", !theirs || !ours || strcmp(theirs, ours),
+            "a run cannot learn from itself: use another --out");
     return LL_HAND(out, t);
 }
 

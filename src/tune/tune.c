@@ -123,15 +123,13 @@ static bool worth_keeping(const ll_table *t)
 /* What is there may be written over: a table, be it broken, or nothing. */
 static ll_err check_ours(const char *path)
 {
-    uint8_t *text = NULL;
+    LL_OWN_MEMORY uint8_t *text = NULL;
     size_t bytes = 0;
     struct stat st;
     if (stat(path, &st) != 0 || st.st_size == 0) return LL_OK;
     TRY(ll_file_read(path, FILE_MAX, &text, &bytes));
-    bool ours = strstr((const char *)text, LL_TABLE_MARK) != NULL;
-    free(text);
-    CHECK(ours, LL_E_IO, "%s is not a table of Loopline's, and is left as it is: name another file",
-          path);
+    CHECK(strstr((const char *)text, LL_TABLE_MARK), LL_E_IO,
+          "%s is not a table of Loopline's, and is left as it is: name another file", path);
     return LL_OK;
 }
 

@@ -22,7 +22,6 @@ typedef struct ll_tuning {
     ll_link_model model;
     ll_tune_cell *cells;
     int n_cell;
-    size_t most_bytes; /* of data that there is memory for */
 } ll_tuning;
 
 /* Every number becomes the largest that any rank has. Collective. */
