@@ -109,111 +109,6 @@ char *ll_print_attr(const ll_op *op, const void *attr, ll_arena *arena)
 }
 
 /* ---- reading ---- */
-static ll_err scan_key(ll_scan *s, const char *key)
-{
-    char word[LL_WORD_MAX + 1];
-    ll_scan_blank(s);
-    const char *from = s->at;
-    TRY(ll_scan_word(s, key, word));
-    if (strcmp(word, key)) return ll_scan_fail(s, from, "want %s=, found %s", key, word);
-    return ll_scan_want(s, '=');
-}
-
-/* "r12", at most limit - 1 */
-static ll_err scan_register(ll_scan *s, int limit, int16_t *out)
-{
-    int64_t r;
-    ll_scan_blank(s);
-    if (*s->at != 'r') return ll_scan_fail(s, s->at, "want a register, such as r0");
-    s->at++;
-    TRY(ll_scan_int(s, "a register made before this step", 0, limit - 1, &r));
-    *out = (int16_t)r;
-    return LL_OK;
-}
-
-static ll_err scan_inputs(ll_scan *s, ll_fused_attr *f)
-{
-    TRY(scan_key(s, "in"));
-    TRY(ll_scan_want(s, '['));
-    if (ll_scan_is(s, ']')) return LL_OK;
-    do {
-        if (f->n_in == LL_FUSE_IN) return ll_scan_fail(s, s->at, "more than %d inputs", LL_FUSE_IN);
-        /* An empty result reads nothing, and its inputs may have no elements. */
-        int64_t least = ll_numel(&f->shape) ? 1 : 0, *repeat = &f->repeat[f->n_in];
-        TRY(ll_scan_int(s, "a period", least, LL_TEXT_NUMEL, &f->period[f->n_in]));
-        *repeat = 1;
-        if (ll_scan_is(s, '*')) TRY(ll_scan_int(s, "a repeat", least, LL_TEXT_NUMEL, repeat));
-        f->n_in++;
-    } while (ll_scan_is(s, ','));
-    return ll_scan_want(s, ']');
-}
-
-static ll_err scan_step_op(ll_scan *s, int16_t *op)
-{
-    char word[LL_WORD_MAX + 1];
-    ll_scan_blank(s);
-    const char *from = s->at;
-    TRY(ll_scan_word(s, "an elementwise op", word));
-    ll_near near = {.word = word};
-    for (*op = 0; *op < LL_N_EW; ++*op) {
-        if (!strcmp(word, steps[*op].name)) return LL_OK;
-        ll_near_try(&near, steps[*op].name);
-    }
-    return ll_scan_fail(s, from, "no elementwise op %s%s", word, ll_near_hint(&near));
-}
-
-/* "r3=add(r0,r1)"; the register's 'r' is next */
-static ll_err scan_step(ll_scan *s, ll_fused_attr *f)
-{
-    int reg = f->n_in + f->n_step;
-    int64_t number;
-    if (f->n_step == LL_FUSE_STEPS)
-        return ll_scan_fail(s, s->at, "more than %d steps", LL_FUSE_STEPS);
-    s->at++;
-    TRY(ll_scan_int(s, "the next register", reg, reg, &number));
-    TRY(ll_scan_want(s, '='));
-    ll_fused_step *step = &f->step[f->n_step++];
-    int16_t *const from[3] = {&step->a, &step->b, &step->c};
-    TRY(scan_step_op(s, &step->op));
-    TRY(ll_scan_want(s, '('));
-    for (int i = 0; i < steps[step->op].operands; i++) {
-        if (i) TRY(ll_scan_want(s, ','));
-        if (ll_scan_is(s, 'k'))
-            *from[i] = LL_FUSE_K;
-        else
-            TRY(scan_register(s, reg, from[i]));
-    }
-    if (ll_scan_is(s, ',')) TRY(ll_scan_double(s, "a number", &step->k));
-    return ll_scan_want(s, ')');
-}
-
-static ll_err scan_fused(ll_scan *s, ll_fused_attr *f)
-{
-    TRY(ll_scan_want(s, '('));
-    TRY(scan_key(s, "shape"));
-    TRY(ll_scan_shape(s, &f->shape));
-    TRY(ll_scan_want(s, ','));
-    TRY(scan_inputs(s, f));
-    TRY(ll_scan_want(s, ','));
-    for (ll_scan_blank(s); *s->at == 'r'; ll_scan_blank(s)) {
-        TRY(scan_step(s, f));
-        TRY(ll_scan_want(s, ','));
-    }
-    TRY(scan_key(s, "out"));
-    TRY(ll_scan_want(s, '['));
-    do {
-        int16_t reg = 0;
-        if (f->n_out == LL_FUSE_OUT)
-            return ll_scan_fail(s, s->at, "more than %d outputs", LL_FUSE_OUT);
-        TRY(scan_register(s, f->n_in + f->n_step, &reg));
-        TRY(ll_scan_want(s, ':'));
-        TRY(ll_scan_dtype(s, &f->out_dtype[f->n_out]));
-        f->out[f->n_out++] = reg;
-    } while (ll_scan_is(s, ','));
-    TRY(ll_scan_want(s, ']'));
-    return ll_scan_want(s, ')');
-}
-
 static ll_err scan_field(ll_scan *s, const ll_attr_field *f, void *at)
 {
     int64_t *ints = (int64_t *)at;
@@ -230,7 +125,8 @@ static ll_err scan_field(ll_scan *s, const ll_attr_field *f, void *at)
     case LL_A_SHAPE: return ll_scan_shape(s, (ll_shape *)at);
     case LL_A_DTYPE: return ll_scan_dtype(s, (ll_dtype *)at);
     case LL_A_SPEC: return ll_scan_string(s, f->name, (char *)at, LL_SPEC_MAX);
-    case LL_A_FUSED: return scan_fused(s, (ll_fused_attr *)at);
+    case LL_A_FUSED:
+        return s->fused ? s->fused(s, at) : ll_scan_fail(s, s->at, "a chain, which is made late");
     }
     return LL_OK;
 }

@@ -19,6 +19,7 @@ void ll_put_attrs(ll_buf *w, const ll_op *op, const void *attr); /* "{...}", or 
 typedef struct ll_scan {
     const char *at, *line_start;
     int line;
+    ll_err (*fused)(struct ll_scan *s, void *attr); /* reads LL_A_FUSED; NULL: there is none */
 } ll_scan;
 
 /* Fails with "line L, column C: " and the message; from: where the offending text begins. */

@@ -4,6 +4,7 @@
 
 #include "base/near.h"
 #include "ir/text_int.h"
+#include "kern/attr.h"
 #include "pass/pass.h"
 
 #include <ctype.h>
@@ -16,6 +17,123 @@ static ll_err scan_type(ll_scan *s, ll_type *out)
     return ll_scan_shape(s, &out->shape);
 }
 
+/* ---- chains ---- */
+static const struct {
+    const char *name;
+    int operands;
+} steps[LL_N_EW] = {
+#define X(name, operands, value) {#name, operands},
+    LL_EW(X)
+#undef X
+};
+
+static ll_err scan_key(ll_scan *s, const char *key)
+{
+    char word[LL_WORD_MAX + 1];
+    ll_scan_blank(s);
+    const char *from = s->at;
+    TRY(ll_scan_word(s, key, word));
+    if (strcmp(word, key)) return ll_scan_fail(s, from, "want %s=, found %s", key, word);
+    return ll_scan_want(s, '=');
+}
+
+/* "r12", at most limit - 1 */
+static ll_err scan_register(ll_scan *s, int limit, int16_t *out)
+{
+    int64_t r;
+    ll_scan_blank(s);
+    if (*s->at != 'r') return ll_scan_fail(s, s->at, "want a register, such as r0");
+    s->at++;
+    TRY(ll_scan_int(s, "a register made before this step", 0, limit - 1, &r));
+    *out = (int16_t)r;
+    return LL_OK;
+}
+
+static ll_err scan_inputs(ll_scan *s, ll_fused_attr *f)
+{
+    TRY(scan_key(s, "in"));
+    TRY(ll_scan_want(s, '['));
+    if (ll_scan_is(s, ']')) return LL_OK;
+    do {
+        if (f->n_in == LL_FUSE_IN) return ll_scan_fail(s, s->at, "more than %d inputs", LL_FUSE_IN);
+        /* An empty result reads nothing, and its inputs may have no elements. */
+        int64_t least = ll_numel(&f->shape) ? 1 : 0, *repeat = &f->repeat[f->n_in];
+        TRY(ll_scan_int(s, "a period", least, LL_TEXT_NUMEL, &f->period[f->n_in]));
+        *repeat = 1;
+        if (ll_scan_is(s, '*')) TRY(ll_scan_int(s, "a repeat", least, LL_TEXT_NUMEL, repeat));
+        f->n_in++;
+    } while (ll_scan_is(s, ','));
+    return ll_scan_want(s, ']');
+}
+
+static ll_err scan_step_op(ll_scan *s, int16_t *op)
+{
+    char word[LL_WORD_MAX + 1];
+    ll_scan_blank(s);
+    const char *from = s->at;
+    TRY(ll_scan_word(s, "an elementwise op", word));
+    ll_near near = {.word = word};
+    for (*op = 0; *op < LL_N_EW; ++*op) {
+        if (!strcmp(word, steps[*op].name)) return LL_OK;
+        ll_near_try(&near, steps[*op].name);
+    }
+    return ll_scan_fail(s, from, "no elementwise op %s%s", word, ll_near_hint(&near));
+}
+
+/* "r3=add(r0,r1)"; the register's 'r' is next */
+static ll_err scan_step(ll_scan *s, ll_fused_attr *f)
+{
+    int reg = f->n_in + f->n_step;
+    int64_t number;
+    if (f->n_step == LL_FUSE_STEPS)
+        return ll_scan_fail(s, s->at, "more than %d steps", LL_FUSE_STEPS);
+    s->at++;
+    TRY(ll_scan_int(s, "the next register", reg, reg, &number));
+    TRY(ll_scan_want(s, '='));
+    ll_fused_step *step = &f->step[f->n_step++];
+    int16_t *const from[3] = {&step->a, &step->b, &step->c};
+    TRY(scan_step_op(s, &step->op));
+    TRY(ll_scan_want(s, '('));
+    for (int i = 0; i < steps[step->op].operands; i++) {
+        if (i) TRY(ll_scan_want(s, ','));
+        if (ll_scan_is(s, 'k'))
+            *from[i] = LL_FUSE_K;
+        else
+            TRY(scan_register(s, reg, from[i]));
+    }
+    if (ll_scan_is(s, ',')) TRY(ll_scan_double(s, "a number", &step->k));
+    return ll_scan_want(s, ')');
+}
+
+static ll_err scan_fused(ll_scan *s, void *attr)
+{
+    ll_fused_attr *f = (ll_fused_attr *)attr;
+    TRY(ll_scan_want(s, '('));
+    TRY(scan_key(s, "shape"));
+    TRY(ll_scan_shape(s, &f->shape));
+    TRY(ll_scan_want(s, ','));
+    TRY(scan_inputs(s, f));
+    TRY(ll_scan_want(s, ','));
+    for (ll_scan_blank(s); *s->at == 'r'; ll_scan_blank(s)) {
+        TRY(scan_step(s, f));
+        TRY(ll_scan_want(s, ','));
+    }
+    TRY(scan_key(s, "out"));
+    TRY(ll_scan_want(s, '['));
+    do {
+        int16_t reg = 0;
+        if (f->n_out == LL_FUSE_OUT)
+            return ll_scan_fail(s, s->at, "more than %d outputs", LL_FUSE_OUT);
+        TRY(scan_register(s, f->n_in + f->n_step, &reg));
+        TRY(ll_scan_want(s, ':'));
+        TRY(ll_scan_dtype(s, &f->out_dtype[f->n_out]));
+        f->out[f->n_out++] = reg;
+    } while (ll_scan_is(s, ','));
+    TRY(ll_scan_want(s, ']'));
+    return ll_scan_want(s, ')');
+}
+
+/* ---- graphs ---- */
 typedef struct parser {
     ll_scan s;
     ll_graph *g;
@@ -332,7 +450,9 @@ ll_err ll_parse(const char *text, ll_graph **out)
 {
     LL_OWN(ll_graph) g = ll_graph_new("");
     LL_OWN(ll_arena) scratch = ll_arena_new();
-    parser p = {.s = {.at = text, .line_start = text, .line = 1}, .g = g, .scratch = scratch};
+    parser p = {.s = {.at = text, .line_start = text, .line = 1, .fused = scan_fused},
+                .g = g,
+                .scratch = scratch};
     *out = NULL;
     TRY(parse(&p));
     return LL_HAND(out, g);
@@ -341,7 +461,7 @@ ll_err ll_parse(const char *text, ll_graph **out)
 ll_err ll_parse_trial(const ll_op *op, const char *text, ll_arena *arena, int *n_in, ll_type *in,
                       int64_t *limit, void **attr)
 {
-    ll_scan s = {.at = text, .line_start = text, .line = 1};
+    ll_scan s = {.at = text, .line_start = text, .line = 1, .fused = scan_fused};
     *n_in = 0;
     *attr = ll_arena_alloc(arena, op->attr_size);
     ll_scan_blank(&s);
