@@ -1,8 +1,11 @@
 /* file.c: whole files in and out, atomically. */
 #include "base/file.h"
 
+#include "base/arena.h"
+
 #include <errno.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <libgen.h>
 #include <stdio.h>
 #include <string.h>
@@ -148,6 +151,32 @@ static ll_err write_at(int fd, const char *path, const void *data, size_t size, 
         done += (size_t)put;
     }
     return LL_OK;
+}
+
+ll_err ll_read_all(int fd, const char *path, void *data, size_t size, uint64_t at)
+{
+    for (char *p = (char *)data; size;) {
+        ssize_t got = pread(fd, p, size < 1 << 30 ? size : 1 << 30, (off_t)at);
+        if (got < 0 && errno == EINTR) continue;
+        CHECK(got >= 0, LL_E_IO, "%s: reading: %s", path, strerror(errno));
+        CHECK(got > 0, LL_E_IO, "%s: ends at byte %llu, %zu too early", path,
+              (unsigned long long)at, size);
+        p += got;
+        at += (uint64_t)got;
+        size -= (size_t)got;
+    }
+    return LL_OK;
+}
+
+const char *const *ll_files(ll_arena *a, const char *pattern, int *n)
+{
+    glob_t g = {0};
+    glob(pattern, 0, NULL, &g);
+    const char **out = LL_NEW_ARRAY(a, const char *, g.gl_pathc + 1);
+    for (size_t i = 0; i < g.gl_pathc; i++) out[i] = ll_arena_strdup(a, g.gl_pathv[i]);
+    *n = (int)g.gl_pathc;
+    globfree(&g);
+    return out;
 }
 
 ll_err ll_write_all(int fd, const char *path, const void *data, size_t size)

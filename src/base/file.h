@@ -22,6 +22,11 @@ const char *ll_base_name(const char *path); /* what follows the last slash */
 bool ll_cache_folder(char *out, size_t room);
 /* Retries short writes and interrupts. The error names path. */
 ll_err ll_write_all(int fd, const char *path, const void *data, size_t size);
+/* Bytes at a place of a file, all of them. */
+ll_err ll_read_all(int fd, const char *path, void *data, size_t size, uint64_t at);
+/* Files that match a pattern, in the order of their names; NULL behind the last. */
+struct ll_arena;
+const char *const *ll_files(struct ll_arena *a, const char *pattern, int *n);
 /* Adds all of it to a file's end, or nothing. *full: the disk is, which is no error. */
 ll_err ll_append(int fd, const char *path, const void *data, size_t size, bool *full);
 bool ll_is_full(void); /* of this thread's last failure: was it for want of room on the disk? */

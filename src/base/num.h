@@ -20,6 +20,19 @@ static inline int64_t ll_round_up(int64_t a, int64_t to)
 {
     return ll_ceil_div(a, to) * to;
 }
+/* A number of so many bytes (at most 8), the least one first, or last. */
+static inline uint64_t ll_le(const uint8_t *p, int bytes)
+{
+    uint64_t v = 0;
+    while (bytes--) v = v << 8 | p[bytes];
+    return v;
+}
+static inline uint64_t ll_be(const uint8_t *p, int bytes)
+{
+    uint64_t v = 0;
+    for (int i = 0; i < bytes; i++) v = v << 8 | p[i];
+    return v;
+}
 /* Bytes rounded up to whole cache lines. */
 static inline size_t ll_align64(size_t bytes)
 {

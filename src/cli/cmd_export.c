@@ -2,6 +2,7 @@
  * is a row of kinds. */
 #include "cli/common.h"
 
+#include "base/file.h"
 #include "ccode/ccode.h"
 #include "onnx/onnx.h"
 #include "train/export.h"
@@ -9,7 +10,6 @@
 #include "train/predict.h"
 #include "train/weights_load.h"
 
-#include <glob.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -95,22 +95,16 @@ static ll_err clear(void *user, const char *folder, bool now)
     CHECK(!ll_cli_holds_run(folder), LL_E_ARG, "%s holds a run: give another folder", folder);
     for (const char *const *pattern = c->patterns; *pattern; pattern++) {
         LL_OWN(ll_arena) a = ll_arena_new();
-        glob_t found = {0};
-        ll_err rc = LL_OK;
-        if (glob(ll_arena_printf(a, "%s/%s", folder, *pattern), 0, NULL, &found)) continue;
-        for (size_t k = 0; k < found.gl_pathc && rc == LL_OK; k++) {
-            const char *path = found.gl_pathv[k];
-            if ((rc = ll_cli_spare(path)) != LL_OK) break;
-            if (!c->overwrite)
-                rc = RAISE(LL_E_ARG, "%s is there already: --overwrite removes what is of %s", path,
-                           c->what);
-            else if (now && unlink(path) != 0)
-                rc = RAISE(LL_E_IO, "%s: %m", path);
-            else if (now)
-                printf("%s: removed\n", path);
+        int n;
+        const char *const *all = ll_files(a, ll_arena_printf(a, "%s/%s", folder, *pattern), &n);
+        for (int i = 0; i < n; i++) {
+            TRY(ll_cli_spare(all[i]));
+            CHECK(c->overwrite, LL_E_ARG, "%s is there already: --overwrite removes what is of %s",
+                  all[i], c->what);
+            if (!now) continue;
+            CHECK(unlink(all[i]) == 0, LL_E_IO, "%s: %m", all[i]);
+            printf("%s: removed\n", all[i]);
         }
-        globfree(&found);
-        TRY(rc);
     }
     return LL_OK;
 }

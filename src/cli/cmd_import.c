@@ -12,7 +12,6 @@
 #include "train/weight_map.h"
 #include "train/weights.h"
 
-#include <glob.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -303,14 +302,11 @@ static ll_err show_described(const opts *o, const ll_imported *m, int64_t prompt
 /* What is there of these. */
 static ll_err copy_all(const char *from, const char *pattern, const char *to, ll_arena *a)
 {
-    glob_t found = {0};
-    ll_err rc = LL_OK;
-    glob(ll_arena_printf(a, "%s/%s", from, pattern), 0, NULL, &found);
-    for (size_t i = 0; i < found.gl_pathc && rc == LL_OK; i++)
-        rc = copy_file(found.gl_pathv[i],
-                       ll_arena_printf(a, "%s/%s", to, strrchr(found.gl_pathv[i], '/') + 1));
-    globfree(&found);
-    return rc;
+    int n;
+    const char *const *all = ll_files(a, ll_arena_printf(a, "%s/%s", from, pattern), &n);
+    for (int i = 0; i < n; i++)
+        TRY(copy_file(all[i], ll_arena_printf(a, "%s/%s", to, ll_base_name(all[i]))));
+    return LL_OK;
 }
 
 /* A folder's weights can be trained on tokens without it; GGUF is for generating text. */

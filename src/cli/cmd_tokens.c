@@ -4,7 +4,6 @@
 #include "cli/common.h"
 #include "token/tokenizer.h"
 
-#include <glob.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,14 +45,11 @@ static ll_err add_path(texts *t, const char *path)
     struct stat st;
     CHECK(stat(path, &st) == 0, LL_E_IO, "%s: %m", path);
     if (!S_ISDIR(st.st_mode)) return add_file(t, path);
-    glob_t g = {0};
-    ll_err rc = LL_OK;
-    glob(ll_arena_printf(t->arena, "%s/*.txt", path), 0, NULL, &g);
-    for (size_t i = 0; i < g.gl_pathc && rc == LL_OK; i++) rc = add_file(t, g.gl_pathv[i]);
-    bool none = !g.gl_pathc;
-    globfree(&g);
-    CHECK(!none, LL_E_IO, "%s: no file *.txt in the folder", path);
-    return rc;
+    int n;
+    const char *const *all = ll_files(t->arena, ll_arena_printf(t->arena, "%s/*.txt", path), &n);
+    CHECK(n, LL_E_IO, "%s: no file *.txt in the folder", path);
+    for (int i = 0; i < n; i++) TRY(add_file(t, all[i]));
+    return LL_OK;
 }
 
 /* ---- train ---- */

@@ -6,6 +6,7 @@
  * but without its 3-byte header; code 256, which clears the table there, ends a window here.
  * The text has a title line, dropped here, and one line a verse, "Ge1:1 In the beginning ...": the
  * result is what `bible -f gen1:1-rev22:21` prints. All takes some 20 ms: nothing is cached. */
+#include "base/num.h"
 #include "data/data_int.h"
 #include "data/parse.h"
 
@@ -20,11 +21,6 @@ typedef struct string {
     uint32_t at, length;
 } string;
 #define TABLE (1 << MAX_BITS)
-
-static uint32_t be32(const uint8_t *p)
-{
-    return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
-}
 
 /* The code of `width` bits at bit `at`, all of them within size bytes. */
 static uint32_t code_at(const uint8_t *in, size_t size, size_t at, int width)
@@ -76,11 +72,11 @@ static ll_err unpack_window(string *table, const uint8_t *in, size_t in_size, co
 static ll_err unpack(string *table, const uint8_t *b, size_t size, const char *file, uint8_t *out,
                      size_t *out_size)
 {
-    uint32_t windows = be32(b + 88);
+    uint32_t windows = (uint32_t)ll_be(b + 88, 4);
     size_t n = 0;
     for (uint32_t i = 0; i < windows; i++) {
         const uint8_t *p = b + HEADER + 4 * (size_t)i;
-        size_t from = be32(p), to = be32(p + 4), made = 0;
+        size_t from = ll_be(p, 4), to = ll_be(p + 4, 4), made = 0;
         CHECK(from >= HEADER + 4 * ((size_t)windows + 1) && from < to && to <= size, LL_E_IO,
               "%s: window %u is from offset %zu to %zu of %zu", file, i, from, to, size);
         TRY(unpack_window(table, b + from, to - from, file, from, out + n, &made));
@@ -102,7 +98,7 @@ ll_err ll_bible_parse(const uint8_t *b, size_t size, const char *file, uint8_t *
     *out = NULL;
     CHECK(size > HEADER && memcmp(b, "EC02", 4) == 0, LL_E_IO,
           "%s: does not begin with EC02, as the data of bible-kjv-text does", file);
-    uint32_t window = be32(b + 84), windows = be32(b + 88);
+    uint32_t window = (uint32_t)ll_be(b + 84, 4), windows = (uint32_t)ll_be(b + 88, 4);
     CHECK(window == WINDOW, LL_E_IO, "%s: windows of %u bytes (offset 84), wanted %d", file, window,
           WINDOW);
     /* LZW needs some 420 bytes for a whole window: more windows cannot be there. */

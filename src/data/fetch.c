@@ -166,18 +166,6 @@ static void lag(ll_fetcher *s)
     }
 }
 
-static ll_err read_all(int fd, const char *path, uint8_t *data, size_t bytes, uint64_t at)
-{
-    for (size_t done = 0; done < bytes;) {
-        ssize_t got = pread(fd, data + done, bytes - done, (off_t)(at + done));
-        if (got < 0 && errno == EINTR) continue;
-        CHECK(got >= 0, LL_E_IO, "%s: reading: %s", path, strerror(errno));
-        CHECK(got > 0, LL_E_IO, "%s: has become shorter", path);
-        done += (size_t)got;
-    }
-    return LL_OK;
-}
-
 /* The bytes, of a source that is as was said, before and after. */
 static ll_err read_source(ll_fetcher *s, const part *p, uint8_t *data)
 {
@@ -185,7 +173,7 @@ static ll_err read_source(ll_fetcher *s, const part *p, uint8_t *data)
     int fd = p->fd >= 0 ? p->fd : open(p->path, O_RDONLY | O_CLOEXEC);
     CHECK(fd >= 0, LL_E_IO, "%s: %s", p->path, strerror(errno));
     lag(s);
-    ll_err rc = read_all(fd, p->path, data, p->bytes, p->at);
+    ll_err rc = ll_read_all(fd, p->path, data, p->bytes, p->at);
     bool same =
         fstat(fd, &st) == 0 && (uint64_t)st.st_size == p->size && changed_at(&st) == p->mtime;
     if (p->fd < 0) close(fd);
@@ -225,8 +213,8 @@ static bool load(const char *name, const part *p, uint64_t source, uint8_t *data
     if (fd < 0) return false;
     bool found = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) &&
                  (size_t)st.st_size == p->bytes + sizeof have &&
-                 read_all(fd, name, data, p->bytes, 0) == LL_OK &&
-                 read_all(fd, name, (uint8_t *)&have, sizeof have, p->bytes) == LL_OK;
+                 ll_read_all(fd, name, data, p->bytes, 0) == LL_OK &&
+                 ll_read_all(fd, name, &have, sizeof have, p->bytes) == LL_OK;
     close(fd);
     if (!found) return false;
     const tail want = tail_of(p, source, data);

@@ -7,7 +7,6 @@
 #include "data/fetch.h"
 #include "token/tokenizer.h"
 
-#include <glob.h>
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -97,13 +96,10 @@ ll_err ll_each_file(ll_dataset *d, const char *path, const char *names,
     int n =
         snprintf(pattern, sizeof pattern, "%s%s%s", path, folder ? "/" : "", folder ? names : "");
     CHECK(n < PATH_MAX, LL_E_ARG, "a path of %d bytes is too long", n);
-    glob_t g; /* sorted by name, so the order does not depend on the disk */
-    int e = glob(pattern, 0, NULL, &g);
-    CHECK(e == 0, LL_E_IO, "%s: no such file%s", pattern, folder ? "s in the folder" : "");
-    ll_err rc = LL_OK;
-    for (size_t i = 0; rc == LL_OK && i < g.gl_pathc; i++) rc = read(d, g.gl_pathv[i]);
-    globfree(&g);
-    return rc;
+    const char *const *all = ll_files(d->arena, pattern, &n);
+    CHECK(n, LL_E_IO, "%s: no such file%s", pattern, folder ? "s in the folder" : "");
+    for (int i = 0; i < n; i++) TRY(read(d, all[i]));
+    return LL_OK;
 }
 
 void ll_segment_add(ll_dataset *d, ll_split split, const ll_segment *s)

@@ -1,6 +1,7 @@
 /* idx.c: IDX files of images and labels, plain or gzipped, as MNIST and Fashion-MNIST have them:
  * a folder of {train,t10k}-{images-idx3,labels-idx1}-ubyte[.gz], or one images file beside its
  * labels file. */
+#include "base/num.h"
 #include "data/data_int.h"
 #include "data/parse.h"
 
@@ -24,8 +25,7 @@ static ll_err read_header(const uint8_t *b, size_t size, const char *file, ll_id
           size, out->n_dim, out->offset);
     out->bytes = 1;
     for (int i = 0; i < out->n_dim; i++) {
-        const uint8_t *p = b + 4 + 4 * i;
-        uint32_t d = (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
+        uint32_t d = (uint32_t)ll_be(b + 4 + 4 * i, 4);
         CHECK(d > 0, LL_E_IO, "%s: dimension %d (offset %d) is 0", file, i, 4 + 4 * i);
         CHECK(!__builtin_mul_overflow(out->bytes, (size_t)d, &out->bytes) &&
                   out->bytes <= PTRDIFF_MAX,

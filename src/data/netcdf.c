@@ -9,6 +9,8 @@
  * counts too. */
 #include "data/parse.h"
 
+#include "base/num.h"
+
 #include <string.h>
 
 typedef struct cursor {
@@ -18,18 +20,11 @@ typedef struct cursor {
     int count_bytes, offset_bytes;
 } cursor;
 
-static uint64_t be(const uint8_t *p, int n)
-{
-    uint64_t v = 0;
-    for (int i = 0; i < n; i++) v = v << 8 | p[i];
-    return v;
-}
-
 static ll_err number(cursor *c, int bytes, uint64_t *out)
 {
     CHECK(c->size - c->at >= (size_t)bytes, LL_E_IO, "%s: the header is cut short at byte %zu",
           c->file, c->at);
-    *out = be(c->b + c->at, bytes);
+    *out = ll_be(c->b + c->at, bytes);
     c->at += (size_t)bytes;
     return LL_OK;
 }
@@ -82,7 +77,7 @@ static ll_err type_of(cursor *c, uint64_t *t)
 
 static double attribute(const uint8_t *p, uint64_t type)
 {
-    uint64_t bits = be(p, types[type].bytes);
+    uint64_t bits = ll_be(p, types[type].bytes);
     uint32_t low = (uint32_t)bits;
     float f;
     double d;

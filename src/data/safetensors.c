@@ -6,6 +6,7 @@
 #include "data/safetensors.h"
 #include "base/arena.h"
 #include "base/crc32c.h"
+#include "base/file.h"
 #include "base/text.h"
 
 #include <errno.h>
@@ -212,21 +213,6 @@ ll_err ll_st_parse(const uint8_t *bytes, size_t n, uint64_t file_bytes, const ch
     return LL_HAND(out, f);
 }
 
-static ll_err read_at(int fd, const char *path, void *data, size_t n, uint64_t at)
-{
-    for (char *p = (char *)data; n;) {
-        ssize_t got = pread(fd, p, n < 1 << 30 ? n : 1 << 30, (off_t)at);
-        if (got < 0 && errno == EINTR) continue;
-        CHECK(got >= 0, LL_E_IO, "%s: reading: %s", path, strerror(errno));
-        CHECK(got > 0, LL_E_IO, "%s: ends at byte %llu, %zu too early", path,
-              (unsigned long long)at, n);
-        p += got;
-        at += (uint64_t)got;
-        n -= (size_t)got;
-    }
-    return LL_OK;
-}
-
 static ll_err open_fd(int fd, const char *path, ll_st_file **out)
 {
     struct stat st;
@@ -235,12 +221,12 @@ static ll_err open_fd(int fd, const char *path, ll_st_file **out)
     uint64_t file_bytes = (uint64_t)st.st_size, length = 0;
     uint8_t first[8] = {0};
     size_t n = file_bytes < 8 ? (size_t)file_bytes : 8;
-    TRY(read_at(fd, path, first, n, 0));
+    TRY(ll_read_all(fd, path, first, n, 0));
     TRY(parse_length(first, n, file_bytes, path, &length));
     LL_OWN_MEMORY uint8_t *head = (uint8_t *)malloc(8 + (size_t)length);
     CHECK(head, LL_E_MEM, "%s: no memory for a header of %llu bytes", path,
           (unsigned long long)length);
-    TRY(read_at(fd, path, head, 8 + (size_t)length, 0));
+    TRY(ll_read_all(fd, path, head, 8 + (size_t)length, 0));
     return ll_st_parse(head, 8 + (size_t)length, file_bytes, path, out);
 }
 
@@ -314,8 +300,8 @@ ll_err ll_st_read_part(const ll_st_file *f, const char *name, const ll_st_part *
         CHECK(at + runs.bytes <= e->end - e->begin, LL_E_SHAPE,
               "%s: tensor %s has %llu bytes, and no part up to %llu", f->path, name,
               (unsigned long long)(e->end - e->begin), (unsigned long long)(at + runs.bytes));
-        TRY(read_at(f->fd, f->path, (char *)data + (size_t)i * (size_t)runs.bytes,
-                    (size_t)runs.bytes, f->data_at + e->begin + at));
+        TRY(ll_read_all(f->fd, f->path, (char *)data + (size_t)i * (size_t)runs.bytes,
+                        (size_t)runs.bytes, f->data_at + e->begin + at));
     }
     return LL_OK;
 }
@@ -328,7 +314,7 @@ ll_err ll_st_remainder(const ll_st_file *f, uint64_t from, uint64_t to, uint32_t
     CHECK(chunk, LL_E_MEM, "%s: no memory to check it", f->path);
     for (uint64_t at = from; at < to; at += chunk_bytes) {
         size_t n = to - at < chunk_bytes ? (size_t)(to - at) : chunk_bytes;
-        TRY(read_at(f->fd, f->path, chunk, n, f->data_at + at));
+        TRY(ll_read_all(f->fd, f->path, chunk, n, f->data_at + at));
         *out = ll_crc32c_piece(*out, chunk, n);
     }
     return LL_OK;

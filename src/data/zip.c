@@ -2,18 +2,13 @@
  * end says where they are; of an entry's own header only its length matters. */
 #include "data/parse.h"
 
+#include "base/num.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <zlib.h>
 
 #define END_SIZE 22 /* of the record that ends an archive, before its comment */
-
-static uint64_t le(const uint8_t *p, int n)
-{
-    uint64_t v = 0;
-    while (n--) v = v << 8 | p[n];
-    return v;
-}
 
 /* Where the directory begins. */
 static ll_err find_directory(const uint8_t *b, size_t size, const char *file, size_t *at)
@@ -23,12 +18,12 @@ static ll_err find_directory(const uint8_t *b, size_t size, const char *file, si
     while (memcmp(b + end, "PK\5\6", 4) != 0 && end > least) end--;
     CHECK(memcmp(b + end, "PK\5\6", 4) == 0, LL_E_IO,
           "%s: has no end of a zip archive: is it cut short?", file);
-    uint64_t from = le(b + end + 16, 4);
+    uint64_t from = ll_le(b + end + 16, 4);
     if (from == UINT32_MAX && end >= 20 && memcmp(b + end - 20, "PK\6\7", 4) == 0) {
-        uint64_t wide = le(b + end - 12, 8);
+        uint64_t wide = ll_le(b + end - 12, 8);
         CHECK(wide <= end && end - wide >= 56 && memcmp(b + wide, "PK\6\6", 4) == 0, LL_E_IO,
               "%s: its 64-bit directory is not where it says", file);
-        from = le(b + wide + 48, 8);
+        from = ll_le(b + wide + 48, 8);
     }
     CHECK(from < end, LL_E_IO, "%s: the directory is at byte %llu of %zu", file,
           (unsigned long long)from, size);
@@ -40,11 +35,11 @@ static ll_err find_directory(const uint8_t *b, size_t size, const char *file, si
 static void widen(const uint8_t *p, size_t n, uint64_t *v[3])
 {
     while (n >= 4) {
-        size_t length = (size_t)le(p + 2, 2);
+        size_t length = (size_t)ll_le(p + 2, 2);
         if (length > n - 4) return;
         const uint8_t *q = p + 4, *end = q + length;
-        for (int i = 0; le(p, 2) == 1 && i < 3; i++)
-            if (*v[i] == UINT32_MAX && end - q >= 8) *v[i] = le(q, 8), q += 8;
+        for (int i = 0; ll_le(p, 2) == 1 && i < 3; i++)
+            if (*v[i] == UINT32_MAX && end - q >= 8) *v[i] = ll_le(q, 8), q += 8;
         p += 4 + length;
         n -= 4 + length;
     }
@@ -61,9 +56,9 @@ ll_err ll_zip_next(const uint8_t *b, size_t size, const char *file, size_t *at, 
               "%s: the directory is broken at byte %zu", file, *at);
         return LL_OK;
     }
-    uint64_t packed = le(p + 20, 4), raw = le(p + 24, 4), local = le(p + 42, 4);
-    size_t method = (size_t)le(p + 10, 2), name = (size_t)le(p + 28, 2);
-    size_t extra = (size_t)le(p + 30, 2), whole = 46 + name + extra + (size_t)le(p + 32, 2);
+    uint64_t packed = ll_le(p + 20, 4), raw = ll_le(p + 24, 4), local = ll_le(p + 42, 4);
+    size_t method = (size_t)ll_le(p + 10, 2), name = (size_t)ll_le(p + 28, 2);
+    size_t extra = (size_t)ll_le(p + 30, 2), whole = 46 + name + extra + (size_t)ll_le(p + 32, 2);
     CHECK(whole <= left, LL_E_IO, "%s: the directory is cut short at byte %zu", file, *at);
     widen(p + 46 + name, extra, (uint64_t *[3]){&raw, &packed, &local});
     const char *text = (const char *)p + 46;
@@ -72,7 +67,7 @@ ll_err ll_zip_next(const uint8_t *b, size_t size, const char *file, size_t *at, 
           (int)name, text, method);
     CHECK(local <= size - 30 && memcmp(b + local, "PK\3\4", 4) == 0, LL_E_IO,
           "%s: %.*s is not at byte %llu", file, (int)name, text, (unsigned long long)local);
-    uint64_t data = local + 30 + le(b + local + 26, 2) + le(b + local + 28, 2);
+    uint64_t data = local + 30 + ll_le(b + local + 26, 2) + ll_le(b + local + 28, 2);
     CHECK(data <= size && packed <= size - data, LL_E_IO, "%s: %.*s is cut short", file, (int)name,
           text);
     CHECK(method == 8 ? raw / 1032 <= packed : raw == packed, LL_E_IO,
@@ -84,7 +79,7 @@ ll_err ll_zip_next(const uint8_t *b, size_t size, const char *file, size_t *at, 
                           .size = (size_t)packed,
                           .raw = (size_t)raw,
                           .packed = method == 8,
-                          .crc = (uint32_t)le(p + 16, 4)};
+                          .crc = (uint32_t)ll_le(p + 16, 4)};
     *at += whole;
     return LL_OK;
 }

@@ -9,6 +9,7 @@
  */
 #include "train/pth.h"
 
+#include "base/num.h"
 #include "data/parse.h"
 
 #define REMEDY                                                                                     \
@@ -30,13 +31,6 @@ typedef struct file {
     int n, capacity;
     const char *folder; /* of the entries, with its '/'; NULL: not a zip file */
 } file;
-
-static uint64_t number(const uint8_t *p, int bytes)
-{
-    uint64_t v = 0;
-    for (int i = bytes; i-- > 0;) v = v << 8 | p[i];
-    return v;
-}
 
 static int by_name(const void *a, const void *b)
 {
@@ -156,7 +150,7 @@ static ll_err take_number(machine *m, int bytes, uint64_t *out)
 {
     const uint8_t *p;
     TRY(take(m, (uint64_t)bytes, &p));
-    *out = number(p, bytes);
+    *out = ll_le(p, bytes);
     return LL_OK;
 }
 

@@ -8,7 +8,6 @@
 #include "train/ranks.h"
 #include "train/safetensors.h"
 
-#include <glob.h>
 #include <sys/mman.h>
 
 static int by_name(const void *a, const void *b)
@@ -137,28 +136,22 @@ static void unmap(const ll_weights *w)
         if (w->map) munmap((void *)w->map, w->bytes);
 }
 
-static ll_err read_shards(ll_weights *w, const glob_t *found)
+static ll_err read_folder(ll_weights *w)
 {
-    CHECK(found->gl_pathc, LL_E_IO, "%s: the folder has no .safetensors file", w->path);
-    for (size_t i = 0; i < found->gl_pathc; i++) {
+    int n;
+    const char *const *shards =
+        ll_files(w->arena, ll_arena_printf(w->arena, "%s/*.safetensors", w->path), &n);
+    CHECK(n, LL_E_IO, "%s: the folder has no .safetensors file", w->path);
+    for (int i = 0; i < n; i++) {
         ll_weights *keep = LL_NEW(w->arena, ll_weights);
         *keep = *w;
         keep->map = i ? w->map : NULL;
         w->map = NULL;
         w->before = keep;
-        TRY(ll_file_map(found->gl_pathv[i], &w->map, &w->bytes));
+        TRY(ll_file_map(shards[i], &w->map, &w->bytes));
         TRY(read_safetensors(w));
     }
     return LL_OK;
-}
-
-static ll_err read_folder(ll_weights *w)
-{
-    glob_t found = {0};
-    glob(ll_arena_printf(w->arena, "%s/*.safetensors", w->path), 0, NULL, &found);
-    ll_err rc = read_shards(w, &found);
-    globfree(&found);
-    return rc;
 }
 
 /* As a safetensors file its header would be longer than any may be. */
