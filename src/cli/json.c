@@ -29,13 +29,3 @@ json_t *ll_json_real(double x)
 {
     return isfinite(x) ? json_real(x) : json_null();
 }
-
-json_t *ll_json_size(size_t x)
-{
-    return json_integer((json_int_t)x);
-}
-
-json_t *ll_json_int(int64_t x)
-{
-    return json_integer(x);
-}

@@ -23,7 +23,7 @@ typedef struct ll_json_pair {
 #define LL_JSON_OF(x)                                                                              \
     _Generic((x), json_t *: ll_json_own, char *: ll_json_text, const char *: ll_json_text,         \
              bool: ll_json_bool, double: ll_json_real, float: ll_json_real,                        \
-             size_t: ll_json_size, default: ll_json_int)(x)
+             default: json_integer)(x)
 #define LL_JSON(...) LL_JSON_ADD(json_object(), __VA_ARGS__)
 #define LL_JSON_ADD(j, ...)                                                                        \
     ll_json_add(j, sizeof((const ll_json_pair[]){__VA_ARGS__}) / sizeof(ll_json_pair),             \
@@ -34,5 +34,3 @@ json_t *ll_json_own(json_t *x);
 json_t *ll_json_text(const char *x);
 json_t *ll_json_bool(bool x);
 json_t *ll_json_real(double x);
-json_t *ll_json_size(size_t x);
-json_t *ll_json_int(int64_t x);

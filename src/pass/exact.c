@@ -44,34 +44,14 @@ enum { WIDTH = 53, MOST = 50, ROUNDED = 52, FINE = 40, LEAST = 11, WIDE = 96, MO
 
 /* ---- before placing ---- */
 
-static ll_err expand_all(const ll_graph *g, ll_graph **out, bool *any)
+static bool has_no_more(const ll_op *op)
 {
-    ll_rewrite rw;
-    ll_err rc = LL_OK;
-    ll_rewrite_begin(&rw, g);
-    *any = false;
-    for (int i = 0; i < g->n_node && rc == LL_OK; i++) {
-        const ll_node *n = &g->nodes[i];
-        *any |= n->op->expand != NULL;
-        rc = n->op->expand ? ll_rewrite_expand(&rw, n) : ll_rewrite_copy(&rw, n);
-    }
-    return ll_rewrite_end(&rw, rc, out);
+    return !op->expand;
 }
 
 ll_err ll_exact_prepare(const ll_graph *g, ll_graph **out)
 {
-    ll_graph *now, *next;
-    TRY(ll_simplify(g, &now));
-    for (bool any = true; any;) {
-        ll_err rc = expand_all(now, &next, &any);
-        ll_graph_free(now);
-        TRY(rc);
-        rc = ll_simplify(next, &now);
-        ll_graph_free(next);
-        TRY(rc);
-    }
-    *out = now;
-    return LL_OK;
+    return ll_expand(g, has_no_more, "exact", out);
 }
 
 /* ---- which nodes, how many bits ---- */
