@@ -106,9 +106,7 @@ static ll_err move(ll_rma *s, int rank, size_t at, void *to, const void *from, s
     ll_transport *t = s->t;
     int peer = s->c->t->world[rank];
     begin(s);
-    ll_err rc = to && from ? t->ops->add(t, s->window, peer, at, from, to, bytes)
-                : to       ? t->ops->get(t, s->window, peer, at, to, bytes)
-                           : t->ops->put(t, s->window, peer, at, from, bytes);
+    ll_err rc = t->ops->move(t, s->window, peer, at, (const char *)from, (char *)to, bytes);
     end(s);
     if (peer != t->rank) s->moved += (int64_t)bytes * (to && from ? 2 : 1);
     return rc;

@@ -49,12 +49,10 @@ typedef struct ll_transport_ops {
     void (*conceal)(ll_transport *t, void *window);
     ll_err (*reach)(ll_transport *t, void *window, int rank, bool alone);
     ll_err (*leave)(ll_transport *t, void *window, int rank);
-    ll_err (*get)(ll_transport *t, void *window, int rank, size_t at, void *to, size_t bytes);
-    ll_err (*put)(ll_transport *t, void *window, int rank, size_t at, const void *from,
-                  size_t bytes);
-    /* Adds f32, and tells what was there: each element by itself, whoever else does so now. */
-    ll_err (*add)(ll_transport *t, void *window, int rank, size_t at, const void *from, void *was,
-                  size_t bytes);
+    /* Gets where there is no `from`, puts where there is no `to`. Of both: adds f32, and tells what
+     * was there, each element by itself, whoever else does so now. */
+    ll_err (*move)(ll_transport *t, void *window, int rank, size_t at, const char *from, char *to,
+                   size_t bytes);
     /* Lets the library serve others that come to this rank's memory. */
     void (*serve)(ll_transport *t);
     /* failed: others may be gone; let go without talking to them. */

@@ -278,9 +278,7 @@ static const ll_transport_ops mpi_ops = {.name = "mpi",
                                          .conceal = ll_mpi_conceal,
                                          .reach = ll_mpi_reach,
                                          .leave = ll_mpi_leave,
-                                         .get = ll_mpi_get,
-                                         .put = ll_mpi_put,
-                                         .add = ll_mpi_add,
+                                         .move = ll_mpi_move,
                                          .serve = ll_mpi_serve,
                                          .close = mpi_close};
 

@@ -30,11 +30,8 @@ ll_err ll_mpi_expose(ll_transport *t, size_t bytes, void **window);
 void ll_mpi_conceal(ll_transport *t, void *window);
 ll_err ll_mpi_reach(ll_transport *t, void *window, int rank, bool alone);
 ll_err ll_mpi_leave(ll_transport *t, void *window, int rank);
-ll_err ll_mpi_get(ll_transport *t, void *window, int rank, size_t at, void *to, size_t bytes);
-ll_err ll_mpi_put(ll_transport *t, void *window, int rank, size_t at, const void *from,
-                  size_t bytes);
-ll_err ll_mpi_add(ll_transport *t, void *window, int rank, size_t at, const void *from, void *was,
-                  size_t bytes);
+ll_err ll_mpi_move(ll_transport *t, void *window, int rank, size_t at, const char *from, char *to,
+                   size_t bytes);
 void ll_mpi_serve(ll_transport *t);
 
 /* Starts the library's own collective as the message x. */

@@ -47,8 +47,8 @@ ll_err ll_mpi_leave(ll_transport *, void *window, int rank)
     return LL_OK;
 }
 
-/* Gets where there is no `from`, puts where there is no `to`, adds f32 where there are both. */
-static ll_err move(void *window, int rank, size_t at, const char *from, char *to, size_t bytes)
+ll_err ll_mpi_move(ll_transport *, void *window, int rank, size_t at, const char *from, char *to,
+                   size_t bytes)
 {
     MPI_Win win = *(const MPI_Win *)window;
     for (size_t i = 0; i < bytes; i += PIECE) {
@@ -64,22 +64,6 @@ static ll_err move(void *window, int rank, size_t at, const char *from, char *to
     }
     MPI_TRY(MPI_Win_flush(rank, win));
     return LL_OK;
-}
-
-ll_err ll_mpi_get(ll_transport *, void *window, int rank, size_t at, void *to, size_t bytes)
-{
-    return move(window, rank, at, NULL, (char *)to, bytes);
-}
-
-ll_err ll_mpi_put(ll_transport *, void *window, int rank, size_t at, const void *from, size_t bytes)
-{
-    return move(window, rank, at, (const char *)from, NULL, bytes);
-}
-
-ll_err ll_mpi_add(ll_transport *, void *window, int rank, size_t at, const void *from, void *was,
-                  size_t bytes)
-{
-    return move(window, rank, at, (const char *)from, (char *)was, bytes);
 }
 
 void ll_mpi_serve(ll_transport *t)

@@ -56,6 +56,7 @@ const int *ll_uses(const ll_graph *g, ll_arena *arena);
 
 /* live: for each value, whether it is needed; what makes one is needed too, and all it makes. */
 bool *ll_needed(const ll_graph *g, bool *live);
+const bool *ll_live(const ll_graph *g, ll_arena *arena); /* of results and updates */
 
 /* For each value, whether it is another in each micro-batch: it depends on batch data or random
  * numbers, and not by way of a mean over micro-batches alone. */

@@ -295,7 +295,7 @@ bool *ll_needed(const ll_graph *g, bool *live)
     return live;
 }
 
-static const bool *find_live(const ll_graph *g, ll_arena *arena)
+const bool *ll_live(const ll_graph *g, ll_arena *arena)
 {
     bool *live = LL_NEW_ARRAY(arena, bool, g->n_value);
     for (int i = 0; i < g->n_result; i++) live[g->results[i].value.id] = true;
@@ -308,7 +308,7 @@ ll_err ll_sweep(const ll_graph *g, ll_graph **out)
     TRY(ll_graph_check(g));
     ll_rewrite rw;
     ll_rewrite_begin(&rw, g);
-    const bool *live = find_live(g, rw.to->arena);
+    const bool *live = ll_live(g, rw.to->arena);
     ll_err rc = LL_OK;
     for (int i = 0; i < g->n_node && rc == LL_OK; i++)
         if (live[g->nodes[i].out[0].id]) rc = ll_rewrite_copy(&rw, &g->nodes[i]);
@@ -325,7 +325,7 @@ static ll_err simplify_once(const ll_graph *g, ll_graph **out)
     while (t.mask < 4 * g->n_node) t.mask = 2 * t.mask + 1;
     t.slot = LL_NEW_ARRAY(a, int, t.mask + 1);
     memset(t.slot, -1, sizeof(int) * (size_t)(t.mask + 1));
-    const bool *live = find_live(g, a);
+    const bool *live = ll_live(g, a);
     const int *uses = ll_uses(g, a);
     ll_err rc = LL_OK;
     for (int i = 0; i < g->n_node && rc == LL_OK; i++)

@@ -107,17 +107,11 @@ ll_program_work ll_program_flops(const ll_program *p)
 double ll_model_flops(const ll_graph *g, int n_micro)
 {
     LL_OWN(ll_arena) arena = ll_arena_new();
-    bool *live = LL_NEW_ARRAY(arena, bool, g->n_value);
+    const bool *live = ll_live(g, arena);
     double sum = 0;
-    for (int i = 0; i < g->n_result; i++) live[g->results[i].value.id] = true;
-    for (int i = 0; i < g->n_update; i++) live[g->updates[i].next.id] = true;
     for (int i = g->n_node - 1; i >= 0; i--) {
         const ll_node *n = &g->nodes[i];
-        bool needed = false;
-        for (int k = 0; k < n->n_out; k++) needed |= live[n->out[k].id];
-        if (!needed) continue;
-        for (int k = 0; k < n->n_in; k++) live[n->in[k].id] = true;
-        if (n->of.phase != LL_ONCE) sum += n->op->model * ll_node_flops(g, n);
+        if (live[n->out[0].id] && n->of.phase != LL_ONCE) sum += n->op->model * ll_node_flops(g, n);
     }
     return sum * n_micro;
 }
