@@ -298,10 +298,9 @@ static ll_err open_memory(ll_buddy *b)
     return ll_ranks_agree(b->comm, reserve_all(b));
 }
 
-static int list(const ll_buddy *b, ll_arena *a, ll_st_tensor **out, ll_st_part **parts)
+static ll_st_list list(const ll_buddy *b, ll_arena *a)
 {
-    return b->replicas ? ll_loose_replicas(b->replicas, a, out, parts)
-                       : ll_session_all_tensors(b->s, a, out, parts);
+    return b->replicas ? ll_loose_replicas(b->replicas, a) : ll_session_all_tensors(b->s, a);
 }
 
 ll_err ll_buddy_new(ll_comm *c, const ll_start *start, const ll_session *s,
@@ -317,12 +316,13 @@ ll_err ll_buddy_new(ll_comm *c, const ll_start *start, const ll_session *s,
     memcpy(pairs, meta, sizeof *meta * (size_t)n_meta);
     pairs[n_meta] = (ll_st_pair){"step", SEALS_NO_STEP};
     pairs[n_meta + 1] = (ll_st_pair){"norm", SEALS_NO_STEP};
-    ll_st_tensor *tensors;
-    ll_st_part *parts;
-    b->x = (ll_st_content){.meta = pairs, .n_meta = n_meta + 2, .unsummed = true};
-    b->x.n = list(b, a, &tensors, &parts);
-    b->x.tensors = tensors;
-    b->x.parts = parts;
+    ll_st_list l = list(b, a);
+    b->x = (ll_st_content){.tensors = l.tensors,
+                           .n = l.n,
+                           .parts = l.parts,
+                           .meta = pairs,
+                           .n_meta = n_meta + 2,
+                           .unsummed = true};
     TRY(ll_ranks_agree(c, ll_st_plan(&b->x, a, &b->image)));
     TRY(learn_parts(b));
     choose_writers(b);
@@ -427,11 +427,9 @@ static void write_sealed(const ll_buddy *b, const share *s, const char *data, in
 static void refresh(ll_buddy *b)
 {
     LL_OWN(ll_arena) a = ll_arena_new();
-    ll_st_tensor *now;
-    ll_st_part *parts;
     if (!b->s->machine->ask) return;
-    int n = list(b, a, &now, &parts);
-    for (int i = 0; i < n; i++) ((ll_st_tensor *)b->x.tensors)[i].data = now[i].data;
+    ll_st_list now = list(b, a);
+    for (int i = 0; i < now.n; i++) ((ll_st_tensor *)b->x.tensors)[i].data = now.tensors[i].data;
 }
 
 ll_err ll_buddy_copy(ll_buddy *b, int64_t step, const char *norm)

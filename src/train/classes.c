@@ -9,9 +9,10 @@
 
 ll_err ll_members_read(const ll_st_file *f, const ll_session *s, ll_arena *arena, ll_members *out)
 {
-    ll_st_tensor *tensors;
-    int n = ll_session_tensors(s, arena, &tensors, NULL);
-    int members = n ? ll_loose_in(f, tensors[0].name) : 0;
+    ll_st_list l = ll_session_tensors(s, arena);
+    ll_st_tensor *tensors = l.tensors;
+    LL_ASSERT(!l.parts);
+    int n = l.n, members = n ? ll_loose_in(f, tensors[0].name) : 0;
     CHECK(members, LL_E_IO, "%s has no members of an ensemble", f->path);
     *out = (ll_members){.n = members, .s = s, .tensors = tensors, .n_tensor = n};
     out->data = LL_NEW_ARRAY(arena, void *, (int64_t)members *n + 1);

@@ -53,16 +53,15 @@ static int odd_one(const held *all, int size, int n, int *same)
 ll_err ll_copies_check(ll_comm *c, const ll_session *s, int64_t step)
 {
     LL_OWN(ll_arena) a = ll_arena_new();
-    ll_st_tensor *tensors;
-    ll_st_part *parts;
     if (!c) return LL_OK;
-    int n = ll_session_tensors(s, a, &tensors, &parts), size = ll_comm_size(c), other = 0;
+    ll_st_list l = ll_session_tensors(s, a);
+    int n = l.n, size = ll_comm_size(c), other = 0;
     const ll_st_tensor **named = LL_NEW_ARRAY(a, const ll_st_tensor *, n + 1);
     held *all = LL_NEW_ARRAY(a, held, (int64_t)size * n + 1);
-    for (int i = 0; i < n; i++) named[i] = &tensors[i];
+    for (int i = 0; i < n; i++) named[i] = &l.tensors[i];
     if (n) qsort(named, (size_t)n, sizeof *named, by_name); /* stages list them in other orders */
     for (int i = 0; i < n; i++)
-        all[(int64_t)ll_comm_rank(c) * n + i] = hold(named[i], &parts[named[i] - tensors]);
+        all[(int64_t)ll_comm_rank(c) * n + i] = hold(named[i], &l.parts[named[i] - l.tensors]);
     TRY(ll_comm_allgather(c, all, (int64_t)size * n * 2, LL_I32, NULL));
     for (int i = 0; i < n; i++) {
         int odd = odd_one(all + i, size, n, &other);

@@ -127,9 +127,7 @@ static ll_err list_items(ll_loose *x)
 {
     const ll_session *s = x->s;
     LL_OWN(ll_arena) a = ll_arena_new();
-    ll_st_tensor *tensors;
-    ll_st_part *parts = NULL;
-    ll_session_tensors(s, a, &tensors, &parts);
+    const ll_st_part *parts = ll_session_tensors(s, a).parts;
     x->items = LL_NEW_ARRAY(x->arena, ll_loose_item, s->n_kept + 1);
     for (int class = 0; class < 3; class ++) {
         for (int i = 0, at = -1; i < s->n_kept; i++) {

@@ -76,8 +76,8 @@ ll_loose_count ll_loose_counted(const ll_loose *x);
 ll_err ll_loose_average(ll_loose *x);
 ll_err ll_loose_swap(ll_loose *x, bool in);
 /* What a checkpoint holds, as ll_session_all_tensors; after ll_loose_average. */
-int ll_loose_tensors(const ll_loose *x, ll_arena *arena, ll_st_tensor **out, ll_st_part **parts);
+ll_st_list ll_loose_tensors(const ll_loose *x, ll_arena *arena);
 /* Without means: what a run goes on from, with as many replicas. */
-int ll_loose_replicas(const ll_loose *x, ll_arena *arena, ll_st_tensor **out, ll_st_part **parts);
+ll_st_list ll_loose_replicas(const ll_loose *x, ll_arena *arena);
 /* How many replicas' tensors of this name a file has. */
 int ll_loose_in(const ll_st_file *f, const char *name);

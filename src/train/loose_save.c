@@ -4,13 +4,7 @@
 
 #include "train/checkpoint.h"
 
-typedef struct listing {
-    ll_st_tensor *tensors;
-    ll_st_part *parts;
-    int n;
-} listing;
-
-static void add(listing *l, const char *name, const ll_st_tensor *like, const ll_st_part *part,
+static void add(ll_st_list *l, const char *name, const ll_st_tensor *like, const ll_st_part *part,
                 void *data)
 {
     ll_st_part p = part ? *part : (ll_st_part){.shape = like->shape};
@@ -27,7 +21,7 @@ static bool is_param(const ll_session *s, const char *name)
 /* Of the outer optimizer, of codecs, and of an exchange under way, for what is item t here; NULL:
  * it is on another stage. The first replica writes what all have in common; all: all ranks'. */
 static void add_outer(const ll_loose *x, ll_arena *a, const ll_st_tensor *like,
-                      const ll_st_part *part, const ll_loose_item *t, bool all, listing *l)
+                      const ll_st_part *part, const ll_loose_item *t, bool all, ll_st_list *l)
 {
     bool here = t && (all || x->index == 0), param = is_param(x->s, like->name);
     if (!param && ll_is_moment(x->s->g, like->name)) return;
@@ -55,44 +49,38 @@ static const ll_loose_item *item_of(const ll_loose *x, const char *name)
     return NULL;
 }
 
-static listing list_room(const ll_loose *x, ll_arena *a, int n)
+static ll_st_list list_room(const ll_loose *x, ll_arena *a, int n)
 {
     int64_t most = (int64_t)n * (3 * x->n + 3) + 1;
-    return (listing){LL_NEW_ARRAY(a, ll_st_tensor, most), LL_NEW_ARRAY(a, ll_st_part, most), 0};
+    return (ll_st_list){LL_NEW_ARRAY(a, ll_st_tensor, most), LL_NEW_ARRAY(a, ll_st_part, most), 0};
 }
 
-static int list(const ll_loose *x, ll_arena *a, bool means, bool each, ll_st_tensor **out,
-                ll_st_part **parts)
+static ll_st_list list(const ll_loose *x, ll_arena *a, bool means, bool each)
 {
-    ll_st_tensor *kept;
-    ll_st_part *where = NULL;
-    int n = ll_session_tensors(x->s, a, &kept, &where);
-    listing l = list_room(x, a, n);
-    for (int i = 0; i < n; i++) {
-        const ll_st_part *part = where ? &where[i] : NULL;
-        const ll_loose_item *t = item_of(x, kept[i].name);
-        void *mean =
-            t && x->index == 0 ? ll_loose_no_mean(x) ? kept[i].data : x->mean + t->at : NULL;
-        if (means) add(&l, kept[i].name, &kept[i], part, mean);
+    ll_st_list kept = ll_session_tensors(x->s, a), l = list_room(x, a, kept.n);
+    for (int i = 0; i < kept.n; i++) {
+        const ll_st_tensor *own = &kept.tensors[i];
+        const ll_st_part *part = kept.parts ? &kept.parts[i] : NULL;
+        const ll_loose_item *t = item_of(x, own->name);
+        void *mean = t && x->index == 0 ? ll_loose_no_mean(x) ? own->data : x->mean + t->at : NULL;
+        if (means) add(&l, own->name, own, part, mean);
         for (int k = 0; k < x->n && each; k++)
-            add(&l, ll_arena_printf(a, LL_REPLICA "%d.%s", k, kept[i].name), &kept[i], part,
-                k == x->index ? kept[i].data : NULL);
-        add_outer(x, a, &kept[i], part, t, false, &l);
+            add(&l, ll_arena_printf(a, LL_REPLICA "%d.%s", k, own->name), own, part,
+                k == x->index ? own->data : NULL);
+        add_outer(x, a, own, part, t, false, &l);
     }
-    *out = l.tensors;
-    *parts = l.parts;
-    return l.n;
+    return l;
 }
 
-int ll_loose_tensors(const ll_loose *x, ll_arena *a, ll_st_tensor **out, ll_st_part **parts)
+ll_st_list ll_loose_tensors(const ll_loose *x, ll_arena *a)
 {
     bool each = ll_loose_ensemble(x) || (!x->rounds && !strcmp(x->run->parallel.save, "replicas"));
-    return list(x, a, true, each, out, parts);
+    return list(x, a, true, each);
 }
 
-int ll_loose_replicas(const ll_loose *x, ll_arena *a, ll_st_tensor **out, ll_st_part **parts)
+ll_st_list ll_loose_replicas(const ll_loose *x, ll_arena *a)
 {
-    return list(x, a, false, true, out, parts);
+    return list(x, a, false, true);
 }
 
 int ll_loose_in(const ll_st_file *f, const char *name)
@@ -104,7 +92,7 @@ int ll_loose_in(const ll_st_file *f, const char *name)
 }
 
 /* Those of the list that the file has. */
-static ll_err load_some(const ll_st_file *f, const listing *l)
+static ll_err load_some(const ll_st_file *f, const ll_st_list *l)
 {
     for (int i = 0; i < l->n; i++)
         if (ll_st_find(f, l->tensors[i].name))
@@ -124,23 +112,19 @@ static bool has_any(const ll_st_file *f, const ll_loose *x, const char *form)
 ll_err ll_loose_load(ll_loose *x, const ll_st_file *f, ll_arena *arena, const char **note)
 {
     LL_OWN(ll_arena) a = ll_arena_new();
-    ll_st_tensor *kept;
-    ll_st_part *where = NULL;
-    int n = ll_session_tensors(x->s, a, &kept, &where);
-    listing l = list_room(x, a, n);
-    int there = n ? ll_loose_in(f, kept[0].name) : 0;
+    ll_st_list kept = ll_session_tensors(x->s, a), l = list_room(x, a, kept.n);
+    int there = kept.n ? ll_loose_in(f, kept.tensors[0].name) : 0;
     /* Those that part have one anchor: without it they have to begin together. */
     bool anchored = !x->anchor || has_any(f, x, LL_REPLICA "anchor.%s");
     bool each = there == x->n && anchored, late = has_any(f, x, LL_REPLICA "0.due.%s");
     bool at_once = late && each && !x->due; /* what was due later, with another parallel.delay */
     if (at_once) x->due = memset(x->mean, 0, sizeof *x->mean * (size_t)x->shared);
-    for (int i = 0; i < n; i++) {
-        const ll_st_part *part = where ? &where[i] : NULL;
-        const ll_loose_item *t = item_of(x, kept[i].name);
-        add_outer(x, a, &kept[i], part, t, true, &l);
-        if (each) kept[i].name = ll_arena_printf(a, LL_REPLICA "%d.%s", x->index, kept[i].name);
+    for (int i = 0; i < kept.n; i++) {
+        ll_st_tensor *own = &kept.tensors[i];
+        add_outer(x, a, own, kept.parts ? &kept.parts[i] : NULL, item_of(x, own->name), true, &l);
+        if (each) own->name = ll_arena_printf(a, LL_REPLICA "%d.%s", x->index, own->name);
     }
-    TRY(ll_checkpoint_load(f, kept, where, n, false));
+    TRY(ll_checkpoint_load(f, kept.tensors, kept.parts, kept.n, false));
     TRY(ll_session_loaded(x->s));
     ll_loose_set_anchor(x); /* where the file has none */
     TRY(load_some(f, &l));

@@ -28,37 +28,34 @@ static ll_st_part part_of(const ll_session *s, const ll_residual *r, const ll_sh
     return part;
 }
 
-int ll_residual_tensors(const ll_session *s, ll_arena *arena, ll_st_tensor **out,
-                        ll_st_part **parts)
+ll_st_list ll_residual_tensors(const ll_session *s, ll_arena *arena)
 {
     ll_residual *list;
     const ll_program *p = s->p;
     int n = ll_exec_residuals(s->e, arena, &list);
-    *out = LL_NEW_ARRAY(arena, ll_st_tensor, n + 1);
-    *parts = LL_NEW_ARRAY(arena, ll_st_part, n + 1);
+    ll_st_list l = {LL_NEW_ARRAY(arena, ll_st_tensor, n + 1),
+                    LL_NEW_ARRAY(arena, ll_st_part, n + 1), n};
     for (int i = 0; i < n; i++) {
         const ll_slot *x = &p->slots[ll_program_input(p, list[i].param)];
         const ll_shape *whole = x->piece ? &x->piece->whole : &x->type.shape;
-        ll_st_tensor *t = &(*out)[i];
+        ll_st_tensor *t = &l.tensors[i];
         t->name = ll_arena_printf(arena, "%s" LL_RESIDUAL_SUFFIX, list[i].param);
         t->dtype = LL_F32;
         t->shape = (ll_shape){.n = whole->n + 1};
         t->shape.d[0] = ll_mesh_group(&s->place->mesh, list[i].axes);
         for (int d = 0; d < whole->n; d++) t->shape.d[d + 1] = whole->d[d];
         t->data = list[i].data;
-        (*parts)[i] = part_of(s, &list[i], whole);
+        l.parts[i] = part_of(s, &list[i], whole);
     }
-    return n;
+    return l;
 }
 
 size_t ll_residual_bytes(const ll_session *s)
 {
     LL_OWN(ll_arena) a = ll_arena_new();
-    ll_st_tensor *t;
-    ll_st_part *parts;
     size_t sum = 0;
-    int n = ll_residual_tensors(s, a, &t, &parts);
-    for (int i = 0; i < n; i++) sum += (size_t)ll_numel(&parts[i].shape) * sizeof(float);
+    ll_st_list l = ll_residual_tensors(s, a);
+    for (int i = 0; i < l.n; i++) sum += (size_t)ll_numel(&l.parts[i].shape) * sizeof(float);
     return sum;
 }
 
@@ -100,15 +97,15 @@ ll_err ll_residual_load(const ll_session *s, const ll_st_file *f, ll_arena *aren
 {
     LL_OWN(ll_arena) scratch = ll_arena_new();
     *note = NULL;
-    ll_st_tensor *t;
-    ll_st_part *parts;
-    int n = ll_residual_tensors(s, scratch, &t, &parts), there = 0;
+    ll_st_list l = ll_residual_tensors(s, scratch);
+    const ll_st_tensor *t = l.tensors;
+    int n = l.n, there = 0;
     for (int i = 0; i < f->n_entries; i++) there += ll_is_residual(f->entries[i].name);
     for (int i = 0; i < n; i++) {
         int64_t ranks = 0;
-        memset(t[i].data, 0, (size_t)ll_numel(&parts[i].shape) * sizeof(float));
+        memset(t[i].data, 0, (size_t)ll_numel(&l.parts[i].shape) * sizeof(float));
         if (!ll_st_find(f, t[i].name)) continue;
-        TRY(load_one(f, &t[i], &parts[i], scratch, &ranks));
+        TRY(load_one(f, &t[i], &l.parts[i], scratch, &ranks));
         if (ranks != t[i].shape.d[0])
             *note = ll_arena_printf(
                 arena,

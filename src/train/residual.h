@@ -8,9 +8,8 @@
 /* Is it the name of a residual? */
 bool ll_is_residual(const char *name);
 
-/* A session's residuals as tensors of a file; parts: what this rank has of each. */
-int ll_residual_tensors(const ll_session *s, ll_arena *arena, ll_st_tensor **out,
-                        ll_st_part **parts);
+/* A session's residuals as tensors of a file. */
+ll_st_list ll_residual_tensors(const ll_session *s, ll_arena *arena);
 size_t ll_residual_bytes(const ll_session *s); /* of this rank's */
 /* Restores them, those that the file does not have as zeros. Saved by another number of ranks, the
  * sum of all is divided among these: what is still to be added to the parameters stays the same.

@@ -15,6 +15,13 @@ typedef struct ll_st_tensor {
     void *data;
 } ll_st_tensor;
 
+/* Tensors, of whole shapes, and what this rank has of each; parts NULL: all. */
+typedef struct ll_st_list {
+    ll_st_tensor *tensors;
+    ll_st_part *parts;
+    int n;
+} ll_st_list;
+
 typedef struct ll_st_content {
     const ll_st_tensor *tensors; /* of whole shapes; in the same order on all ranks */
     int n;

@@ -27,24 +27,23 @@ struct ll_saver {
     int64_t written;
 };
 
-static size_t bytes_of(const ll_st_tensor *t, const ll_st_part *p)
+static size_t bytes_of(const ll_st_list *l, int i)
 {
+    const ll_st_tensor *t = &l->tensors[i];
+    const ll_st_part *p = l->parts ? &l->parts[i] : NULL;
     if (!t->data || (p && p->spare)) return 0;
     return ll_tensor_bytes(t->dtype, p ? &p->shape : &t->shape);
 }
 
-static int list(const ll_saver *v, ll_arena *a, ll_st_tensor **out, ll_st_part **parts)
+static ll_st_list list(const ll_saver *v, ll_arena *a)
 {
-    return v->replicas ? ll_loose_tensors(v->replicas, a, out, parts)
-                       : ll_session_all_tensors(v->s, a, out, parts);
+    return v->replicas ? ll_loose_tensors(v->replicas, a) : ll_session_all_tensors(v->s, a);
 }
 
 ll_err ll_saver_open(ll_comm *c, const ll_session *s, const ll_loose *replicas, const char *run,
                      bool beside, ll_saver **out)
 {
     LL_OWN(ll_arena) a = ll_arena_new();
-    ll_st_tensor *t;
-    ll_st_part *parts;
     ll_saver *v = (ll_saver *)calloc(1, sizeof *v);
     *out = v;
     TRY(ll_ranks_agree(c, v ? LL_OK : RAISE(LL_E_MEM, "no memory to save")));
@@ -55,8 +54,8 @@ ll_err ll_saver_open(ll_comm *c, const ll_session *s, const ll_loose *replicas, 
     v->beside = beside;
     v->written = -1;
     if (!beside) return LL_OK;
-    int n = list(v, a, &t, &parts);
-    for (int i = 0; i < n; i++) v->bytes += bytes_of(&t[i], parts ? &parts[i] : NULL);
+    ll_st_list l = list(v, a);
+    for (int i = 0; i < l.n; i++) v->bytes += bytes_of(&l, i);
     v->copy = (char *)malloc(v->bytes + 1);
     ll_err rc = LL_OK;
     if (!v->copy)
@@ -158,14 +157,14 @@ ll_err ll_saver_finish(ll_saver *v)
 }
 
 /* What this rank is to write, where the steps to come do not change it. */
-static void copy(ll_saver *v, ll_st_tensor *t, const ll_st_part *parts, int n)
+static void copy(ll_saver *v, const ll_st_list *l)
 {
     char *to = v->copy;
-    for (int i = 0; i < n; i++) {
-        size_t bytes = bytes_of(&t[i], parts ? &parts[i] : NULL);
+    for (int i = 0; i < l->n; i++) {
+        size_t bytes = bytes_of(l, i);
         if (!bytes) continue;
-        memcpy(to, t[i].data, bytes);
-        t[i].data = to;
+        memcpy(to, l->tensors[i].data, bytes);
+        l->tensors[i].data = to;
         to += bytes;
     }
 }
@@ -185,13 +184,12 @@ ll_err ll_saver_save(ll_saver *v, const ll_checkpoint *what, int keep)
     v->arena = ll_arena_new();
     v->c = *what;
     v->keep = keep;
-    ll_st_tensor *t;
-    ll_st_part *parts;
-    v->c.n_tensors = list(v, v->arena, &t, &parts);
-    v->c.tensors = t;
-    v->c.parts = parts;
+    ll_st_list l = list(v, v->arena);
+    v->c.n_tensors = l.n;
+    v->c.tensors = l.tensors;
+    v->c.parts = l.parts;
     v->c.meta = copy_meta(v->arena, what);
-    if (v->beside) copy(v, t, parts, v->c.n_tensors);
+    if (v->beside) copy(v, &l);
     ll_err rc = ll_checkpoint_begin(v->run, &v->c, v->arena, &v->w);
     if (rc != LL_OK) {
         end_one(v);

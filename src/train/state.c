@@ -30,17 +30,16 @@ bool ll_is_cache(const char *name)
 }
 
 /* What other stages of a pipeline keep, with no data here. */
-static int add_elsewhere(const ll_session *s, ll_st_tensor *out, ll_st_part *parts, int n)
+static void add_elsewhere(const ll_session *s, ll_st_list *l)
 {
     for (int i = 1; i < s->g->n_value && s->pipe; i++) {
         const ll_value *v = &s->g->values[i];
         bool kept = v->node < 0 && (v->kind == LL_PARAM || v->kind == LL_STATE);
         if (!kept || ll_is_cache(v->name) || ll_is_teacher(v->name)) continue;
         if (ll_program_input(s->p, v->name) >= 0) continue;
-        parts[n] = (ll_st_part){.spare = true};
-        out[n++] = (ll_st_tensor){v->name, v->type.dtype, v->type.shape, NULL};
+        l->parts[l->n] = (ll_st_part){.spare = true};
+        l->tensors[l->n++] = (ll_st_tensor){v->name, v->type.dtype, v->type.shape, NULL};
     }
-    return n;
 }
 
 bool ll_is_moment(const ll_graph *g, const char *name)
@@ -55,44 +54,38 @@ bool ll_is_moment(const ll_graph *g, const char *name)
     return false;
 }
 
-int ll_session_tensors(const ll_session *s, ll_arena *arena, ll_st_tensor **out, ll_st_part **parts)
+ll_st_list ll_session_tensors(const ll_session *s, ll_arena *arena)
 {
     const ll_program *p = s->p;
     bool cut = s->team != NULL;
-    LL_ASSERT(parts || !cut);
-    int n = 0, most = s->n_kept + s->g->n_value;
-    *out = LL_NEW_ARRAY(arena, ll_st_tensor, most);
-    if (parts) *parts = cut ? LL_NEW_ARRAY(arena, ll_st_part, most) : NULL;
+    int most = s->n_kept + s->g->n_value;
+    ll_st_list l = {.tensors = LL_NEW_ARRAY(arena, ll_st_tensor, most),
+                    .parts = cut ? LL_NEW_ARRAY(arena, ll_st_part, most) : NULL};
     for (int i = 0; i < s->n_kept; i++) {
         int slot = s->kept[i];
         const ll_slot *x = &p->slots[slot];
         if (ll_is_cache(x->name) || ll_is_teacher(x->name)) continue;
-        (*out)[n] =
+        if (cut) l.parts[l.n] = part_of(s, x, i);
+        l.tensors[l.n++] =
             (ll_st_tensor){x->name, x->type.dtype, x->piece ? x->piece->whole : x->type.shape,
                            ll_exec_data(s->e, slot, 0)};
-        if (cut) (*parts)[n] = part_of(s, x, i);
-        n++;
     }
-    return cut ? add_elsewhere(s, *out, *parts, n) : n;
+    if (cut) add_elsewhere(s, &l);
+    return l;
 }
 
-int ll_session_all_tensors(const ll_session *s, ll_arena *arena, ll_st_tensor **out,
-                           ll_st_part **parts)
+ll_st_list ll_session_all_tensors(const ll_session *s, ll_arena *arena)
 {
-    ll_st_tensor *more, *kept;
-    ll_st_part *more_parts, *kept_parts;
-    int n = ll_session_tensors(s, arena, &kept, &kept_parts);
-    int m = ll_residual_tensors(s, arena, &more, &more_parts);
-    *out = kept;
-    *parts = kept_parts;
-    if (!m) return n;
-    *out = LL_NEW_ARRAY(arena, ll_st_tensor, n + m);
-    *parts = LL_NEW_ARRAY(arena, ll_st_part, n + m);
-    for (int i = 0; i < n + m; i++) {
-        (*out)[i] = i < n ? kept[i] : more[i - n];
-        (*parts)[i] = i < n ? kept_parts[i] : more_parts[i - n];
+    ll_st_list kept = ll_session_tensors(s, arena), more = ll_residual_tensors(s, arena);
+    int n = kept.n;
+    if (!more.n) return kept;
+    ll_st_list all = {LL_NEW_ARRAY(arena, ll_st_tensor, n + more.n),
+                      LL_NEW_ARRAY(arena, ll_st_part, n + more.n), n + more.n};
+    for (int i = 0; i < all.n; i++) {
+        all.tensors[i] = i < n ? kept.tensors[i] : more.tensors[i - n];
+        all.parts[i] = i < n ? kept.parts[i] : more.parts[i - n];
     }
-    return n + m;
+    return all;
 }
 
 ll_err ll_session_loaded(const ll_session *s)
@@ -124,14 +117,12 @@ ll_err ll_session_swap_averages(ll_session *s)
 ll_err ll_session_take(ll_session *s, const ll_st_file *f, int64_t *step)
 {
     LL_OWN(ll_arena) a = ll_arena_new();
-    ll_st_tensor *tensors;
-    ll_st_part *parts;
-    int n = ll_session_tensors(s, a, &tensors, &parts);
-    for (int i = 0; i < n; i++) {
-        const char *average = ll_arena_printf(a, "%s" LL_EMA, tensors[i].name);
-        if (ll_st_find(f, average)) tensors[i].name = average;
+    ll_st_list l = ll_session_tensors(s, a);
+    LL_EACH (ll_st_tensor, t, l.tensors, l.n) {
+        const char *average = ll_arena_printf(a, "%s" LL_EMA, t->name);
+        if (ll_st_find(f, average)) t->name = average;
     }
-    TRY(ll_checkpoint_load(f, tensors, parts, n, false)); /* without the optimizer's state */
+    TRY(ll_checkpoint_load(f, l.tensors, l.parts, l.n, false)); /* without the optimizer's state */
     TRY(ll_session_loaded(s));
     return ll_checkpoint_int(f, "step", step);
 }
@@ -148,12 +139,11 @@ int64_t ll_session_parameters(const ll_session *s)
 ll_err ll_session_save(ll_session *s, const char *path)
 {
     LL_OWN(ll_arena) a = ll_arena_new();
-    ll_st_tensor *tensors;
-    ll_st_part *parts;
     TRY(ll_session_settle(s));
-    int n = ll_session_all_tensors(s, a, &tensors, &parts);
+    ll_st_list l = ll_session_all_tensors(s, a);
     ll_st_pair step = {"step", ll_arena_printf(a, "%" PRIu64, s->step)};
-    ll_st_content x = {.tensors = tensors, .n = n, .parts = parts, .meta = &step, .n_meta = 1};
+    ll_st_content x = {
+        .tensors = l.tensors, .n = l.n, .parts = l.parts, .meta = &step, .n_meta = 1};
     if (s->team) x.comm = s->team->c;
     return ll_st_write(path, &x);
 }

@@ -10,13 +10,10 @@ bool ll_is_moment(const ll_graph *g, const char *name); /* an optimizer's, PARAM
  * *step: the file's. */
 ll_err ll_session_take(ll_session *s, const ll_st_file *f, int64_t *step);
 /* Parameters and state, but caches and a teacher's (teacher.h), pointing into the session's
- * memory; in arena. *parts: what this rank has of them, NULL where it is all; parts itself may be
- * NULL for a session that is not on a mesh. */
-int ll_session_tensors(const ll_session *s, ll_arena *arena, ll_st_tensor **out,
-                       ll_st_part **parts);
+ * memory; in arena. */
+ll_st_list ll_session_tensors(const ll_session *s, ll_arena *arena);
 /* The same with residuals (residual.h): all that a checkpoint holds. */
-int ll_session_all_tensors(const ll_session *s, ll_arena *arena, ll_st_tensor **out,
-                           ll_st_part **parts);
+ll_st_list ll_session_all_tensors(const ll_session *s, ll_arena *arena);
 /* Do ranks that hold the same parameters and state have the same bits? An error names rank and
  * tensor. Collective over c. */
 ll_err ll_copies_check(ll_comm *c, const ll_session *s, int64_t step);

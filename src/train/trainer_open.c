@@ -215,11 +215,9 @@ const char *ll_trainer_norm(const trainer *t, char out[17])
 
 ll_err ll_trainer_take(trainer *t, const ll_st_file *f)
 {
-    ll_st_tensor *tensors;
-    ll_st_part *parts;
     if (t->loose) return ll_loose_load(t->loose, f, t->arena, &t->resumed);
-    int n = ll_session_tensors(t->s, t->arena, &tensors, &parts);
-    TRY(ll_checkpoint_load(f, tensors, parts, n, true));
+    ll_st_list l = ll_session_tensors(t->s, t->arena);
+    TRY(ll_checkpoint_load(f, l.tensors, l.parts, l.n, true));
     TRY(ll_residual_load(t->s, f, t->arena, &t->resumed));
     return ll_session_loaded(t->s);
 }

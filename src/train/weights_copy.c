@@ -5,8 +5,8 @@
 
 ll_own_tensors ll_weights_tensors(const ll_session *s, ll_arena *a)
 {
-    ll_own_tensors x = {0};
-    x.n = ll_session_tensors(s, a, &x.t, &x.parts);
+    ll_st_list l = ll_session_tensors(s, a);
+    ll_own_tensors x = {.t = l.tensors, .parts = l.parts, .n = l.n};
     x.moment = LL_NEW_ARRAY(a, bool, x.n);
     x.blocks = LL_NEW_ARRAY(a, const ll_block_kind *, x.n);
     for (int i = 0; i < x.n; i++) {

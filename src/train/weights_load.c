@@ -434,13 +434,11 @@ ll_err ll_weights_check(const ll_graph *g, const ll_weights *w, const ll_weights
 
 static ll_err restore(ll_session *s, const ll_st_file *f, ll_arena *a)
 {
-    ll_st_tensor *t;
-    ll_st_part *parts;
     const char *note;
     int64_t step;
-    int n = ll_session_tensors(s, a, &t, &parts);
+    ll_st_list l = ll_session_tensors(s, a);
     TRY(ll_checkpoint_int(f, "step", &step));
-    TRY(ll_checkpoint_load(f, t, parts, n, false));
+    TRY(ll_checkpoint_load(f, l.tensors, l.parts, l.n, false));
     TRY(ll_residual_load(s, f, a, &note));
     TRY(ll_session_loaded(s));
     s->step = (uint64_t)step;

@@ -55,9 +55,10 @@ static void close_side(side *x)
 static void fill(const side *x, int step)
 {
     LL_OWN(ll_arena) a = ll_arena_new();
-    ll_st_tensor *t;
-    ll_st_part *parts;
-    int n = ll_session_all_tensors(x->s, a, &t, &parts);
+    ll_st_list l = ll_session_all_tensors(x->s, a);
+    ll_st_tensor *t = l.tensors;
+    ll_st_part *parts = l.parts;
+    int n = l.n;
     for (int i = 0; i < n; i++) {
         ll_st_part whole = {.shape = t[i].shape}, *p = parts ? &parts[i] : &whole;
         ll_st_runs runs = ll_st_runs_of(&t[i].shape, p, t[i].dtype);
@@ -73,9 +74,10 @@ static void fill(const side *x, int step)
 static bool is_filled(const side *x, int step)
 {
     LL_OWN(ll_arena) a = ll_arena_new();
-    ll_st_tensor *t;
-    ll_st_part *parts;
-    int n = ll_session_all_tensors(x->s, a, &t, &parts), wrong = 0;
+    ll_st_list l = ll_session_all_tensors(x->s, a);
+    ll_st_tensor *t = l.tensors;
+    ll_st_part *parts = l.parts;
+    int n = l.n, wrong = 0;
     void **was = LL_NEW_ARRAY(a, void *, n);
     for (int i = 0; i < n; i++) {
         size_t bytes =
@@ -97,13 +99,11 @@ static int64_t load(const side *x)
     LL_OWN(ll_arena) a = ll_arena_new();
     LL_OWN(ll_st_file) f = NULL;
     ll_comm *c = ll_comm_size(comm) > 1 ? comm : NULL;
-    ll_st_tensor *t;
-    ll_st_part *parts;
     int64_t step;
     no_error(ll_buddy_open(c, start.job, &f));
     if (!f) return -1;
-    int n = ll_session_all_tensors(x->s, a, &t, &parts);
-    no_error(ll_ranks_agree(c, ll_checkpoint_load(f, t, parts, n, true)));
+    ll_st_list l = ll_session_all_tensors(x->s, a);
+    no_error(ll_ranks_agree(c, ll_checkpoint_load(f, l.tensors, l.parts, l.n, true)));
     no_error(ll_checkpoint_int(f, "step", &step));
     return step;
 }
@@ -210,10 +210,8 @@ static void copies_that_differ(void **state)
     ll_comm *c = ll_comm_size(comm) > 1 ? comm : NULL;
     LL_OWN(ll_arena) a = ll_arena_new();
     side x;
-    ll_st_tensor *t;
-    ll_st_part *parts;
     open_side(&x, c ? "data=4" : "", 0, false);
-    ll_session_all_tensors(x.s, a, &t, &parts);
+    ll_st_tensor *t = ll_session_all_tensors(x.s, a).tensors;
     no_error(ll_copies_check(c, x.s, 7));
     uint8_t *byte = (uint8_t *)t[2].data + 5;
     if (ll_comm_rank(comm) == 2) *byte ^= 1;

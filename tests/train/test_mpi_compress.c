@@ -115,11 +115,9 @@ static uint32_t bits_of(const ll_session *s)
 {
     uint32_t crc = 0;
     ll_arena *a = ll_arena_new();
-    ll_st_tensor *t;
-    ll_st_part *parts;
-    int n = ll_session_all_tensors(s, a, &t, &parts);
-    for (int i = 0; i < n; i++)
-        crc = ll_crc32c(crc, t[i].data, (size_t)ll_numel(&parts[i].shape) * 4);
+    ll_st_list l = ll_session_all_tensors(s, a);
+    for (int i = 0; i < l.n; i++)
+        crc = ll_crc32c(crc, l.tensors[i].data, (size_t)ll_numel(&l.parts[i].shape) * 4);
     ll_arena_free(a);
     return crc;
 }
@@ -174,13 +172,11 @@ static double residual_sum(const ll_session *s, ll_comm *c)
 {
     double sum = 0;
     ll_arena *a = ll_arena_new();
-    ll_st_tensor *t;
-    ll_st_part *parts;
-    int n = ll_residual_tensors(s, a, &t, &parts);
-    assert_true(n > 0);
-    for (int i = 0; i < n; i++)
-        for (int64_t k = 0; k < ll_numel(&parts[i].shape); k++)
-            sum += (double)((const float *)t[i].data)[k] * sin((double)(k + 1));
+    ll_st_list l = ll_residual_tensors(s, a);
+    assert_true(l.n > 0);
+    for (int i = 0; i < l.n; i++)
+        for (int64_t k = 0; k < ll_numel(&l.parts[i].shape); k++)
+            sum += (double)((const float *)l.tensors[i].data)[k] * sin((double)(k + 1));
     no_error(ll_comm_allreduce(c, &sum, 1, LL_F64, LL_REDUCE_SUM, NULL));
     ll_arena_free(a);
     return sum;

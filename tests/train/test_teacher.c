@@ -115,9 +115,8 @@ static void teaches(void **state)
     logits_of(t, s, "teacher.", after);
     assert_memory_equal(theirs, after, sizeof after);
     LL_OWN(ll_arena) a = ll_arena_new();
-    ll_st_tensor *tensors;
-    int n = ll_session_tensors(s, a, &tensors, NULL);
-    for (int i = 0; i < n; i++) assert_false(ll_is_teacher(tensors[i].name));
+    ll_st_list l = ll_session_tensors(s, a);
+    for (int i = 0; i < l.n; i++) assert_false(ll_is_teacher(l.tensors[i].name));
     ll_session_close(s);
     ll_graph_free(g);
     ll_run_free(r);
