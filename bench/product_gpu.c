@@ -11,6 +11,7 @@
 #include "base/trace.h"
 #include "dev/gpu.h"
 #include "gpu_context.h"
+#include "ir/graph_text.h"
 #include "ir/op.h"
 #include "kern/kern.h"
 

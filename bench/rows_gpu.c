@@ -9,6 +9,7 @@
 #include "base/rng.h"
 #include "dev/gpu.h"
 #include "gpu_context.h"
+#include "ir/graph_text.h"
 #include "ir/op.h"
 #include "kern/kern.h"
 

@@ -448,8 +448,8 @@ ll_err ll_partition(const ll_placement *p, int rank, ll_graph **out)
 ll_err ll_partition_told(const ll_placement *p, int rank, struct ll_buf *told, ll_graph **out)
 {
     CHECK(rank >= 0 && rank < p->mesh.n_rank, LL_E_ARG, "rank %d of %d", rank, p->mesh.n_rank);
-    ll_cutter c = {.p = p, .g = p->g, .m = &p->mesh, .told = told, .rank = rank};
-    LL_OWN(ll_arena) arena = c.arena = ll_arena_new();
+    LL_OWN(ll_arena) arena = ll_arena_new();
+    ll_cutter c = {.p = p, .g = p->g, .m = &p->mesh, .told = told, .rank = rank, .arena = arena};
     LL_OWN(ll_graph) to = c.to = ll_graph_new(p->g->name);
     to->of.at = -1;
     c.versions = LL_NEW_ARRAY(c.arena, ll_held *, p->g->n_value);
