@@ -3,7 +3,7 @@
 # against the reference, trains beside the CPU, verifies 2 and 4 ranks, times steps beside PyTorch
 # (where python3 has it), and ends with one table. Exit status 1 where something failed.
 #
-#     scripts/gpu.sh                          all of it: about ten minutes on 16 cores; what is not
+#     scripts/gpu.sh                          all of it: a quarter of an hour or more; what is not
 #                                             timed runs side by side, PyTorch's compiler too
 #     scripts/gpu.sh --only ops,losses        parts: ops, losses, curve, verify, nccl, bench
 #     scripts/gpu.sh --only bench --models lenet5,gpt2-124m     some of lenet5, gpt2-124m, gpt2-355m,
