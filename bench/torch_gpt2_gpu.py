@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from torch_timed import medians, report
+from torch_timed import time_language_model
 
 SIZES = {"124m": (12, 12, 768), "355m": (24, 16, 1024), "1558m": (48, 25, 1600)}
 VOCAB = 50304
@@ -62,20 +62,4 @@ class Gpt(nn.Module):
 torch.manual_seed(1)
 torch.set_float32_matmul_precision("high")
 layers, heads, width = SIZES[a.size]
-model = Gpt(layers, a.heads or heads, width).cuda()
-run = model if a.eager else torch.compile(model)
-opt = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.1, fused=True)
-x, y = (torch.randint(0, 50257, (a.batch, a.seq), device="cuda") for _ in range(2))
-
-
-def step():
-    with torch.autocast("cuda", dtype=torch.bfloat16):
-        loss = run(x, y)
-    loss.backward()
-    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    opt.step()
-    opt.zero_grad(set_to_none=True)
-
-
-s, cool = medians(step, a.seconds)
-report("gpt2-" + a.size, a.batch, s, cool, {"tokens_per_s": round(a.batch * a.seq / s)}, a.eager, a.json)
+time_language_model(Gpt(layers, a.heads or heads, width), "gpt2-" + a.size, 50257, a)

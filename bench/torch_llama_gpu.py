@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from torch_timed import medians, report
+from torch_timed import time_language_model
 
 SIZES = {"layers": 30, "width": 576, "heads": 9, "kv_heads": 3, "hidden": 1536, "seq": 2048, "vocab": 49152}
 a = argparse.ArgumentParser()
@@ -75,20 +75,4 @@ class Llama(nn.Module):
 
 torch.manual_seed(1)
 torch.set_float32_matmul_precision("high")
-model = Llama().cuda()
-run = model if a.eager else torch.compile(model)
-opt = torch.optim.AdamW(model.parameters(), lr=3e-4, weight_decay=0.1, fused=True)
-x, y = (torch.randint(0, a.vocab, (a.batch, a.seq), device="cuda") for _ in range(2))
-
-
-def step():
-    with torch.autocast("cuda", dtype=torch.bfloat16):
-        loss = run(x, y)
-    loss.backward()
-    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    opt.step()
-    opt.zero_grad(set_to_none=True)
-
-
-s, cool = medians(step, a.seconds)
-report("llama", a.batch, s, cool, {"tokens_per_s": round(a.batch * a.seq / s)}, a.eager, a.json)
+time_language_model(Llama(), "llama", a.vocab, a)
