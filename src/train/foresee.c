@@ -341,20 +341,25 @@ static int kind_of(const foresight *f, int i)
 }
 
 /* Where every pass was held up: the least that an instruction, or one of its kind, took; in parts,
- * for which waits are known about, the least quarter. */
+ * for which waits are known about, the least quarter. A kind is looked at once: programs have
+ * thousands of instructions. */
 static void take_least(const foresight *f, bool parts, double **rows, int passes, double *each)
 {
     int n_instr = f->s->p->n_instr;
     LL_OWN(ll_arena) arena = ll_arena_new();
     double *own = LL_NEW_ARRAY(arena, double, n_instr *passes + 1);
-    int *kind = LL_NEW_ARRAY(arena, int, n_instr + 1);
-    for (int i = 0; i < n_instr; i++) kind[i] = kind_of(f, i);
+    int *kind = LL_NEW_ARRAY(arena, int, n_instr + 1), *first = LL_NEW_ARRAY(arena, int, f->n + 1);
+    for (int i = n_instr - 1; i >= 0; i--) first[kind[i] = kind_of(f, i)] = i;
     for (int i = 0; i < n_instr; i++) {
-        int n = 0;
-        for (int m = 0; m < n_instr; m++)
-            for (int k = 0; (m == i || (kind[i] < f->n && kind[m] == kind[i])) && k < passes; k++)
-                if (rows[k][1 + m] > 0) own[n++] = rows[k][1 + m];
         bool timed = kind[i] < f->n;
+        if (timed && first[kind[i]] < i) {
+            each[i] = each[first[kind[i]]];
+            continue;
+        }
+        int n = 0;
+        for (int m = i; m < (timed ? n_instr : i + 1); m++)
+            for (int k = 0; kind[m] == kind[i] && k < passes; k++)
+                if (rows[k][1 + m] > 0) own[n++] = rows[k][1 + m];
         ll_stats_sort(own, n);
         each[i] = n       ? own[(int)((parts ? 0.25 : 0.03) * n)]
                   : timed ? f->kernels[kind[i]].seconds

@@ -41,7 +41,6 @@ static void mistakes_in_clusters(void **state)
     refuse("like: dgx-a100\nchip: {memory: 1, memory: 2}\n", "set already");
     refuse("like: dgx-a100\nchip: {bandwidth: 0}\n", "from 0.001 to 1e+06 GB/s");
     refuse("like: dgx-a100\nchip: {bandwidth: 2}\n", "it is in GB/s, so that 2 TB/s are 2000");
-    refuse("like: dgx-a100\nnode: {link: 0.3}\n", "node.link is 0.3 GB/s");
     ll_cluster *c = NULL;
     assert_int_equal(ll_cluster_load("dgx-a101", &c), LL_E_ARG);
     assert_non_null(strstr(ll_error_text(), "did you mean dgx-a100?"));
