@@ -46,7 +46,7 @@ static double waited(int fd)
 
 static double since(ll_waits *w, double seconds, double *left)
 {
-    double most = 0, beside = 0;
+    double most = 0, beside = 0, apart = 1;
     *left = seconds;
     if (!w) return 0;
     for (int i = 0; i < w->n; i++) {
@@ -54,9 +54,11 @@ static double since(ll_waits *w, double seconds, double *left)
         double now = waited(t->fd);
         double waits = now < 0 ? 0 : now - t->waited;
         most = fmax(most, waits);
-        *left *= fmax(0, 1 - waits / seconds);
+        apart *= fmax(0, 1 - waits / seconds);
         t->waited += waits;
     }
+    /* Threads may have waited at the same time, or one for another that waited: between the two. */
+    *left *= (apart + fmax(0, 1 - most / seconds)) / 2;
     /* One by one: the clock of a process does not have what those at work have just done. */
     for (int i = 0; i < w->n_beside; i++) beside += on_clock(w->clocks[i]);
     most -= fmax(0, beside - w->beside);

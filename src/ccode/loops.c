@@ -167,7 +167,7 @@ static ll_err gather(const ll_cloops *c)
     int64_t y[LL_MAX_DIMS];
     TRY(ll_gather_of((const ll_gather_attr *)c->attr, &c->in[0].shape, &c->in[1].shape,
                      &c->out[0].shape, &g));
-    CHECK(!g.part, LL_E_ARG, "gather of a part has no C form");
+    CHECK(g.whole == g.v, LL_E_ARG, "gather of a part has no C form");
     ll_walk_strides(&c->out[0].shape, y);
     nest(c->b, g.d, g.n, 0);
     ll_buf_puts(c->b, "    {\n        long row = x1[");

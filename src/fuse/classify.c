@@ -49,7 +49,7 @@ static void expand(ll_graph *g, const void *, const ll_val *in, int n_in, ll_val
     ll_val l = ll_matmul(g, spec, in[0], in[1]);
     if (n_in > 4) l = ll_add(g, l, in[4]);
     ll_shape s = ll_graph_shape(g, l);
-    ll_val label = ll_onehot(g, in[2], s.d[rows], 0, ll_graph_dtype(g, l));
+    ll_val label = ll_onehot_labels(g, in[2], s.d[rows], ll_graph_dtype(g, l));
     ll_val picked = ll_row_sum(g, ll_mul(g, l, label));
     ll_val sum = ll_row_sum(g, ll_exp(g, ll_sub(g, l, ll_row_spread(g, picked, &s))));
     ll_val most = ll_fill(g, ll_graph_dtype(g, l), LL_SCALAR, LL_CLASSIFY_MOST);

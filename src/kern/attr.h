@@ -126,9 +126,10 @@ typedef struct ll_quantize_attr {
 /* classify: a row's largest sum of exponentials with the label's as 1; see fuse/classify.c */
 #define LL_CLASSIFY_MOST 0x1p80
 
-/* onehot: how many classes, from which one on, and the result's element type */
+/* onehot: how many classes, from which one on, and the result's element type; of: how many there
+ * are in all, beyond which an index is an error (0: it is not) */
 typedef struct ll_onehot_attr {
-    int64_t size, from;
+    int64_t size, from, of;
     ll_dtype dtype;
 } ll_onehot_attr;
 
@@ -205,7 +206,7 @@ typedef struct ll_dropout_attr {
 } ll_dropout_attr;
 
 /* embedding and its gradient; v: rows of the gradient's result. part: the table holds only rows
- * from .. from+v-1 of a larger one, and indices of other rows count as zeros; otherwise such
+ * from .. from+v-1 of so many, and indices of others of these count as zeros (0: it is whole). Other
  * indices are errors. */
 typedef struct ll_embedding_attr {
     int64_t v, from, part;

@@ -20,7 +20,6 @@ ll_err ll_gather_of(const ll_gather_attr *a, const ll_shape *x, const ll_shape *
     memset(out, 0, sizeof *out);
     out->n = y->n;
     out->from = a->from;
-    out->part = a->part != 0;
     for (int d = 0; d < y->n; d++) {
         out->d[d] = y->d[d];
         out->x[d] = stride_of(p.part[0], xs, p.part[2][d]);
@@ -28,6 +27,7 @@ ll_err ll_gather_of(const ll_gather_attr *a, const ll_shape *x, const ll_shape *
     }
     for (int d = 0; d < x->n; d++)
         if (!strchr(p.part[2], p.part[0][d])) out->v = x->d[d], out->step = xs[d];
+    out->whole = a->part ? a->part : a->from + out->v;
     return LL_OK;
 }
 
@@ -35,5 +35,6 @@ ll_gather_walk ll_gather_rows(const ll_embedding_attr *a, const ll_shape *table,
                               const ll_shape *index)
 {
     int64_t v = table->d[0], c = table->d[1];
-    return (ll_gather_walk){2, {ll_numel(index), c}, {0, 1}, {1, 0}, v, c, a->from, a->part != 0};
+    int64_t whole = a->part ? a->part : a->from + v;
+    return (ll_gather_walk){2, {ll_numel(index), c}, {0, 1}, {1, 0}, v, c, a->from, whole};
 }

@@ -14,7 +14,7 @@ typedef struct ll_gather_walk {
     int64_t x[LL_MAX_DIMS];     /* strides in x, 0: it is not there; */
     int64_t index[LL_MAX_DIMS]; /* and in the index */
     int64_t v, step, from;      /* of x's picked dimension: extent, stride, first index */
-    bool part;                  /* indices outside of it are not wrong */
+    int64_t whole;              /* indices from here on, and those below 0, are wrong */
 } ll_gather_walk;
 ll_err ll_gather_of(const ll_gather_attr *a, const ll_shape *x, const ll_shape *index,
                     const ll_shape *y, ll_gather_walk *out);

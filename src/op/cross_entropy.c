@@ -35,7 +35,7 @@ static ll_err infer_correct(ll_infer *i)
 
 static ll_val onehot_like(ll_graph *g, ll_val label, ll_val logits)
 {
-    return ll_onehot(g, label, ll_row_length(g, logits), 0, ll_graph_dtype(g, logits));
+    return ll_onehot_labels(g, label, ll_row_length(g, logits), ll_graph_dtype(g, logits));
 }
 
 /* exp(logits - lse) */

@@ -44,7 +44,7 @@ static ll_err split(const void *, const ll_loops *l, int loop, ll_range range, c
     if (l->letter[loop] != 'v') return LL_OK;
     ll_embedding_attr *a = (ll_embedding_attr *)part->attr;
     a->from += range.from;
-    a->part = 1;
+    if (!a->part) a->part = l->extent[loop];
     if (a->v) a->v = range.to - range.from;
     return LL_OK;
 }
@@ -62,7 +62,7 @@ static const ll_op embedding = {
     .split = split,
     .grad = grad,
     .f64 = true,
-    .trials = {"f32[7,3], i32[5]<7", "f32[5,4], i32[2,3]<5", "f32[4,3], i32[13]<9 {from=3, part=1}",
+    .trials = {"f32[7,3], i32[5]<7", "f32[5,4], i32[2,3]<5", "f32[4,3], i32[13]<9 {from=3, part=9}",
                "f32[1,1], i32[]<1"},
 };
 
@@ -77,7 +77,7 @@ static const ll_op embedding_grad = {
     .grad = grad_grad,
     .f64 = true,
     .trials = {"f32[5,3], i32[5]<7 {v=7}", "f32[2,3,4], i32[2,3]<5 {v=5}",
-               "f32[13,3], i32[13]<9 {v=4, from=3, part=1}", "f32[1], i32[]<1 {v=1}",
+               "f32[13,3], i32[13]<9 {v=4, from=3, part=9}", "f32[1], i32[]<1 {v=1}",
                "f32[0,2], i32[0]<3 {v=3}", "f32[900,16], i32[900]<11 {v=11}",
                "f32[5000,8], i32[5000]<2 {v=2}"},
 };

@@ -115,7 +115,7 @@ static ll_err split(const void *attr, const ll_loops *l, int loop, ll_range rang
     TRY(read_spec(((const ll_gather_attr *)attr)->spec, &p, &v));
     if (l->letter[loop] != v) return LL_OK;
     a->from += range.from;
-    a->part = 1;
+    if (!a->part) a->part = l->extent[loop];
     if (a->v) a->v = range.to - range.from;
     return LL_OK;
 }
@@ -153,7 +153,7 @@ static const ll_op gather = {
     .trials = {"f32[2,5,3], i32[4]<5 {spec=\"avc,i->aic\"}",
                "f32[3,6], i32[3,4]<6 {spec=\"av,aw->aw\"}",
                "f32[2,5,3], i32[2,2,3]<5 {spec=\"avc,awc->awc\"}",
-               "f32[4,3], i32[13]<9 {spec=\"vc,i->ic\", from=3, part=1}",
+               "f32[4,3], i32[13]<9 {spec=\"vc,i->ic\", from=3, part=9}",
                "f32[2,7], i32[3,2]<7 {spec=\"av,ij->aij\"}", "f32[3,4], i32[]<4 {spec=\"av,->a\"}",
                "i32[6]<99, i32[2,2]<6 {spec=\"v,ij->ij\"}",
                "u8[6,2]<99, i32[3]<6 {spec=\"vc,i->ic\"}",
@@ -173,7 +173,7 @@ static const ll_op scatter_add = {
     .trials = {"f32[2,4,3], i32[4]<5 {spec=\"avc,i->aic\", v=5}",
                "f32[3,4], i32[3,4]<6 {spec=\"av,aw->aw\", v=6}",
                "f32[2,2,3], i32[2,2,3]<5 {spec=\"avc,awc->awc\", v=5}",
-               "f32[13,3], i32[13]<9 {spec=\"vc,i->ic\", v=4, from=3, part=1}",
+               "f32[13,3], i32[13]<9 {spec=\"vc,i->ic\", v=4, from=3, part=9}",
                "f32[3], i32[]<4 {spec=\"av,->a\", v=4}",
                "f32[40,31,9], i32[31]<6 {spec=\"avc,i->aic\", v=6}",
                "f32[0,2], i32[0]<4 {spec=\"vc,i->ic\", v=3}"},
@@ -233,7 +233,7 @@ ll_val ll_scatter_add(ll_graph *g, ll_val x, ll_val index, int dim, int64_t size
 
 ll_val ll_one_hot(ll_graph *g, ll_val index, int64_t size, ll_dtype dtype)
 {
-    return ll_onehot(g, index, size, 0, dtype);
+    return ll_onehot(g, index, size, dtype);
 }
 
 const ll_op *const ll_ops_gather[] = {&gather, &scatter_add, NULL};

@@ -1,19 +1,30 @@
 /* onehot.c: rows with a single 1: index i becomes a row of `size` numbers, 1 at i - from. An index
- * outside of the row gives zeros only, so that a part of the classes can be cut out. */
+ * outside of the row gives zeros only, so that a part of the classes can be cut out; outside of all
+ * classes (of) it is an error where it is a label. */
 #include "op/op_int.h"
 
 LL_KERNELS(onehot)
 
 static const ll_op onehot;
 
-ll_val ll_onehot(ll_graph *g, ll_val index, int64_t size, int64_t from, ll_dtype dtype)
+static ll_val emit(ll_graph *g, ll_val index, int64_t size, int64_t of, ll_dtype dtype)
 {
     ll_onehot_attr a;
     memset(&a, 0, sizeof a);
     a.size = size;
-    a.from = from;
+    a.of = of;
     a.dtype = dtype;
     return LL_EMIT(g, &onehot, &a, index);
+}
+
+ll_val ll_onehot(ll_graph *g, ll_val index, int64_t size, ll_dtype dtype)
+{
+    return emit(g, index, size, 0, dtype);
+}
+
+ll_val ll_onehot_labels(ll_graph *g, ll_val label, int64_t classes, ll_dtype dtype)
+{
+    return emit(g, label, classes, classes, dtype);
 }
 
 static ll_err infer(ll_infer *i)
@@ -41,13 +52,14 @@ static ll_err split(const void *, const ll_loops *l, int loop, ll_range range, c
 
 static const ll_op onehot = {
     LL_REF_OP(onehot, OTHER, 1, 1, .parts = true),
-    LL_ATTRS(ll_onehot_attr, size, from, dtype),
+    LL_ATTRS(ll_onehot_attr, size, from, dtype, of),
     .dims = "* -> *v",
     .infer = infer,
     .split = split,
     .no_grad = true,
     .f64 = true,
-    .trials = {"i32[7]<5 {size=5, from=0, dtype=f32}", "i32[2,3]<9 {size=4, from=3, dtype=f32}",
+    .trials = {"i32[7]<5 {size=5, from=0, dtype=f32}",
+               "i32[2,3]<9 {size=4, from=3, dtype=f32, of=9}",
                "i32[]<3 {size=3, from=0, dtype=f32}", "i32[0]<3 {size=1, from=0, dtype=f32}"},
 };
 

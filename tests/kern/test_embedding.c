@@ -49,26 +49,28 @@ static void whole(void **)
 static void part(void **)
 {
     for (int i = 0; i < 2 * N_SIZE; i++)
-        check(sizes[i / 2], (ll_embedding_attr){.from = 2, .part = 1}, (int)sizes[i / 2][0] + 5,
-              i % 2);
+        check(sizes[i / 2], (ll_embedding_attr){.from = 2, .part = sizes[i / 2][0] + 5},
+              (int)sizes[i / 2][0] + 5, i % 2);
 }
 
+/* Of a whole table of 4 rows, and of 4 of 7. */
 static void bad_index(void **)
 {
     float table[12] = {0}, y[9];
     ll_kernel *const f[] = {embedding_ref, embedding_cpu, embedding_grad_ref, embedding_grad_cpu};
-    for (int i = 0; i < 4; i++)
-        for (int bad = -1; bad <= 4; bad += 5) {
+    for (int i = 0; i < 8; i++)
+        for (int k = 0; k < 2; k++) {
+            int all = i < 4 ? 4 : 7, bad = k ? all : -1;
             int32_t index[3] = {3, bad, 0};
-            bool grad = i >= 2;
-            ll_embedding_attr attr = {.v = grad ? 4 : 0};
+            bool grad = i % 4 >= 2;
+            ll_embedding_attr attr = {.v = grad ? 4 : 0, .part = i < 4 ? 0 : 7};
             ll_tensor big = {table, LL_F32, LL_SHAPE(4, 3)}, rows = {y, LL_F32, LL_SHAPE(3, 3)};
             ll_tensor in[2] = {grad ? rows : big, {index, LL_I32, LL_SHAPE(3)}};
             ll_tensor out = grad ? big : rows;
             ll_kcall c = {&attr, .n_in = 2, .n_out = 1, .in = in, .out = &out, .threads = 2};
-            assert_int_equal(f[i](&c), LL_E_ARG);
+            assert_int_equal(f[i % 4](&c), LL_E_ARG);
             char want[80];
-            snprintf(want, sizeof want, "bad argument: index 1 is %d, want 0 to 3", bad);
+            snprintf(want, sizeof want, "bad argument: index 1 is %d, want 0 to %d", bad, all - 1);
             assert_string_equal(ll_error_text(), want);
         }
 }

@@ -128,6 +128,21 @@ static void test_slice_pad_concat(void **state)
         }
 }
 
+/* A label that is none of all classes, where some are here. */
+static void bad_label(void **)
+{
+    float y[6];
+    ll_kernel *const f[] = {onehot_ref, onehot_cpu};
+    for (int i = 0; i < 4; i++) {
+        int32_t label[2] = {4, i < 2 ? -1 : 5};
+        ll_onehot_attr attr = {.size = 3, .from = 1, .of = 5, .dtype = LL_F32};
+        ll_tensor in = {label, LL_I32, LL_SHAPE(2)}, out = {y, LL_F32, LL_SHAPE(2, 3)};
+        ll_kcall c = {&attr, .n_in = 1, .n_out = 1, .in = &in, .out = &out, .threads = 2};
+        assert_int_equal(f[i % 2](&c), LL_E_ARG);
+        assert_non_null(strstr(ll_error_text(), "label of row 1"));
+    }
+}
+
 static void test_fill_and_onehot(void **state)
 {
     (void)state;
@@ -140,7 +155,7 @@ static void test_fill_and_onehot(void **state)
         }
         for (int64_t size = 0; size < 8; size += 3)
             for (int64_t from = -1; from < 6; from += 3) {
-                ll_onehot_attr attr = {size, from, LL_F32};
+                ll_onehot_attr attr = {.size = size, .from = from, .dtype = LL_F32};
                 ll_tensor x = new_random(LL_I32, LL_SHAPE(sizes[s]), 4);
                 one("onehot", onehot_ref, onehot_cpu, &attr, 1, &x, LL_F32,
                     LL_SHAPE(sizes[s], size));
@@ -157,7 +172,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_transpose),       cmocka_unit_test(test_permutations),
         cmocka_unit_test(test_broadcast),       cmocka_unit_test(test_slice_pad_concat),
-        cmocka_unit_test(test_fill_and_onehot),
+        cmocka_unit_test(test_fill_and_onehot), cmocka_unit_test(bad_label),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

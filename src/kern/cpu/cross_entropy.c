@@ -6,21 +6,12 @@
 
 ll_kernel cross_entropy_cpu, cross_entropy_grad_cpu, correct_cpu;
 
-/* Labels come from data files: checked before threads start. */
-static ll_err check_labels(const int32_t *label, int64_t rows, int64_t v)
-{
-    for (int64_t r = 0; r < rows; r++)
-        CHECK(label[r] >= 0 && label[r] < v, LL_E_ARG, "label of row %lld is %d, want 0 to %lld",
-              (long long)r, label[r], (long long)v - 1);
-    return LL_OK;
-}
-
 /* All rows of x in parts; work: operations of an element. */
 static ll_err each_row(const ll_kcall *c, const ll_tensor *x, const ll_tensor *label, int work,
                        ll_part *part)
 {
     int64_t rows = ll_rows(x), v = ll_cols(x);
-    TRY(check_labels((const int32_t *)label->data, rows, v));
+    TRY(ll_check_labels(label, v));
     ll_in_parts(ll_team(c, rows * v * work), rows, part, c);
     return LL_OK;
 }

@@ -1,6 +1,7 @@
 /* onehot.c: onehot on the cpu, of any element type: zeros, and a 1 where the index points. */
 #include "kern/attr.h"
 #include "kern/cpu/row.h"
+#include "kern/rows.h"
 
 ll_kernel onehot_cpu;
 
@@ -20,7 +21,9 @@ static void rows(const void *call, int64_t from, int64_t to)
 
 ll_err onehot_cpu(const ll_kcall *c)
 {
-    int64_t n = ll_numel(&c->in[0].shape), size = ((const ll_onehot_attr *)c->attr)->size;
+    const ll_onehot_attr *a = (const ll_onehot_attr *)c->attr;
+    int64_t n = ll_numel(&c->in[0].shape), size = a->size;
+    if (a->of) TRY(ll_check_labels(&c->in[0], a->of));
     ll_in_parts(ll_team(c, n * size), n, rows, c);
     return LL_OK;
 }

@@ -15,15 +15,22 @@ enum { CHUNK = 64, MAP = 1 << 17, AHEAD = 8 }; /* AHEAD: reads under way at once
 
 template <class W>
 static __global__ void copy_rows(const W *table, const int32_t *index, W *y, int64_t n, int64_t v,
-                                 int width, int64_t from, bool part, int64_t *trouble)
+                                 int width, int64_t from, int64_t whole, int64_t *trouble)
 {
     int lane = threadIdx.x & 31;
     int64_t i = blockIdx.x * (int64_t)(blockDim.x / 32) + threadIdx.x / 32;
     if (i >= n) return;
     int64_t row = index[i] - from;
     bool here = row >= 0 && row < v;
-    if (!here && !part && lane == 0) tell_trouble(trouble, LL_TROUBLE_INDEX, i, index[i]);
+    if (lane == 0 && (index[i] < 0 || index[i] >= whole))
+        tell_trouble(trouble, LL_TROUBLE_INDEX, i, index[i]);
     for (int j = lane; j < width; j += 32) y[i * width + j] = here ? table[row * width + j] : W{};
+}
+
+/* How many rows there are, of which the table may hold a part. */
+static int64_t whole_of(const ll_embedding_attr *a, int64_t v)
+{
+    return a->part ? a->part : a->from + v;
 }
 
 template <class W> static ll_err copy_by(const ll_kcall *c, int64_t bytes)
@@ -32,7 +39,7 @@ template <class W> static ll_err copy_by(const ll_kcall *c, int64_t bytes)
     int64_t n = ll_numel(&c->in[1].shape);
     return launch(c, copy_rows<W>, ll_ceil_div(n, 8), 256, c->in[0].data, c->in[1].data,
                   c->out[0].data, n, c->in[0].shape.d[0], bytes / (int64_t)sizeof(W), a->from,
-                  a->part != 0, c->trouble);
+                  whole_of(a, c->in[0].shape.d[0]), c->trouble);
 }
 
 static ll_err embedding(const ll_kcall *c)
@@ -61,7 +68,7 @@ struct fellows {
 };
 
 static __global__ void count_rows(const int32_t *index, int64_t n, int64_t v, int64_t from,
-                                  bool part, int32_t *count, int64_t *trouble)
+                                  int64_t whole, int32_t *count, int64_t *trouble)
 {
     GRID_STRIDE(i, n)
     {
@@ -69,7 +76,7 @@ static __global__ void count_rows(const int32_t *index, int64_t n, int64_t v, in
         if (row >= 0 && row < v) {
             fellows f(row);
             if (f.rank == 0) atomicAdd(&count[row], __popc(f.same));
-        } else if (!part)
+        } else if (index[i] < 0 || index[i] >= whole)
             tell_trouble(trouble, LL_TROUBLE_INDEX, i, index[i]);
     }
 }
@@ -362,7 +369,7 @@ static ll_err sort_positions(const ll_kcall *c, int64_t n, int64_t v)
     const int32_t *index = (const int32_t *)c->in[1].data;
     int32_t *count = (int32_t *)c->scratch, *start = count + v, *left = start + v, *list = left + v;
     CUDA_TRY(cudaMemsetAsync(count, 0, (size_t)v * sizeof *count, stream_of(c)));
-    TRY(launch_each(c, n, count_rows, index, n, v, a->from, a->part != 0, count, c->trouble));
+    TRY(launch_each(c, n, count_rows, index, n, v, a->from, whole_of(a, v), count, c->trouble));
     TRY(launch(c, start_rows, ll_ceil_div(v, 1024), 1024, count, start, left, v));
     TRY(launch_each(c, n, place_rows, index, n, v, a->from, left, start, list));
     return launch(c, order_rows, blocks_for(c, v, 32, 2), 256, n, v, start, count, list, list + n);

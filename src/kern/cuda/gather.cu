@@ -19,7 +19,7 @@ static __device__ __forceinline__ int64_t place(const ll_gather_walk &g, const i
     }
     int64_t row = index[i] - g.from;
     if (row >= 0 && row < g.v) return at + row * g.step;
-    if (!g.part) tell_trouble(trouble, LL_TROUBLE_INDEX, i, index[i]);
+    if (index[i] < 0 || index[i] >= g.whole) tell_trouble(trouble, LL_TROUBLE_INDEX, i, index[i]);
     return -1;
 }
 

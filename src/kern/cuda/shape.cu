@@ -164,12 +164,15 @@ static ll_err causal_mask(const ll_kcall *c)
 }
 
 template <class T>
-static __global__ void onehot(const void *x, int xt, T *y, int64_t n, int64_t size, int64_t from)
+static __global__ void onehot(const int32_t *x, T *y, int64_t n, int64_t size, int64_t from,
+                              int64_t of, int64_t *trouble)
 {
     GRID_STRIDE(i, n)
     {
-        bool hit = load_any(x, xt, i / size) == (double)(from + i % size);
-        y[i] = from_float<T>::of(hit ? 1.f : 0.f);
+        int64_t row = i / size, at = i % size;
+        if (at == 0 && of && (x[row] < 0 || x[row] >= of))
+            tell_trouble(trouble, LL_TROUBLE_LABEL, row, x[row]);
+        y[i] = from_float<T>::of(x[row] == from + at ? 1.f : 0.f);
     }
 }
 
@@ -179,8 +182,8 @@ static ll_err run_onehot(const ll_kcall *c)
     const ll_tensor *x = &c->in[0], *y = &c->out[0];
     int64_t n = ll_numel(&y->shape);
     return with_float(y->dtype, [&](auto z) -> ll_err {
-        return launch_each(c, n, onehot<decltype(z)>, x->data, x->dtype, y->data, n, a->size,
-                           a->from);
+        return launch_each(c, n, onehot<decltype(z)>, x->data, y->data, n, a->size, a->from, a->of,
+                           c->trouble);
     });
 }
 
