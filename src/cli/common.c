@@ -248,10 +248,11 @@ ll_err ll_cli_trained_run(const ll_trained_opts *o, ll_run **out)
     const ll_words *set = &o->set;
     CHECK(!o->checkpoint || !o->init, LL_E_ARG, "--checkpoint and --init exclude each other");
     LL_OWN(ll_arena) a = ll_arena_new();
-    ll_words all = {LL_NEW_ARRAY(a, const char *, set->n + 2)};
+    ll_words all = {LL_NEW_ARRAY(a, const char *, set->n + 3)};
     if (o->init) { /* what the run says of them is of the weights that it began with */
         all.v[all.n++] = "train.init_map=";
         all.v[all.n++] = "train.init_skip=";
+        all.v[all.n++] = ll_arena_printf(a, "train.init=%s", o->init);
     }
     for (int i = 0; i < set->n; i++) all.v[all.n++] = set->v[i];
     TRY(ll_cli_run(o->folder, &all, o->init != NULL, out));

@@ -17,6 +17,7 @@ static double size_of(const ll_run *r, const char *name)
     return (double)ll_run_size(r, name, -1);
 }
 
+/* One stack of layers, of GPT's kind, BERT's or Llama's: not an encoder and a decoder. */
 static bool is_lm(const ll_run *r, ll_lm *m)
 {
     *m = (ll_lm){.layers = size_of(r, "layers"),
@@ -32,7 +33,8 @@ static bool is_lm(const ll_run *r, ll_lm *m)
     m->gated = m->kv_heads >= 1; /* of Llama's family */
     if (!m->gated) m->kv_heads = m->heads;
     if (!(m->ffn >= 1)) m->ffn = 4 * m->width;
-    return fmin(fmin(m->layers, m->width), fmin(fmin(m->heads, m->seq), m->vocab)) >= 0;
+    bool one = size_of(r, "source") < 0;
+    return one && fmin(fmin(m->layers, m->width), fmin(fmin(m->heads, m->seq), m->vocab)) >= 0;
 }
 
 static ll_err count_parameters(const ll_run *r, double *out)

@@ -316,8 +316,8 @@ static void show_foreseen(const ll_train_report *t)
     fprintf(stderr, "\nstep: predicted %s%s%s, median %s", LL_TIME(t->predicted_s),
             *t->unforeseen ? " without " : "", t->unforeseen, LL_TIME(t->step_s));
     if (isnan(t->own_s))
-        fprintf(stderr, ", but others held up all but %lld of %lld steps", (long long)t->n_own,
-                (long long)t->n_timed);
+        fprintf(stderr, ", but others held up %lld of %lld steps",
+                (long long)(t->n_timed - t->n_own), (long long)t->n_timed);
     else if (t->n_own < t->n_timed)
         fprintf(stderr, ", of %lld of %lld steps that others did not hold up %s",
                 (long long)t->n_own, (long long)t->n_timed, LL_TIME(t->own_s));

@@ -346,9 +346,13 @@ static ll_err read_init(const char *text, ll_init *out)
         if (strlen(kinds[k]) != n || strncmp(text, kinds[k], n)) continue;
         *out = (ll_init){.kind = (ll_init_kind)k};
         if (k != LL_ZEROS && text[n] == ':') out->a = strtod(text + n + 1, &end);
-        if (*end == '\0' && (k == LL_ZEROS) == (text[n] == '\0')) return LL_OK;
+        bool sound = isfinite(out->a) && (k == LL_CONSTANT || out->a >= 0);
+        if (sound && *end == '\0' && (k == LL_ZEROS) == (text[n] == '\0')) return LL_OK;
     }
-    FAIL(LL_E_CONFIG, "init=%.40s, want zeros, constant:A, normal:A or uniform:A", text);
+    FAIL(LL_E_CONFIG,
+         "init=%.40s, want zeros, constant:A, normal:A or uniform:A; A is finite, and of the last "
+         "two not negative",
+         text);
 }
 
 static ll_err read_rule(char *text, ll_param_rule *out)
@@ -358,7 +362,7 @@ static ll_err read_rule(char *text, ll_param_rule *out)
         char *value = strchr(w, '='), *end = w;
         if (value) *value++ = '\0';
         double number = value ? strtod(value, &end) : 0;
-        bool fine = value && *value && *end == '\0';
+        bool fine = value && *value && *end == '\0' && isfinite(number);
         if (!strcmp(w, "freeze") && !value) {
             out->freeze = true;
         } else if (!strcmp(w, "lr") && fine && number > 0) {

@@ -265,6 +265,16 @@ static void plans_are_runs(void **state)
     json_decref(j);
     o = succeeds(*state, "train best.yaml -n 2 --out o");
     outcome_free(&o);
+    /* An encoder counts: half of the model's FLOPs, not a decoder's alone. */
+    write_text(tmpdir_path(state, "s.yaml"),
+               "model: {name: seq2seq, layers: 1, width: 64, heads: 2}\ntrain: {batch: 8}\n");
+    json_t *two = prints_json(*state, "plan s.yaml --cluster dgx-a100 --ranks 2 --json"),
+           *step = prints_json(*state, "bench step s.yaml -b 8 -t 1 --seconds 0.1 --json");
+    assert_float_equal(
+        2 * json_num(json_array_get(json_object_get(two, "plans"), 0), "model_flops_per_rank"),
+        json_num(step, "model_flops"), 1);
+    json_decref(two);
+    json_decref(step);
     json_t *plans = prints_json(*state, "plan r.yaml --cluster slow.yaml --ranks 2 --json");
     int mixed = 0;
     for (size_t i = 0; i < json_array_size(json_object_get(plans, "plans")); i++) {

@@ -25,6 +25,8 @@ static void in_and_out(void **state)
     outcome_free(&o);
     /* The same weights through another system's layout are the same model, in any run of it. */
     assert_true(loss == loss_of(folder, "eval r.yaml --init w.safetensors --json"));
+    assert_true(loss == loss_of(folder, "eval r.yaml --init w.safetensors --json --set "
+                                        "train.init_map=pytorch"));
     must(folder, "export lenet5 --init w.safetensors --weights v.safetensors --map pytorch "
                  "--set model.image=28 --set model.channels=1");
     assert_same_file(tmpdir_path(state, "w.safetensors"), tmpdir_path(state, "v.safetensors"));
