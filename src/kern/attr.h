@@ -206,8 +206,8 @@ typedef struct ll_dropout_attr {
 } ll_dropout_attr;
 
 /* embedding and its gradient; v: rows of the gradient's result. part: the table holds only rows
- * from .. from+v-1 of so many, and indices of others of these count as zeros (0: it is whole). Other
- * indices are errors. */
+ * from .. from+v-1 of so many, and indices of others of these count as zeros (0: it is whole).
+ * Other indices are errors. */
 typedef struct ll_embedding_attr {
     int64_t v, from, part;
 } ll_embedding_attr;
