@@ -233,7 +233,7 @@ ll_val ll_scatter_add(ll_graph *g, ll_val x, ll_val index, int dim, int64_t size
 
 ll_val ll_one_hot(ll_graph *g, ll_val index, int64_t size, ll_dtype dtype)
 {
-    return ll_onehot(g, index, size, dtype);
+    return ll_onehot(g, index, size, 0, dtype);
 }
 
 const ll_op *const ll_ops_gather[] = {&gather, &scatter_add, NULL};

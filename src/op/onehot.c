@@ -7,24 +7,26 @@ LL_KERNELS(onehot)
 
 static const ll_op onehot;
 
-static ll_val emit(ll_graph *g, ll_val index, int64_t size, int64_t of, ll_dtype dtype)
+static ll_val emit(ll_graph *g, ll_val index, int64_t size, int64_t from, int64_t of,
+                   ll_dtype dtype)
 {
     ll_onehot_attr a;
     memset(&a, 0, sizeof a);
     a.size = size;
+    a.from = from;
     a.of = of;
     a.dtype = dtype;
     return LL_EMIT(g, &onehot, &a, index);
 }
 
-ll_val ll_onehot(ll_graph *g, ll_val index, int64_t size, ll_dtype dtype)
+ll_val ll_onehot(ll_graph *g, ll_val index, int64_t size, int64_t from, ll_dtype dtype)
 {
-    return emit(g, index, size, 0, dtype);
+    return emit(g, index, size, from, 0, dtype);
 }
 
 ll_val ll_onehot_labels(ll_graph *g, ll_val label, int64_t classes, ll_dtype dtype)
 {
-    return emit(g, label, classes, classes, dtype);
+    return emit(g, label, classes, 0, classes, dtype);
 }
 
 static ll_err infer(ll_infer *i)

@@ -45,7 +45,7 @@ ll_val ll_conv2d_transpose(ll_graph *g, ll_val x, ll_val filter, const ll_conv *
 
 /* 1 at element index - from of a new last dimension of this size, 0 elsewhere; an index outside
  * gives zeros only. i32[...] -> [..., size] */
-ll_val ll_onehot(ll_graph *g, ll_val index, int64_t size, ll_dtype dtype);
+ll_val ll_onehot(ll_graph *g, ll_val index, int64_t size, int64_t from, ll_dtype dtype);
 /* Of labels: others than 0 to classes - 1 are errors, cut or not. */
 ll_val ll_onehot_labels(ll_graph *g, ll_val label, int64_t classes, ll_dtype dtype);
 /* x [*,t,s] with value where s > t + ahead. */
