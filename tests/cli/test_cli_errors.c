@@ -66,10 +66,13 @@ static void command_line(void **state)
     refuses(f, 1, "plan s.yaml --cluster h200 --ranks 2 -s parallel.schedule=gpipe", "zb-h2");
     refuses(f, 1, "plan s.yaml --cluster h200 --ranks 2 -s parallel.sequence=rows",
             "parallel.sequence: plans of transformers on a cluster do not take it");
-    static const char *const uncounted[] = {
-        "model.linear=1", "model.window=6",   "model.head=16",       "train.lora=2",
-        "train.prompt=2", "train.prune=2:4",  "train.teacher=l",     "train.quantize=int8",
-        "train.ema=0.99", "train.delay=true", "train.micro_batch=2", "parallel.compress=int8"};
+    static const char *const uncounted[] = {"model.linear=1",          "model.window=6",
+                                            "model.head=16",           "train.lora=2",
+                                            "train.prompt=2",          "train.prune=2:4",
+                                            "train.teacher=l",         "train.quantize=int8",
+                                            "train.ema=0.99",          "train.delay=true",
+                                            "train.micro_batch=2",     "parallel.compress=int8",
+                                            "parallel.canonical=true", "parallel.transport=host"};
     for (size_t i = 0; i < sizeof uncounted / sizeof *uncounted; i++) {
         char line[128], key[64];
         snprintf(line, sizeof line, "plan l.yaml --cluster h200 --ranks 2 -s %s", uncounted[i]);

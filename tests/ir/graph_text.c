@@ -5,6 +5,7 @@
 #include "base/near.h"
 #include "ir/text_int.h"
 #include "kern/attr.h"
+#include "op/ops.h"
 #include "pass/pass.h"
 
 #include <ctype.h>
@@ -18,15 +19,6 @@ static ll_err scan_type(ll_scan *s, ll_type *out)
 }
 
 /* ---- chains ---- */
-static const struct {
-    const char *name;
-    int operands;
-} steps[LL_N_EW] = {
-#define X(name, operands, value) {#name, operands},
-    LL_EW(X)
-#undef X
-};
-
 static ll_err scan_key(ll_scan *s, const char *key)
 {
     char word[LL_WORD_MAX + 1];
@@ -74,8 +66,8 @@ static ll_err scan_step_op(ll_scan *s, int16_t *op)
     TRY(ll_scan_word(s, "an elementwise op", word));
     ll_near near = {.word = word};
     for (*op = 0; *op < LL_N_EW; ++*op) {
-        if (!strcmp(word, steps[*op].name)) return LL_OK;
-        ll_near_try(&near, steps[*op].name);
+        if (!strcmp(word, ll_ew_op((ll_ew)*op)->name)) return LL_OK;
+        ll_near_try(&near, ll_ew_op((ll_ew)*op)->name);
     }
     return ll_scan_fail(s, from, "no elementwise op %s%s", word, ll_near_hint(&near));
 }
@@ -94,7 +86,7 @@ static ll_err scan_step(ll_scan *s, ll_fused_attr *f)
     int16_t *const from[3] = {&step->a, &step->b, &step->c};
     TRY(scan_step_op(s, &step->op));
     TRY(ll_scan_want(s, '('));
-    for (int i = 0; i < steps[step->op].operands; i++) {
+    for (int i = 0; i < ll_ew_op((ll_ew)step->op)->n_in; i++) {
         if (i) TRY(ll_scan_want(s, ','));
         if (ll_scan_is(s, 'k'))
             *from[i] = LL_FUSE_K;
