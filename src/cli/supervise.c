@@ -287,11 +287,11 @@ static bool is_crash(int code)
     return false;
 }
 
-/* Was a rank itself asked to stop, when it could not hear it yet? It has died of it. */
+/* Was a rank itself, or mpiexec, asked to stop when it could not hear it yet? It has died of it. */
 static bool was_asked(const job *j, int code)
 {
     int number = signal_of(code);
-    return !j->lost && !j->why && (number == SIGTERM || number == SIGINT || number == SIGHUP);
+    return !j->lost && (number == SIGTERM || number == SIGINT || number == SIGHUP);
 }
 
 /* The newest state in memory, where the disk has none as new; *step: its. */

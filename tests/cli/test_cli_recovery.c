@@ -236,7 +236,15 @@ static void stopped(void **state)
     o = program_wait(*state, child);
     if (o.status != 75) fail_msg("status %d: %s", o.status, o.err);
     outcome_free(&o);
-    /* nor is it lost where a rank itself is asked, which may die of it */
+    /* nor is it lost where mpiexec is asked, or a rank itself, which may die of it */
+    write_text(tmpdir_path(state, "asked"), "#!/bin/sh\nkill -TERM $$\n");
+    assert_int_equal(chmod(tmpdir_path(state, "asked"), 0755), 0);
+    setenv("LOOPLINE_MPIEXEC", "./asked", 1);
+    o = program_run(*state, NULL, "train r.yaml -n 2 --out asked-run --restarts 2");
+    unsetenv("LOOPLINE_MPIEXEC");
+    if (o.status != 128 + SIGTERM || !strstr(o.err, "before all had stopped: nothing is saved"))
+        fail_msg("status %d: %s", o.status, o.err);
+    outcome_free(&o);
     child = START("rank", "-n", "2", "--set", "train.steps=20000");
     for (pid_t rank = 0; !rank;) {
         rank = rank_of(child, 1);
