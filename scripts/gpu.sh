@@ -252,12 +252,11 @@ peer_of() { # a model's peer: a program of bench/ and its words
     *) echo "torch_image_gpu.py $1 --batch 256" ;;
     esac
 }
-compile_peers() {
+compile_peers() { # two at once: more would not all have room on the GPU
     [ $has_torch = 1 ] || return 0
     local m
-    for m in ${models//,/ }; do peer_of $m; done | grep -v lenet | sort -u | while read -r m; do
-        "$python" bench/$m --seconds 0 >"$log" 2>&1 </dev/null
-    done
+    for m in ${models//,/ }; do peer_of $m; done | grep -v lenet | sort -u |
+        xargs -P 2 -I {} sh -c "exec $python bench/{} --seconds 0" >"$log" 2>&1
 }
 
 beside ops ops
