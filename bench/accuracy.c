@@ -16,7 +16,7 @@
 #include "base/rng.h"
 #include "exec/session.h"
 #include "pass/pass.h"
-#include "train/evaluate.h"
+#include "infer/evaluate.h"
 
 #include <math.h>
 #include <stdio.h>

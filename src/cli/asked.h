@@ -4,7 +4,7 @@
 #pragma once
 #include "base/text.h"
 #include "cli/args.h"
-#include "train/generate.h"
+#include "infer/generate.h"
 
 typedef struct ll_said {
     const char *who, *text;

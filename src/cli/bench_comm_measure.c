@@ -9,7 +9,7 @@
 #include "base/rng.h"
 #include "base/stats.h"
 #include "base/types.h"
-#include "train/ranks.h"
+#include "run/ranks.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -4,7 +4,7 @@
 #include "base/text.h"
 #include "cli/talk.h"
 #include "data/data.h"
-#include "train/setup.h"
+#include "run/setup.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -4,7 +4,7 @@
 #include "base/file.h"
 #include "base/now.h"
 #include "cli/talk.h"
-#include "train/classes.h"
+#include "infer/classes.h"
 #include "train/progress.h"
 
 #include <math.h>

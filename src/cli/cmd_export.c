@@ -5,10 +5,10 @@
 #include "base/file.h"
 #include "ccode/ccode.h"
 #include "onnx/onnx.h"
-#include "train/export.h"
-#include "train/calibrate.h"
-#include "train/predict.h"
-#include "train/weights_load.h"
+#include "weights/export.h"
+#include "infer/calibrate.h"
+#include "infer/predict.h"
+#include "weights/weights_load.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* cmd_generate.c: loopline generate. Samples text from a trained model of tokens, of several
- * prompts at once: what they were answered so far stays as keys and values (train/generate.h). */
+ * prompts at once: what they were answered so far stays as keys and values (infer/generate.h). */
 #include "base/now.h"
 #include "base/num.h"
 #include "base/text.h"

@@ -7,10 +7,10 @@
 #include "onnx/onnx.h"
 #include "op/ops.h"
 #include "token/tokenizer.h"
-#include "train/import.h"
-#include "train/safetensors.h"
-#include "train/weight_map.h"
-#include "train/weights.h"
+#include "weights/import.h"
+#include "weights/safetensors.h"
+#include "weights/weight_map.h"
+#include "weights/weights.h"
 
 #include <math.h>
 #include <stdio.h>

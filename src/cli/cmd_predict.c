@@ -4,7 +4,7 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "data/samples.h"
-#include "train/predict.h"
+#include "infer/predict.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -7,9 +7,9 @@
 #include "comm/job.h"
 #include "kern/notes.h"
 #include "pass/prune.h"
-#include "train/evaluate.h"
-#include "train/verify.h"
-#include "train/weights_load.h"
+#include "infer/evaluate.h"
+#include "verify/verify.h"
+#include "weights/weights_load.h"
 
 #include <stdio.h>
 #include <string.h>

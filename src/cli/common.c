@@ -4,9 +4,9 @@
 #include "base/file.h"
 #include "comm/job.h"
 #include "kern/notes.h"
-#include "train/setup.h"
-#include "train/state.h"
-#include "train/weights_load.h"
+#include "run/setup.h"
+#include "weights/state.h"
+#include "weights/weights_load.h"
 
 #include <errno.h>
 #include <omp.h>

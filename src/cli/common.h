@@ -3,7 +3,7 @@
 #include "cli/args.h"
 #include "cli/json.h"
 #include "cli/launch.h"
-#include "train/checkpoint.h"
+#include "weights/checkpoint.h"
 #include "train/trainer.h"
 
 /* Reads a run (or, with models, the name of a model), applies the settings, finishes it. */

@@ -3,7 +3,7 @@
 #include "cli/args.h"
 #include "plan/published.h"
 #include "plan/search.h"
-#include "train/run.h"
+#include "run/run.h"
 
 typedef struct ll_plan_opts {
     const char *run, *published, *mesh, *report, *trace;

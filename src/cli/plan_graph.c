@@ -7,7 +7,7 @@
 #include "comm/job.h"
 #include "plan/published.h"
 #include "plan/search.h"
-#include "train/setup.h"
+#include "run/setup.h"
 
 #include <math.h>
 #include <stdio.h>

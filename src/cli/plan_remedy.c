@@ -6,8 +6,8 @@
 #include "cli/common.h"
 #include "cli/plan.h"
 #include "cli/plan_try.h"
-#include "train/ranks.h"
-#include "train/setup.h"
+#include "run/ranks.h"
+#include "run/setup.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -5,7 +5,7 @@
 #include "mesh/mesh.h"
 #include "plan/published.h"
 #include "plan/search.h"
-#include "train/setup.h"
+#include "run/setup.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -15,7 +15,7 @@
 #include "exec/pipe.h"
 #include "pass/recompute.h"
 #include "pass/stages.h"
-#include "train/setup.h"
+#include "run/setup.h"
 
 #include <stdio.h>
 #include <stdlib.h>

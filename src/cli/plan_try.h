@@ -2,7 +2,7 @@
  * and layouts that cut different layers along different axes. */
 #pragma once
 #include "plan/replay.h"
-#include "train/run.h"
+#include "run/run.h"
 
 /* How ranks would train. */
 typedef struct ll_recipe {

@@ -30,7 +30,7 @@
 #include "cli/procs.h"
 #include "comm/job.h"
 #include "train/buddy.h"
-#include "train/checkpoint.h"
+#include "weights/checkpoint.h"
 #include "train/metrics.h"
 #include "train/recovery.h"
 

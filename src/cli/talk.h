@@ -3,7 +3,7 @@
 #pragma once
 #include "cli/common.h"
 #include "token/tokenizer.h"
-#include "train/generate.h"
+#include "infer/generate.h"
 #include "train/prune.h"
 
 typedef struct ll_talk_opts {

@@ -8,7 +8,7 @@
 #include "base/text.h"
 #include "cli/common.h"
 #include "sched/pipeline.h"
-#include "train/verify.h"
+#include "verify/verify.h"
 
 #include <inttypes.h>
 #include <stdarg.h>

@@ -8,8 +8,8 @@
 #include "base/stats.h"
 #include "kern/cpu/gemm.h"
 #include "train/prune.h"
-#include "train/setup.h"
-#include "train/state.h"
+#include "run/setup.h"
+#include "weights/state.h"
 
 #include <stdio.h>
 

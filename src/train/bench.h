@@ -2,7 +2,7 @@
 #pragma once
 #include "ir/op.h"
 #include "program/program.h"
-#include "train/run.h"
+#include "run/run.h"
 
 typedef struct ll_bench_line { /* instructions of one op or kind of work, together; or one alone */
     char what[160];            /* of one alone: its name and its operands' shapes */

@@ -2,7 +2,7 @@
 #include "train/buddy_int.h"
 
 #include "base/crc32c.h"
-#include "train/ranks.h"
+#include "run/ranks.h"
 
 #include <errno.h>
 #include <fcntl.h>

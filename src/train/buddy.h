@@ -18,9 +18,9 @@
  *    supervisor does (unless the disk has no state as new), or when a later start has made its own.
  */
 #pragma once
-#include "train/loose.h"
+#include "replicas/loose.h"
 #include "train/recovery.h"
-#include "train/state.h"
+#include "weights/state.h"
 
 typedef struct ll_buddy ll_buddy;
 

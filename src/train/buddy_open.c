@@ -8,7 +8,7 @@
 #define _GNU_SOURCE /* SEEK_DATA */
 #include "train/buddy_int.h"
 
-#include "train/ranks.h"
+#include "run/ranks.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -3,8 +3,8 @@
  * alone. */
 #include "base/crc32c.h"
 #include "comm/comm.h"
-#include "train/ranks.h"
-#include "train/state.h"
+#include "run/ranks.h"
+#include "weights/state.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -4,8 +4,8 @@
 #include "base/file.h"
 #include "base/stats.h"
 #include "base/num.h"
-#include "train/ranks.h"
-#include "train/setup.h"
+#include "run/ranks.h"
+#include "run/setup.h"
 #include "tune/tune.h"
 
 #include <fcntl.h>

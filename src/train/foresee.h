@@ -13,7 +13,7 @@
 #include "base/waits.h"
 #include "data/data.h"
 #include "exec/session.h"
-#include "train/run.h"
+#include "run/run.h"
 
 /* ll_others_share since then, of the job's threads; NAN: not known, or kernels run elsewhere.
  * Collective over c (NULL: this process alone). */

@@ -1,8 +1,8 @@
 /* prune.c: the smallest weights become zeros. */
 #include "train/prune.h"
 
-#include "train/ranks.h"
-#include "train/teacher.h"
+#include "run/ranks.h"
+#include "run/teacher.h"
 
 /* Where gradients are a step late, both versions of a parameter are set. */
 static ll_err put(ll_session *s, const char *name, const void *w, size_t bytes)

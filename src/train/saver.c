@@ -2,7 +2,7 @@
 #include "train/saver.h"
 
 #include "base/thread.h"
-#include "train/ranks.h"
+#include "run/ranks.h"
 
 #include <stdatomic.h>
 

@@ -9,8 +9,8 @@
  * Ranks move on together: at each step every rank says whether its thread has something to do yet
  * (ll_saver_busy), and when none has, all call ll_saver_move. */
 #pragma once
-#include "train/checkpoint.h"
-#include "train/loose.h"
+#include "weights/checkpoint.h"
+#include "replicas/loose.h"
 
 typedef struct ll_saver ll_saver;
 

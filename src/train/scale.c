@@ -4,9 +4,9 @@
 
 #include "base/process.h"
 #include "comm/job.h"
-#include "train/ranks.h"
-#include "train/setup.h"
-#include "train/state.h"
+#include "run/ranks.h"
+#include "run/setup.h"
+#include "weights/state.h"
 #include "train/trace.h"
 
 typedef struct scaler {

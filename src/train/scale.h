@@ -2,7 +2,7 @@
  * report. */
 #pragma once
 #include "mesh/mesh.h"
-#include "train/run.h"
+#include "run/run.h"
 
 typedef struct ll_scale_opts {
     int64_t steps, warm_up; /* timed, and before them */

@@ -13,7 +13,7 @@
 #include "train/trace.h"
 
 #include "base/file.h"
-#include "train/ranks.h"
+#include "run/ranks.h"
 
 #include <stdio.h>
 #include <unistd.h>

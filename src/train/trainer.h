@@ -3,10 +3,10 @@
  * What it tells as it goes reaches the caller through ll_train_events; it prints nothing itself. */
 #pragma once
 #include "machine/machine.h"
-#include "train/evaluate.h"
+#include "infer/evaluate.h"
 #include "train/goodput.h"
-#include "train/ranks.h"
-#include "train/server.h"
+#include "run/ranks.h"
+#include "replicas/server.h"
 #include "train/timeline.h"
 
 /* Bytes of the rank with most. On a machine with devices tensors are in theirs. */

@@ -1,7 +1,7 @@
 /* trainer_memory.c: the bytes that a run plans, and those that it took, on the fullest rank. */
 #include "train/trainer_int.h"
 
-#include "train/residual.h"
+#include "weights/residual.h"
 
 static double used_bytes(const trainer *t)
 {

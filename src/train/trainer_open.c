@@ -7,10 +7,10 @@
 #include "base/file.h"
 #include "machine/bind.h"
 #include "train/prune.h"
-#include "train/residual.h"
-#include "train/run_int.h"
-#include "train/teacher.h"
-#include "train/weights_load.h"
+#include "weights/residual.h"
+#include "run/run_int.h"
+#include "run/teacher.h"
+#include "weights/weights_load.h"
 
 #include <errno.h>
 #include <fcntl.h>

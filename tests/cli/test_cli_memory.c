@@ -1,6 +1,6 @@
 /* The memory that a run plans is what the system says that it took: every bundled run, small. */
 #include "cli/program.h"
-#include "train/run.h"
+#include "run/run.h"
 
 #include <math.h>
 

@@ -6,7 +6,7 @@
 #include "base/rng.h"
 #include "dev/group.h"
 #include "kern/attr.h"
-#include "train/run.h"
+#include "run/run.h"
 #include "train/trainer.h"
 
 #include <setjmp.h>

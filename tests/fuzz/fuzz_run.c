@@ -1,7 +1,7 @@
 /* Any bytes as a run file: read or refused with a message; what is read prints, and reads back. */
-#include "../train/run_models.h"
+#include "../run/run_models.h"
 #include "base/err.h"
-#include "train/run.h"
+#include "run/run.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

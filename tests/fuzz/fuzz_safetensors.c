@@ -1,6 +1,6 @@
 /* Any bytes as a safetensors file: the parser must refuse or accept, and what it accepts must hold
  * the promises of safetensors.c. */
-#include "train/safetensors.h"
+#include "weights/safetensors.h"
 
 #include <stdlib.h>
 

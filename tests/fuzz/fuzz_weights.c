@@ -1,7 +1,7 @@
 /* Any bytes as a file of PyTorch's, or as a map of weights: readers must refuse or accept, and
  * every element that an accepted tensor reaches must lie in the bytes. */
-#include "train/pth.h"
-#include "train/weight_map.h"
+#include "weights/pth.h"
+#include "weights/weight_map.h"
 
 #include <stdlib.h>
 

@@ -12,7 +12,7 @@
 #include "pass/recompute.h"
 #include "program/ways.h"
 #include "train/recovery.h"
-#include "train/server.h"
+#include "replicas/server.h"
 
 #include <stdlib.h>
 

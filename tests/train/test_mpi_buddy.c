@@ -3,9 +3,9 @@
  * nodes of which any one is lost; what was being written, or is damaged, is not taken for whole. */
 #include "comm/comm.h"
 #include "train/buddy_int.h"
-#include "train/checkpoint.h"
-#include "train/ranks.h"
-#include "train/setup.h"
+#include "weights/checkpoint.h"
+#include "run/ranks.h"
+#include "run/setup.h"
 #include "no_error.h"
 
 #include <fcntl.h>

@@ -6,8 +6,8 @@
 #include "base/crc32c.h"
 #include "base/rng.h"
 #include "tmpdir.h"
-#include "train/residual.h"
-#include "train/state.h"
+#include "weights/residual.h"
+#include "weights/state.h"
 #include "no_error.h"
 
 #include <math.h>

@@ -2,10 +2,10 @@
  * Pipelines: models cut into stages train what one process trains, under every schedule, with fewer
  * micro-batches than stages and with more, alone and with other axes, to the bit where sums are
  * exact; no layer is lost; checkpoints are those of one process, wherever they go on. */
-#include "train/ranks.h"
-#include "train/setup.h"
-#include "train/state.h"
-#include "train/verify.h"
+#include "run/ranks.h"
+#include "run/setup.h"
+#include "weights/state.h"
+#include "verify/verify.h"
 #include "no_error.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
 /* Pruning: which numbers go, and that what is zero stays so while all else is trained. */
-#include "small_lm.h"
+#include "infer/small_lm.h"
 #include "fuse/fuse.h"
 #include "kern/attr.h"
 #include "train/prune.h"

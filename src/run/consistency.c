@@ -1,0 +1,204 @@
+/* consistency.c: see consistency.h. Local SGD: Stich 2019; post-local: Lin et al. 2020; DiLoCo:
+ * Douillard et al. 2023, streaming: 2025; D-PSGD (gossip): Lian et al. 2017, AD-PSGD: 2018; SGP:
+ * Assran et al. 2019, whose weights are all 1 on a graph where everyone sends as much as it gets;
+ * EASGD: Zhang et al. 2015; SSP: Ho et al. 2013; async (Downpour): Dean et al. 2012; Hogwild: Niu
+ * et al. 2011; eager: Li et al. 2020. */
+#include "run/consistency.h"
+
+#include <string.h>
+
+static const ll_consistency presets[] = {
+    {"sync", "gradient", 1, 0, "all", 2, 1, "none", "sgd", 1, 0.9, 0, "shared", "sharded", -1, 1},
+    {"ssp", "difference", 1, 0, "server", 2, 1, "none", "sgd", 1, 0.9, 0, "shared", "sharded", 3,
+     1},
+    {"eager", "gradient", 1, 0, "server", 2, 1, "none", "sgd", 1, 0.9, 0, "shared", "sharded", 1,
+     0},
+    {"async", "difference", 1, 0, "server", 2, 1, "none", "sgd", 1, 0.9, 0, "shared", "sharded", -1,
+     1},
+    {"hogwild", "difference", 1, 0, "server", 2, 1, "none", "sgd", 1, 0.9, 0, "shared", "open", -1,
+     1},
+    {"local", "parameter", 8, 0, "all", 2, 1, "none", "sgd", 1, 0.9, 0, "shared", "sharded", -1, 1},
+    {"post-local", "parameter", 8, 100, "all", 2, 1, "none", "sgd", 1, 0.9, 0, "shared", "sharded",
+     -1, 1},
+    {"diloco", "difference", 100, 0, "all", 2, 1, "none", "nesterov", 0.7, 0.9, 0, "shared",
+     "sharded", -1, 1},
+    {"streaming", "difference", 100, 0, "all", 2, 4, "int4", "nesterov", 0.7, 0.9, 0, "shared",
+     "sharded", -1, 1, 5},
+    {"gossip", "parameter", 1, 0, "ring", 2, 1, "none", "sgd", 1, 0.9, 0, "shared", "sharded", -1,
+     1},
+    {"sgp", "parameter", 1, 0, "exponential", 2, 1, "none", "sgd", 1, 0.9, 0, "shared", "sharded",
+     -1, 1},
+    {"ad-psgd", "parameter", 1, 0, "pairs", 2, 1, "none", "sgd", 1, 0.9, 0, "shared", "sharded", -1,
+     1},
+    {"easgd", "difference", 8, 0, "all", 2, 1, "none", "sgd", 0.9, 0.9, 0.9, "shared", "sharded",
+     -1, 1},
+    {"ensemble", "parameter", 0, 0, "all", 2, 1, "none", "sgd", 1, 0.9, 0, "own", "sharded", -1,
+     1}};
+
+static bool is(const char *a, const char *b)
+{
+    return !strcmp(a, b);
+}
+
+static void choose_text(const char *said, const char **to)
+{
+    if (*said) *to = said;
+}
+
+static void choose_int(int64_t said, int64_t *to)
+{
+    if (said >= 0) *to = said;
+}
+
+static void choose_number(double said, double *to)
+{
+    if (said >= 0) *to = said;
+}
+
+static bool plain(const ll_consistency *c)
+{
+    return is(c->outer, "sgd") && c->outer_lr == 1 && c->elastic == 0;
+}
+
+static ll_err check(const ll_consistency *c, const ll_consistency *said)
+{
+    bool differs = is(c->what, "difference"), never = c->every == 0;
+    bool gradient = is(c->what, "gradient"), served = is(c->peers, "server");
+    CHECK(!gradient || (c->every == 1 && (served || is(c->peers, "all")) && plain(c)), LL_E_CONFIG,
+          "parallel.exchange gradient is for parallel.every 1, parallel.peers all or server and no "
+          "outer optimizer: exchange parameters or differences");
+    CHECK(!gradient || !served || (c->staleness >= 0 && !is(c->server, "open")), LL_E_CONFIG,
+          "parallel.exchange gradient at a server goes by rounds, of which the last "
+          "parallel.staleness are kept: set it, to 1 or more, and leave parallel.server open out");
+    CHECK(differs || is(c->codec, "none"), LL_E_CONFIG,
+          "parallel.codec %s is of differences: set parallel.exchange difference%s", c->codec,
+          gradient && !served ? ", or compress gradients by parallel.compress" : "");
+    CHECK(differs || plain(c), LL_E_CONFIG,
+          "parallel.outer, parallel.outer_lr and parallel.elastic are of differences: set "
+          "parallel.exchange difference");
+    CHECK(!differs || served || is(c->peers, "all"), LL_E_CONFIG,
+          "differences are exchanged with all replicas, not by %s: set parallel.exchange parameter",
+          c->peers);
+    CHECK(!served || gradient || (differs && !never && is(c->codec, "none") && c->elastic == 0),
+          LL_E_CONFIG,
+          "parallel.peers server takes gradients, or differences every so many steps, uncoded, and "
+          "has no elastic pull: leave parallel.exchange, codec and elastic to the preset");
+    CHECK(said->quorum < 0 || (served && gradient), LL_E_CONFIG,
+          "parallel.quorum is of gradients at a server: set parallel.consistency eager");
+    bool pairs = is(c->peers, "pairs");
+    CHECK(!pairs || !never, LL_E_CONFIG,
+          "parallel.peers pairs exchange every so many steps, and parallel.every is 0");
+    CHECK(served || (said->staleness < 0 && (pairs || !*said->server)), LL_E_CONFIG,
+          "parallel.staleness and parallel.server are for parallel.peers server, not %s", c->peers);
+    CHECK(c->fragments > 0, LL_E_CONFIG, "parallel.fragments is 0, want 1 or more");
+    CHECK(c->fragments == 1 || (differs && !served && c->every % c->fragments == 0), LL_E_CONFIG,
+          "parallel.fragments %lld are of differences, exchanged with all, and divide "
+          "parallel.every %lld",
+          (long long)c->fragments, (long long)c->every);
+    CHECK(!c->delay || (differs && !served && c->delay < c->every / c->fragments), LL_E_CONFIG,
+          "parallel.delay %lld is of differences, exchanged with all, and less than the steps from "
+          "one exchange to the next: parallel.every over parallel.fragments, %lld",
+          (long long)c->delay, (long long)(c->every / c->fragments));
+    CHECK(!is(c->server, "open") || (served && is(c->outer, "sgd") && c->staleness < 0),
+          LL_E_CONFIG,
+          "parallel.server open has no order, so no bound on staleness, and outer optimizer sgd: "
+          "use parallel.server sharded or central");
+    CHECK(said->group < 0 || is(c->peers, "groups"), LL_E_CONFIG,
+          "parallel.group is for parallel.peers groups, not %s", c->peers);
+    CHECK(said->outer_momentum < 0 || !is(c->outer, "sgd"), LL_E_CONFIG,
+          "parallel.outer_momentum is for parallel.outer momentum or nesterov, not sgd");
+    CHECK(!never || !c->warm_up, LL_E_CONFIG,
+          "parallel.warm_up goes before exchanges, and parallel.every 0 has none");
+    CHECK(is(c->seeds, "shared") || never, LL_E_CONFIG,
+          "parallel.seeds own is for replicas that never exchange: set parallel.every 0");
+    return LL_OK;
+}
+
+ll_err ll_consistency_make(const ll_consistency *said, int64_t replicas, ll_consistency *out)
+{
+    const ll_consistency *p = presets;
+    while (!is(p->name, said->name)) p++;
+    *out = *p;
+    choose_text(said->what, &out->what);
+    choose_text(said->peers, &out->peers);
+    choose_text(said->codec, &out->codec);
+    choose_text(said->outer, &out->outer);
+    choose_text(said->seeds, &out->seeds);
+    choose_text(said->server, &out->server);
+    choose_int(said->staleness, &out->staleness);
+    choose_int(said->quorum, &out->quorum);
+    choose_int(said->every, &out->every);
+    choose_int(said->warm_up, &out->warm_up);
+    choose_int(said->group, &out->group);
+    choose_int(said->fragments, &out->fragments);
+    int64_t between = out->fragments > 0 ? out->every / out->fragments : 0; /* two exchanges */
+    if (out->delay >= between) out->delay = between ? between - 1 : 0;
+    choose_int(said->delay, &out->delay);
+    choose_number(said->outer_lr, &out->outer_lr);
+    choose_number(said->outer_momentum, &out->outer_momentum);
+    choose_number(said->elastic, &out->elastic);
+    CHECK(replicas > 1 || is(out->what, "gradient"), LL_E_CONFIG,
+          "parallel.consistency %s is between replicas: set parallel.replicas to 2 or more",
+          said->name);
+    TRY(check(out, said));
+    CHECK(out->quorum <= replicas, LL_E_CONFIG,
+          "parallel.quorum is %lld, of parallel.replicas %lld", (long long)out->quorum,
+          (long long)replicas);
+    CHECK(!is(out->peers, "torus") || ll_torus_rows(replicas) > 1, LL_E_CONFIG,
+          "parallel.peers torus is of rows and columns, and parallel.replicas %lld has no two "
+          "factors: use 4, 6, 8, 9 ..., or parallel.peers ring",
+          (long long)replicas);
+    if (out->quorum == 0) out->quorum = replicas > 1 ? replicas - 1 : 1;
+    bool complete = (is(out->peers, "ring") && replicas <= 3) ||
+                    (is(out->peers, "exponential") && replicas <= 2) ||
+                    (is(out->peers, "groups") && out->group >= replicas);
+    if (complete) out->peers = "all";
+    return LL_OK;
+}
+
+void ll_consistency_reduce(ll_consistency *c, int64_t replicas, bool linear)
+{
+    bool rounds = is(c->what, "gradient") && is(c->peers, "server");
+    bool in_step = is(c->peers, "all") || (is(c->peers, "server") && c->staleness == 0) ||
+                   (rounds && c->quorum == replicas);
+    if ((linear || rounds) && c->every == 1 && in_step && is(c->codec, "none") && plain(c))
+        c->what = "gradient", c->peers = "all", c->warm_up = 0;
+}
+
+int64_t ll_torus_rows(int64_t replicas)
+{
+    int64_t rows = 1;
+    for (int64_t i = 2; i * i <= replicas; i++)
+        if (replicas % i == 0) rows = i;
+    return rows;
+}
+
+void ll_torus_neighbours(int replicas, int index, int to[LL_TORUS], int from[LL_TORUS])
+{
+    const int rows = (int)ll_torus_rows(replicas), size[2] = {rows, replicas / rows};
+    const int at[2] = {index / size[1], index % size[1]};
+    for (int s = 0; s < LL_TORUS; s++) {
+        int dim = s / 2, step = s % 2 ? size[dim] - 1 : 1;
+        int on[2] = {at[0], at[1]}, back[2] = {at[0], at[1]};
+        on[dim] = (at[dim] + step) % size[dim];
+        back[dim] = (at[dim] - step + size[dim]) % size[dim];
+        bool twice = s % 2 && size[dim] == 2; /* on and back are the same */
+        to[s] = twice ? -1 : on[0] * size[1] + on[1];
+        from[s] = twice ? -1 : back[0] * size[1] + back[1];
+    }
+}
+
+bool ll_consistency_loose(const ll_consistency *c)
+{
+    return !is(c->what, "gradient") || ll_consistency_rounds(c);
+}
+
+bool ll_consistency_rounds(const ll_consistency *c)
+{
+    return is(c->what, "gradient") && is(c->peers, "server");
+}
+
+bool ll_consistency_served(const ll_consistency *c)
+{
+    return ll_consistency_loose(c) && (is(c->peers, "server") || is(c->peers, "pairs"));
+}
