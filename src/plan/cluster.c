@@ -64,6 +64,7 @@ static const key keys[] = {
     UNIT(chip.launch, 0, 1e5, "us"),
     UNIT(chip.reserved, 0, 1e5, "GB"),
     WHOLE(node.chips, 1, 1e6),
+    WHOLE(node.hosts, 1, 1e6),
     UNIT(node.link, 1e-3, 1e6, "GB/s"),
     NUMBER(node.efficiency, 1e-3, 1.2),
     UNIT(node.latency, 0, 1e6, "us"),
@@ -214,7 +215,8 @@ static ll_err finish(ll_cluster *c, const char *what, const bool given[N_KEY])
 {
     static const char *const optional[] = {"about",       "like",          "chip.names",
                                            "chip.fp8",    "chip.tf32",     "chip.gemm_fp8",
-                                           "network.pod", "network.taper", "chip.attention_tuned"};
+                                           "network.pod", "network.taper", "chip.attention_tuned",
+                                           "node.hosts"};
     for (int i = 0; i < N_KEY; i++) {
         bool may = given[i];
         for (size_t k = 0; k < sizeof optional / sizeof *optional; k++)

@@ -29,6 +29,7 @@ typedef struct ll_chip {
 
 typedef struct ll_node_links {
     double chips;
+    double hosts;      /* that a node is of, where its links go from host to host; 0: one */
     double link;       /* GB/s of a chip to all others of its node, one way */
     double efficiency; /* of it, in collectives */
     double latency;    /* us, a message */

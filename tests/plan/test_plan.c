@@ -190,6 +190,8 @@ static void bad_cells(void **state)
                                           {"schedule", "interleaved 1F1B + scatter/gather"},
                                           {"sharding", "zero1 (distributed optimizer)"},
                                           {"sharding", "ZeRO3 FSDP=16 x DP=2"},
+                                          {"sharding", "ZeRO-1"},
+                                          {"sharding", "FSDP"},
                                           {"layers", "36.0"}};
     static const char *const unmeasured[] = {"0", "-3", "1e308", "inf", "soon"};
     LL_OWN(ll_arena) a = ll_arena_new();
@@ -211,6 +213,12 @@ static void bad_cells(void **state)
         assert_true(r.measured == 3.7 && isnan(r.memory) && r.why);
     }
     assert_non_null(strstr(changed(a, "precision", "fp8").why, "no products of fp8"));
+    double plain = changed(a, "source", "x").predicted;
+    assert_true(changed(a, "source", "MT-NLG").predicted > plain); /* DeepSpeed's waits */
+    assert_true(changed(a, "source", "MegaScale").predicted < plain);
+    assert_true(changed(a, "model", "GPT (Megatron-LM)").predicted == plain);
+    assert_true(changed(a, "sharding", "FSDP").predicted ==
+                changed(a, "sharding", "zero-3").predicted);
     ll_published *r;
     int n;
     assert_int_equal(
