@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* clusters/large.csv. */
+/* The tables of clusters/. */
 #define TABLE(name, ...) {name, (const char *)(const unsigned char[]){__VA_ARGS__}},
 static const struct {
     const char *name, *text;
@@ -16,6 +16,13 @@ static const struct {
 #include "table_list.inc"
 };
 #undef TABLE
+
+static const char *bundled(const char *name)
+{
+    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
+        if (!strcmp(tables[i].name, name)) return tables[i].text;
+    return NULL;
+}
 
 static double error_of(const ll_published *r)
 {
@@ -155,16 +162,18 @@ ll_err ll_plan_published(const ll_plan_opts *o)
     int n_more = 0, n = 0;
     ll_published *rows = NULL;
     CHECK(o->clusters.n <= CLUSTERS, LL_E_ARG, "at most %d clusters", CLUSTERS);
-    if (o->published) TRY(ll_file_read(o->published, LIMIT, &text, &size));
-    const char *rows_text = o->published ? (const char *)text : tables[0].text;
-    if (!o->published) size = strlen(rows_text);
+    const char *name = o->published ? o->published : "large", *rows_text = bundled(name);
+    if (!rows_text) {
+        TRY(ll_file_read(name, LIMIT, &text, &size));
+        rows_text = (const char *)text;
+    } else
+        size = strlen(rows_text);
     ll_err rc = LL_OK;
     for (; rc == LL_OK && n_more < o->clusters.n; n_more += rc == LL_OK)
         rc = ll_cluster_load(o->clusters.v[n_more], &more[n_more]);
     if (rc == LL_OK)
-        rc = ll_published_read(rows_text, size, o->published ? o->published : "large.csv",
-                               (const ll_cluster *const *)more, n_more, &ll_plan_images, arena,
-                               &rows, &n);
+        rc = ll_published_read(rows_text, size, name, (const ll_cluster *const *)more, n_more,
+                               &ll_plan_images, arena, &rows, &n);
     if (rc == LL_OK && o->json) rc = print_json(rows, n);
     if (rc == LL_OK && !o->json) print_text(rows, n);
     for (int i = 0; i < n_more; i++) ll_cluster_free(more[i]);

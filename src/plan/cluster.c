@@ -17,7 +17,7 @@ static const struct {
     {NULL, NULL}};
 #undef CLUSTER
 
-enum { DEEPEST = 4 }; /* likes of likes */
+enum { DEEPEST = 8 }; /* likes of likes */
 
 typedef struct key {
     const char *name;

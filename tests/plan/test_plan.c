@@ -343,6 +343,31 @@ static void offload(void **state)
     assert_true(o.step_s < f.best[0].out.step_s && ll_bytes_sum(&o.bytes) > 80e9);
 }
 
+/* Hosts of a node, whose links go from host to host, and systems whose names are parts of words. */
+static void hosts_of_a_node(void **state)
+{
+    static const char rows[] =
+        "id,source,model,layers,hidden,heads,seq,vocab,gpu,gpus,gpus_per_node,tp,pp,dp,micro_batch,"
+        "global_batch,precision,sharding,iter_time_s\n"
+        "1,x,GPT,96,18432,96,4096,256000,GB200,128,4,8,4,4,1,32,bf16,zero1,1\n"
+        "2,x,GPT,96,18432,96,4096,256000,GB200,128,72,8,4,4,1,32,bf16,zero1,1\n"
+        "3,x,GPT,96,18432,96,4096,256000,H100,256,4,8,8,4,1,64,bf16,zero1,1\n"
+        "4,x,GPT,96,18432,96,4096,256000,H100,256,8,8,8,4,1,64,bf16,zero1,1\n"
+        "5,Benchmarking v25,Nemotron,32,6144,48,4096,256000,H100,16,8,2,1,8,2,64,bf16,zero1,1\n"
+        "6,Benchmarking v25,NeMo,32,6144,48,4096,256000,H100,16,8,2,1,8,2,64,bf16,zero1,1\n";
+    (void)state;
+    LL_OWN(ll_arena) a = ll_arena_new();
+    ll_published *r;
+    int n;
+    assert_int_equal(ll_published_read(rows, strlen(rows), "t.csv", NULL, 0, NULL, a, &r, &n),
+                     LL_OK);
+    for (int i = 0; i < n; i++)
+        if (r[i].why) fail_msg("row %d: %s", i, r[i].why);
+    assert_true(r[0].predicted == r[1].predicted);
+    assert_true(r[2].predicted > r[3].predicted);
+    assert_true(r[4].predicted_memory < r[5].predicted_memory); /* gradients of two bytes */
+}
+
 /* Heads that a row leaves out, stages of what is left over, days on which a machine was slower. */
 static void facts_of_sources(void **state)
 {
@@ -461,6 +486,7 @@ int main(void)
         cmocka_unit_test(messages_in_parts),
         cmocka_unit_test(offload),
         cmocka_unit_test(facts_of_sources),
+        cmocka_unit_test(hosts_of_a_node),
         cmocka_unit_test(searches),
         cmocka_unit_test(micro_batches),
     };
