@@ -14,7 +14,7 @@ static const ll_arg args[] = {
     {"--set|-s", LL_OPT(ll_plan_opts, set), "KEY=VALUE", "override a setting"},
     {"--published", LL_OPT(ll_plan_opts, published), "FILE.csv",
      "predict the rows of a table of published results, and tell the errors; or of a bundled one: "
-     "dgx-cloud-2025"},
+     "held-out"},
     {"--report", LL_OPT(ll_plan_opts, report), "FILE.html",
      "pictures: roofline, scaling; of a pipeline timeline and memory; with --tokens the cost"},
     {"--trace", LL_OPT(ll_plan_opts, trace), "FILE.json",

@@ -293,6 +293,7 @@ static ll_system read_system(const table *t, int64_t row)
     if (s.attention == 0 && says(t, row, "precision", "bf16") && says(t, row, "sharding", "zero"))
         s.grad_bytes = 4, s.kept_bytes = 4;
     if (says(t, row, "schedule", "ZB")) s.overlap_pipe = true;
+    if (says(t, row, "notes", "not compiled")) s.eager = true;
     s.slots = says(t, row, "notes", "one transformer layer fewer") ||
               says(t, row, "notes", "own pipeline slots");
     return s;
@@ -335,8 +336,11 @@ static void read_how(const table *t, int64_t row, const ll_lm *m, const ll_syste
                                : says(t, row, "precision", "tf32") ? "tf32"
                                : says(t, row, "precision", "fp32") ? "f32"
                                                                    : "bf16",
-                  .remake = says(t, row, "recompute", "full")        ? LL_REMAKE_FULL
-                            : says(t, row, "recompute", "selective") ? LL_REMAKE_SELECTIVE
+                  .remake = says(t, row, "recompute", "full") ? LL_REMAKE_FULL
+                            : says(t, row, "recompute", "selective")
+                                ? (s->attention == 1 && !strcmp(s->name, "FSDP")
+                                       ? LL_REMAKE_FFN /* PyTorch's: every second product */
+                                       : LL_REMAKE_SELECTIVE)
                             : !*cell(t, row, "recompute") && says(t, row, "model", "PaxML")
                                 ? LL_REMAKE_FULL /* as its models do unless told otherwise */
                                 : LL_REMAKE_NONE,
