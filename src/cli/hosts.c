@@ -27,7 +27,7 @@ ll_err ll_hosts_read(ll_hosts *h)
     size_t size;
     int n = 0, room = 0;
     ll_host *list = NULL;
-    h->of = written(h->file);
+    struct timespec of = written(h->file);
     TRY(ll_file_read(h->file, 1 << 24, &bytes, &size));
     char *rest = NULL;
     for (char *line = strtok_r((char *)bytes, "\n", &rest); line;
@@ -51,6 +51,7 @@ ll_err ll_hosts_read(ll_hosts *h)
           "%s: no line of it names a host with slots, as \"NAME slots=2\" does", h->file);
     h->v = list;
     h->n = n;
+    h->of = of; /* not of one that was being written: it is read again */
     return LL_OK;
 }
 
