@@ -26,7 +26,7 @@ bool ll_proc_see(pid_t pid, ll_proc *out)
     }
     if (f) fclose(f);
     *out = (ll_proc){(pid_t)parent, caught >> (SIGUSR1 - 1) & 1, caught >> (SIGUSR2 - 1) & 1,
-                     state == 'T'};
+                     state == 'T', state == 'S'};
     return state != 'Z' && parent > 0;
 }
 

@@ -5,10 +5,10 @@
 #include <sys/types.h>
 
 /* One of them: has it a handler of SIGUSR1, one that counts stops (base/process.h), has a signal
- * (SIGSTOP) stopped it? */
+ * (SIGSTOP) stopped it, does it sleep, and not wait for a core or a disk? */
 typedef struct ll_proc {
     pid_t parent;
-    bool catches, counts, halted;
+    bool catches, counts, halted, sleeps;
 } ll_proc;
 bool ll_proc_see(pid_t pid, ll_proc *out); /* false: it is gone */
 /* The rank that its launcher made it, by its environment; -1: not known. */

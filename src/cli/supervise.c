@@ -51,7 +51,7 @@ static const double count_s = 1.0;  /* between counts of them */
 static const double halted_s = 0.5; /* a rank is stopped: others of it are to have seen it before */
 static const double stuck_s = 1.0;  /* mpiexec is given, after a loss, before it is ended */
 static const double grace_s = 10.0; /* and where it does not tell of one, beside 2 timeouts */
-static const double alone_s = 3.0;  /* where all ranks are gone, and it does not see it */
+static const double alone_s = 10.0; /* where all ranks are gone, and it sleeps all the same */
 static const double probe_s = 10.0; /* between looks for hosts that have come back */
 
 typedef struct job {
@@ -221,6 +221,7 @@ static void end_halted(job *j, pid_t child)
 static void end_stuck(job *j, pid_t child)
 {
     ll_noted lost;
+    ll_proc of;
     bool halted = is_halted(j, child);
     double now = ll_now();
     j->lost = j->lost || ll_recovery_find(&j->start, LL_LOST, &lost);
@@ -231,7 +232,8 @@ static void end_stuck(job *j, pid_t child)
     else if (j->waits == 0)
         j->waits = now;
     double most = j->lost ? stuck_s : j->insisted ? grace_s : 2 * j->care->timeout + grace_s;
-    if (!j->care->hosts && j->seen && !j->here.n) most = fmin(most, alone_s);
+    bool alone = !j->care->hosts && j->seen && !j->here.n;
+    if (alone && ll_proc_see(child, &of) && of.sleeps) most = fmin(most, alone_s);
     bool gone = j->lost && host_is_gone(j);
     if (!gone && (j->waits == 0 || now < j->waits + most)) return;
     if (!j->lost && !gone) fprintf(stderr, "%s: mpiexec does not end: ending it\n", ll_cli_name());
@@ -294,8 +296,8 @@ static bool was_asked(const job *j, int code)
     return !j->lost && (number == SIGTERM || number == SIGINT || number == SIGHUP);
 }
 
-/* The newest state in memory, where the disk has none as new; *step: its. */
-static bool only_in_memory(const job *j, int64_t *step, ll_st_file **f)
+/* The newest state in memory, where it is so many steps ahead of the disk's; *step: its. */
+static bool in_memory(const job *j, int64_t ahead, int64_t *step, ll_st_file **f)
 {
     LL_OWN(ll_arena) a = ll_arena_new();
     LL_OWN(ll_st_file) saved = NULL;
@@ -306,7 +308,7 @@ static bool only_in_memory(const job *j, int64_t *step, ll_st_file **f)
     if (ll_checkpoint_open_whole(NULL, j->care->out, 1, a, &note, &saved) == LL_OK && saved &&
         ll_checkpoint_int(saved, "step", &on_disk) != LL_OK)
         on_disk = -1;
-    return *step > on_disk;
+    return *step >= on_disk + ahead;
 }
 
 /* Have the ranks ended by themselves? */
@@ -332,7 +334,7 @@ static bool is_over(const job *j, int code)
     LL_OWN(ll_st_file) f = NULL;
     int64_t step;
     if (is_theirs(j, code)) return true;
-    return j->stopped && (j->insisted || !only_in_memory(j, &step, &f));
+    return j->stopped && (j->insisted || !in_memory(j, 0, &step, &f));
 }
 
 /* Removes what is in memory, or says what it is good for. */
@@ -340,7 +342,7 @@ static void sweep(const job *j)
 {
     LL_OWN(ll_st_file) f = NULL;
     int64_t step;
-    if (only_in_memory(j, &step, &f))
+    if (in_memory(j, 1, &step, &f))
         fprintf(stderr,
                 "%s: the state of step %lld was not saved, and is kept in memory; go on with:\n"
                 "  %s train %s --resume --from %s -n %d\nor remove it: rm /dev/shm/loopline-%s-*\n",
@@ -368,7 +370,7 @@ static void note_end(job *j, const char *why)
     LL_OWN(ll_st_file) f = NULL; /* where no rank was left to say it, memory may tell */
     if (ll_recovery_find(&j->start, LL_LOST, &lost))
         see_step(&j->newest, lost.step, NULL);
-    else if ((j->lost || j->why) && only_in_memory(j, &step, &f))
+    else if ((j->lost || j->why) && in_memory(j, 1, &step, &f))
         see_step(&j->newest, step, NULL);
     if (any) see_step(&j->newest, ll_checkpoint_newest(j->care->out), NULL);
     const char *metrics = ll_arena_printf(j->arena, "%s/metrics.jsonl", j->care->out);
