@@ -279,7 +279,8 @@ static void tick_hub(ll_watch *w, const ll_watch_state *s, double now)
     bool print;
     ll_watch_hub_beat(w->hub, s);
     if (!ll_watch_hub_judge(w->hub, s, w->report, &print)) return;
-    if (w->slept > 0 && now - w->woke < w->timeout) /* it is their report that counts */
+    /* Silent for so long they have given it up: it is their report that counts. */
+    if (w->slept > w->timeout - 2 * w->period && now - w->woke < w->timeout)
         snprintf(w->report, sizeof w->report,
                  "rank %d was stopped for %.1f s, and the others went on without it", w->world[0],
                  w->slept);
