@@ -1,8 +1,7 @@
 /* Training on many ranks as a user starts it: losses of every mesh are the serial run's, runs are
  * stopped and resumed on other meshes, and what cannot be is said once. */
-#include "cli/program.h"
+#include "cli/ranks.h"
 
-#include <dirent.h>
 #include <math.h>
 
 /* 11 of 600 samples are validated in parts of 6 and 5, in the end 30 of them: none divides well. */
@@ -11,18 +10,18 @@ static const char mlp[] = "model: {name: mlp, image: 10, width: 30, depth: 2, cl
                           "train: {batch: 18, micro_batch: 6, steps: 8, eval_every: 3, "
                           "scale_rule: linear, base_batch: 9, "
                           "eval_samples: 11,\n  save_every: 4, log_every: 1, clip: 1, threads: 1}\n"
-                          "parallel: {timeout: 20}\n";
+                          "parallel: {timeout: 60}\n";
 static const char lenet[] = "model: {name: lenet5}\n"
                             "data: {name: synthetic, samples: 200}\n"
                             "train: {batch: 6, steps: 4, optimizer: momentum, eval_samples: 7,\n"
                             "  save_every: 2, log_every: 1, threads: 1}\n"
-                            "parallel: {timeout: 20}\n";
+                            "parallel: {timeout: 60}\n";
 /* Goes on until it is stopped. */
 static const char endless[] = "model: {name: mlp, image: 10, width: 30, depth: 2, classes: 5}\n"
                               "data: {name: synthetic, samples: 600}\n"
                               "train: {batch: 8, steps: 1000000, eval_every: 1000000, "
                               "save_every: 1000000,\n  log_every: 1, threads: 1}\n"
-                              "parallel: {timeout: 20}\n";
+                              "parallel: {timeout: 60}\n";
 
 static void write_runs(void *const *state)
 {
@@ -163,42 +162,6 @@ static void compressed_runs_resume(void **state)
 
 /* ---- signals ---- */
 
-static int parent_of(int pid, char comm[32])
-{
-    char path[64];
-    snprintf(path, sizeof path, "/proc/%d/stat", pid);
-    FILE *f = fopen(path, "r");
-    int parent = 0;
-    if (!f || fscanf(f, "%*d (%31[^)]) %*c %d", comm, &parent) != 2) parent = 0;
-    if (f) fclose(f);
-    return parent;
-}
-
-/* A rank that the program with this pid has started, the last one found; 0: there is none yet. */
-static pid_t rank_of(pid_t launcher)
-{
-    DIR *d = opendir("/proc");
-    pid_t found = 0;
-    for (struct dirent *e; (e = readdir(d));) {
-        char comm[32] = "", other[32];
-        int pid = atoi(e->d_name), up = pid ? parent_of(pid, comm) : 0;
-        if (strcmp(comm, "loopline") || pid == launcher) continue;
-        while (up > 1 && up != launcher) up = parent_of(up, other);
-        if (up == launcher) found = pid;
-    }
-    closedir(d);
-    return found;
-}
-
-static bool has_lines(void *const *state, const char *path, int n)
-{
-    char *text = read_whole(tmpdir_path(state, path), NULL);
-    int lines = 0;
-    for (const char *c = text; c && *c; c++) lines += *c == '\n';
-    free(text);
-    return lines >= n;
-}
-
 /* Starts the endless run on two ranks, and waits for it to get going. */
 static pid_t begin(void *const *state, const char *zero)
 {
@@ -206,7 +169,7 @@ static pid_t begin(void *const *state, const char *zero)
                            "out",   "--json",       "--zero", zero, "--restarts", "0",      NULL};
     write_runs(state);
     pid_t child = program_start(*state, NULL, words);
-    for (int i = 0; i < 4000 && !has_lines(state, "out/metrics.jsonl", 3); i++) sleep_ms(5);
+    await_lines(child, tmpdir_path(state, "out/metrics.jsonl"), 3);
     return child;
 }
 
@@ -217,7 +180,7 @@ static void any_rank_stops_all(void **state)
         int number;
     } ways[] = {{false, SIGTERM}, {true, SIGTERM}, {false, SIGUSR1}, {false, SIGHUP}};
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
-        pid_t child = begin(state, "0"), rank = rank_of(child);
+        pid_t child = begin(state, "0"), rank = rank_of(child, 1);
         assert_true(rank > 0);
         kill(ways[i].rank ? rank : child, ways[i].number);
         outcome o = program_wait(*state, child);
@@ -232,7 +195,7 @@ static void any_rank_stops_all(void **state)
         assert_true(steps > 0 && file_exists(tmpdir_path(state, name)));
         if (ways[i].number == SIGTERM) {
             must(*state, "train out -n 3 --mesh data=3 --resume --set train.steps=%d", steps + 2);
-            assert_true(has_lines(state, "out/metrics.jsonl", steps + 3));
+            assert_true(lines_in(tmpdir_path(state, "out/metrics.jsonl")) >= steps + 3);
             if (i == 0) /* nothing left to do, on more ranks than most machines have cores */
                 must(*state, "train out -n 6 --mesh data=6 --resume --set train.threads=2");
         }
@@ -246,7 +209,7 @@ static void any_rank_stops_all(void **state)
 static void a_missing_rank_ends_it(void **state)
 {
     for (int zero = 0; zero < 2; zero++) {
-        pid_t child = begin(state, zero ? "3" : "0"), rank = rank_of(child);
+        pid_t child = begin(state, zero ? "3" : "0"), rank = rank_of(child, 1);
         assert_true(rank > 0);
         kill(rank, SIGKILL);
         outcome o = program_wait(*state, child);

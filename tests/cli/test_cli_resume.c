@@ -1,7 +1,7 @@
 /* A run that is stopped, by a signal at any moment or by kill -9, and resumed ends with the bits of
  * one that never was: metrics and checkpoint. */
 #include "base/file.h"
-#include "cli/program.h"
+#include "cli/ranks.h"
 
 #include <sys/types.h>
 
@@ -38,21 +38,6 @@ static int below(int n)
 
 /* ---- stopping it ---- */
 
-static int lines_in(const char *path)
-{
-    char *text = read_whole(path, NULL);
-    int n = 0;
-    for (const char *c = text; c && *c; c++) n += *c == '\n';
-    free(text);
-    return n;
-}
-
-static bool is_over(pid_t child)
-{
-    siginfo_t info = {0};
-    return waitid(P_PID, (id_t)child, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid;
-}
-
 /* Starts `loopline train RUN OPTION --out out --json` and sends the signal a few milliseconds after
  * the metrics have so many lines. */
 static outcome stop_at(void *const *state, const char *run, const char *option, int lines, int sig)
@@ -60,7 +45,7 @@ static outcome stop_at(void *const *state, const char *run, const char *option, 
     const char *words[] = {"train", run, "--json", "--out", "out", option, NULL};
     pid_t child = program_start(*state, NULL, words);
     const char *metrics = tmpdir_path(state, "out/metrics.jsonl");
-    while (!is_over(child) && lines_in(metrics) < lines) sleep_ms(0.5);
+    await_lines(child, metrics, lines);
     sleep_ms(0.1 * below(60));
     kill(child, sig);
     return program_wait(*state, child);
@@ -219,7 +204,7 @@ static void stopped_while_validating(void **state)
     const char *folder = *state;
     bool cut = false; /* a validation was */
     begin(state, "validating", validating);
-    for (int i = 0; i < 6 && !cut; i++) {
+    for (int i = 0; i < 20 && !cut; i++) {
         int done = stop_kindly(state, i % 2 ? SIGINT : SIGHUP, 1, 2, VALIDATING_STEPS);
         char *text = read_whole(tmpdir_path(state, "out/metrics.jsonl"), NULL), want[64];
         snprintf(want, sizeof want, "{\"step\":%d,\"val_loss\"", done);
@@ -337,7 +322,7 @@ static void nothing_goes_before_something_new_is_saved(void **state)
                            never,   "--set",       "train.steps=1000000",
                            NULL};
     pid_t child = program_start(folder, NULL, words);
-    while (!is_over(child) && lines_in(tmpdir_path(state, "out/metrics.jsonl")) < 3) sleep_ms(1);
+    await_lines(child, tmpdir_path(state, "out/metrics.jsonl"), 3);
     kill(child, SIGKILL);
     o = program_wait(folder, child);
     assert_non_null(strstr(o.err, "in out/checkpoints/replaced until this one saves: an earlier "
@@ -359,7 +344,7 @@ static void one_process_in_a_folder(void **state)
     const char *words[] = {"train", "r.yaml", "--set", "train.steps=100000000",
                            "--out", "out",    NULL};
     pid_t child = program_start(folder, NULL, words);
-    while (!is_over(child) && lines_in(tmpdir_path(state, "out/metrics.jsonl")) < 20) sleep_ms(1);
+    await_lines(child, tmpdir_path(state, "out/metrics.jsonl"), 20);
     refuses(folder, 1, "train out --resume", "out: another process is training there", "--out DIR");
     refuses(folder, 1, "train r.yaml --out out --overwrite", "another process is training there");
     kill(child, SIGTERM);

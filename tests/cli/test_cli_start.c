@@ -7,7 +7,7 @@
 static const char mlp[] = "model: {name: mlp, image: 10, width: 30, depth: 2, classes: 5}\n"
                           "data: {name: synthetic, samples: 600}\n"
                           "train: {batch: 6, steps: 2, threads: 1}\n"
-                          "parallel: {timeout: 20}\n";
+                          "parallel: {timeout: 60}\n";
 
 static void write_runs(void *const *state)
 {

@@ -21,7 +21,7 @@ static ll_comm *comm;
 static int start(void **state)
 {
     (void)state;
-    return ll_comm_open(&(ll_comm_opts){.timeout_s = 20, .table = ""}, &comm) != LL_OK;
+    return ll_comm_open(&(ll_comm_opts){.timeout_s = 120, .table = ""}, &comm) != LL_OK;
 }
 
 static int end(void **state)

@@ -10,6 +10,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -24,9 +25,17 @@
 #include <cmocka.h>
 
 enum { RANKS = 4 };
-static const double timeout_s = 1.5, grace_s = 2;
+static const double timeout_s = 3;
+static const double late_s = 0.5; /* without a core for so long, ranks that are well look lost */
+static const double most_s = 100; /* of a job that hangs */
 
 /* ---- a rank of a job ---- */
+
+/* Until the others have been told what this rank does. */
+static void be_seen(void)
+{
+    usleep(1200000);
+}
 
 static ll_err all_reduce(ll_comm *c, const char *site)
 {
@@ -56,7 +65,7 @@ static ll_err stops(ll_comm *c)
 {
     if (ll_comm_rank(c) == 2) {
         ll_comm_doing(c, "forward of conv3");
-        usleep(300000);
+        be_seen();
         raise(SIGSTOP);
     }
     return all_reduce(c, "fc1.weight");
@@ -66,7 +75,7 @@ static ll_err hub_stops(ll_comm *c)
 {
     if (ll_comm_rank(c) == 0) {
         ll_comm_doing(c, "forward of conv3");
-        usleep(300000);
+        be_seen();
         raise(SIGSTOP);
     }
     return all_reduce(c, "fc1.weight");
@@ -76,7 +85,7 @@ static ll_err dies(ll_comm *c)
 {
     if (ll_comm_rank(c) == 2) {
         ll_comm_doing(c, "forward of conv3");
-        usleep(300000);
+        be_seen();
         raise(SIGKILL);
     }
     return all_reduce(c, "fc1.weight");
@@ -86,7 +95,7 @@ static ll_err exits(ll_comm *c)
 {
     if (ll_comm_rank(c) == 2) {
         ll_comm_doing(c, "forward of conv3");
-        usleep(300000);
+        be_seen();
         _exit(0);
     }
     return all_reduce(c, "fc1.weight");
@@ -161,7 +170,7 @@ static ll_err pipe_step(ll_comm *c, bool dies)
     ll_err rc = ll_session_run(s, 0.01);
     if (ll_comm_rank(c) == 2) {
         ll_comm_doing(c, "stage 3");
-        if (dies) usleep(300000), raise(SIGKILL);
+        if (dies) be_seen(), raise(SIGKILL);
         for (volatile unsigned n = 0;; n++) continue;
     }
     if (rc == LL_OK) rc = ll_session_run(s, 0.01);
@@ -207,7 +216,7 @@ static ll_err gpu_step(ll_comm *c, bool stalls, bool nccl_fails, bool loops, boo
     if (me) ll_comm_doing(c, "step 2");
     if (me && loops)
         for (volatile unsigned n = 0;; n++) continue;
-    if (me && dies) usleep(300000), raise(SIGKILL);
+    if (me && dies) be_seen(), raise(SIGKILL);
     if (rc == LL_OK) rc = gpu_once(&x);
     fake_close(&x);
     ll_graph_free(g);
@@ -282,9 +291,9 @@ static int rank_main(int argc, char **argv)
 /* ---- the test ---- */
 
 typedef struct ended {
-    int status; /* of exit; 1000 + a signal */
-    double seconds;
-    char err[65536]; /* standard output and error of the job */
+    int status;           /* of exit; 1000 + a signal */
+    double seconds, late; /* late: the longest that this process waited for a core */
+    char err[65536];      /* standard output and error of the job */
 } ended;
 
 static void become_job(int out, const char *name)
@@ -304,8 +313,8 @@ static void become_job(int out, const char *name)
     _exit(126);
 }
 
-/* Until the job is over, or most seconds have passed, which is a failure of the test. */
-static void run(const char *name, double most, ended *e)
+/* Until the job is over, or most_s have passed, which is a failure of the test. */
+static void run_once(const char *name, ended *e)
 {
     *e = (ended){0};
     FILE *file = tmpfile();
@@ -316,12 +325,14 @@ static void run(const char *name, double most, ended *e)
     assert_true(child >= 0);
     if (child == 0) become_job(fileno(file), name);
     int status;
-    bool late = false;
+    bool hangs = false;
     while (waitpid(child, &status, WNOHANG) == 0) {
+        double before = ll_now();
         usleep(2000);
-        late = late || ll_now() - began > most;
-        if (late) kill(ll_now() - began > most + 3 ? -child : child, SIGTERM);
-        if (ll_now() - began > most + 6) kill(-child, SIGKILL);
+        e->late = fmax(e->late, ll_now() - before);
+        hangs = hangs || ll_now() - began > most_s;
+        if (hangs) kill(ll_now() - began > most_s + 3 ? -child : child, SIGTERM);
+        if (ll_now() - began > most_s + 6) kill(-child, SIGKILL);
     }
     e->seconds = ll_now() - began;
     e->status = WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
@@ -329,9 +340,19 @@ static void run(const char *name, double most, ended *e)
     assert_true(n >= 0);
     fclose(file);
     print_message("%s: status %d after %.1f s: %s\n", name, e->status, e->seconds, e->err);
-    if (late) fail_msg("%s: still runs after %.1f s", name, most);
+    if (hangs) fail_msg("%s: still runs after %.1f s", name, most_s);
     assert_int_not_equal(e->status, 126);
     assert_int_not_equal(e->status, 0);
+}
+
+/* Again where others kept it from running. */
+static void run(const char *name, ended *e)
+{
+    run_once(name, e);
+    for (int i = 1; i < 10 && e->late > late_s; i++) {
+        print_message("waited %.1f s for a core\n", e->late);
+        run_once(name, e);
+    }
 }
 
 static int count_of(const char *text, const char *what)
@@ -352,13 +373,11 @@ static void assert_has(const ended *e, const char *wanted)
     if (!strstr(e->err, wanted)) fail_msg("there is no '%s'", wanted);
 }
 
-static const double start_s = 6; /* for a job to start and to end, on a busy machine */
-
 static void looping_rank_is_named(void **state)
 {
     (void)state;
     ended e;
-    run("loops", timeout_s + grace_s + start_s, &e);
+    run("loops", &e);
     assert_once(&e, "loopline: rank 2 is in forward of conv3 (for ");
     assert_has(&e, "; ranks 0, 1, 3 wait in all-reduce 1 (fc1.weight)");
 }
@@ -368,7 +387,7 @@ static void looping_hub_is_named(void **state)
 {
     (void)state;
     ended e;
-    run("hub_loops", timeout_s + grace_s + start_s, &e);
+    run("hub_loops", &e);
     assert_once(&e, "loopline: rank 0 is in forward of conv3 (for ");
     assert_has(&e, "; ranks 1-3 wait in all-reduce 1 (fc1.weight)");
 }
@@ -378,7 +397,7 @@ static void stopped_rank_is_named(void **state)
 {
     (void)state;
     ended e;
-    run("stops", timeout_s + grace_s + start_s, &e);
+    run("stops", &e);
     assert_has(&e, "loopline: rank 2 ");
     assert_has(&e, "forward of conv3");
     assert_has(&e, "; ranks 0, 1, 3 wait in all-reduce 1 (fc1.weight)");
@@ -388,8 +407,8 @@ static void stopped_hub_is_named(void **state)
 {
     (void)state;
     ended e;
-    run("hub_stops", timeout_s + grace_s + start_s, &e);
-    assert_once(&e, "loopline: rank 0 has not answered for 1.");
+    run("hub_stops", &e);
+    assert_once(&e, "loopline: rank 0 has not answered for ");
     assert_has(&e, "(last seen in forward of conv3); rank 1 waits in all-reduce 1 (fc1.weight)");
 }
 
@@ -403,7 +422,7 @@ static void dead_rank_is_named(void **state)
 {
     (void)state;
     ended e;
-    run("dies", start_s, &e);
+    run("dies", &e);
     bool ours = strstr(e.err, "loopline: rank 2 died (last seen in forward of conv3); ");
     print_message("%s\n", ours ? "ours came" : "the launcher was faster");
     assert_true(ours || launcher_names_it(&e));
@@ -414,7 +433,7 @@ static void rank_that_exits_is_named(void **state)
 {
     (void)state;
     ended e;
-    run("exits", start_s, &e);
+    run("exits", &e);
     bool ours = strstr(e.err, "loopline: rank 2 died (last seen in forward of conv3); ");
     print_message("%s\n", ours ? "ours came" : "the launcher was faster");
     assert_true(ours || e.status > 0); /* MPICH says nothing */
@@ -424,7 +443,7 @@ static void mismatch_is_named(void **state)
 {
     (void)state;
     ended e;
-    run("disagrees", timeout_s + grace_s + start_s, &e);
+    run("disagrees", &e);
     assert_once(&e, "rank 1 waits in broadcast 1 (embedding)");
     assert_has(&e, "ranks 0, 2, 3 wait in all-reduce 1 (fc1.weight)");
 }
@@ -433,7 +452,7 @@ static void failure_of_one_rank_ends_all(void **state)
 {
     (void)state;
     ended e;
-    run("fails", start_s, &e);
+    run("fails", &e);
     assert_once(&e, "loopline fails: rank 2: file or data error: shard-2.bin: magic is 0");
 }
 
@@ -441,9 +460,9 @@ static void failure_in_a_step_is_named(void **state)
 {
     (void)state;
     ended e;
-    run("fails_in_step", timeout_s + grace_s + start_s, &e);
+    run("fails_in_step", &e);
     assert_has(&e, "rank 2: file or data error: shard 7 is gone");
-    run("loops_in_step", timeout_s + grace_s + start_s, &e);
+    run("loops_in_step", &e);
     assert_has(&e, "rank 2 is in update of h1");
     assert_has(&e, "ranks 0, 1, 3 wait in ");
 }
@@ -452,10 +471,10 @@ static void lost_stage_is_named(void **state)
 {
     (void)state;
     ended e;
-    run("stage_loops", timeout_s + grace_s + start_s, &e);
+    run("stage_loops", &e);
     assert_has(&e, "rank 2 is in stage 3");
     assert_has(&e, "rank 3 waits in receive");
-    run("stage_dies", start_s, &e);
+    run("stage_dies", &e);
     bool ours = strstr(e.err, "loopline: rank 2 died (last seen in stage 3); ");
     assert_true(ours || launcher_names_it(&e));
 }
@@ -465,12 +484,12 @@ static void stalled_gpus_are_named(void **state)
 {
     (void)state;
     ended e;
-    run("gpu_stalls", timeout_s + grace_s + start_s, &e);
+    run("gpu_stalls", &e);
     assert_has(&e, "ranks 0-3 wait in all_reduce (");
-    run("gpu_loops", timeout_s + grace_s + start_s, &e);
+    run("gpu_loops", &e);
     assert_has(&e, "rank 2 is in step 2");
     assert_has(&e, "; ranks 0, 1, 3 wait in all_reduce (");
-    run("gpu_never_opens", timeout_s + grace_s + start_s, &e);
+    run("gpu_never_opens", &e);
     assert_has(&e, "ranks 0-3 wait in NCCL's start (");
 }
 
@@ -478,10 +497,10 @@ static void failure_of_nccl_ends_all(void **state)
 {
     (void)state;
     ended e;
-    run("gpu_fails", start_s, &e);
+    run("gpu_fails", &e);
     assert_has(&e, "rank 2: ");
     assert_has(&e, "NCCL: remote process exited");
-    run("gpu_dies", start_s, &e);
+    run("gpu_dies", &e);
     bool ours = strstr(e.err, "loopline: rank 2 died (last seen in step 2); ");
     assert_true(ours || launcher_names_it(&e));
 }
@@ -490,7 +509,7 @@ static void agreed_failure_is_told_once(void **state)
 {
     (void)state;
     ended e;
-    run("agrees", start_s, &e);
+    run("agrees", &e);
     assert_once(&e, "loopline test: rank 2: file or data error: shard-2.bin: magic is 0");
 }
 

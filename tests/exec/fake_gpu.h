@@ -239,7 +239,7 @@ static ll_gpu *fake_open_gpu;
  * empty. */
 static void fake_load(ll_gpu *g, ll_kernel *kernel)
 {
-    enum { PATIENCE_S = 20 };
+    enum { PATIENCE_S = 200 };
     int n = 0;
     while (fake_loaded[n] && fake_loaded[n] != kernel) n++;
     LL_ASSERT(n + 1 < FAKE_CODE);

@@ -19,7 +19,7 @@ static inline ll_comm *open_ring(void)
     ll_table *t;
     ll_arena *a = ll_arena_new();
     ll_buf b = {.arena = a};
-    no_error(ll_comm_open(&(ll_comm_opts){.timeout_s = 30, .table = ""}, &c));
+    no_error(ll_comm_open(&(ll_comm_opts){.timeout_s = 120, .table = ""}, &c));
     ll_buf_printf(&b,
                   "{\"loopline_comm_table\": 1, \"key\": \"\", \"ranks\": %d, \"seconds\": 1,"
                   " \"model\": {\"alpha_us\": [1, 1], \"beta_ns\": [1, 1], \"gamma_ns\": 1,"

@@ -160,7 +160,7 @@ static void test_shared(void **state)
 int main(void)
 {
     ring = open_ring();
-    no_error(ll_comm_open(&(ll_comm_opts){.timeout_s = 30, .table = ""}, &shared));
+    no_error(ll_comm_open(&(ll_comm_opts){.timeout_s = 120, .table = ""}, &shared));
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_data),   cmocka_unit_test(test_zero3),
         cmocka_unit_test(test_tensor), cmocka_unit_test(test_sequence),

@@ -181,7 +181,7 @@ static void test_stages(void **state)
 
 int main(void)
 {
-    if (ll_comm_open(&(ll_comm_opts){.timeout_s = 30, .table = ""}, &comm) != LL_OK) {
+    if (ll_comm_open(&(ll_comm_opts){.timeout_s = 120, .table = ""}, &comm) != LL_OK) {
         printf("%s\n", ll_error_text());
         return 1;
     }

@@ -94,7 +94,7 @@ static void test_meshes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_meshes)};
-    if (ll_comm_open(&(ll_comm_opts){.timeout_s = 30}, &comm) != LL_OK) {
+    if (ll_comm_open(&(ll_comm_opts){.timeout_s = 120}, &comm) != LL_OK) {
         fprintf(stderr, "%s\n", ll_error_text());
         return 1;
     }

@@ -67,7 +67,7 @@ static void test_own(void **state)
 {
     (void)state;
     ll_comm *c;
-    no_error(ll_comm_open(&(ll_comm_opts){.timeout_s = 30, .table = ""}, &c));
+    no_error(ll_comm_open(&(ll_comm_opts){.timeout_s = 120, .table = ""}, &c));
     assert_int_equal(ll_comm_used(c).held, ll_comm_own_bytes(c));
     no_error(ll_comm_barrier(c));
     assert_int_equal(ll_comm_used(c).held, ll_comm_own_bytes(c));
@@ -105,7 +105,7 @@ static void test_room(void **state)
 
 int main(void)
 {
-    no_error(ll_comm_open(&(ll_comm_opts){.timeout_s = 30, .table = ""}, &shared));
+    no_error(ll_comm_open(&(ll_comm_opts){.timeout_s = 120, .table = ""}, &shared));
     ring = open_ring();
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_own), cmocka_unit_test(test_room),
                                        cmocka_unit_test(test_sessions)};

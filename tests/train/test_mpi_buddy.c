@@ -229,7 +229,7 @@ static void copies_that_differ(void **state)
 
 int main(void)
 {
-    no_error(ll_comm_open(&(ll_comm_opts){.timeout_s = 30}, &comm));
+    no_error(ll_comm_open(&(ll_comm_opts){.timeout_s = 120}, &comm));
     int64_t id = getpid();
     no_error(ll_ranks_share(comm, &id, sizeof id));
     snprintf(start.job, sizeof start.job, "%016llx", (unsigned long long)id);
