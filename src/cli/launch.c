@@ -156,8 +156,10 @@ ll_err ll_cli_mpiexec_run(const ll_launch *how)
         argv[k++] = (char *)how->job;
     }
     ll_cli_launch_env(how->ranks);
+    bool here = !how->hosts && !several_hosts();
     /* Open MPI looks for fabrics, 0.2 s of each start, that ranks of one host do not need. */
-    if (!how->hosts && !several_hosts()) setenv("OMPI_MCA_pml", "ob1", 0);
+    if (here) setenv("OMPI_MCA_pml", "ob1", 0);
+    if (here) ll_job_own_folder();
     setenv(LAUNCHED, count, 1);
     execvp(argv[0], argv);
     FAIL(LL_E_SYS,

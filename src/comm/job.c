@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 /* Pairs that a launcher sets together; a size without its rank is some outer program's. */
 static const struct {
@@ -51,6 +52,14 @@ int ll_job_rank(void)
 {
     pthread_once(&found, find_place);
     return place.rank;
+}
+
+void ll_job_own_folder(void)
+{
+    char path[4096];
+    const char *tmp = getenv("TMPDIR");
+    snprintf(path, sizeof path, "%s/ompi.loopline.%ld", tmp && *tmp ? tmp : "/tmp", (long)getpid());
+    setenv("OMPI_MCA_orte_top_session_dir", path, 0);
 }
 
 int ll_job_rank_in(const char *environment, size_t bytes)

@@ -18,6 +18,10 @@ uint32_t ll_job_words(void);
 
 /* How the mpiexec of this MPI is told on which hosts: "--host". */
 const char *ll_job_hosts_option(void);
+/* Before MPI begins on this host: Open MPI keeps a job's files in a folder that all jobs of a user
+ * share, which the last one removes; one that begins just then fails, without a word where it is
+ * told to be quiet. This job gets one of its own. */
+void ll_job_own_folder(void);
 
 /* Who knows of a failure, and who prints it. */
 typedef enum ll_failure {

@@ -349,6 +349,7 @@ static ll_err initialize(void)
     MPI_TRY(MPI_Initialized(&on));
     if (on) return LL_OK;
     if (sure_to_fail()) TRY(found_alone());
+    if (ll_job_size() == 0) ll_job_own_folder();
     MPI_TRY(MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &provided));
     job.ours = true;
     atexit(finalize_at_exit);

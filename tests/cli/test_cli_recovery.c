@@ -104,6 +104,7 @@ static void killed_replica(void **state)
 static void moved(void *const *state)
 {
     int all = 0;
+    setenv("OMPI_MCA_orte_top_session_dir", tmpdir_path(state, "ompi"), 1); /* comm/job.h */
     for (int i = 0; i < 5 && !all; i++) {
         char out[32], path[64];
         snprintf(out, sizeof out, "moved%d", i);
@@ -124,6 +125,7 @@ static void moved(void *const *state)
         free(notes);
         same_run(state, "whole", out);
     }
+    unsetenv("OMPI_MCA_orte_top_session_dir");
 }
 
 static void killed(void **state)

@@ -3,6 +3,7 @@
  * would, and by variables of the environment as launchers of others set them. */
 #include "cli/launch.h"
 #include "cli/program.h"
+#include "comm/job.h"
 
 static const char mlp[] = "model: {name: mlp, image: 10, width: 30, depth: 2, classes: 5}\n"
                           "data: {name: synthetic, samples: 600}\n"
@@ -195,6 +196,7 @@ static void become_job(const char *folder, const job *j)
     dup2(open("stderr.txt", O_WRONLY | O_CREAT | O_TRUNC, 0666), 2);
     dup2(open("/dev/null", O_RDONLY), 0);
     ll_cli_launch_env(3);
+    ll_job_own_folder();
     setenv("XDG_CACHE_HOME", folder, 1);
     execvp(argv[0], argv);
     _exit(126);

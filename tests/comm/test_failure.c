@@ -5,6 +5,7 @@
  * Where a rank dies the launcher ends all others within a millisecond, so its own message is
  * accepted there in place of ours; nowhere else. */
 #include "cli/launch.h"
+#include "comm/job.h"
 #include "comm/watch_int.h"
 #include "exec/fake_gpu.h"
 
@@ -309,6 +310,7 @@ static void become_job(int out, const char *name)
     dup2(out, 1);
     dup2(out, 2);
     ll_cli_launch_env(RANKS);
+    ll_job_own_folder();
     execlp(ll_cli_mpiexec(), ll_cli_mpiexec(), "-n", ranks, self, name, (char *)NULL);
     _exit(126);
 }
