@@ -21,7 +21,7 @@
 #include <time.h>
 #include <cmocka.h>
 
-enum { PROGRAM_ARGS = 64, PROGRAM_SECONDS = 200, PROGRAM_KILLED = 1000 };
+enum { PROGRAM_ARGS = 64, PROGRAM_SECONDS = 400, PROGRAM_KILLED = 1000 };
 
 /* How to start it, besides the arguments. */
 typedef struct how {
