@@ -24,6 +24,7 @@ typedef struct kernel { /* calls that take as long as each other */
 
 typedef struct foresight {
     const ll_session *s;
+    double most; /* passes: a run of few steps does not wait for many */
     kernel kernels[KINDS];
     int n;
     double began;
@@ -394,7 +395,7 @@ static ll_err time_passes(foresight *f, ll_comm *c, ll_arena *arena)
     TRY(ll_ranks_max(c, &all));
     if (all > passes_s) f->rehearses = false;
     if (all > passes_s) return LL_OK;
-    int passes = (int)fmin(PASSES, fmax(LEAST, passes_s / all));
+    int passes = (int)fmin(PASSES, fmax(LEAST, fmin(f->most, passes_s / all)));
     bool parts = f->waits && all > 0.01;     /* else it would take as long to ask as to work */
     TRY(time_pass(f, parts, sum, &s, held)); /* pages, tables */
     double began = ll_now(), long_s = 0;
@@ -569,11 +570,14 @@ double ll_threads_a_core(const ll_session *s, const ll_comm *c)
     return ranks_here(c) * s->p->threads / (double)sysconf(_SC_NPROCESSORS_ONLN);
 }
 
-ll_err ll_foresee_step(const ll_session *s, ll_comm *c, ll_waits *waits, double *seconds,
-                       const char **without)
+ll_err ll_foresee_step(const ll_session *s, ll_comm *c, int64_t steps, ll_waits *waits,
+                       double *seconds, const char **without)
 {
-    foresight f = {
-        .s = s, .began = ll_now(), .crowd = fmax(1, ll_threads_a_core(s, c)), .waits = waits};
+    foresight f = {.s = s,
+                   .most = 4 * (double)steps,
+                   .began = ll_now(),
+                   .crowd = fmax(1, ll_threads_a_core(s, c)),
+                   .waits = waits};
     *seconds = NAN;
     *without = "there is no account of several devices' collectives";
     if (s->machine->device && s->place) return LL_OK;

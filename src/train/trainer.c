@@ -141,7 +141,7 @@ static ll_err foresee(trainer *t)
         t->waits = ll_waits_open(t->s->p->threads);
     r->alone = t->waits != NULL;
     if (!ll_trainer_is_restart(t)) /* nobody waits for it again */
-        TRY(ll_foresee_step(t->s, t->comm, t->waits, &r->predicted_s, &step));
+        TRY(ll_foresee_step(t->s, t->comm, t->until - t->first, t->waits, &r->predicted_s, &step));
     if (!isnan(r->predicted_s)) {
         TRY(ll_foresee_data(&t->own, t->data, t->loader, t->s, t->comm, &r->predicted_s));
         if (t->loose) TRY(ll_loose_rehearse(t->loose, r->predicted_s, &r->exchange_s, &between));

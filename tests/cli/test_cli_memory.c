@@ -5,8 +5,8 @@
 #include <math.h>
 
 #define REPLICAS                                                                                   \
-    "-n 2 --set data.name=synthetic --set train.batch=4 --set model.seq=32 --set train.threads=1 " \
-    "--set parallel.replicas=2 --set parallel.consistency="
+    "-n 2 --set data.name=synthetic --set data.samples=64 --set train.batch=4 --set model.seq=32 " \
+    "--set train.threads=1 --set parallel.replicas=2 --set parallel.consistency="
 
 /* Fewer samples where time matters; sets that may not be installed are generated. */
 static const struct {
