@@ -5,12 +5,7 @@
 #include "cli/inspect.h"
 #include "comm/codec.h"
 #include "kern/notes.h"
-#include "machine/machine.h"
 #include "kern/blocks.h"
-#include "pass/partition.h"
-#include "pass/recompute.h"
-#include "program/program.h"
-#include "program/ways.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -98,18 +93,17 @@ typedef struct traffic { /* what one rank sends in a step, by kind of collective
     double bytes;
 } traffic;
 
-typedef struct cut { /* a run's graph on a mesh */
-    ll_placement *place;
-    ll_placement *wide;     /* of steps of exact sums that are made again with all bits; or NULL */
-    ll_graph *part, *apart; /* a rank's; the whole, with means of each stage's own, or NULL */
-    const ll_pipe_plan *plan; /* NULL: no pipeline */
-    size_t least, most;       /* bytes planned by ranks */
+typedef struct cut { /* a run's graph, as sessions of it have it */
+    ll_session_opts asked;
+    const ll_machine *machine;
+    ll_cuda_context *ctx; /* of the GPU; NULL: none */
+    ll_steps steps;
     ll_room room;
+    ll_cut *of;
+    ll_graph *part;     /* the rank's that is asked for; NULL: nothing is cut */
+    size_t least, most; /* bytes planned by ranks */
     traffic lines[64];
     int n_line;
-    ll_cuda_context *ctx; /* of the GPU; NULL: none */
-    ll_graph *lean;       /* the whole, with activations made again; NULL: they are kept */
-    ll_recomputed recomputed;
 } cut;
 
 static ll_err bytes_sent(const ll_run *r, const ll_program *p, const ll_mesh *m, const ll_instr *x,
@@ -157,7 +151,7 @@ static json_t *traffic_json(const cut *c)
     json_t *list = json_array();
     for (int i = 0; i < c->n_line; i++) {
         char axes[LL_LAYOUT_TEXT];
-        ll_axes_text(&c->place->mesh, c->lines[i].axes, axes);
+        ll_axes_text(&c->of->place->mesh, c->lines[i].axes, axes);
         json_array_append_new(list, LL_JSON(LL_IS("op", c->lines[i].op), LL_IS("axes", axes),
                                             LL_IS("calls", c->lines[i].calls),
                                             LL_IS("bytes", c->lines[i].bytes)));
@@ -183,9 +177,9 @@ static const char *sequence_cut(const ll_placement *p)
 
 static void print_traffic(const opts *o, const cut *c)
 {
-    const char *cut = sequence_cut(c->place);
+    const char *cut = sequence_cut(c->of->place);
     char mesh[LL_MESH_TEXT];
-    const ll_mesh *m = &c->place->mesh;
+    const ll_mesh *m = &c->of->place->mesh;
     printf("mesh %s: %d ranks, tensors of one %s", ll_mesh_text(m, mesh), m->n_rank,
            LL_BYTES(c->least));
     if (c->most > c->least) printf(" to %s", LL_BYTES(c->most));
@@ -219,17 +213,17 @@ static json_t *summary_json(const ll_run *r, const ll_graph *g, const ll_program
                       LL_JSON(LL_IS("parameters", m.parameters), LL_IS("state", m.state),
                               LL_IS("gradients", m.gradients), LL_IS("activations", m.other),
                               LL_IS("batch", m.batch), LL_IS("scratch", m.scratch))),
-                LL_IF(c->lean, "recompute",
+                LL_IF(c->of->lean, "recompute",
                       LL_JSON(LL_IS("policy", r->parallel.recompute),
-                              LL_IS("kept_bytes_before", c->recomputed.before),
-                              LL_IS("kept_bytes", c->recomputed.after),
-                              LL_IS("extra_flops", c->recomputed.extra),
-                              LL_IS("nodes", c->recomputed.n_node))));
-    if (!c->place) return j;
+                              LL_IS("kept_bytes_before", c->of->recomputed.before),
+                              LL_IS("kept_bytes", c->of->recomputed.after),
+                              LL_IS("extra_flops", c->of->recomputed.extra),
+                              LL_IS("nodes", c->of->recomputed.n_node))));
+    if (!c->of->place) return j;
     char mesh[LL_MESH_TEXT];
-    LL_JSON_ADD(j, LL_IS("mesh", ll_mesh_text(&c->place->mesh, mesh)),
-                LL_IS("ranks", c->place->mesh.n_rank));
-    const char *cut = sequence_cut(c->place);
+    LL_JSON_ADD(j, LL_IS("mesh", ll_mesh_text(&c->of->place->mesh, mesh)),
+                LL_IS("ranks", c->of->place->mesh.n_rank));
+    const char *cut = sequence_cut(c->of->place);
     return LL_JSON_ADD(j, LL_IF(cut, "sequence", cut), LL_IS("bytes_per_rank", c->most),
                        LL_IS("sent_bytes", sent_in_all(c)), LL_IS("collectives", traffic_json(c)));
 }
@@ -243,77 +237,35 @@ static ll_err show_summary(const opts *o, const ll_run *r, const ll_graph *g, co
     count_values(g, LL_STATE, &n_state, &states);
     printf("model %s: %lld parameters in %lld tensors, %lld numbers of state in %lld%s\n",
            r->model.name, (long long)params, (long long)n_param, (long long)states,
-           (long long)n_state, c->place ? " on this rank" : "");
+           (long long)n_state, c->of->place ? " on this rank" : "");
     printf("graph: %d nodes, %d blocks; program: %d instructions, %sFLOP a step\n", g->n_node,
            g->of.block, p->n_instr, LL_AMOUNT(p->flops));
     char line[256];
-    if (c->lean)
-        printf("%s\n", ll_recompute_text(r->parallel.recompute, &c->recomputed, line, sizeof line));
-    if (c->place) print_traffic(o, c);
+    if (c->of->lean)
+        printf("%s\n",
+               ll_recompute_text(r->parallel.recompute, &c->of->recomputed, line, sizeof line));
+    if (c->of->place) print_traffic(o, c);
     const char *text = ll_program_print(p, p->arena), *tensors = strstr(text, "\ntensors ");
     printf("%s", tensors ? tensors + 1 : text);
     ll_kern_notes_print(stdout);
     printf("\n--graph and --program show the whole%s%s.\n",
-           c->place ? ", --layouts how it is cut" : "",
-           c->plan ? ", --schedule what stages do when" : "");
+           c->of->place ? ", --layouts how it is cut" : "",
+           c->of->plan ? ", --schedule what stages do when" : "");
     return LL_OK;
 }
 
-static ll_err set_conv(const ll_run *r, ll_lower_opts *l)
-{
-    ll_conv_how how;
-    TRY(ll_conv_read(l->target, r->train.conv, r->train.workspace, &how));
-    l->solver = how.solver;
-    l->limited = how.limited;
-    l->workspace = how.workspace;
-    return LL_OK;
-}
-
-/* A rank's graph. */
-static ll_err part_of(const cut *c, const ll_placement *place, int rank, ll_graph **out)
-{
-    return c->plan ? ll_pipe_partition(c->plan, place, rank, out) : ll_partition(place, rank, out);
-}
-
-static ll_err lower(const opts *o, const ll_run *r, const ll_graph *g, const cut *c, int rank,
-                    ll_program **out);
-
-/* What a step that is made again with all bits takes beside a rank's program. */
-static ll_err measure_wide(const opts *o, const ll_run *r, const cut *c, int rank, double *bytes)
-{
-    LL_OWN(ll_graph) g = NULL;
-    LL_OWN(ll_program) p = NULL;
-    cut all = *c;
-    all.room = (ll_room){0}; /* nothing of it is laid aside */
-    *bytes = 0;
-    if (!c->wide) return LL_OK;
-    TRY(part_of(c, c->wide, rank, &g));
-    TRY(lower(o, r, g, &all, rank, &p));
-    *bytes = (double)ll_exec_beside(p);
-    return LL_OK;
-}
-
-/* out NULL: how convolutions are made is printed. */
-static ll_err lower(const opts *o, const ll_run *r, const ll_graph *g, const cut *c, int rank,
+/* beside: bytes of a step made again with all bits; may be NULL. out NULL: how convolutions are
+ * made is printed. */
+static ll_err lower(const opts *o, const cut *c, const ll_graph *g, int rank, double *beside,
                     ll_program **out)
 {
-    ll_lower_opts l = {.target = ll_target_find(r->train.machine),
-                       .any_order = !r->train.deterministic,
-                       .ctx = c->ctx,
-                       .threads = ll_cli_threads(r, c->place ? c->place->mesh.n_rank : 1),
-                       .n_micro = o->eval ? 1 : (int)ll_run_micro_batches(r)};
+    ll_lower_opts l;
     ll_room room = c->room;
-    if (room.aside) TRY(measure_wide(o, r, c, rank, &room.beside));
+    TRY(ll_cut_lowers(c->of, &c->asked, c->machine, c->ctx, rank, LL_WHOLE_STEP, &l));
+    if (room.aside || beside) TRY(ll_cut_beside(c->of, &l, rank, &room.beside));
+    if (beside) *beside = room.beside;
     l.memory = ll_room_aside(&room);
-    int data = c->place ? ll_mesh_axis(&c->place->mesh, LL_AXIS_DATA) : -1;
-    if (data >= 0 && ll_run_codec(r)) l.compress = 1 << data;
-    if (c->plan)
-        l.pipe = ll_pipe_of(c->plan, &c->place->mesh, rank,
-                            c->plan->pipeline && c->plan->pipeline->overlaps ? LL_ANY_STEP
-                                                                             : LL_WHOLE_STEP,
-                            c->place->arena);
-    TRY(ll_precision_parse(r->train.precision, &l.precision));
-    TRY(set_conv(r, &l));
+    l.subsets = o->nodes > 1 && !l.pipe && !c->machine->device; /* they share no memory */
     return out ? ll_lower(g, &l, out) : ll_inspect_conv(g, &l);
 }
 
@@ -324,8 +276,8 @@ static ll_err show_graph(const opts *o, const ll_run *r, const ll_graph *g, cons
         return LL_OK;
     }
     LL_OWN(ll_program) p = NULL;
-    if (o->conv) return lower(o, r, g, c, (int)o->rank, NULL);
-    TRY(lower(o, r, g, c, (int)o->rank, &p));
+    if (o->conv) return lower(o, c, g, (int)o->rank, NULL, NULL);
+    TRY(lower(o, c, g, (int)o->rank, NULL, &p));
     if (!o->program) return show_summary(o, r, g, p, c);
     fputs(ll_program_print(p, p->arena), stdout);
     return LL_OK;
@@ -335,8 +287,9 @@ static ll_err show_graph(const opts *o, const ll_run *r, const ll_graph *g, cons
 static ll_err add_residuals(const ll_run *r, const ll_program *p, size_t *bytes)
 {
     LL_OWN(ll_codec) k = NULL;
-    if (!ll_run_codec(r)) return LL_OK;
-    TRY(ll_codec_open(ll_run_codec(r), "inspect", 1, 0, &k));
+    const char *codec = ll_codec_asked(r->parallel.compress);
+    if (!codec) return LL_OK;
+    TRY(ll_codec_open(codec, "inspect", 1, 0, &k));
     bool keeps = ll_codec_residual(k);
     for (int i = 0; keeps && i < p->n_instr; i++)
         for (int o = 0; p->instrs[i].compressed && o < p->instrs[i].n_in; o++)
@@ -344,25 +297,14 @@ static ll_err add_residuals(const ll_run *r, const ll_program *p, size_t *bytes)
     return LL_OK;
 }
 
-static ll_err plan_pipe(const opts *o, const ll_run *r, const ll_graph *g, const ll_mesh *m, cut *c)
-{
-    const ll_run_parallel *p = &r->parallel;
-    ll_pipe_opts how = {.virtual_stages = (int)p->virtual_stages};
-    how.n_micro = o->eval ? 1 : (int)ll_run_micro_batches(r);
-    if (*p->schedule) how.schedule = p->schedule_text;
-    if (*p->stages) how.stages = p->stages;
-    if (c->room.limit > 0) how.room = &c->room;
-    return ll_pipe_make(g, m, &how, r->arena, &c->plan);
-}
-
 static ll_err show_schedule(const opts *o, const ll_run *r, const ll_graph *g, const cut *c)
 {
-    CHECK(c->plan, LL_E_ARG, "--schedule shows a pipeline, and mesh %s has none: add axis pipe=2",
-          o->mesh);
-    CHECK(c->plan->pipeline, LL_E_ARG, "--schedule is of training steps: leave out --eval");
+    CHECK(c->of->plan, LL_E_ARG,
+          "--schedule shows a pipeline, and mesh %s has none: add axis pipe=2", o->mesh);
+    CHECK(c->of->plan->pipeline, LL_E_ARG, "--schedule is of training steps: leave out --eval");
     return ll_inspect_pipe(&(ll_pipe_view){.g = g,
-                                           .mesh = &c->place->mesh,
-                                           .plan = c->plan,
+                                           .mesh = &c->of->place->mesh,
+                                           .plan = c->of->plan,
                                            .form = o->form,
                                            .svg = o->svg,
                                            .goes_on = r->parallel.post_validation,
@@ -374,7 +316,7 @@ static ll_err show_schedule(const opts *o, const ll_run *r, const ll_graph *g, c
 static ll_err measure(const opts *o, const ll_run *r, cut *c, double *used)
 {
     enum { RANKS = 64 };
-    const ll_mesh *m = &c->place->mesh;
+    const ll_mesh *m = &c->of->place->mesh;
     int n = m->n_rank, pipe = ll_mesh_axis(m, LL_AXIS_PIPE);
     c->least = c->most = 0;
     c->n_line = 0;
@@ -382,49 +324,26 @@ static ll_err measure(const opts *o, const ll_run *r, cut *c, double *used)
         if (n > RANKS && k != o->rank) continue;
         LL_OWN(ll_graph) g = NULL;
         LL_OWN(ll_program) p = NULL;
-        TRY(part_of(c, c->place, k, &g));
-        TRY(lower(o, r, g, c, k, &p));
+        TRY(ll_cut_part(c->of, c->of->place, k, &g));
+        double beside;
+        TRY(lower(o, c, g, k, &beside, &p));
         size_t bytes = p->bytes;
-        double *most = &used[c->plan ? ll_mesh_coord(m, pipe, k) : 0], beside;
-        TRY(measure_wide(o, r, c, k, &beside));
+        double *most = &used[c->of->plan ? ll_mesh_coord(m, pipe, k) : 0];
         if ((double)bytes + beside > *most) *most = (double)bytes + beside;
         TRY(add_residuals(r, p, &bytes));
         if (bytes < c->least || !c->most) c->least = bytes;
         if (bytes > c->most) c->most = bytes;
-        if (k == o->rank) TRY(count_traffic(r, p, &c->place->mesh, c));
+        if (k == o->rank) TRY(count_traffic(r, p, &c->of->place->mesh, c));
     }
     return LL_OK;
-}
-
-/* The graph that is compiled. Stages are planned before activations are dropped. */
-static ll_err recompute(const opts *o, const ll_run *r, const ll_graph *g, const ll_mesh *m, cut *c)
-{
-    ll_recompute_how how;
-    TRY(ll_recompute_parse(r->parallel.recompute, &how));
-    if (o->eval || how.policy == LL_RECOMPUTE_NONE) return LL_OK;
-    if (ll_mesh_axis(m, LL_AXIS_PIPE) >= 0) {
-        TRY(plan_pipe(o, r, g, m, c));
-        how.stage_of = c->plan->stages->of_at;
-        how.n_at = c->plan->stages->n_at;
-    }
-    return ll_recompute(g, &how, &c->recomputed, &c->lean);
 }
 
 static void forget(cut *c)
 {
     ll_graph_free(c->part);
-    ll_graph_free(c->apart);
-    ll_graph_free(c->lean);
-    ll_placement_free(c->wide);
-    ll_placement_free(c->place);
-    c->part = c->apart = c->lean = NULL;
-    c->place = c->wide = NULL;
-    c->plan = NULL;
-}
-
-static int per_node(const opts *o, const ll_mesh *m)
-{
-    return (int)(m->n_rank / o->nodes);
+    ll_cut_free(c->of);
+    c->part = NULL;
+    c->of = NULL;
 }
 
 /* The graph cut over a mesh. */
@@ -434,28 +353,25 @@ static ll_err make_cut(const opts *o, const ll_run *r, const ll_graph *g, cut *c
     TRY(ll_mesh_parse(o->mesh ? o->mesh : "", &m));
     CHECK(o->rank < m.n_rank, LL_E_ARG, "--rank is %lld, but mesh %s has ranks 0 to %d",
           (long long)o->rank, o->mesh, m.n_rank - 1);
-    TRY(recompute(o, r, g, &m, c));
-    if (c->lean) g = c->lean;
-    if (!o->mesh && !r->parallel.exact) return LL_OK;
-    bool apart = ll_mesh_axis(&m, LL_AXIS_PIPE) >= 0 || r->parallel.exact;
-    if (apart && ll_run_micro_batches(r) > 1) TRY(ll_means_apart(g, &c->apart));
-    const ll_graph *whole = c->apart ? c->apart : g;
-    ll_run_cut_opts how = {.zero = (int)o->zero, .per_node = per_node(o, &m)};
-    TRY(ll_run_place(r, whole, &m, &how, &c->place));
-    if (o->layouts) return LL_OK;
-    if (ll_mesh_axis(&m, LL_AXIS_PIPE) >= 0 && !c->plan) TRY(plan_pipe(o, r, whole, &m, c));
-    c->room.wide = r->parallel.exact && !r->train.delay && c->room.limit > 0;
-    how.narrow = c->place;
-    if (c->room.wide) TRY(ll_run_place(r, whole, &m, &how, &c->wide));
-    return part_of(c, c->place, (int)o->rank, &c->part);
+    c->asked.threads = ll_cli_threads(r, m.n_rank);
+    c->room.wide = c->asked.exact && !c->steps.wide && c->room.limit > 0;
+    ll_cut_opts how = {.alone = !o->mesh,
+                       .wide = c->steps.wide,
+                       .again = c->room.wide && !o->layouts,
+                       .unstaged = o->layouts,
+                       .per_node = (int)(m.n_rank / o->nodes),
+                       .canonical = r->parallel.canonical,
+                       .room = &c->room};
+    TRY(ll_cut_make(g, &c->asked, &how, &c->of));
+    if (!c->of->place || o->layouts) return LL_OK;
+    return ll_cut_part(c->of, c->of->place, (int)o->rank, &c->part);
 }
 
 /* Nothing is cut: the one program. */
-static ll_err measure_whole(const opts *o, const ll_run *r, const ll_graph *g, const cut *c,
-                            double *used)
+static ll_err measure_whole(const opts *o, const cut *c, double *used)
 {
     LL_OWN(ll_program) p = NULL;
-    TRY(lower(o, r, c->lean ? c->lean : g, c, 0, &p));
+    TRY(lower(o, c, c->of->whole, 0, NULL, &p));
     *used = (double)p->bytes;
     return LL_OK;
 }
@@ -464,7 +380,7 @@ static ll_err measure_whole(const opts *o, const ll_run *r, const ll_graph *g, c
 static ll_err cut_to_fit(const opts *o, const ll_run *r, const ll_graph *g, cut *c)
 {
     bool sums_up = !o->graph && !o->dot && !o->program && !o->schedule && !o->conv;
-    if (!o->eval) c->room.limit = r->train.memory_bytes;
+    c->room.limit = (double)c->asked.memory;
     c->room.offload = *r->train.offload;
     c->room.recompute = r->parallel.recompute;
     c->room.schedule = r->parallel.schedule;
@@ -474,10 +390,10 @@ static ll_err cut_to_fit(const opts *o, const ll_run *r, const ll_graph *g, cut 
         TRY(make_cut(o, r, g, c));
         again = false;
         if (o->layouts) return LL_OK;
-        bool judged = c->room.limit > 0 && (c->plan || sums_up || o->program);
+        bool judged = c->room.limit > 0 && (c->of->plan || sums_up || o->program);
         if (c->part && (judged || sums_up)) TRY(measure(o, r, c, used));
-        if (!c->part && judged) TRY(measure_whole(o, r, g, c, used));
-        if (judged) TRY(ll_room_judge(&c->room, c->plan, used, &again));
+        if (!c->part && judged) TRY(measure_whole(o, c, used));
+        if (judged) TRY(ll_room_judge(&c->room, c->of->plan, used, &again));
     }
     return LL_OK;
 }
@@ -485,37 +401,32 @@ static ll_err cut_to_fit(const opts *o, const ll_run *r, const ll_graph *g, cut 
 static ll_err show_whole(const opts *o, const ll_run *r, const ll_graph *g, cut *c)
 {
     TRY(cut_to_fit(o, r, g, c));
-    const ll_graph *whole = c->apart ? c->apart : c->lean ? c->lean : g;
-    if (c->place && o->layouts) {
-        fputs(ll_placement_print(c->place, c->place->arena), stdout);
+    if (c->of->place && o->layouts) {
+        fputs(ll_placement_print(c->of->place, c->of->place->arena), stdout);
         return LL_OK;
     }
-    if (c->place && o->schedule) return show_schedule(o, r, whole, c);
-    return show_graph(o, r, c->part ? c->part : whole, c);
+    if (c->of->place && o->schedule) return show_schedule(o, r, c->of->whole, c);
+    return show_graph(o, r, c->part ? c->part : c->of->whole, c);
 }
 
-/* As the session that trains it would. */
-static ll_err take_late(const opts *o, const ll_run *r, ll_graph **g)
-{
-    bool late = false;
-    ll_graph *made;
-    if (*r->parallel.schedule) TRY(ll_pipe_overlaps(*g, o->mesh, r->parallel.schedule_text, &late));
-    if (o->eval || !(late || r->train.delay)) return LL_OK;
-    TRY(ll_delay(*g, &made));
-    ll_graph_free(*g);
-    *g = made;
-    return LL_OK;
-}
-
+/* As the session that trains it would have it, or the one that evaluates it. */
 static ll_err show(const opts *o, const ll_run *r, const ll_graph *g)
 {
-    cut c = {0};
-    const ll_machine *m;
-    TRY(ll_machine_find(r->train.machine, &m));
-    if (m->open_context) TRY(m->open_context(0, &c.ctx)); /* where there is a GPU */
-    ll_err rc = show_whole(o, r, g, &c);
-    if (c.ctx) m->close_context(c.ctx);
+    LL_OWN(ll_graph) late = NULL;
+    cut c = {.asked = ll_run_session(r, NULL, o->mesh)};
+    c.asked.zero = (int)o->zero;
+    if (o->eval) {
+        c.asked.micro_batches = 1;
+        c.asked.recompute = NULL;
+        c.asked.memory = 0;
+    }
+    TRY(ll_steps_of(g, &c.asked, &c.steps));
+    if (c.steps.late) TRY(ll_delay(g, &late));
+    TRY(ll_machine_find(r->train.machine, &c.machine));
+    if (c.machine->open_context) TRY(c.machine->open_context(0, &c.ctx)); /* where there is a GPU */
+    ll_err rc = show_whole(o, r, late ? late : g, &c);
     forget(&c);
+    if (c.ctx) c.machine->close_context(c.ctx);
     return rc;
 }
 
@@ -590,7 +501,6 @@ static ll_err run(const void *given)
     TRY(check_mesh(&mine, r));
     TRY(ll_run_graph(r, r->train.batch / ll_run_micro_batches(r), o->eval ? NULL : &r->train.optim,
                      &g));
-    TRY(take_late(&mine, r, &g));
     return show(&mine, r, g);
 }
 

@@ -4,6 +4,7 @@
 #include "cli/verify_many.h"
 
 #include "base/text.h"
+#include "comm/codec.h"
 #include "comm/job.h"
 #include "kern/notes.h"
 #include "pass/prune.h"
@@ -258,7 +259,7 @@ static ll_err prepare(const opts *o, ll_run **r)
 
 static ll_err launch_and_verify(const opts *o, const ll_run *r)
 {
-    CHECK(!ll_run_codec(r), LL_E_CONFIG,
+    CHECK(!ll_codec_asked(r->parallel.compress), LL_E_CONFIG,
           "parallel.compress is %s: what it changes is no mistake of the layout; verify with --set "
           "parallel.compress=none",
           r->parallel.compress);

@@ -11,10 +11,6 @@
  * (pass/layouts.c). */
 #include "cli/plan_try.h"
 
-#include "exec/exec.h"
-#include "exec/pipe.h"
-#include "pass/recompute.h"
-#include "pass/stages.h"
 #include "run/setup.h"
 
 #include <stdio.h>
@@ -26,76 +22,36 @@ static const double worth = 0.995; /* of the step without it that a layout must 
 
 /* ---- one way ---- */
 
-typedef struct parts {
-    ll_graph *own, *lean, *apart;
-    ll_placement *place, *wide; /* wide: of steps made again with all bits; NULL: there are none */
-} parts;
-
-static void free_parts(parts *p)
-{
-    ll_placement_free(p->wide);
-    ll_placement_free(p->place);
-    ll_graph_free(p->apart);
-    ll_graph_free(p->lean);
-    ll_graph_free(p->own);
-}
-
-/* place: the parts', or that of steps made again. */
-static ll_err lower_rank(const ll_run *r, const ll_recipe *w, const ll_placement *place,
-                         size_t aside, const ll_pipe_plan *plan, int rank, int threads,
-                         ll_program **out)
+/* A rank's program; *bytes: with what a step takes beside it that is made again with all bits. */
+static ll_err lower_rank(const ll_cut *c, const ll_session_opts *o, size_t aside, int rank,
+                         ll_program **out, size_t *bytes)
 {
     LL_OWN(ll_graph) part = NULL;
-    ll_lower_opts l = {.target = ll_target_find("cpu"),
-                       .threads = threads,
-                       .n_micro = (int)w->micro,
-                       .memory = aside};
-    TRY(plan ? ll_pipe_partition(plan, place, rank, &part) : ll_partition(place, rank, &part));
-    if (plan)
-        l.pipe = ll_pipe_of(
-            plan, &place->mesh, rank,
-            plan->pipeline && plan->pipeline->overlaps ? LL_ANY_STEP : LL_WHOLE_STEP, place->arena);
-    l.precision = strcmp(r->train.precision, "f32") ? LL_PRECISION_bf16 : LL_PRECISION_f32;
-    return ll_lower(part, &l, out);
-}
-
-static ll_err plan_pipe(const ll_run *r, const ll_graph *g, const ll_mesh *m, int64_t micro,
-                        ll_arena *arena, const ll_pipe_plan **out)
-{
-    const ll_run_parallel *p = &r->parallel;
-    ll_pipe_opts how = {.virtual_stages = (int)p->virtual_stages, .n_micro = (int)micro};
-    if (ll_mesh_axis(m, LL_AXIS_PIPE) < 0) return LL_OK;
-    if (*p->schedule) how.schedule = p->schedule_text;
-    if (*p->stages) how.stages = p->stages;
-    return ll_pipe_make(g, m, &how, arena, out);
-}
-
-/* With what a step takes beside it that is made again with all bits. */
-static ll_err lower_both(const ll_run *r, const ll_recipe *w, const parts *p,
-                         const ll_pipe_plan *plan, int rank, int threads, ll_program **out,
-                         size_t *bytes)
-{
-    LL_OWN(ll_program) wide = NULL;
-    if (p->wide) TRY(lower_rank(r, w, p->wide, 0, plan, rank, threads, &wide));
-    size_t beside = wide ? ll_exec_beside(wide) : 0;
-    size_t aside = !w->aside ? 0 : w->aside > beside ? w->aside - beside : 1;
-    TRY(lower_rank(r, w, p->place, aside, plan, rank, threads, out));
-    *bytes = (*out)->bytes + beside;
+    const ll_machine *cpu;
+    ll_lower_opts l;
+    double beside;
+    TRY(ll_machine_find(o->machine, &cpu));
+    TRY(ll_cut_lowers(c, o, cpu, NULL, rank, LL_WHOLE_STEP, &l));
+    TRY(ll_cut_beside(c, &l, rank, &beside));
+    l.memory = !aside ? 0 : aside > (size_t)beside ? aside - (size_t)beside : 1;
+    TRY(ll_cut_part(c, c->place, rank, &part));
+    TRY(ll_lower(part, &l, out));
+    *bytes = (*out)->bytes + (size_t)beside;
     return LL_OK;
 }
 
 /* Of a pipeline every rank's is made, for any may have most. */
-static ll_err lower_fullest(const ll_run *r, const ll_recipe *w, const parts *p,
-                            const ll_pipe_plan *plan, int threads, ll_program **out, size_t *bytes)
+static ll_err lower_fullest(const ll_cut *c, const ll_session_opts *o, size_t aside,
+                            ll_program **out, size_t *bytes)
 {
-    const ll_mesh *m = &p->place->mesh;
+    const ll_mesh *m = &c->place->mesh;
     int stride = 1, a = ll_mesh_axis(m, LL_AXIS_PIPE);
-    if (!plan) return lower_both(r, w, p, NULL, m->n_rank - 1, threads, out, bytes);
+    if (!c->plan) return lower_rank(c, o, aside, m->n_rank - 1, out, bytes);
     for (int i = m->n - 1; i > a; i--) stride *= m->size[i];
     for (int k = 0; k < m->size[a]; k++) {
         LL_OWN(ll_program) one = NULL;
         size_t has;
-        TRY(lower_both(r, w, p, plan, (k + 1) * stride - 1, threads, &one, &has));
+        TRY(lower_rank(c, o, aside, (k + 1) * stride - 1, &one, &has));
         if (*out && *bytes >= has) continue;
         ll_program *less = *out;
         *out = one;
@@ -105,50 +61,37 @@ static ll_err lower_fullest(const ll_run *r, const ll_recipe *w, const parts *p,
     return LL_OK;
 }
 
-static ll_err compile(const ll_run *r, const ll_graph *g, const ll_recipe *w, int threads, parts *p,
-                      ll_arena *arena, ll_program **out, size_t *bytes)
-{
-    ll_mesh m;
-    ll_recompute_how how;
-    ll_recomputed facts;
-    const ll_pipe_plan *plan = NULL;
-    ll_run own = *r;
-    if (w->layouts) own.layouts.v = (ll_layout_rule *)w->layouts;
-    TRY(ll_mesh_parse(w->mesh, &m));
-    if (!g) TRY(ll_run_graph(r, r->train.batch / w->micro, &r->train.optim, &p->own));
-    if (!g) g = p->own;
-    TRY(ll_recompute_parse(w->recompute, &how));
-    if (how.policy != LL_RECOMPUTE_NONE) {
-        TRY(plan_pipe(r, g, &m, w->micro, arena, &plan));
-        if (plan) how.stage_of = plan->stages->of_at, how.n_at = plan->stages->n_at;
-        TRY(ll_recompute(g, &how, &facts, &p->lean));
-        g = p->lean;
-    }
-    bool piped = ll_mesh_axis(&m, LL_AXIS_PIPE) >= 0;
-    if ((piped || r->parallel.exact) && w->micro > 1) {
-        TRY(ll_means_apart(g, &p->apart));
-        g = p->apart;
-    }
-    ll_run_cut_opts cut = {.zero = w->zero, .per_node = w->per_node};
-    TRY(ll_run_place(&own, g, &m, &cut, &p->place));
-    cut.narrow = p->place;
-    if (r->parallel.exact && !r->train.delay) TRY(ll_run_place(&own, g, &m, &cut, &p->wide));
-    if (!plan) TRY(plan_pipe(r, g, &m, w->micro, arena, &plan));
-    return lower_fullest(r, w, p, plan, threads, out, bytes);
-}
-
 ll_err ll_recipe_compile(const ll_run *r, const ll_graph *g, const ll_recipe *w, int threads,
                          ll_program **out, size_t *bytes)
 {
-    LL_OWN(ll_arena) arena = ll_arena_new();
-    parts p = {0};
+    LL_OWN(ll_graph) own = NULL;
+    LL_OWN(ll_graph) late = NULL;
+    LL_OWN(ll_cut) c = NULL;
+    LL_OWN(ll_program) p = NULL;
+    ll_session_opts o = ll_run_session(r, NULL, w->mesh);
+    o.zero = w->zero;
+    o.micro_batches = (int)w->micro;
+    o.recompute = w->recompute;
+    if (w->layouts) o.layouts = w->layouts;
     *out = NULL;
-    ll_err rc = compile(r, g, w, threads, &p, arena, out, bytes);
-    free_parts(&p);
-    if (rc == LL_OK) return LL_OK;
-    ll_program_free(*out);
-    *out = NULL;
-    return rc;
+    if (!g) TRY(ll_run_graph(r, r->train.batch / w->micro, &r->train.optim, &own));
+    if (!g) g = own;
+    ll_steps steps;
+    TRY(ll_steps_of(g, &o, &steps));
+    if (steps.late) TRY(ll_delay(g, &late));
+    ll_cut_opts how = {.per_node = w->per_node,
+                       .canonical = r->parallel.canonical,
+                       .wide = steps.wide,
+                       .again = o.exact && !steps.wide};
+    TRY(ll_cut_make(late ? late : g, &o, &how, &c));
+    /* Times are a cluster's: of the program, what every machine has in it. */
+    o.machine = "cpu";
+    o.precision = strcmp(r->train.precision, "f32") ? "bf16" : "f32";
+    o.threads = threads;
+    o.any_order = false;
+    o.compress = o.conv = o.workspace = NULL;
+    TRY(lower_fullest(c, &o, w->aside, &p, bytes));
+    return LL_HAND(out, p);
 }
 
 /* false: it cannot be cut so. */

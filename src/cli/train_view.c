@@ -186,17 +186,18 @@ static void on_start(void *context, const ll_train_start *s)
             s->session->p->threads == 1 ? "" : "s",
             ll_bind_owns_cores() ? " on cores of its own" : "");
     tell_memory(s);
-    if (s->session->plan && s->session->plan->pipeline) tell_pipeline(s->session->plan->pipeline);
+    if (s->session->cut->plan && s->session->cut->plan->pipeline)
+        tell_pipeline(s->session->cut->plan->pipeline);
     if (s->note) fprintf(stderr, "%s: %s\n", s->run->train.precision, s->note);
-    if (s->session->lean)
+    if (s->session->cut->lean)
         fprintf(stderr, "%s\n",
-                ll_recompute_text(s->run->parallel.recompute, &s->session->recomputed, place,
+                ll_recompute_text(s->run->parallel.recompute, &s->session->cut->recomputed, place,
                                   sizeof place));
     if (v->device) tell_devices(&s->session->devices, s->session->machine->device);
     ll_kern_notes_print(stderr);
-    if (ll_run_codec(s->run))
+    if (ll_codec_asked(s->run->parallel.compress))
         fprintf(stderr, "gradients: compressed by %s where they are summed over axis data\n",
-                ll_run_codec(s->run));
+                ll_codec_asked(s->run->parallel.compress));
     else if (strcmp(s->run->parallel.compress, "none"))
         fprintf(stderr, "gradients: of fully connected layers, made from factors of all ranks\n");
     tell_apart(s);

@@ -47,6 +47,11 @@ static ll_err open_kind(ll_codec *k, const char *text)
     return colon ? ll_codec_bad(k, "it has no settings") : LL_OK;
 }
 
+const char *ll_codec_asked(const char *compress)
+{
+    return compress && strcmp(compress, "none") && strcmp(compress, "factors") ? compress : NULL;
+}
+
 ll_err ll_codec_open(const char *text, const char *name, int64_t n, uint64_t seed, ll_codec **out)
 {
     *out = NULL;

@@ -24,6 +24,9 @@ typedef struct ll_codec_report {
     const char *form; /* how it was done: "slices", "all-gather", "split", "dense", "doubling" */
 } ll_codec_report;
 
+/* Of what is asked for as compress, the text of a codec; NULL: there is none ("none"; "factors" is
+ * a matter of layouts). */
+const char *ll_codec_asked(const char *compress);
 /* name: its stream of random numbers, and its residual's name in checkpoints. */
 ll_err ll_codec_open(const char *text, const char *name, int64_t n, uint64_t seed, ll_codec **out);
 void ll_codec_close(ll_codec *k);

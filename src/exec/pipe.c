@@ -294,7 +294,8 @@ const ll_pipe *ll_pipe_of(const ll_pipe_plan *p, const ll_mesh *m, int rank, ll_
                           ll_arena *arena)
 {
     int me = ll_mesh_coord(m, ll_mesh_axis(m, LL_AXIS_PIPE), rank);
-    if (p->pipeline && p->pipeline->overlaps) return span_of(p, me, span, arena);
+    if (p->pipeline && p->pipeline->overlaps)
+        return span_of(p, me, span == LL_WHOLE_STEP ? LL_ANY_STEP : span, arena);
     ll_pipe *x = LL_NEW(arena, ll_pipe);
     if (p->pipeline) {
         x->actions = p->pipeline->actions[me];

@@ -13,42 +13,21 @@ static size_t bucket_bytes(const ll_session *s)
     return ll_choose_bucket_bytes(ll_comm_table(s->team->c));
 }
 
-static int64_t compressed_axes(const ll_session *s)
+static int my_rank(const ll_session *s)
 {
-    int data = s->opts.compress ? ll_mesh_axis(&s->team->m, LL_AXIS_DATA) : -1;
-    return data < 0 ? 0 : 1 << data;
-}
-
-static ll_graph *whole(const ll_session *s)
-{
-    return s->lean ? s->lean : s->g;
+    return s->team ? s->team->rank : 0;
 }
 
 ll_err ll_session_lower(const ll_session *s, bool no_fuse, ll_program **out)
 {
-    ll_precision precision;
-    TRY(ll_precision_parse(s->opts.precision, &precision));
-    return ll_lower(s->part ? s->part : whole(s),
-                    &(ll_lower_opts){.target = s->machine->target,
-                                     .precision = precision,
-                                     .threads = s->opts.threads,
-                                     .n_micro = s->opts.micro_batches,
-                                     .any_order = s->opts.any_order,
-                                     .ctx = s->ctx,
-                                     .level = s->ctx ? s->machine->level(s->ctx) : 0,
-                                     .no_fuse = no_fuse,
-                                     .bucket_bytes = bucket_bytes(s),
-                                     .subsets = s->team && !s->devices.direct && !s->pipe &&
-                                                !ll_comm_has_window(s->team->c),
-                                     .memory = no_fuse ? 0 : ll_room_aside(&s->room),
-                                     .pipe = s->pipe,
-                                     .solver = s->conv.solver,
-                                     .ways = s->ways.n ? &s->ways : NULL,
-                                     .limited = s->conv.limited,
-                                     .workspace = s->conv.workspace,
-                                     .blocking = s->opts.blocking && !s->pipe,
-                                     .compress = compressed_axes(s)},
-                    out);
+    ll_lower_opts l;
+    TRY(ll_cut_lowers(s->cut, &s->opts, s->machine, s->ctx, my_rank(s), s->span, &l));
+    l.no_fuse = no_fuse;
+    l.bucket_bytes = bucket_bytes(s);
+    l.subsets = s->team && !s->devices.direct && !l.pipe && !ll_comm_has_window(s->team->c);
+    l.memory = no_fuse ? 0 : ll_room_aside(&s->room);
+    l.ways = s->ways.n ? &s->ways : NULL;
+    return ll_lower(s->part ? s->part : s->cut->whole, &l, out);
 }
 
 /* The team of the session that it shares with, where it is of the same mesh: each set of axes then
@@ -64,36 +43,6 @@ static ll_err find_team(ll_session *s, const ll_mesh *m)
     return LL_OK;
 }
 
-static ll_err plan_stages(ll_session *s, const ll_graph *g, const ll_mesh *m)
-{
-    const ll_session_opts *o = &s->opts;
-    ll_pipe_opts how = {.schedule = o->schedule, .virtual_stages = o->virtual_stages};
-    how.stages = o->stages;
-    how.n_micro = o->micro_batches;
-    if (s->room.limit > 0) how.room = &s->room;
-    if (o->share) how.like = o->share->plan;
-    TRY(ll_pipe_make(g, m, &how, s->arena, &s->plan));
-    int ranks = m->size[ll_mesh_axis(m, LL_AXIS_PIPE)];
-    bool round = false; /* from the last rank to the first */
-    for (int i = 1; i < s->plan->stages->n; i++)
-        round |= s->plan->rank_of[i] < s->plan->rank_of[i - 1] - 1;
-    CHECK(!round || !s->devices.direct, LL_E_ARG,
-          "transport nccl does not carry stages that go round %d ranks (interleaved, "
-          "breadth-first), which were seen to hang on GPUs: use host, or a schedule that does not "
-          "(1f1b, zb-h2, zb-v, dualpipe-v)",
-          ranks);
-    return LL_OK;
-}
-
-/* Of this rank's part of the graph, what its stages do. */
-static ll_err cut_stages(ll_session *s, const ll_graph *g, int rank)
-{
-    const ll_mesh *m = &s->place->mesh;
-    if (!s->plan) TRY(plan_stages(s, g, m));
-    s->pipe = ll_pipe_of(s->plan, m, rank, s->span, s->arena);
-    return ll_pipe_partition(s->plan, s->place, rank, &s->part);
-}
-
 static ll_err check_no_pipe(const ll_session_opts *o)
 {
     CHECK(!o->schedule && !o->stages && o->virtual_stages <= 1, LL_E_ARG,
@@ -102,18 +51,16 @@ static ll_err check_no_pipe(const ll_session_opts *o)
     return LL_OK;
 }
 
-/* Stages are planned before, for they do not find each other's values. */
-static ll_err recompute(ll_session *s, const ll_mesh *m)
+static ll_err check_round(const ll_session *s)
 {
-    ll_recompute_how how;
-    TRY(ll_recompute_parse(s->opts.recompute, &how));
-    if (how.policy == LL_RECOMPUTE_NONE) return LL_OK;
-    if (ll_mesh_axis(m, LL_AXIS_PIPE) >= 0) {
-        TRY(plan_stages(s, s->g, m));
-        how.stage_of = s->plan->stages->of_at;
-        how.n_at = s->plan->stages->n_at;
-    }
-    return ll_recompute(s->g, &how, &s->recomputed, &s->lean);
+    const ll_pipe_plan *p = s->cut->plan;
+    bool round = false; /* from the last rank to the first */
+    for (int i = 1; p && i < p->stages->n; i++) round |= p->rank_of[i] < p->rank_of[i - 1] - 1;
+    CHECK(!round || !s->devices.direct, LL_E_ARG,
+          "transport nccl does not carry stages that go round the ranks (interleaved, "
+          "breadth-first), which were seen to hang on GPUs: use host, or a schedule that does not "
+          "(1f1b, zb-h2, zb-v, dualpipe-v)");
+    return LL_OK;
 }
 
 /* This rank's part of the graph. */
@@ -125,29 +72,15 @@ static ll_err partition(ll_session *s)
     bool alone = !o->comm || ll_comm_size(o->comm) == 1;
     CHECK(!alone || m.n_rank == 1, LL_E_SHARD,
           "mesh \"%s\" is of %d ranks, but there is one: use -n %d", o->mesh, m.n_rank, m.n_rank);
-    bool piped = ll_mesh_axis(&m, LL_AXIS_PIPE) >= 0;
-    if (!piped) TRY(check_no_pipe(o));
-    TRY(recompute(s, &m));
-    const ll_session *like = o->share;
-    const ll_pin **pins;
-    if (alone && !o->exact) /* nothing is cut, but a pattern must mean something */
-        return ll_pins_find(whole(s), &m, o->layouts, like, s->arena, &pins);
+    if (ll_mesh_axis(&m, LL_AXIS_PIPE) < 0) TRY(check_no_pipe(o));
     if (!alone) TRY(find_team(s, &m));
-    ll_place_opts how = {.mesh = &m, .exact = o->exact, .zero = o->zero, .layouts = o->layouts};
-    how.wide = s->wide;
-    if (like) how.like = like->place;
-    if (!alone) how.near = ll_mesh_near(&m, ll_comm_nodes(o->comm), 0);
-    if (!alone)
-        how.factors = ll_factors_of(o->compress, o->any_order || o->micro_batches > 1 ||
-                                                     ll_comm_options(o->comm)->canonical);
-    TRY(ll_overlap_parse(o->overlap, &how.overlap));
-    TRY(ll_turn_parse(o->sequence, &how.sequence));
-    if ((piped || o->exact) && o->micro_batches > 1) TRY(ll_means_apart(whole(s), &s->apart));
-    const ll_graph *g = s->apart ? s->apart : whole(s);
-    int rank = alone ? 0 : ll_comm_rank(o->comm);
-    TRY(ll_place(g, &how, &s->place));
-    if (piped) return cut_stages(s, g, rank);
-    return ll_partition(s->place, rank, &s->part);
+    ll_cut_opts how = {.alone = alone, .wide = s->wide, .room = &s->room};
+    if (!alone) how.nodes = ll_comm_nodes(o->comm);
+    if (!alone) how.canonical = ll_comm_options(o->comm)->canonical;
+    if (o->share) how.like = o->share->cut;
+    TRY(ll_cut_make(s->g, o, &how, &s->cut));
+    TRY(check_round(s));
+    return s->cut->place ? ll_cut_part(s->cut, s->cut->place, my_rank(s), &s->part) : LL_OK;
 }
 
 /* Ranks of a pipeline have different gradients, and a checkpoint wants to know of all of them. */
@@ -163,13 +96,10 @@ static ll_err check_residual(const char *codec)
 }
 
 /* Compression is of gradients that an all-reduce over axis data sums. */
-static ll_err check_compress(ll_session *s)
+static ll_err check_compress(const ll_session *s)
 {
-    ll_session_opts *o = &s->opts;
-    if (!o->compress || !strcmp(o->compress, "none")) {
-        o->compress = NULL;
-        return LL_OK;
-    }
+    const ll_session_opts *o = &s->opts;
+    if (!o->compress || !strcmp(o->compress, "none")) return LL_OK;
     const char *mesh = o->mesh ? o->mesh : "";
     CHECK(!o->exact, LL_E_ARG, "compress %s changes sums that exact keeps exact: use one of them",
           o->compress);
@@ -185,9 +115,8 @@ static ll_err check_compress(ll_session *s)
           "compress %s with zero %d: gradients that are kept in parts are summed by "
           "reduce-scatter, which no codec does: use zero 0, or compress none",
           o->compress, o->zero);
-    if (!strcmp(o->compress, "factors")) o->compress = NULL; /* was a matter of the layout */
     bool piped = ll_mesh_axis(&s->team->m, LL_AXIS_PIPE) >= 0;
-    return o->compress && piped ? check_residual(o->compress) : LL_OK;
+    return ll_codec_asked(o->compress) && piped ? check_residual(o->compress) : LL_OK;
 }
 
 /* Ranks that make the same value must come to the same bits; along axis data none do. */
@@ -232,7 +161,6 @@ static ll_err compile(ll_session *s)
     TRY(partition(s));
     TRY(check_compress(s));
     TRY(check_order(s));
-    TRY(ll_conv_read(s->machine->target, s->opts.conv, s->opts.workspace, &s->conv));
     if (s->machine->open_context) TRY(s->machine->open_context(s->devices.mine, &s->ctx));
     return ll_session_lower(s, false, &s->p);
 }
@@ -270,7 +198,7 @@ ll_exec_opts ll_session_exec_opts(const ll_session *s)
     return (ll_exec_opts){.seed = s->opts.seed,
                           .undrawn = s->opts.undrawn,
                           .team = s->team,
-                          .compress = s->opts.compress,
+                          .compress = ll_codec_asked(s->opts.compress),
                           .offload = s->opts.offload,
                           .device = s->devices.mine,
                           .link = s->machine->links[s->devices.direct]};
@@ -279,10 +207,12 @@ ll_exec_opts ll_session_exec_opts(const ll_session *s)
 /* Convolutions by what is quickest here. Exact sums are f64's, which has none to choose from. */
 static ll_err choose_ways(ll_session *s)
 {
-    if (!s->conv.fast || s->opts.exact) return LL_OK;
+    ll_conv_how conv;
     const char *path;
+    TRY(ll_conv_read(s->machine->target, s->opts.conv, s->opts.workspace, &conv));
+    if (!conv.fast || s->opts.exact) return LL_OK;
     s->ways.arena = s->arena;
-    TRY(ll_choose_ways(s->p, s->opts.comm, s->conv.limited, &s->ways, &path));
+    TRY(ll_choose_ways(s->p, s->opts.comm, conv.limited, &s->ways, &path));
     ll_program_free(s->p);
     s->p = NULL;
     return agree(s, ll_session_lower(s, false, &s->p));
@@ -293,17 +223,14 @@ static void forget(ll_session *s)
 {
     ll_program_free(s->p);
     ll_graph_free(s->part);
-    ll_graph_free(s->apart);
-    ll_graph_free(s->lean);
-    ll_placement_free(s->place);
+    ll_cut_free(s->cut);
     if (!s->guest) ll_team_close(s->team);
     if (s->ctx) s->machine->close_context(s->ctx);
     s->p = NULL;
-    s->part = s->apart = s->lean = NULL;
-    s->place = NULL;
+    s->part = NULL;
+    s->cut = NULL;
     s->team = NULL;
     s->ctx = NULL;
-    s->plan = NULL;
 }
 
 static ll_err new_session(ll_graph *g, const ll_session_opts *opts, bool wide, ll_pipe_span span,
@@ -353,7 +280,7 @@ static ll_err measure_wide(ll_session *s)
 static ll_err judge(ll_session *s, bool *again)
 {
     double used[LL_MAX_PIPE] = {0};
-    const ll_mesh *m = s->plan ? &s->team->m : NULL;
+    const ll_mesh *m = s->cut->plan ? &s->team->m : NULL;
     *again = false;
     if (s->room.limit <= 0) return LL_OK;
     double *mine = &used[m ? ll_mesh_coord(m, ll_mesh_axis(m, LL_AXIS_PIPE), s->team->rank) : 0];
@@ -362,7 +289,7 @@ static ll_err judge(ll_session *s, bool *again)
     *mine = (double)s->p->bytes + s->room.beside;
     if (s->team)
         TRY(ll_comm_allreduce(s->opts.comm, used, LL_MAX_PIPE, LL_F64, LL_REDUCE_MAX, NULL));
-    return agree(s, ll_room_judge(&s->room, s->plan, used, again));
+    return agree(s, ll_room_judge(&s->room, s->cut->plan, used, again));
 }
 
 static ll_err open_parts(ll_session *s)
@@ -399,12 +326,6 @@ ll_err ll_session_compile(ll_graph *g, const ll_session_opts *opts, bool wide, l
     return LL_HAND(out, s);
 }
 
-/* Whether a result would show what a product lost, so that the step can be made again. */
-static bool tells_of_lost_bits(const ll_graph *g)
-{
-    return ll_find_result(g, "loss").id || ll_find_result(g, "grad_norm").id;
-}
-
 static ll_err check_after(const ll_graph *g, const ll_session_opts *o, bool overlaps)
 {
     ll_mesh m;
@@ -422,17 +343,16 @@ static ll_err check_after(const ll_graph *g, const ll_session_opts *o, bool over
     return LL_OK;
 }
 
-/* Whether steps of this graph overlap. */
-static ll_err find_overlap(const ll_graph *g, const ll_session_opts *o, bool *out)
+static ll_err find_steps(const ll_graph *g, const ll_session_opts *o, ll_steps *out)
 {
-    TRY(ll_pipe_overlaps(g, o->mesh, o->schedule, out));
-    CHECK(!*out || !o->offload, LL_E_ARG,
+    TRY(ll_steps_of(g, o, out));
+    CHECK(!out->overlap || !o->offload, LL_E_ARG,
           "offload lays aside what one step reads again, and steps of schedule 2bw overlap: use "
           "one of them");
-    CHECK(!*out || !o->memory, LL_E_ARG,
+    CHECK(!out->overlap || !o->memory, LL_E_ARG,
           "memory is a limit of stages and schedules whose steps do not overlap: leave it out, or "
           "use another schedule than 2bw");
-    return LL_OK;
+    return check_after(g, o, out->overlap);
 }
 
 /* What one step leaves for the next must be the same for all programs of them. */
@@ -470,19 +390,15 @@ static ll_err open_ends(ll_session *s)
 
 ll_err ll_session_open(ll_graph *g, const ll_session_opts *opts, ll_session **out)
 {
-    bool overlaps;
+    ll_steps steps;
     ll_session_opts o = *opts;
     *out = NULL;
-    ll_err fits = find_overlap(g, opts, &overlaps);
-    if (fits == LL_OK) fits = check_after(g, opts, overlaps);
+    ll_err fits = find_steps(g, opts, &steps);
     TRY(opts->comm ? ll_comm_agree(opts->comm, fits) : fits);
-    o.delay = overlaps || (o.delay && g->n_update); /* of what trains */
-    /* A step cannot be made again on all bits when the next one has begun: they are taken at once,
-     * and so by who trains the same. */
-    bool wide = opts->exact && (o.delay || !tells_of_lost_bits(g));
+    o.delay = steps.late;
     LL_OWN(ll_session) s = NULL;
-    TRY(ll_session_compile(g, &o, wide, overlaps ? LL_ANY_STEP : LL_WHOLE_STEP, &s));
-    if (overlaps) TRY(open_ends(s));
+    TRY(ll_session_compile(g, &o, steps.wide, LL_WHOLE_STEP, &s));
+    if (steps.overlap) TRY(open_ends(s));
     if (o.post_validation && g->n_update) TRY(agree(s, ll_after_open(s)));
     return LL_HAND(out, s);
 }
@@ -503,7 +419,7 @@ void ll_session_close(ll_session *s)
 
 ll_axes ll_session_copies(const ll_session *s, const ll_layout *l)
 {
-    int pipe = ll_mesh_axis(&s->place->mesh, LL_AXIS_PIPE);
+    int pipe = ll_mesh_axis(&s->cut->place->mesh, LL_AXIS_PIPE);
     ll_axes used = ll_layout_axes(l);
     return (ll_axes) ~(pipe < 0 ? used : used | 1u << pipe);
 }
@@ -528,11 +444,11 @@ void ll_session_rows(const ll_session *s, int64_t *first, int64_t *count)
     while (v < end && !ll_is_batch(v)) v++;
     LL_ASSERT(v < end && v->type.shape.n > 0);
     int64_t n = v->type.shape.d[0], to = n;
-    ll_val there = s->team ? ll_find(s->place->g, v->name) : (ll_val){0};
+    ll_val there = s->team ? ll_find(s->cut->place->g, v->name) : (ll_val){0};
     *first = 0;
     if (there.id) {
-        const ll_layout *l = &s->place->made[there.id];
-        ll_layout_range(&s->place->mesh, l->split[0], n, s->team->rank, first, &to);
+        const ll_layout *l = &s->cut->place->made[there.id];
+        ll_layout_range(&s->cut->place->mesh, l->split[0], n, s->team->rank, first, &to);
     }
     *count = to - *first;
 }

@@ -1,9 +1,8 @@
 /* session.h: what the rest of Loopline may see of a session (the public part is loopline.h). */
 #pragma once
 #include "exec/choose.h"
+#include "exec/cut.h"
 #include "exec/exec.h"
-#include "exec/pipe.h"
-#include "pass/recompute.h"
 
 /* Steps that are looked at when the next one has begun (opts.post_validation, session_after.c). */
 typedef struct ll_after {
@@ -30,15 +29,9 @@ struct ll_session {
     ll_cuda_context *ctx;
     ll_team *team;  /* NULL: alone */
     bool guest;     /* the team is another session's */
-    ll_graph *lean; /* g with activations made again; NULL: they are kept */
-    ll_recomputed recomputed;
-    ll_placement *place;      /* of the whole graph on the team's mesh */
-    ll_graph *part;           /* this rank's */
-    ll_graph *apart;          /* g with means of each stage's own; NULL: g is */
-    const ll_pipe_plan *plan; /* of a pipeline; NULL: there is none */
-    const ll_pipe *pipe;      /* what this rank does of it */
-    ll_conv_how conv;
-    ll_ways ways; /* of convolutions, as measured */
+    ll_cut *cut;    /* of g, over the team's mesh */
+    ll_graph *part; /* this rank's; NULL: nothing is cut */
+    ll_ways ways;   /* of convolutions, as measured */
     ll_room room;
     ll_program *p;
     ll_exec *e;

@@ -35,7 +35,7 @@ static size_t rows_bytes(const ll_slot *x)
 /* An input that another stage of the pipeline has. */
 static bool is_elsewhere(const ll_session *s, const char *name)
 {
-    return s->pipe && ll_program_input(s->p, name) < 0 && ll_program_result(s->p, name) < 0 &&
+    return s->p->pipe && ll_program_input(s->p, name) < 0 && ll_program_result(s->p, name) < 0 &&
            ll_find(s->g, name).id;
 }
 
@@ -81,12 +81,13 @@ ll_err ll_session_get(ll_session *s, const char *name, void *data, size_t bytes)
     bool elsewhere = is_elsewhere(s, name);
     if (!elsewhere) TRY(find_slot(s, name, bytes, 0, false, &slot));
     const ll_slot *x = &s->p->slots[slot];
-    ll_val v = s->team ? ll_find(s->place->g, name) : (ll_val){0};
+    ll_val v = s->team ? ll_find(s->cut->place->g, name) : (ll_val){0};
     if (v.id && (elsewhere || bytes == whole_bytes(x))) {
-        const ll_layout *l = &s->place->made[v.id];
-        const ll_type *whole = &ll_value_of(s->place->g, v)->type;
+        const ll_layout *l = &s->cut->place->made[v.id];
+        const ll_type *whole = &ll_value_of(s->cut->place->g, v)->type;
         /* Of several that hold the same piece the first speaks. */
-        bool first = ll_mesh_member(&s->place->mesh, ll_session_copies(s, l), s->team->rank) == 0;
+        bool first =
+            ll_mesh_member(&s->cut->place->mesh, ll_session_copies(s, l), s->team->rank) == 0;
         return ll_team_collect(s->team, l, whole,
                                elsewhere || !first ? NULL : ll_exec_data(s->e, slot, 0), data);
     }

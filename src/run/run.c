@@ -303,12 +303,6 @@ static ll_err finish_layouts(const ll_run *r)
     return LL_OK;
 }
 
-const char *ll_run_codec(const ll_run *r)
-{
-    const char *c = r->parallel.compress;
-    return strcmp(c, "none") && strcmp(c, "factors") ? c : NULL;
-}
-
 /* A schedule that has no bundled one's name is a file's. */
 static ll_err finish_schedule(ll_run *r)
 {
@@ -589,7 +583,7 @@ static ll_err finish_parallel(ll_run *r)
     if (!*codec) r->parallel.compress = codec = "none";
     if (!strcmp(codec, "none")) return LL_OK;
     LL_OWN(ll_codec) k = NULL;
-    ll_err rc = ll_run_codec(r) ? ll_codec_open(codec, "settings", 0, 0, &k) : LL_OK;
+    ll_err rc = ll_codec_asked(codec) ? ll_codec_open(codec, "settings", 0, 0, &k) : LL_OK;
     LL_WANT(r, "parallel.compress", rc == LL_OK, "parallel.compress: %s; or factors, or none",
             ll_error_message());
     LL_WANT(r, "parallel.compress", !r->parallel.exact,

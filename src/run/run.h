@@ -154,8 +154,6 @@ char *ll_run_help(ll_arena *arena);
 int64_t ll_run_steps(const ll_run *r, int64_t samples);
 /* How many micro-batches a step has. */
 int64_t ll_run_micro_batches(const ll_run *r);
-/* What compresses gradients while they are summed; NULL: no codec does. */
-const char *ll_run_codec(const ll_run *r);
 /* A size of the model's, or this where it has none of that name. */
 int64_t ll_run_size(const ll_run *r, const char *name, int64_t otherwise);
 /* The longest sequence that the model knows, which may be tuned on shorter ones; 0: it has none. */

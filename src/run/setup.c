@@ -147,34 +147,17 @@ ll_err ll_run_generation(const ll_run *r, const ll_build *how, ll_graph **out)
     return declare(r, *how, NULL, out);
 }
 
-ll_err ll_run_place(const ll_run *r, const ll_graph *g, const ll_mesh *m, const ll_run_cut_opts *o,
-                    ll_placement **out)
-{
-    ll_place_opts how = {.mesh = m,
-                         .exact = r->parallel.exact,
-                         .wide = o->narrow != NULL,
-                         .like = o->narrow,
-                         .zero = o->zero,
-                         .near = ll_mesh_near(m, NULL, o->per_node),
-                         .layouts = r->layouts.v};
-    how.factors =
-        ll_factors_of(r->parallel.compress, !r->train.deterministic || r->parallel.canonical ||
-                                                ll_run_micro_batches(r) > 1);
-    TRY(ll_overlap_parse(r->parallel.overlap, &how.overlap));
-    TRY(ll_turn_parse(r->parallel.sequence, &how.sequence));
-    return ll_place(g, &how, out);
-}
-
 ll_err ll_run_cut(const ll_run *r, const char *mesh)
 {
     LL_OWN(ll_graph) g = NULL;
     LL_OWN(ll_graph) part = NULL;
-    LL_OWN(ll_placement) place = NULL;
-    ll_mesh m;
-    TRY(ll_mesh_parse(mesh, &m));
+    LL_OWN(ll_cut) c = NULL;
+    ll_session_opts o = ll_run_session(r, NULL, mesh);
+    o.recompute = NULL; /* no axis cuts less of what is made again */
     TRY(ll_run_graph(r, r->train.batch / ll_run_micro_batches(r), &r->train.optim, &g));
-    TRY(ll_run_place(r, g, &m, &(ll_run_cut_opts){.zero = (int)r->parallel.zero}, &place));
-    return ll_partition(place, m.n_rank - 1, &part);
+    ll_cut_opts how = {.unstaged = true, .canonical = r->parallel.canonical};
+    TRY(ll_cut_make(g, &o, &how, &c));
+    return ll_cut_part(c, c->place, c->place->mesh.n_rank - 1, &part);
 }
 
 /* A batch input's samples against the data's field of its name. */

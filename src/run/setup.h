@@ -8,15 +8,6 @@
 ll_err ll_run_graph(const ll_run *r, int64_t batch, const ll_optim *optim, ll_graph **out);
 /* For generation: how has batch, cache, step and the like. */
 ll_err ll_run_generation(const ll_run *r, const ll_build *how, ll_graph **out);
-typedef struct ll_run_cut_opts {
-    int zero;                   /* as asked for */
-    int per_node;               /* ranks of a node, one after another; 0: all are on one */
-    const ll_placement *narrow; /* of exact sums, of which this is the step made again with all
-                                 * bits; NULL: it is the step */
-} ll_run_cut_opts;
-/* Where everything of its graph lies on a mesh. */
-ll_err ll_run_place(const ll_run *r, const ll_graph *g, const ll_mesh *m, const ll_run_cut_opts *o,
-                    ll_placement **out);
 /* Whether the run can be cut over this mesh: before ranks are started. */
 ll_err ll_run_cut(const ll_run *r, const char *mesh);
 /* What a graph takes, of one sample: its batch inputs; -1: they are more. */

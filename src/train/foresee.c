@@ -165,8 +165,8 @@ static ll_err agree_to_rehearse(foresight *f, ll_comm *c)
 {
     const ll_session *s = f->s;
     double most = 0, least;
-    const ll_pipeline *pipe = s->plan ? s->plan->pipeline : NULL;
-    f->rehearses = c && s->place && !f->far && !(pipe && pipe->overlaps);
+    const ll_pipeline *pipe = s->cut->plan ? s->cut->plan->pipeline : NULL;
+    f->rehearses = c && s->cut->place && !f->far && !(pipe && pipe->overlaps);
     for (int i = 0, k = 1; i < s->p->n_instr; i++)
         if (s->p->instrs[i].collective)
             most += is_rehearsed(f, i) != (pipe != NULL) ? (double)k * k : 0, k++;
@@ -218,7 +218,7 @@ static double talk(const foresight *f, int i)
     double bytes = 0;
     if (!x->collective || x->collective == LL_RECV) return 0;
     for (int o = 0; o < x->n_in; o++)
-        bytes += ll_collective_sent(&f->s->place->mesh, x->collective, x->attrs[o],
+        bytes += ll_collective_sent(&f->s->cut->place->mesh, x->collective, x->attrs[o],
                                     &f->s->p->slots[x->in[o]].type);
     if (!f->far) return 10e-6 + 2 * bytes / f->copy_rate; /* they copy to and from each other */
     double packed = t->packing ? 2 * bytes * m->kappa : 0;
@@ -486,7 +486,7 @@ static ll_err foresee_plain(foresight *f, double *seconds)
     double *ends = LL_NEW_ARRAY(arena, double, p->n_instr + 1);
     for (int i = 0; i < p->n_instr; i++) {
         TRY(cost(f, i, &cost_s[i]));
-        if (f->s->place && !is_rehearsed(f, i)) cost_s[i] += talk(f, i);
+        if (f->s->cut->place && !is_rehearsed(f, i)) cost_s[i] += talk(f, i);
     }
     for (int s = LL_MICRO; s <= LL_UPDATE; s++)
         for (int k = 0; k < (s == LL_MICRO ? ll_program_rounds(p) : 1); k++)
@@ -511,8 +511,8 @@ static ll_err finish(const foresight *f, ll_comm *c, const ll_pipeline_times *t,
                      double *seconds)
 {
     const ll_program *p = f->s->p;
-    const ll_pipeline *l = f->s->plan->pipeline;
-    int r = p->pipe->n_action ? f->s->plan->rank_of[p->pipe->actions[0].stage] : 0;
+    const ll_pipeline *l = f->s->cut->plan->pipeline;
+    int r = p->pipe->n_action ? f->s->cut->plan->rank_of[p->pipe->actions[0].stage] : 0;
     bool waits = l->overlaps || !l->n_action[r];
     for (int i = p->end[LL_MICRO]; i < p->n_instr; i++)
         waits |= p->instrs[i].collective == LL_RECV && !f->s->e->instrs[i].late;
@@ -525,8 +525,9 @@ static ll_err finish(const foresight *f, ll_comm *c, const ll_pipeline_times *t,
 static ll_err foresee_pipe(foresight *f, ll_comm *c, double *seconds)
 {
     const ll_program *p = f->s->p;
-    const ll_pipe_plan *plan = f->s->plan;
-    int n = plan->pipeline->n_stage, copies = f->s->place->mesh.n_rank / plan->pipeline->n_rank;
+    const ll_pipe_plan *plan = f->s->cut->plan;
+    int n = plan->pipeline->n_stage,
+        copies = f->s->cut->place->mesh.n_rank / plan->pipeline->n_rank;
     LL_OWN(ll_arena) arena = ll_arena_new();
     double *t[3], *send = LL_NEW_ARRAY(arena, double, plan->costs.n_edge + n), after = 0, busy = 0;
     for (int k = 0; k < 3; k++) t[k] = LL_NEW_ARRAY(arena, double, n);
@@ -556,7 +557,7 @@ static ll_err foresee_pipe(foresight *f, ll_comm *c, double *seconds)
     TRY(ll_pipeline_simulate(arena, plan->pipeline, &costs, &times));
     TRY(finish(f, c, &times, after, seconds));
     TRY(ll_ranks_sum(c, &busy)); /* of cores that ranks share none idles for long */
-    *seconds = fmax(*seconds, busy / f->s->place->mesh.n_rank + after);
+    *seconds = fmax(*seconds, busy / f->s->cut->place->mesh.n_rank + after);
     return ll_ranks_max(c, seconds);
 }
 
@@ -580,7 +581,7 @@ ll_err ll_foresee_step(const ll_session *s, ll_comm *c, int64_t steps, ll_waits 
                    .waits = waits};
     *seconds = NAN;
     *without = "there is no account of several devices' collectives";
-    if (s->machine->device && s->place) return LL_OK;
+    if (s->machine->device && s->cut->place) return LL_OK;
     *without = s->opts.exact && !s->wide ? "steps that have to be made again with all bits" : NULL;
     if (s->machine->device) return foresee_device(s->e, seconds);
     LL_OWN(ll_arena) arena = ll_arena_new();
@@ -593,7 +594,7 @@ ll_err ll_foresee_step(const ll_session *s, ll_comm *c, int64_t steps, ll_waits 
     ll_err rc = time_passes(&f, c, arena);
     if (rc != LL_OK && f.rehearses) ll_comm_give_up(c); /* others may be in a collective */
     TRY(ll_ranks_agree(c, rc));
-    if (s->plan && s->plan->pipeline && !f.rehearses) return foresee_pipe(&f, c, seconds);
+    if (s->cut->plan && s->cut->plan->pipeline && !f.rehearses) return foresee_pipe(&f, c, seconds);
     TRY(ll_ranks_agree(c, foresee_plain(&f, seconds)));
     return ll_ranks_max(c, seconds);
 }

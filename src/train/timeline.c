@@ -9,7 +9,7 @@ bool ll_timeline_read(const ll_trace *trace, const ll_session *s, ll_arena *aren
 {
     int64_t n, dropped, found = 0;
     const ll_trace_event *events = ll_trace_events(trace, &n, &dropped);
-    int n_action = s->pipe->n_action;
+    int n_action = s->p->pipe->n_action;
     *out = (ll_timeline_part){.start = LL_NEW_ARRAY(arena, double, n_action),
                               .end = LL_NEW_ARRAY(arena, double, n_action),
                               .waited = LL_NEW_ARRAY(arena, double, n_action)};
@@ -66,7 +66,7 @@ static ll_pipeline_times times_of(const ll_pipeline *p, double *table, int most,
 ll_err ll_timeline_draw(ll_comm *c, const ll_session *s, const ll_timeline_part *mine,
                         const char *name, ll_arena *arena, ll_timeline *out)
 {
-    const ll_pipeline *p = s->plan->pipeline;
+    const ll_pipeline *p = s->cut->plan->pipeline;
     const ll_mesh *m = &s->team->m;
     int axis = ll_mesh_axis(m, LL_AXIS_PIPE), most = 0, rank = ll_comm_rank(c);
     for (int r = 0; r < p->n_rank; r++)

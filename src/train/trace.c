@@ -102,7 +102,7 @@ static double common_us(const ll_tracer *t, double when)
 
 static ll_err make_files(const ll_session *s, const ll_tracer_opts *o)
 {
-    bool pipe = s->plan && s->plan->pipeline;
+    bool pipe = s->cut->plan && s->cut->plan->pipeline;
     CHECK(!o->timeline || pipe, LL_E_ARG,
           "--timeline draws a pipeline, and the mesh has none: add axis pipe=2");
     CHECK(!o->timeline || !s->machine->run, LL_E_ARG,
@@ -221,7 +221,7 @@ static void add_number(ll_buf *b, const char *name, int64_t value, bool *any)
 static void add_action(const ll_tracer *t, ll_buf *b, const ll_trace_event *e)
 {
     static const char *const kinds[] = {"forward", "backward", "input gradient", "weight gradient"};
-    ll_action a = t->s->pipe->actions[e->number];
+    ll_action a = t->s->p->pipe->actions[e->number];
     ll_buf_printf(b, "\"action\":\"%s\",\"stage\":%d,\"micro_batch\":%d,\"waited_us\":%.3f}}",
                   kinds[a.kind], a.stage, a.micro, 1e6 * e->waited);
 }
@@ -235,7 +235,7 @@ static void add_event(const ll_tracer *t, ll_buf *b, const ll_trace_event *e, in
     bool plain = kernel && strcmp(kind, "wait"), any = false;
     bool action = e->row == LL_TRACE_PIPE && e->number >= 0;
     if (action)
-        ll_action_text(t->s->pipe->actions[e->number], title);
+        ll_action_text(t->s->p->pipe->actions[e->number], title);
     else if (e->row == LL_TRACE_STEP && e->number >= 0)
         snprintf(title, sizeof title, "%s %lld", name, (long long)e->number);
     else if (plain || !*kind)
@@ -273,7 +273,7 @@ static void write_rank(ll_tracer *t, ll_buf *b)
     snprintf(name, sizeof name, "rank %d (%s)", rank, host);
     add_name(b, rank, 0, "process_name", name);
     add_name(b, rank, LL_TRACE_STEP, "thread_name", "steps");
-    if (t->s->pipe) add_name(b, rank, LL_TRACE_PIPE, "thread_name", "pipeline");
+    if (t->s->p->pipe) add_name(b, rank, LL_TRACE_PIPE, "thread_name", "pipeline");
     add_name(b, rank, LL_TRACE_COMPUTE, "thread_name", "compute");
     const char *device = t->s->machine->device;
     if (device) add_name(b, rank, LL_TRACE_DEVICE, "thread_name", device);
@@ -357,12 +357,12 @@ static ll_err write_timeline(ll_tracer *t)
     TRY(ll_ranks_agree(t->c, rc));
     double *const lists[] = {mine.start, mine.end};
     for (int k = 0; k < 2; k++)
-        for (int i = 0; i < t->s->pipe->n_action; i++)
+        for (int i = 0; i < t->s->p->pipe->n_action; i++)
             lists[k][i] = 1e-6 * common_us(t, lists[k][i]);
     mine.update.start = 1e-6 * common_us(t, mine.update.start);
     mine.update.end = 1e-6 * common_us(t, mine.update.end);
     const char *name = ll_arena_printf(t->arena, "step %lld as measured", (long long)t->step);
-    if (t->s->plan->pipeline->overlaps)
+    if (t->s->cut->plan->pipeline->overlaps)
         name = ll_arena_printf(t->arena, "%s, with the end of step %lld", name,
                                (long long)t->step - 1);
     TRY(ll_timeline_draw(t->c, t->s, &mine, name, t->arena, &t->timeline));

@@ -54,7 +54,7 @@ static void add_item(verifier *v, item_kind k, const char *name, const char *op,
         const ll_program *p = v->alone->p;
         x->serial = result ? ll_program_result(p, name) : ll_program_input(p, name);
     }
-    const ll_placement *place = v->cut->place;
+    const ll_placement *place = v->cut->cut->place;
     ll_val there = place && !result ? ll_find(place->g, name) : (ll_val){0};
     if (there.id) x->layout = place->made[there.id];
     v->n_item++;

@@ -10,7 +10,7 @@ bool ll_is_residual(const char *name)
  * be cut otherwise than its parameter, until it has been summed. */
 static ll_st_part part_of(const ll_session *s, const ll_residual *r, const ll_shape *whole)
 {
-    const ll_placement *place = s->place;
+    const ll_placement *place = s->cut->place;
     const ll_mesh *m = &place->mesh;
     int rank = s->team->rank;
     ll_layout l = {0};
@@ -42,7 +42,7 @@ ll_st_list ll_residual_tensors(const ll_session *s, ll_arena *arena)
         t->name = ll_arena_printf(arena, "%s" LL_RESIDUAL_SUFFIX, list[i].param);
         t->dtype = LL_F32;
         t->shape = (ll_shape){.n = whole->n + 1};
-        t->shape.d[0] = ll_mesh_group(&s->place->mesh, list[i].axes);
+        t->shape.d[0] = ll_mesh_group(&s->cut->place->mesh, list[i].axes);
         for (int d = 0; d < whole->n; d++) t->shape.d[d + 1] = whole->d[d];
         t->data = list[i].data;
         l.parts[i] = part_of(s, &list[i], whole);

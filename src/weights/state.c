@@ -13,7 +13,7 @@
 /* Of an input that is cut over a mesh, what this rank has. */
 static ll_st_part part_of(const ll_session *s, const ll_slot *x, int i)
 {
-    const ll_placement *place = s->place;
+    const ll_placement *place = s->cut->place;
     const ll_layout *l = &place->made[ll_find(place->g, x->name).id];
     int rank = s->team->rank;
     ll_st_part part = {.shape = x->type.shape};
@@ -32,7 +32,7 @@ bool ll_is_cache(const char *name)
 /* What other stages of a pipeline keep, with no data here. */
 static void add_elsewhere(const ll_session *s, ll_st_list *l)
 {
-    for (int i = 1; i < s->g->n_value && s->pipe; i++) {
+    for (int i = 1; i < s->g->n_value && s->p->pipe; i++) {
         const ll_value *v = &s->g->values[i];
         bool kept = v->node < 0 && (v->kind == LL_PARAM || v->kind == LL_STATE);
         if (!kept || ll_is_cache(v->name) || ll_is_teacher(v->name)) continue;

@@ -134,8 +134,8 @@ static void check_bits(const struct net *n, ll_session_opts o, int steps)
         train(s, steps);
         snprintf(what, sizeof what, "%s, recompute %s", n->model, policies[i]);
         same_bits(what, want, s);
-        assert_int_equal(s->lean != NULL, i > 0);
-        if (n->saves && i > 1) assert_true(s->recomputed.n_node > 0);
+        assert_int_equal(s->cut->lean != NULL, i > 0);
+        if (n->saves && i > 1) assert_true(s->cut->recomputed.n_node > 0);
         ll_session_close(s);
     }
     ll_session_close(want);

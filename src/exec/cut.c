@@ -1,0 +1,155 @@
+/* cut.c: a graph cut for the ranks of a mesh. */
+#include "exec/cut.h"
+
+#include "comm/codec.h"
+#include "exec/exec.h"
+#include "pass/layouts.h"
+#include "program/ways.h"
+
+static bool has_pipe(const ll_mesh *m)
+{
+    return ll_mesh_axis(m, LL_AXIS_PIPE) >= 0;
+}
+
+static ll_err plan_stages(ll_cut *c, const ll_mesh *m, const ll_session_opts *asked,
+                          const ll_cut_opts *o)
+{
+    ll_pipe_opts how = {.schedule = asked->schedule, .virtual_stages = asked->virtual_stages};
+    how.stages = asked->stages;
+    how.n_micro = asked->micro_batches;
+    if (o->room && o->room->limit > 0) how.room = o->room;
+    if (o->like) how.like = o->like->plan;
+    return ll_pipe_make(c->whole, m, &how, c->arena, &c->plan);
+}
+
+/* Stages are planned before, for they do not find each other's values. */
+static ll_err recompute(ll_cut *c, const ll_mesh *m, const ll_session_opts *asked,
+                        const ll_cut_opts *o)
+{
+    ll_recompute_how how;
+    TRY(ll_recompute_parse(asked->recompute, &how));
+    if (how.policy == LL_RECOMPUTE_NONE) return LL_OK;
+    if (has_pipe(m)) {
+        TRY(plan_stages(c, m, asked, o));
+        how.stage_of = c->plan->stages->of_at;
+        how.n_at = c->plan->stages->n_at;
+    }
+    TRY(ll_recompute(c->whole, &how, &c->recomputed, &c->lean));
+    c->whole = c->lean;
+    return LL_OK;
+}
+
+static ll_err place(const ll_cut *c, const ll_mesh *m, const ll_session_opts *asked,
+                    const ll_cut_opts *o, ll_placement **out)
+{
+    ll_place_opts how = {.mesh = m,
+                         .exact = asked->exact,
+                         .wide = o->wide,
+                         .zero = asked->zero,
+                         .layouts = asked->layouts};
+    if (c->place)
+        how.wide = true, how.like = c->place;
+    else if (o->like)
+        how.like = o->like->place;
+    if (!o->alone) {
+        how.near = ll_mesh_near(m, o->nodes, o->per_node);
+        how.factors = ll_factors_of(asked->compress,
+                                    asked->any_order || asked->micro_batches > 1 || o->canonical);
+    }
+    TRY(ll_overlap_parse(asked->overlap, &how.overlap));
+    TRY(ll_turn_parse(asked->sequence, &how.sequence));
+    return ll_place(c->whole, &how, out);
+}
+
+ll_err ll_cut_make(const ll_graph *g, const ll_session_opts *asked, const ll_cut_opts *o,
+                   ll_cut **out)
+{
+    ll_arena *a = ll_arena_new();
+    LL_OWN(ll_cut) c = LL_NEW(a, ll_cut);
+    const ll_pin **pins;
+    ll_mesh m;
+    c->arena = a;
+    c->whole = g;
+    TRY(ll_mesh_parse(asked->mesh ? asked->mesh : "", &m));
+    TRY(recompute(c, &m, asked, o));
+    if (o->alone && !asked->exact) { /* nothing is cut, but a pattern must mean something */
+        TRY(ll_pins_find(c->whole, &m, asked->layouts, o->like, a, &pins));
+        return LL_HAND(out, c);
+    }
+    if ((has_pipe(&m) || asked->exact) && asked->micro_batches > 1) {
+        TRY(ll_means_apart(c->whole, &c->apart));
+        c->whole = c->apart;
+    }
+    TRY(place(c, &m, asked, o, &c->place));
+    if (o->again) TRY(place(c, &m, asked, o, &c->wide));
+    if (has_pipe(&m) && !c->plan && !o->unstaged) TRY(plan_stages(c, &m, asked, o));
+    return LL_HAND(out, c);
+}
+
+void ll_cut_free(ll_cut *c)
+{
+    if (!c) return;
+    ll_placement_free(c->wide);
+    ll_placement_free(c->place);
+    ll_graph_free(c->apart);
+    ll_graph_free(c->lean);
+    ll_arena_free(c->arena);
+}
+
+ll_err ll_cut_part(const ll_cut *c, const ll_placement *place, int rank, ll_graph **out)
+{
+    return c->plan ? ll_pipe_partition(c->plan, place, rank, out) : ll_partition(place, rank, out);
+}
+
+ll_err ll_cut_lowers(const ll_cut *c, const ll_session_opts *asked, const ll_machine *m,
+                     ll_cuda_context *ctx, int rank, ll_pipe_span span, ll_lower_opts *out)
+{
+    ll_conv_how conv;
+    *out = (ll_lower_opts){.target = m->target,
+                           .threads = asked->threads,
+                           .n_micro = asked->micro_batches,
+                           .any_order = asked->any_order,
+                           .ctx = ctx,
+                           .level = ctx ? m->level(ctx) : 0,
+                           .blocking = asked->blocking && !c->plan};
+    TRY(ll_precision_parse(asked->precision, &out->precision));
+    TRY(ll_conv_read(m->target, asked->conv, asked->workspace, &conv));
+    out->solver = conv.solver;
+    out->limited = conv.limited;
+    out->workspace = conv.workspace;
+    if (c->plan) out->pipe = ll_pipe_of(c->plan, &c->place->mesh, rank, span, c->arena);
+    int data = c->place ? ll_mesh_axis(&c->place->mesh, LL_AXIS_DATA) : -1;
+    if (data >= 0 && ll_codec_asked(asked->compress)) out->compress = 1 << data;
+    return LL_OK;
+}
+
+ll_err ll_cut_beside(const ll_cut *c, const ll_lower_opts *how, int rank, double *bytes)
+{
+    LL_OWN(ll_graph) g = NULL;
+    LL_OWN(ll_program) p = NULL;
+    ll_lower_opts l = *how;
+    l.memory = 0; /* nothing of it is laid aside */
+    *bytes = 0;
+    if (!c->wide) return LL_OK;
+    TRY(ll_cut_part(c, c->wide, rank, &g));
+    TRY(ll_lower(g, &l, &p));
+    *bytes = (double)ll_exec_beside(p);
+    return LL_OK;
+}
+
+/* Whether a result would show what a product lost, so that the step can be made again. */
+static bool tells_of_lost_bits(const ll_graph *g)
+{
+    return ll_find_result(g, "loss").id || ll_find_result(g, "grad_norm").id;
+}
+
+ll_err ll_steps_of(const ll_graph *g, const ll_session_opts *asked, ll_steps *out)
+{
+    *out = (ll_steps){0};
+    TRY(ll_pipe_overlaps(g, asked->mesh, asked->schedule, &out->overlap));
+    out->late = out->overlap || (asked->delay && g->n_update); /* of what trains */
+    /* A step cannot be made again on all bits when the next one has begun: they are taken at once,
+     * and so by who trains the same. */
+    out->wide = asked->exact && (out->late || !tells_of_lost_bits(g));
+    return LL_OK;
+}
