@@ -88,9 +88,13 @@ static void gather_layers(step *s)
     if (n > 2) near.rings = 1; /* tensor by tensor: one ring, through one adapter */
     double gather = n * ll_cost_gather(s->c, near, s->layer_params * h->system->param_bytes / n);
     double scatter = n * ll_cost_gather(s->c, near, s->layer_params * h->system->grad_bytes / n);
-    double f = s->layer.f, b = s->layer.i + s->layer.w;
+    double f = s->layer.f, b = s->layer.i + s->layer.w, sums = 0;
+    if (h->shard > 0 && h->shard < h->data) /* over replicas of the cut: by the same adapters */
+        sums = ll_cost_allreduce(s->c, (ll_peers){h->data / h->shard, 1},
+                                 s->layer_params * h->system->grad_bytes / h->shard) /
+               h->n_micro;
     double ff = ll_cost_beside(&s->c->chip, f, gather);
-    double bb = ll_cost_beside(&s->c->chip, b, gather + scatter);
+    double bb = ll_cost_beside(&s->c->chip, b, gather + scatter + sums);
     s->out->data_s += (double)h->n_micro * s->m->layers * (ff - f + bb - b);
     s->layer.f = ff;
     s->layer.i += bb - b;
@@ -169,16 +173,7 @@ static void sum_gradients(step *s, double params)
     const ll_how *h = s->h;
     double grads = params * h->system->grad_bytes, stage = s->m->layers / h->pipe;
     double back = stage * (s->layer.i + s->layer.w), ahead = stage * s->layer.f, sums, after = 0;
-    if (s->data.n <= 1) return;
-    if (h->zero >= 3) {
-        if (h->shard > 0 && h->shard < h->data) {
-            ll_peers across = {h->data / h->shard, 1};
-            sums = ll_cost_allreduce(s->c, across, grads / h->shard);
-            s->out->data_s +=
-                h->system->overlap_data ? ll_cost_beside(&s->c->chip, back, sums) - back : sums;
-        }
-        return;
-    }
+    if (s->data.n <= 1 || h->zero >= 3) return;
     sums = h->zero ? ll_cost_gather(s->c, s->data, grads) : ll_cost_allreduce(s->c, s->data, grads);
     if (h->zero) after = ll_cost_gather(s->c, s->data, params * h->system->param_bytes);
     if (h->system->sums > 0) sums *= h->system->sums, after *= h->system->sums;
