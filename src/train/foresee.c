@@ -33,6 +33,7 @@ typedef struct foresight {
     char *room; /* where results go that would change parameters or state */
     size_t room_bytes;
     const double *each; /* [instr] seconds, in the program's order; NULL: by kind */
+    double spare;       /* part of a pass in which one of this rank's cores had nothing to do */
     ll_link_model links;
     bool far;        /* ranks are on several nodes: messages are under way while kernels run */
     bool rehearses;  /* passes have the ranks' collectives in them */
@@ -107,14 +108,21 @@ static void fill(const foresight *f, const ll_tensor *t, int slot)
         memset(t->data, ll_dtype_is_float(s->type.dtype) ? 0x3c : 0, s->bytes);
 }
 
+static double worked(void)
+{
+    struct timespec t;
+    return clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t)
+               ? NAN
+               : (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 /* Ranks that share cores: a kernel takes what it works, times those that work in turn with it. By
  * the wall one shorter than a turn would be timed as if it had the core. together: but what ranks
  * wait for each other counts. */
 static double clock_of(const foresight *f, bool together)
 {
-    struct timespec t;
-    if (together || f->crowd <= 1 || clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t)) return ll_now();
-    return ((double)t.tv_sec + 1e-9 * (double)t.tv_nsec) * f->crowd / f->s->p->threads;
+    double own = together || f->crowd <= 1 ? NAN : worked();
+    return isnan(own) ? ll_now() : own * f->crowd / f->s->p->threads;
 }
 
 static ll_err time_kernel(foresight *f, int i, double *seconds)
@@ -292,14 +300,15 @@ static void time_stretch(void *given)
     for (int i = s->at; i < s->to && s->rc == LL_OK; i++) s->rc = time_one(s, i);
 }
 
-/* Threads stay together as in a step (exec.c). */
-static ll_err time_pass(const foresight *f, bool parts, double *each, double *seconds, double *held)
+/* Threads stay together as in a step (exec.c). row: all of it, each instruction, what cores did not
+ * work. */
+static ll_err time_pass(const foresight *f, bool parts, double *row, double *held)
 {
     const ll_program *p = f->s->p;
     const ll_machine *m = f->s->machine;
     ll_waits_since(f->waits);
-    double start = clock_of(f, f->rehearses);
-    pass s = {.f = f, .parts = parts, .each = each, .from = start};
+    double start = clock_of(f, f->rehearses), before = worked();
+    pass s = {.f = f, .parts = parts, .each = row + 1, .from = start};
     for (; s.at < p->n_instr; s.at = s.to) {
         int n = 0;
         while (m->together && s.at + n < p->n_instr && p->instrs[s.at + n].kernel.parts) n++;
@@ -310,7 +319,8 @@ static ll_err time_pass(const foresight *f, bool parts, double *each, double *se
             time_stretch(&s);
         TRY(s.rc);
     }
-    *seconds = clock_of(f, f->rehearses) - start;
+    row[0] = clock_of(f, f->rehearses) - start;
+    row[1 + p->n_instr] = p->threads * row[0] - (worked() - before);
     *held = s.held + ll_waits_since(f->waits);
     return LL_OK;
 }
@@ -389,19 +399,20 @@ static ll_err time_kinds(foresight *f, double *all)
 static ll_err time_passes(foresight *f, ll_comm *c, ll_arena *arena)
 {
     int n = f->s->p->n_instr;
-    double *rows[PASSES], *sum = LL_NEW_ARRAY(arena, double, n), all = 0, s;
+    double *rows[PASSES], *sum = LL_NEW_ARRAY(arena, double, n + 1), all = 0, took = 0;
     double held[PASSES];
     TRY(ll_ranks_agree(c, time_kinds(f, &all)));
     TRY(ll_ranks_max(c, &all));
     if (all > passes_s) f->rehearses = false;
     if (all > passes_s) return LL_OK;
     int passes = (int)fmin(PASSES, fmax(LEAST, fmin(f->most, passes_s / all)));
-    bool parts = f->waits && all > 0.01;     /* else it would take as long to ask as to work */
-    TRY(time_pass(f, parts, sum, &s, held)); /* pages, tables */
+    bool parts = f->waits && all > 0.01; /* else it would take as long to ask as to work */
+    rows[0] = LL_NEW_ARRAY(arena, double, n + 2);
+    TRY(time_pass(f, parts, rows[0], held)); /* pages, tables */
     double began = ll_now(), long_s = 0;
     for (int k = 0; k < passes; k++) {
-        rows[k] = LL_NEW_ARRAY(arena, double, n + 1);
-        TRY(time_pass(f, parts, rows[k] + 1, &rows[k][0], &held[k]));
+        rows[k] = LL_NEW_ARRAY(arena, double, n + 2);
+        TRY(time_pass(f, parts, rows[k], &held[k]));
         if (k < LEAST || k % 8) continue; /* now and then ranks look at the time */
         long_s = ll_now() - began;
         TRY(ll_ranks_max(c, &long_s));
@@ -410,14 +421,19 @@ static ll_err time_passes(foresight *f, ll_comm *c, ll_arena *arena)
     int own = passes;
     TRY(keep_unheld(c, rows, held, &own));
     if (own)
-        ll_typical_row(rows, own, n, sum);
+        ll_typical_row(rows, own, n + 1, sum);
     else
         take_least(f, parts, rows, passes, sum);
     if (!own) f->rehearses = false; /* what a rank waited for others is what held these up */
+    double spare = fmax(0, sum[n]);
     for (int i = 0; i < n; i++) {
         f->timed_s += sum[i];
         f->timed_flops += sum[i] > 0 ? f->s->p->instrs[i].flops : 0;
+        took += sum[i];
+        bool waits = f->s->p->instrs[i].wait && is_rehearsed(f, i); /* for others: it yields */
+        spare += waits ? sum[i] : 0;
     }
+    f->spare = f->crowd <= 1 && took > 0 ? spare / took : 0;
     f->each = sum;
     return LL_OK;
 }
@@ -572,14 +588,15 @@ double ll_threads_a_core(const ll_session *s, const ll_comm *c)
 }
 
 ll_err ll_foresee_step(const ll_session *s, ll_comm *c, int64_t steps, ll_waits *waits,
-                       double *seconds, const char **without)
+                       ll_ahead *out, const char **without)
 {
     foresight f = {.s = s,
                    .most = 4 * (double)steps,
                    .began = ll_now(),
                    .crowd = fmax(1, ll_threads_a_core(s, c)),
                    .waits = waits};
-    *seconds = NAN;
+    double *seconds = &out->seconds;
+    *out = (ll_ahead){.seconds = NAN};
     *without = "there is no account of several devices' collectives";
     if (s->machine->device && s->cut->place) return LL_OK;
     *without = s->opts.exact && !s->wide ? "steps that have to be made again with all bits" : NULL;
@@ -596,12 +613,14 @@ ll_err ll_foresee_step(const ll_session *s, ll_comm *c, int64_t steps, ll_waits 
     TRY(ll_ranks_agree(c, rc));
     if (s->cut->plan && s->cut->plan->pipeline && !f.rehearses) return foresee_pipe(&f, c, seconds);
     TRY(ll_ranks_agree(c, foresee_plain(&f, seconds)));
+    out->spare = f.spare * *seconds;
     return ll_ranks_max(c, seconds);
 }
 
-/* Samples are made beside the step by a thread, which costs nothing only where a core is free. */
+/* Samples are made beside the step by a thread, which costs nothing where a core is free, or for as
+ * long as one has nothing else to do. */
 ll_err ll_foresee_data(const ll_run *r, const ll_dataset *d, const ll_loader *l,
-                       const ll_session *s, ll_comm *c, double *seconds)
+                       const ll_session *s, ll_comm *c, ll_ahead *a)
 {
     enum { READS = 5 };
     LL_OWN(ll_arena) arena = ll_arena_new();
@@ -611,7 +630,7 @@ ll_err ll_foresee_data(const ll_run *r, const ll_dataset *d, const ll_loader *l,
     void *out[LL_MAX_FIELDS] = {0};
     double times[READS], bytes = 0, start = ll_now();
     int n = 0;
-    if (isnan(*seconds)) return LL_OK;
+    if (isnan(a->seconds)) return LL_OK;
     ll_session_rows(s, &first, &count);
     if (!count) first = 0, count = r->train.batch / micro;
     for (int i = 0; i < info->n_field; i++) {
@@ -628,9 +647,9 @@ ll_err ll_foresee_data(const ll_run *r, const ll_dataset *d, const ll_loader *l,
     TRY(ll_ranks_agree(c, rc));
     double made = ll_typical(times, n) / ll_loader_threads(l);
     bool busy = !s->machine->device && ll_threads_a_core(s, c) >= 1;
-    *seconds = busy ? *seconds + made : fmax(*seconds, made);
-    if (!s->machine->device) *seconds += 2 * bytes / 1e10; /* into the session */
-    return ll_ranks_max(c, seconds);
+    a->seconds = busy ? a->seconds + fmax(0, made - a->spare) : fmax(a->seconds, made);
+    if (!s->machine->device) a->seconds += 2 * bytes / 1e10; /* into the session */
+    return ll_ranks_max(c, &a->seconds);
 }
 
 ll_err ll_foresee_others(const ll_session *s, ll_comm *c, ll_core_time since, double *share)

@@ -136,17 +136,17 @@ static ll_err foresee(trainer *t)
     ll_train_report *r = t->report;
     const char *step = "the first start of the job did", *between = NULL;
     const char *slow = t->opts->slow > 1 ? "what --slow adds" : NULL;
-    r->predicted_s = NAN;
+    ll_ahead ahead = {.seconds = NAN};
     if (!t->s->machine->device && ll_threads_a_core(t->s, t->comm) <= 1)
         t->waits = ll_waits_open(t->s->p->threads);
     r->alone = t->waits != NULL;
     if (!ll_trainer_is_restart(t)) /* nobody waits for it again */
-        TRY(ll_foresee_step(t->s, t->comm, t->until - t->first, t->waits, &r->predicted_s, &step));
-    if (!isnan(r->predicted_s)) {
-        TRY(ll_foresee_data(&t->own, t->data, t->loader, t->s, t->comm, &r->predicted_s));
-        if (t->loose) TRY(ll_loose_rehearse(t->loose, r->predicted_s, &r->exchange_s, &between));
+        TRY(ll_foresee_step(t->s, t->comm, t->until - t->first, t->waits, &ahead, &step));
+    if (!isnan(ahead.seconds)) {
+        TRY(ll_foresee_data(&t->own, t->data, t->loader, t->s, t->comm, &ahead));
+        if (t->loose) TRY(ll_loose_rehearse(t->loose, ahead.seconds, &r->exchange_s, &between));
     }
-    r->predicted_s += r->exchange_s;
+    r->predicted_s = ahead.seconds + r->exchange_s;
     TRY(ll_foresee_others(t->s, t->comm, t->cores, &r->others[0]));
     t->cores = ll_core_time_now();
     const char *const all[] = {step, between, isnan(r->predicted_s) ? NULL : slow};
