@@ -54,6 +54,7 @@ static void add_peak(json_t *j, const ll_bench_report *b)
         LL_JSON_ADD(j, LL_IS("gflops", gflops), LL_IS("flops_done", b->work.made),
                     LL_IS("flops_of_loops", b->work.loops), LL_IS("flops_padded", b->work.padded),
                     LL_IS("gemm_gflops", b->gemm_gflops),
+                    LL_IS("gemm_held_up", json_boolean(b->beside)),
                     LL_IS("percent_of_gemm_peak", 100 * gflops / b->gemm_gflops),
                     LL_IS("mfu", model / b->gemm_gflops), LL_IS("hfu", gflops / b->gemm_gflops));
         return;
@@ -101,9 +102,10 @@ static void print_speed(const ll_run *r, const ll_bench_report *b)
     double gflops = 1e-9 * b->work.made / b->step_s, model = b->model / b->step_s;
     ll_text_bytes((double)b->bytes, m);
     if (!*b->device) {
-        printf("products at %.1f GFLOP/s of the model, %.0f %% of a large one here (%.1f, %s)   "
+        printf("products at %.1f GFLOP/s of the model, %.0f %% of a large one here (%.1f, %s%s)   "
                "memory %s\n",
-               1e-9 * model, 1e-7 * model / b->gemm_gflops, b->gemm_gflops, b->tiles, m);
+               1e-9 * model, 1e-7 * model / b->gemm_gflops, b->gemm_gflops, b->tiles,
+               b->beside ? ", held up by others" : "", m);
         if (b->work.made != b->model)
             printf("as kernels make them %.1f GFLOP/s, %.0f %%: %.1f %% of what loops count, of "
                    "which %.1f %% is padding\n",

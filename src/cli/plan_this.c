@@ -74,7 +74,8 @@ static ll_err describe_cpu(ll_buf *b, double *others)
     int n = cores();
     double gflops, copies, memory;
     ll_core_time from = ll_core_time_now();
-    TRY(ll_gemm_peak(1, LL_LARGE_GEMM, false, &gflops));
+    bool beside; /* *others tells */
+    TRY(ll_gemm_peak(1, LL_LARGE_GEMM, false, &gflops, &beside));
     TRY(copy_rate(1, &copies));
     ll_core_time to = ll_core_time_now();
     *others = ll_others_share((to.all - from.all - to.own + from.own) / (to.when - from.when), 1);

@@ -45,8 +45,11 @@ static void find_peak(ll_view *v, const ll_train_start *s)
     ll_precision precision;
     v->device = s->session->devices.n;
     if (!v->device) {
-        bool bf16 = !strcmp(s->run->train.precision, "bf16");
-        if (ll_gemm_peak(s->session->p->threads, SMALL_GEMM, bf16, &v->peak) != LL_OK) v->peak = 0;
+        bool bf16 = !strcmp(s->run->train.precision, "bf16"), beside = false;
+        if (ll_gemm_peak(s->session->p->threads, SMALL_GEMM, bf16, &v->peak, &beside) != LL_OK)
+            v->peak = 0;
+        if (beside)
+            fprintf(stderr, "%% peak: of a product that others held up whenever it was timed\n");
     } else if (ll_precision_parse(s->run->train.precision, &precision) == LL_OK &&
                s->session->machine->ask(s->session->devices.mine, precision, &f) == LL_OK)
         v->peak = 1e-9 * f.peak;

@@ -21,6 +21,7 @@ typedef struct ll_bench_report {
     ll_program_work work;
     const char *tiles;  /* of matrix products on a CPU; NULL: on a device */
     double gemm_gflops; /* a product of 768 cubed, measured in the same run; on a device: 0 */
+    bool beside;        /* others held that product up each time */
     double first_loss, last_loss;
     double start_s; /* from the process's start to the end of the first step */
     size_t bytes;   /* planned */
@@ -50,6 +51,7 @@ ll_err ll_bench_step(const ll_run *r, const ll_bench_opts *opts, ll_bench_report
 /* Lines, tops and classes of a program that was profiled (ll_exec_profile) for so many runs. */
 void ll_bench_gather(const ll_session *s, int runs, ll_bench_report *out);
 /* GFLOP/s of a matrix product of n cubed, of bf16 or f32, on this many threads: the best of a few
- * times. */
-ll_err ll_gemm_peak(int threads, int64_t n, bool bf16, double *gflops);
+ * times that no thread waited for a core. *beside: there was none, and it is by the least quarter
+ * of what is left of them without these waits. */
+ll_err ll_gemm_peak(int threads, int64_t n, bool bf16, double *gflops, bool *beside);
 enum { LL_LARGE_GEMM = 768 };

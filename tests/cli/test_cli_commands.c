@@ -625,6 +625,7 @@ static void bench_prints_its_keys(void **state)
     assert_string_equal(json_string_value(json_object_get(j, "machine")), "cpu");
     assert_string_equal(json_string_value(json_object_get(j, "precision")), "f32");
     assert_int_equal(json_num(j, "batch"), 2);
+    assert_true(json_is_boolean(json_object_get(j, "gemm_held_up")));
     double samples = json_num(j, "samples_per_s"), ms = json_num(j, "step_ms");
     assert_true(fabs(samples - 2e3 / ms) < 1e-6 * samples);
     assert_true(fabs(json_num(j, "tokens_per_s") - 16 * samples) < 1e-5 * samples);
