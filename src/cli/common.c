@@ -195,7 +195,7 @@ static ll_graph *graph_with(ll_run r, const ll_size *sizes)
 /* Sizes that no tensor shows, and that are not a sample's (model.seq, model.image), say what the
  * weights mean: with others a model computes, but not what was trained. Those that tensors do show
  * are told of as they are read. */
-static ll_err check_sizes(const char *folder, const ll_run *was, const ll_run *now)
+static ll_err check_sizes(const ll_run *was, const ll_run *now)
 {
     LL_OWN(ll_arena) a = ll_arena_new();
     ll_size samples[LL_MAX_SIZES], all[LL_MAX_SIZES];
@@ -221,26 +221,21 @@ static ll_err check_sizes(const char *folder, const ll_run *was, const ll_run *n
     LL_OWN(ll_graph) made = graph_with(*was, all);
     if (!meant || !made || !same_inputs(meant, made, LL_PARAM)) return LL_OK;
     FAIL(LL_E_CONFIG,
-         "model.%s is %lld, and %s was trained with %lld: its weights would mean something else; "
+         "model.%s is %lld, and %.*s was trained with %lld: its weights would mean something else; "
          "sizes of samples (model.seq, model.image) may be others, and --init FILE takes weights "
          "for another model than they were trained as",
-         odd->name, (long long)ll_run_size(now, odd->name, 0), folder, (long long)odd->value);
+         odd->name, (long long)ll_run_size(now, odd->name, 0),
+         (int)(strlen(was->file) - strlen("/run.yaml")), was->file, (long long)odd->value);
 }
 
 /* As the folder says that the weights are in. */
 static ll_err check_meaning(const ll_trained_opts *o, const ll_run *r)
 {
     LL_OWN(ll_arena) a = ll_arena_new();
-    LL_OWN(ll_run) was = NULL;
-    char *folder = ll_arena_strdup(a, o->checkpoint ? o->checkpoint : r->out);
-    char *end = strstr(folder, "/checkpoints/");
-    if (o->checkpoint && !end) return LL_OK; /* a file alone, which does not say it */
-    if (o->checkpoint) *end = '\0';
-    if (!exists(folder, "run.yaml")) return LL_OK;
-    const char *path = ll_arena_printf(a, "%s/run.yaml", folder);
-    if (ll_run_load(path, &was) != LL_OK || ll_run_finish(was) != LL_OK)
-        return LL_OK; /* settings were given in place of those that no longer hold */
-    return check_sizes(folder, was, r);
+    const char *file =
+        o->checkpoint ? o->checkpoint : ll_arena_printf(a, "%s/checkpoints/", r->out);
+    LL_OWN(ll_run) was = ll_run_of_checkpoint(file);
+    return was ? check_sizes(was, r) : LL_OK;
 }
 
 ll_err ll_cli_trained_run(const ll_trained_opts *o, ll_run **out)

@@ -611,6 +611,20 @@ ll_err ll_run_finish(ll_run *r)
     return ll_run_assign(r, &(ll_setting){.key = "out", .value = out, .origin = r->file});
 }
 
+ll_run *ll_run_of_checkpoint(const char *path)
+{
+    LL_KEEP_ERROR;
+    LL_OWN(ll_run) r = NULL;
+    LL_OWN(ll_arena) a = ll_arena_new();
+    const char *end = strstr(path, "/checkpoints/");
+    if (!end) return NULL;
+    const char *file = ll_arena_printf(a, "%.*s/run.yaml", (int)(end - path), path);
+    if (ll_run_load(file, &r) != LL_OK || ll_run_finish(r) != LL_OK) return NULL;
+    ll_run *out = r;
+    r = NULL;
+    return out;
+}
+
 int64_t ll_run_steps(const ll_run *r, int64_t samples)
 {
     int64_t steps = r->train.steps, epochs = r->train.epochs;

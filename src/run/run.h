@@ -137,6 +137,9 @@ typedef struct ll_run {
 ll_err ll_run_load(const char *what, ll_run **out);
 /* The same from bytes; file names them in messages. */
 ll_err ll_run_parse(const char *bytes, size_t size, const char *file, ll_run **out);
+/* The run whose folder the checkpoint is in, finished; NULL: it is a file alone, or what the folder
+ * says no longer holds. */
+ll_run *ll_run_of_checkpoint(const char *path);
 /* Overrides one setting: "train.batch=128". */
 ll_err ll_run_set(ll_run *r, const char *assignment);
 /* Checks the whole, fills in what follows from the rest. Call once, after the last change. */

@@ -111,13 +111,13 @@ static const char *changes(const ll_run *r, ll_arena *a)
     return b.text ? b.text : "";
 }
 
-/* "layers=2 width=64": tensors do not show all of them. Those that may change are left out. */
+/* "layers=2 width=64": tensors do not show all of them. Dropout may change. */
 static const char *sizes_of(const ll_run *r, ll_arena *a)
 {
     ll_buf b = {.arena = a};
     ll_buf_puts(&b, "");
     for (const ll_size *x = r->model.sizes; x->name; x++)
-        if (strcmp(x->name, "dropout") && strcmp(x->name, "places"))
+        if (strcmp(x->name, "dropout"))
             ll_buf_printf(&b, "%s%s=%" PRId64, b.len ? " " : "", x->name, x->value);
     return b.text;
 }
@@ -129,13 +129,13 @@ int ll_trainer_meta(const trainer *t, ll_arena *a, ll_st_pair out[LL_TRAINER_MET
     const ll_st_pair all[LL_TRAINER_META] = {
         {"model", r->model.name},
         {"optimizer", r->train.optim.name},
+        {"sizes", sizes_of(r, a)}, /* before what follows from them: seq says how many samples */
         {"data", ll_arena_printf(a,
                                  "%s, %" PRId64 " and %" PRId64
                                  " samples, %zu bytes, flip %s, crop %" PRId64 "%s",
                                  d->name, d->n[LL_TRAIN], d->n[LL_VAL], d->bytes,
                                  r->data.flip ? "true" : "false", r->data.crop, changes(r, a))},
         {"data digest", ll_arena_printf(a, "%08x", d->digest)},
-        {"sizes", sizes_of(r, a)},
         {"seed", ll_arena_printf(a, "%" PRId64, r->train.seed)},
         {"batch", ll_arena_printf(a, "%" PRId64, r->train.batch)},
         {"teacher_hidden", r->train.teacher_hidden},
@@ -175,6 +175,24 @@ static ll_err check_sizes(const trainer *t, const ll_st_file *f, const char *was
     return LL_OK;
 }
 
+/* Settings that would give the data of the run that f is of, as words for train; or what they are
+ * where it has the same, or does not say. */
+static const char *data_of(const trainer *t, const ll_st_file *f)
+{
+    static const char any[] =
+        "data.threads data.cache data.fetch data.delay"; /* no sample changes */
+    LL_OWN(ll_run) then = ll_run_of_checkpoint(f->path);
+    ll_buf b = {.arena = t->arena};
+    for (const ll_key *k = ll_run_keys; then && k->name; k++) {
+        const char *was = ll_run_value(then, k->name, t->arena);
+        if (strncmp(k->name, "data.", 5) || strstr(any, k->name) ||
+            !strcmp(was, ll_run_value(t->r, k->name, t->arena)))
+            continue;
+        ll_buf_printf(&b, "%s--set %s=%s", b.len ? " " : "", k->name, was);
+    }
+    return b.len ? b.text : "the data and settings it began with";
+}
+
 /* A run can go on only with the settings that decide what a step does, and to which data. */
 static ll_err check_same(const trainer *t, const ll_st_file *f)
 {
@@ -194,13 +212,13 @@ static ll_err check_same(const trainer *t, const ll_st_file *f)
               "%s was made with train.%s %.20s, this run has %s: resume with --set train.%s=%.20s",
               f->path, key, was, is, key, was);
         CHECK(strcmp(key, "data digest"), LL_E_CONFIG,
-              "%s: the files of its data have changed since (their checksum was %.20s, is %s): "
-              "resume with those it began with; train.init takes its weights alone",
-              f->path, was, is);
-        FAIL(LL_E_CONFIG,
-             "%s was made with %s %.150s, this run has %s: resume with the %s it began with",
-             f->path, key, in_words(t->arena, was), in_words(t->arena, is),
-             strcmp(key, "data") ? "settings" : "data and settings");
+              "%s: the files of its data are others than they were (their checksum was %.20s, is "
+              "%s): "
+              "resume with %s; train.init takes its weights alone",
+              f->path, was, is, data_of(t, f));
+        FAIL(LL_E_CONFIG, "%s was made with %s %.150s, this run has %s: resume with %s", f->path,
+             key, in_words(t->arena, was), in_words(t->arena, is),
+             strcmp(key, "data") ? "the settings it began with" : data_of(t, f));
     }
     return LL_OK;
 }

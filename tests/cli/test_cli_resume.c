@@ -290,8 +290,12 @@ static void other_settings_are_refused(void **state)
     for (int i = 0; i < 2; i++) {
         char line[128];
         snprintf(line, sizeof line, "train r.yaml --out out --resume --set %s", others[i]);
-        refuses(folder, 1, line, "was made with data synthetic, 90 and", "this run has synthetic");
+        refuses(folder, 1, line, "was made with data synthetic, 90 and", "this run has synthetic",
+                i ? "resume with --set data.val_fraction=0.05"
+                  : "resume with --set data.samples=90");
     }
+    refuses(folder, 1, "train r.yaml --out out --resume --set model.seq=12",
+            "was made with model.seq 24, this run has 12: resume with --set model.seq=24");
     refuses(folder, 1, "train r.yaml --out out --resume --set train.steps=10", "is of step 20",
             "ends after step 10", "train.steps");
     outcome o = program_run(folder, NULL, "train r.yaml --out e --set train.epochs=1");

@@ -342,6 +342,8 @@ static void tuned_shorter(void **state)
                       "-s train.steps=1 -s train.batch=4";
     must(*state, "train i --out a %s", how);
     must(*state, "train j --out b %s", how);
+    refuses(*state, 1, "train a --resume -s model.places=99 -s train.steps=2",
+            "was made with model.places 12, this run has 99");
     must(*state, "export a --gguf a.gguf");
     must(*state, "export b --hf back");
     must(*state, "generate a -p train --context 12 -n 9");
