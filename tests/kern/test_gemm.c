@@ -239,6 +239,24 @@ static void test_thin(void **state)
                     threads);
 }
 
+/* Many threads: rows that do not divide, panels fewer than threads, B packed together in several
+ * passes, k cut. */
+static void test_parts(void **state)
+{
+    (void)state;
+    static const int64_t size[][3] = {{230, 64, 700}, {97, 200, 330}, {45, 33, 1500},
+                                      {640, 40, 65},  {15, 1000, 90}, {24, 24, 9000}};
+    static const int threads[] = {5, 7, 16};
+    for (int i = 0; i < 6; i++)
+        for (int layout = 0; layout < 8; layout++) {
+            const int64_t *d = size[i];
+            int t = threads[(i + layout) % 3];
+            one(d[0], d[1], d[2], layout, LL_F32, LL_F32, layout & 1, t);
+            one(d[0], d[1], d[2], layout, LL_BF16, i % 2 ? LL_BF16 : LL_F32, false, t);
+            one(d[0], d[1], d[2], layout, LL_F64, LL_F64, layout & 1, t);
+        }
+}
+
 /* The scratch of a product serves every smaller one with the same strides. */
 static void test_scratch(void **state)
 {
@@ -261,10 +279,8 @@ static void test_scratch(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_small),
-        cmocka_unit_test(test_random),
-        cmocka_unit_test(test_thin),
-        cmocka_unit_test(test_scratch),
+        cmocka_unit_test(test_small), cmocka_unit_test(test_random),  cmocka_unit_test(test_thin),
+        cmocka_unit_test(test_parts), cmocka_unit_test(test_scratch),
     };
     const ll_gemm_kind *bf16 = ll_gemm_bf16();
     printf("seed %d; tiles: %s, %s, %s\n", SEED, ll_gemm_f32.name,

@@ -6,12 +6,13 @@
  *           for each panel (one tile wide), for each tile of rows: C tile += A tile * B panel
  *
  * A packed group is used at once by all rows of the block, so it needs little scratch and is still
- * in the cache. It is several panels wide so that whole cache lines of B are read. A tile can read
- * either operand in place just as fast while its lines do not push each other out of the cache;
- * operands are packed when they are bf16 (widened to f32 here, unless the CPU multiplies bf16
- * itself) or are to be fixed point, when no stride is 1, or when they are too scattered and used
- * often enough. Of fixed point, which attention's masks fill with zeros, tiles leave out the first
- * and the last k at which their rows are all 0. */
+ * in the cache. It is several panels wide so that whole cache lines of B are read. Where several
+ * blocks of rows, or threads, want the same B, gemm_threads.c has all of it packed first. A tile
+ * can read either operand in place just as fast while its lines do not push each other out of the
+ * cache; operands are packed when they are bf16 (widened to f32 here, unless the CPU multiplies
+ * bf16 itself) or are to be fixed point, when no stride is 1, or when they are too scattered and
+ * used often enough. Of fixed point, which attention's masks fill with zeros, tiles leave out the
+ * first and the last k at which their rows are all 0. */
 #include "kern/cpu/gemm_int.h"
 
 #include <math.h>
@@ -31,14 +32,6 @@ enum {
     DOT_K_PASS = 1024,    /* k of one pass of dot tiles */
 };
 
-typedef struct form {
-    const ll_gemm_kind *kind;
-    bool dot, pack_a, pack_b, copy_c;
-    bool narrow;        /* tiles store bf16 */
-    int64_t mc, nc, kc; /* block sizes */
-    int64_t group;      /* panels packed together */
-} form;
-
 /* One of the sizes above, for g's elements. */
 static int64_t sized(const ll_gemm_call *g, int64_t elements)
 {
@@ -57,9 +50,7 @@ static bool collides(const ll_gemm_call *g, int64_t stride)
     return stride % sized(g, 1024) == 0;
 }
 
-/* The same product with rows and columns exchanged when it is the columns of C that lie together.
- * The stride of a single row or column says nothing: it becomes 1, which suits every tile. */
-static ll_gemm_call oriented(const ll_gemm_call *g)
+ll_gemm_call ll_gemm_oriented(const ll_gemm_call *g)
 {
     ll_gemm_call o = *g;
     if (!o.c_cs || o.n == 1) o.c_cs = 1;
@@ -113,22 +104,26 @@ static bool scattered_b(const ll_gemm_call *g, const ll_gemm_kind *kind, int64_t
     return collides(g, g->b_rs) || span > sized(g, g->m < FEW_ROWS ? 4 * IN_PLACE : IN_PLACE);
 }
 
-static form choose(const ll_gemm_call *g)
+ll_gemm_form ll_gemm_choose(const ll_gemm_call *o, int64_t m, int64_t n)
 {
-    form f = {.kind = ll_gemm_kind_of(g)};
+    ll_gemm_call part = *o;
+    const ll_gemm_call *g = &part;
+    part.m = m, part.n = n;
+    ll_gemm_form f = {.kind = ll_gemm_kind_of(o)};
     const ll_gemm_kind *kind = f.kind;
     f.dot = !g->bf16 && !g->bf16_out && !g->a_by && g->a_cs == 1 && g->b_rs == 1 && g->k >= DOT_K &&
             (g->m < DOT_ROWS || (g->n < kind->nv * kind->lanes && g->k >= 2 * DOT_K));
     int64_t width = kind->nv * kind->lanes, panels = ll_ceil_div(g->n, width);
-    int64_t k_max = g->m < 2 * FEW_ROWS ? kind->k_max / 2 : kind->k_max;
+    /* Of the whole: sums are the same however many parts there are. */
+    int64_t k_max = o->m < 2 * FEW_ROWS ? kind->k_max / 2 : kind->k_max;
     int64_t passes = ll_max64(ll_ceil_div(g->k, k_max), 1);
     f.kc = ll_round_up(ll_ceil_div(g->k, passes), kind->k_step);
     f.mc = ll_min64(a_chunk(g, kind) / (f.kc + 1), M_MAX) / kind->mr * kind->mr;
     f.mc = ll_round_up(ll_ceil_div(g->m, ll_ceil_div(g->m, f.mc)), kind->mr);
-    f.narrow = g->bf16_out && kind->narrows && passes == 1 && g->c_cs == 1 && g->n % width == 0;
+    f.narrow = g->bf16_out && kind->narrows && passes == 1 && g->c_cs == 1 && o->n % width == 0;
     f.copy_c = (g->bf16_out && !f.narrow) || g->c_cs != 1;
     bool changes = g->bf16 || g->a_by; /* what it is multiplied as */
-    f.pack_a = kind->packs ? !rows_in_place(g, kind) : changes || scattered_a(g, kind, f.kc);
+    f.pack_a = kind->packs ? !rows_in_place(o, kind) : changes || scattered_a(g, kind, f.kc);
     f.pack_b = changes || kind->packs || scattered_b(g, kind, f.kc);
     f.group = ll_max64(ll_min64(sized(g, B_CHUNK) / (width * (f.kc + 1)), panels), 1);
     f.nc = f.copy_c ? N_COPY / width * width : g->n;
@@ -164,28 +159,77 @@ static room room_for(const ll_gemm_call *g, const ll_gemm_kind *kind)
     return r;
 }
 
-size_t ll_gemm_serial_scratch(const ll_gemm_call *g)
+size_t ll_gemm_part_scratch(const ll_gemm_call *g, bool b_packed)
 {
     room r = room_for(g, ll_gemm_kind_of(g));
-    return r.a + r.b + r.c;
+    return r.a + (b_packed ? 0 : r.b) + r.c;
+}
+
+size_t ll_gemm_serial_scratch(const ll_gemm_call *g)
+{
+    return ll_gemm_part_scratch(g, false);
+}
+
+/* ---- all of B, packed once: a pass of k after the other, each by panels ---- */
+static int64_t columns_packed(const ll_gemm_call *o, const ll_gemm_kind *kind)
+{
+    return ll_round_up(o->n, kind->lanes);
+}
+
+size_t ll_gemm_b_bytes(const ll_gemm_call *o, const ll_gemm_kind *kind)
+{
+    return ll_align64((size_t)(columns_packed(o, kind) * ll_round_up(o->k, kind->k_step)) *
+                      kind->bytes);
+}
+
+/* Where column j of the pass from p on begins; kp as in block. */
+static size_t b_offset(const ll_gemm_call *o, const ll_gemm_kind *kind, int64_t p, int64_t kp,
+                       int64_t j)
+{
+    return (size_t)(p * columns_packed(o, kind) + j * kp) * kind->bytes;
+}
+
+/* An item: so many k of a pass, a multiple of every step, of one panel. */
+enum { K_ITEM = 128 };
+
+int64_t ll_gemm_b_items(const ll_gemm_call *o, const ll_gemm_form *f)
+{
+    int64_t panels = ll_ceil_div(o->n, f->kind->nv * f->kind->lanes);
+    return ll_ceil_div(o->k, f->kc) * panels * ll_ceil_div(f->kc, K_ITEM);
+}
+
+void ll_gemm_pack_b(const ll_gemm_call *o, const ll_gemm_form *f, int64_t from, int64_t to, char *b)
+{
+    const ll_gemm_kind *kind = f->kind;
+    int64_t width = kind->nv * kind->lanes, panels = ll_ceil_div(o->n, width);
+    int64_t items = ll_ceil_div(f->kc, K_ITEM); /* of a panel */
+    for (; from < to; from++) {
+        int64_t pass = from / items / panels * f->kc, kc = ll_min64(f->kc, o->k - pass);
+        int64_t j = from / items % panels * width, n = ll_min64(width, o->n - j);
+        int64_t p = from % items * K_ITEM;
+        if (p >= kc) continue;
+        size_t at = b_offset(o, kind, pass, ll_round_up(kc, kind->k_step), j);
+        at += (size_t)(p * ll_round_up(n, kind->lanes)) * kind->bytes;
+        kind->pack_b(o, j, n, pass + p, ll_min64(K_ITEM, kc - p), b + at);
+    }
 }
 
 /* ---- dot tiles ---- */
-static void run_dot(const ll_gemm_call *g, const ll_gemm_real *real)
+static void run_dot(const ll_gemm_call *g, const ll_gemm_real *real, const ll_gemm_part *part)
 {
     const char *a = (const char *)g->a, *b = (const char *)g->b;
     int64_t passes = ll_ceil_div(g->k, DOT_K_PASS), kc = ll_round_up(ll_ceil_div(g->k, passes), 16);
     int mr = real->dot_mr, nr = real->dot_nr;
     for (int64_t p = 0; p < g->k; p += kc)
-        for (int64_t j = 0; j < g->n; j += nr)
-            for (int64_t i = 0; i < g->m; i += mr) {
+        for (int64_t j = part->j; j < part->j1; j += nr)
+            for (int64_t i = part->i; i < part->i1; i += mr) {
                 ll_gemm_dot t = {.k = ll_min64(kc, g->k - p), .a_rs = g->a_rs, .b_cs = g->b_cs};
                 t.a = a + (size_t)(i * g->a_rs + p) * real->bytes;
                 t.b = b + (size_t)(j * g->b_cs + p) * real->bytes;
                 t.c = (char *)g->c + (size_t)(i * g->c_rs + j * g->c_cs) * real->bytes;
                 t.c_rs = g->c_rs, t.c_cs = g->c_cs;
                 t.start = g->start, t.add = g->add || p;
-                real->dot((int)ll_min64(mr, g->m - i), (int)ll_min64(nr, g->n - j), &t);
+                real->dot((int)ll_min64(mr, part->i1 - i), (int)ll_min64(nr, part->j1 - j), &t);
             }
 }
 
@@ -198,11 +242,13 @@ typedef struct span {
 /* A block of the product: rows [i, i1) and columns [j, j1) of C, k in [p, p1). */
 typedef struct block {
     const ll_gemm_call *g;
-    const form *f;
+    const ll_gemm_form *f;
     int64_t i, i1, j, j1, p, p1;
-    int64_t kp;  /* p1 - p as packed: a multiple of the tile's step */
-    char *a, *b; /* room for packed A and B */
-    char *c;     /* element (i, j) of C, or of its copy */
+    int64_t kp;         /* p1 - p as packed: a multiple of the tile's step */
+    int64_t high, tall; /* so many tiles have this many rows, those after them one less */
+    char *a, *b;        /* room for packed A and B */
+    const char *all_b;  /* NULL, or all of B is packed here */
+    char *c;            /* element (i, j) of C, or of its copy */
     int64_t c_rs;
     bool add;
     span tile[M_MAX / LEAST_ROWS]; /* of fixed point */
@@ -241,12 +287,28 @@ static panel panel_at(const block *k, int64_t y, const char *packed)
     return q;
 }
 
-/* The panel's tile of the rows from x on; only: of fixed point. */
-static void run_tile(const block *k, panel *q, int64_t x, const span *only)
+/* Rows of the tile whose first is x. */
+static int tile_rows(const block *k, int64_t x)
+{
+    return (int)(x < k->tall * k->high ? ll_min64(k->high, k->i1 - k->i - x) : k->high - 1);
+}
+
+/* Tiles of any height are as even as they can be: none of a few rows at the end. */
+static void share_rows(block *k)
+{
+    int64_t rows = k->i1 - k->i;
+    k->high = k->f->kind->mr, k->tall = ll_ceil_div(rows, k->high);
+    if (!k->f->kind->any_rows) return;
+    int64_t tiles = k->tall;
+    k->high = ll_ceil_div(rows, tiles);
+    k->tall = rows - tiles * (k->high - 1);
+}
+
+/* The panel's tile of mr rows from x on; only: of fixed point. */
+static void run_tile(const block *k, panel *q, int64_t x, int mr, const span *only)
 {
     const ll_gemm_call *g = k->g;
     const ll_gemm_kind *kind = k->f->kind;
-    int mr = (int)ll_min64(kind->mr, k->i1 - k->i - x);
     size_t bytes = k->f->narrow ? sizeof(uint16_t) : kind->real->bytes;
     _Alignas(64) char edge[32 * 32 * sizeof(float)];
     char *c = k->c + (size_t)(x * k->c_rs + q->y) * bytes;
@@ -275,11 +337,20 @@ static void run_group(const block *k, int64_t y0, int64_t y1)
 {
     const ll_gemm_kind *kind = k->f->kind;
     int64_t width = kind->nv * kind->lanes, cell = k->kp * (int64_t)kind->bytes;
-    if (k->f->pack_b) kind->pack_b(k->g, k->j + y0, y1 - y0, k->p, k->p1 - k->p, k->b);
+    const char *b = k->b;
+    if (k->all_b)
+        b = k->all_b + b_offset(k->g, kind, k->p, k->kp, k->j + y0);
+    else if (k->f->pack_b)
+        kind->pack_b(k->g, k->j + y0, y1 - y0, k->p, k->p1 - k->p, k->b);
     for (int64_t y = y0; y < y1; y += width) {
-        panel q = panel_at(k, y, k->b + (y - y0) * cell);
+        panel q = panel_at(k, y, b + (y - y0) * cell);
         const span *s = k->g->a_by ? k->tile : NULL;
-        for (int64_t x = 0; x < k->i1 - k->i; x += kind->mr) run_tile(k, &q, x, s ? s++ : NULL);
+        const char *next = b + (y + width - y0) * cell, *end = next + width * cell;
+        for (int64_t x = 0, mr; x < k->i1 - k->i; x += mr, next += q.t.k * 64) {
+            mr = tile_rows(k, x);
+            q.t.ahead = k->all_b && next < end ? next : q.t.b;
+            run_tile(k, &q, x, (int)mr, s ? s++ : NULL);
+        }
     }
 }
 
@@ -295,23 +366,33 @@ static bool all_zero(const double *x, int64_t n)
 static void find_spans(block *k)
 {
     enum { AT_ONCE = 8 };
-    int64_t rows = k->i1 - k->i, mr = k->f->kind->mr;
-    for (int64_t x = 0; x < rows; x += mr) {
+    span *tile = k->tile;
+    for (int64_t x = 0, m; x < k->i1 - k->i; x += m) {
         const double *a = (const double *)(const void *)k->a + x * k->kp;
-        int64_t m = ll_min64(mr, rows - x);
+        m = tile_rows(k, x);
         span s = {0, k->p1 - k->p};
         while (s.from + AT_ONCE < s.to && all_zero(a + s.from * m, m * AT_ONCE)) s.from += AT_ONCE;
         while (s.from + AT_ONCE < s.to && all_zero(a + (s.to - AT_ONCE) * m, m * AT_ONCE))
             s.to -= AT_ONCE;
-        k->tile[x / mr] = s;
+        *tile++ = s;
     }
+}
+
+static void pack_rows(const block *k)
+{
+    const ll_gemm_kind *kind = k->f->kind;
+    int64_t kc = k->p1 - k->p, rows = k->i1 - k->i, first = ll_min64(k->tall * k->high, rows);
+    kind->pack_a(k->g, k->i, first, (int)k->high, k->p, kc, k->a);
+    if (first == rows) return;
+    kind->pack_a(k->g, k->i + first, rows - first, (int)k->high - 1, k->p, kc,
+                 k->a + (size_t)(first * k->kp) * kind->bytes);
 }
 
 static void run_block(block *k)
 {
     const ll_gemm_kind *kind = k->f->kind;
     int64_t n = k->j1 - k->j, step = k->f->group * kind->nv * kind->lanes;
-    if (k->f->pack_a) kind->pack_a(k->g, k->i, k->i1 - k->i, k->p, k->p1 - k->p, k->a);
+    if (k->f->pack_a) pack_rows(k);
     if (k->g->a_by) find_spans(k);
     for (int64_t y = 0; y < n; y += step) run_group(k, y, ll_min64(y + step, n));
 }
@@ -338,15 +419,17 @@ static void copy_out(const block *k, const char *copy)
     }
 }
 
-static void run_blocks(const ll_gemm_call *g, const form *f, const room *r)
+static void run_blocks(const ll_gemm_call *g, const ll_gemm_form *f, const ll_gemm_part *part,
+                       const room *r)
 {
-    block k = {.g = g, .f = f, .a = (char *)g->scratch, .b = (char *)g->scratch + r->a};
-    char *copy = k.b + r->b;
+    block k = {.g = g, .f = f, .a = part->scratch, .b = part->scratch + r->a, .all_b = part->b};
+    char *copy = k.b + (part->b ? 0 : r->b);
     size_t bytes = f->narrow ? sizeof(uint16_t) : f->kind->real->bytes;
-    for (k.i = 0; k.i < g->m; k.i = k.i1) {
-        k.i1 = ll_min64(k.i + f->mc, g->m);
-        for (k.j = 0; k.j < g->n; k.j = k.j1) {
-            k.j1 = ll_min64(k.j + f->nc, g->n);
+    for (k.i = part->i; k.i < part->i1; k.i = k.i1) {
+        k.i1 = ll_min64(k.i + f->mc, part->i1);
+        share_rows(&k);
+        for (k.j = part->j; k.j < part->j1; k.j = k.j1) {
+            k.j1 = ll_min64(k.j + f->nc, part->j1);
             k.c = f->copy_c ? copy : (char *)g->c + (size_t)(k.i * g->c_rs + k.j) * bytes;
             k.c_rs = f->copy_c ? ll_round_up(f->nc, f->kind->lanes) : g->c_rs;
             k.p = 0;
@@ -362,16 +445,28 @@ static void run_blocks(const ll_gemm_call *g, const form *f, const room *r)
     }
 }
 
+static void run_part(const ll_gemm_call *o, const ll_gemm_form *f, const ll_gemm_part *part,
+                     const room *r)
+{
+    if (f->kind->begin) f->kind->begin();
+    if (f->dot)
+        run_dot(o, f->kind->real, part);
+    else
+        run_blocks(o, f, part, r);
+    if (f->kind->end) f->kind->end();
+}
+
+void ll_gemm_run_part(const ll_gemm_call *o, const ll_gemm_form *f, const ll_gemm_part *part)
+{
+    room r = room_for(o, f->kind);
+    run_part(o, f, part, &r);
+}
+
 void ll_gemm_serial(const ll_gemm_call *g)
 {
     if (g->m <= 0 || g->n <= 0) return;
-    ll_gemm_call o = oriented(g);
-    form f = choose(&o);
+    ll_gemm_call o = ll_gemm_oriented(g);
+    ll_gemm_form f = ll_gemm_choose(&o, o.m, o.n);
     room r = room_for(g, f.kind);
-    if (f.kind->begin) f.kind->begin();
-    if (f.dot)
-        run_dot(&o, f.kind->real);
-    else
-        run_blocks(&o, &f, &r);
-    if (f.kind->end) f.kind->end();
+    run_part(&o, &f, &(ll_gemm_part){.i1 = o.m, .j1 = o.n, .scratch = (char *)g->scratch}, &r);
 }

@@ -187,9 +187,10 @@ LL_AMX_INLINE void pack(const uint16_t *from, int64_t si, int64_t sp, int64_t n,
     }
 }
 
-LL_AMX static void pack_a(const ll_gemm_call *g, int64_t i, int64_t m, int64_t p, int64_t kc,
-                          void *to)
+LL_AMX static void pack_a(const ll_gemm_call *g, int64_t i, int64_t m, int high, int64_t p,
+                          int64_t kc, void *to)
 {
+    (void)high;
     const uint16_t *a = (const uint16_t *)g->a + i * g->a_rs + p * g->a_cs;
     pack(a, g->a_rs, g->a_cs, m, kc, false, (char *)to);
 }

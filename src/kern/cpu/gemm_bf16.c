@@ -162,10 +162,11 @@ INLINE void pack_tiles(const uint16_t *from, int64_t si, int64_t sp, int64_t n, 
     }
 }
 
-static void pack_a(const ll_gemm_call *g, int64_t i, int64_t m, int64_t p, int64_t kc, void *to)
+static void pack_a(const ll_gemm_call *g, int64_t i, int64_t m, int high, int64_t p, int64_t kc,
+                   void *to)
 {
     const uint16_t *a = (const uint16_t *)g->a + i * g->a_rs + p * g->a_cs;
-    pack_tiles(a, g->a_rs, g->a_cs, m, MR, ROW_ALIGN, kc, (uint16_t *)to);
+    pack_tiles(a, g->a_rs, g->a_cs, m, high, ROW_ALIGN, kc, (uint16_t *)to);
 }
 
 static void pack_b(const ll_gemm_call *g, int64_t j, int64_t n, int64_t p, int64_t kc, void *to)

@@ -29,6 +29,7 @@
 enum { MR = 8, NV = 3, K_PASS = 512, A_PANELS = 16, DOT_MR = 6, DOT_NR = 4 };
 #define WIDTHS(X, mr) X(mr, 1) X(mr, 2) X(mr, 3)
 #define ALL_TILES(X) ROWS_8(X)
+#define HEIGHTS(X) X(4) X(5) X(6) X(7) X(8)
 #define ALL_DOTS(X) DOT_ROWS_6(X)
 #else
 #define WIDTHS(X, mr) X(mr, 1) X(mr, 2)
@@ -36,16 +37,19 @@ enum { MR = 8, NV = 3, K_PASS = 512, A_PANELS = 16, DOT_MR = 6, DOT_NR = 4 };
 #define NAME SIZED("f32 AVX-512 14x32", "f64 AVX-512 14x16")
 enum { MR = 14, NV = 2, K_PASS = 320, A_PANELS = 3, DOT_MR = 6, DOT_NR = 4 };
 #define ALL_TILES(X) ROWS_14(X)
+#define HEIGHTS(X) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14)
 #define ALL_DOTS(X) DOT_ROWS_6(X)
 #elif defined(__AVX__)
 #define NAME SIZED("f32 AVX2 6x16", "f64 AVX2 6x8")
 enum { MR = 6, NV = 2, K_PASS = 320, A_PANELS = 3, DOT_MR = 3, DOT_NR = 4 };
 #define ALL_TILES(X) ROWS_6(X)
+#define HEIGHTS(X) X(3) X(4) X(5) X(6)
 #define ALL_DOTS(X) DOT_ROWS_3(X)
 #else
 #define NAME SIZED("f32 portable 4x8", "f64 portable 4x4")
 enum { MR = 4, NV = 2, K_PASS = 320, A_PANELS = 3, DOT_MR = 3, DOT_NR = 4 };
 #define ALL_TILES(X) ROWS_4(X)
+#define HEIGHTS(X) X(2) X(3) X(4)
 #define ALL_DOTS(X) DOT_ROWS_3(X)
 #endif
 #endif
@@ -57,6 +61,18 @@ enum { AT_ONCE = 8, MOST_TILE = 32 }; /* packing: tiles at once; rows or columns
 _Static_assert((int)MR <= (int)MOST_TILE && NV * VL <= (int)MOST_TILE, "tiles that are packed");
 
 #define STRANDS(mr, nv) ((mr) * (nv) >= 12 ? 1 : (mr) * (nv) >= 6 ? 2 : 4)
+
+/* A panel of B is near but once its first tile has read it: the one after it is asked for. */
+LL_INLINE void columns_ahead(const int mr, const int nv, ll_sums *sums, const ll_gemm_tile *t)
+{
+    const real *a = (const real *)t->a, *b = (const real *)t->b;
+    const char *ahead = (const char *)t->ahead;
+    int64_t a_step = t->a_cs, b_step = t->b_rs;
+    for (int64_t k = t->k; k > 0; k--, a += a_step, b += b_step, ahead += 64) {
+        __builtin_prefetch(ahead, 0, 2);
+        ll_micro_column(mr, nv, sums, a, b);
+    }
+}
 
 /* By rows: a_cs = 1; otherwise a_rs = 1. */
 LL_INLINE void run_tile(const int mr, const int nv, const bool by_rows, const ll_gemm_tile *t)
@@ -77,6 +93,8 @@ LL_INLINE void run_tile(const int mr, const int nv, const bool by_rows, const ll
     }
     if (by_rows)
         ll_micro_rows(mr, nv, strands, sums, row, b, t->b_rs, t->k);
+    else if (strands == 1)
+        columns_ahead(mr, nv, sums, t);
     else
         ll_micro_columns(mr, nv, strands, sums, a, t->a_cs, b, t->b_rs, t->k);
     bool add = t->add;
@@ -360,20 +378,45 @@ LL_INLINE void pack_grid(const float *x, int64_t si, int64_t sp, const double *b
 }
 #endif
 
-static void pack_a(const ll_gemm_call *g, int64_t i, int64_t m, int64_t p, int64_t kc, void *to)
+/* Fewer rows than half of a tile are a single one. */
+static void pack_low(const ll_gemm_call *g, int64_t at, int64_t m, int64_t kc, real *to)
 {
-    int64_t at = i * g->a_rs + p * g->a_cs;
+    const void *x = g->bf16 ? (const void *)((const uint16_t *)g->a + at)
+                            : (const void *)((const real *)g->a + at);
+    pack_any(x, g->bf16, g->a_rs, g->a_cs, m, m, kc, to);
+}
+
+/* By loops that know how many rows a tile has. */
+static void pack_a(const ll_gemm_call *g, int64_t i, int64_t m, int high, int64_t p, int64_t kc,
+                   void *to)
+{
+    int64_t at = i * g->a_rs + p * g->a_cs, si = g->a_rs, sp = g->a_cs;
+    real *y = (real *)to;
 #ifdef LL_REAL_F64
     if (g->a_by) {
-        pack_grid((const float *)g->a + at, g->a_rs, g->a_cs, g->a_by + i * g->a_bs, g->a_bs, m, MR,
-                  1, kc, (real *)to);
-        return;
+        const double *by = g->a_by + i * g->a_bs;
+        const float *x = (const float *)g->a + at;
+#define AT(h)                                                                                      \
+    case h: pack_grid(x, si, sp, by, g->a_bs, m, h, 1, kc, y); return;
+        switch (high) {
+            HEIGHTS(AT)
+        default: pack_grid(x, si, sp, by, g->a_bs, m, MR, 1, kc, y); return;
+        }
+#undef AT
     }
 #endif
-    if (g->bf16)
-        pack((const uint16_t *)g->a + at, true, g->a_rs, g->a_cs, m, MR, 1, kc, (real *)to);
-    else
-        pack((const real *)g->a + at, false, g->a_rs, g->a_cs, m, MR, 1, kc, (real *)to);
+#define AT(h)                                                                                      \
+    case h:                                                                                        \
+        if (sizeof(real) == 4 && g->bf16)                                                          \
+            pack((const uint16_t *)g->a + at, true, si, sp, m, h, 1, kc, y);                       \
+        else                                                                                       \
+            pack((const real *)g->a + at, false, si, sp, m, h, 1, kc, y);                          \
+        return;
+    switch (high) {
+        HEIGHTS(AT)
+    default: pack_low(g, at, m, kc, y);
+    }
+#undef AT
 }
 
 static void pack_b(const ll_gemm_call *g, int64_t j, int64_t n, int64_t p, int64_t kc, void *to)
@@ -401,6 +444,7 @@ const ll_gemm_kind LL_REAL(ll_gemm) = {
     .k_step = 1,
     .k_max = K_MAX,
     .a_panels = A_PANELS,
+    .any_rows = true,
     .bytes = sizeof(real),
     .tile = tile,
     .pack_a = pack_a,

@@ -15,7 +15,8 @@ typedef struct ll_gemm_tile {
     int64_t a_rs, a_cs;
     const void *b; /* row p of the panel is b + p * b_rs, nv vectors wide */
     int64_t b_rs;
-    void *c; /* nv vectors wide */
+    const void *ahead; /* what comes after this panel: a line of it is asked for at each k */
+    void *c;           /* nv vectors wide */
     int64_t c_rs;
     double start; /* of sums in f64 */
     bool add;
@@ -63,10 +64,13 @@ typedef struct ll_gemm_kind {
     int a_panels;             /* packing A pays when more panels of B than this share it */
     size_t bytes;             /* of a packed element */
     void (*tile)(int mr, int nv, const ll_gemm_tile *t);
-    /* Copies k in [p, p + kc) of rows [i, i + m) of A as tiles of mr rows, one after the other,
-     * each with k outermost; of columns [j, j + n) of B as panels of nv vectors. The last tile is
-     * as high as there are rows, the last panel as many whole vectors wide as it needs. */
-    void (*pack_a)(const ll_gemm_call *g, int64_t i, int64_t m, int64_t p, int64_t kc, void *to);
+    bool any_rows; /* tiles of all heights up to mr are about as good, and can be packed */
+    /* Copies k in [p, p + kc) of rows [i, i + m) of A as tiles of `high` rows (mr, if they must),
+     * one after the other, each with k outermost; of columns [j, j + n) of B as panels of nv
+     * vectors. The last tile is as high as there are rows, the last panel as many whole vectors
+     * wide as it needs. */
+    void (*pack_a)(const ll_gemm_call *g, int64_t i, int64_t m, int high, int64_t p, int64_t kc,
+                   void *to);
     void (*pack_b)(const ll_gemm_call *g, int64_t j, int64_t n, int64_t p, int64_t kc, void *to);
     bool narrows; /* whole tiles can be stored as bf16 */
     bool packs;   /* tiles read packed operands alone, but for the next */
@@ -91,3 +95,35 @@ static inline size_t ll_gemm_out_bytes(const ll_gemm_call *g)
 {
     return g->bf16_out ? 2 : g->f64 ? 8 : 4;
 }
+
+/* ---- a product in parts; o: the product as ll_gemm_oriented gives it ---- */
+/* Which tiles, what is packed, in blocks of what size. */
+typedef struct ll_gemm_form {
+    const ll_gemm_kind *kind;
+    bool dot, pack_a, pack_b, copy_c;
+    bool narrow;        /* tiles store bf16 */
+    int64_t mc, nc, kc; /* block sizes */
+    int64_t group;      /* panels packed together */
+} ll_gemm_form;
+
+/* Rows [i, i1) and columns [j, j1) of C. Tiles must begin with them: j is a multiple of a panel, i
+ * of mr unless the kind has any_rows. */
+typedef struct ll_gemm_part {
+    int64_t i, i1, j, j1;
+    const char *b; /* NULL, or what ll_gemm_pack_b made of all of B */
+    char *scratch; /* ll_gemm_part_scratch */
+} ll_gemm_part;
+
+/* The same product with rows and columns exchanged when it is the columns of C that lie together.
+ * The stride of a single row or column says nothing: it becomes 1, which suits every tile. */
+ll_gemm_call ll_gemm_oriented(const ll_gemm_call *g);
+/* For parts of m x n. */
+ll_gemm_form ll_gemm_choose(const ll_gemm_call *o, int64_t m, int64_t n);
+size_t ll_gemm_part_scratch(const ll_gemm_call *o, bool b_packed);
+void ll_gemm_run_part(const ll_gemm_call *o, const ll_gemm_form *f, const ll_gemm_part *part);
+
+/* B packed once for all parts: bytes, the items that it is made of, and items [from, to). */
+size_t ll_gemm_b_bytes(const ll_gemm_call *o, const ll_gemm_kind *kind);
+int64_t ll_gemm_b_items(const ll_gemm_call *o, const ll_gemm_form *f);
+void ll_gemm_pack_b(const ll_gemm_call *o, const ll_gemm_form *f, int64_t from, int64_t to,
+                    char *b);

@@ -1,148 +1,177 @@
 /* gemm_threads.c: a matrix product on several threads.
  *
- * Each thread takes a block of C and runs it as a product of its own; or, where C is too small for
- * that and k is long (the gradient of a small weight), a range of k: the parts are then added in
- * order of k, so that the result does not depend on who was first. */
+ * C is cut by rows where that is no worse: the kernels after it cut theirs the same way, so that a
+ * thread reads what it wrote, which is still near. B is then wanted whole by every thread: they
+ * pack it together, once, and meet before they multiply. Few rows are cut by columns too, at whole
+ * panels. Where C is too small for both and k is long (the gradient of a small weight), each thread
+ * takes a range of k: the parts are then added in order of k, so that the result does not depend on
+ * who was first. */
 #include "kern/cpu/gemm_int.h"
 #include "kern/cpu/row.h"
 
-enum { THREAD_WORK = 1 << 14 }; /* multiply-adds of a part, at least */
+enum {
+    THREAD_WORK = 1 << 14, /* multiply-adds of a part, at least */
+    ALL_B = 16 << 20,      /* bytes of B that are packed at once, at most */
+};
 
 typedef struct grid {
     int m, n, k; /* into how many parts each is cut */
 } grid;
 
-/* Estimated cycles of the largest part; packing and adding up parts included. */
-static double part_cost(const ll_gemm_call *g, grid d)
+/* Bounds of a part, at multiples of a tile. */
+static int64_t bound(int64_t n, int64_t tile, int part, int parts)
 {
-    const ll_gemm_kind *kind = ll_gemm_kind_of(g);
-    int mr = kind->mr, nr = kind->nv * kind->lanes;
-    double m = (double)ll_min64(ll_round_up(ll_ceil_div(g->m, d.m), mr), g->m);
-    double n = (double)ll_min64(ll_round_up(ll_ceil_div(g->n, d.n), nr), g->n);
-    double k = (double)ll_ceil_div(g->k, d.k);
-    double cost = k * (m * n / 8 + n / 2 + m / 8);
-    if (d.k > 1) cost += (double)g->m * (double)g->n * d.k / 4;
+    return ll_min64(ll_ceil_div(n, tile) * part / parts * tile, n);
+}
+
+/* Rows of C of which parts are made; columns. */
+static int row_unit(const ll_gemm_kind *kind)
+{
+    return kind->any_rows ? 1 : kind->mr;
+}
+static int column_unit(const ll_gemm_kind *kind)
+{
+    return kind->nv * kind->lanes;
+}
+
+/* The most units of a part. */
+static int64_t longest(int64_t n, int64_t unit, int parts)
+{
+    return ll_min64(ll_ceil_div(ll_ceil_div(n, unit), parts) * unit, n);
+}
+
+/* About how many multiply-adds a thread could do while it makes the largest part: its own, numbers
+ * of A and B that it reads and packs, and a C whose rows are then wanted by others. */
+static double part_cost(const ll_gemm_call *o, grid d)
+{
+    const ll_gemm_kind *kind = ll_gemm_kind_of(o);
+    double m = (double)longest(o->m, row_unit(kind), d.m);
+    double n = (double)longest(o->n, column_unit(kind), d.n);
+    double k = (double)ll_ceil_div(o->k, d.k), move = kind->packs ? 64 : 0.5 * kind->lanes;
+    double b = d.m > 1 ? n / 4 + (double)o->n / (d.m * d.n) : n; /* read, and packed with others */
+    double cost = k * (m * n + move * (m + b));
+    if (d.n > 1 || d.k > 1) cost += move * m * n * d.k;
     return cost;
 }
 
-/* Cuts C over rows and columns, or k: whichever leaves the longest part shortest. */
-static grid choose_grid(const ll_gemm_call *g)
+/* Whichever leaves the longest part shortest, by rows where nothing else is much better. */
+static grid choose_grid(const ll_gemm_call *o)
 {
     grid best = {1, 1, 1};
-    double work = (double)g->m * (double)g->n * (double)g->k, cost = part_cost(g, best);
-    int threads = ll_team_for_products(g->threads, work);
+    double work = (double)o->m * (double)o->n * (double)o->k, cost = part_cost(o, best);
+    int threads = ll_team_for_products(o->threads, work);
     if (threads > work / THREAD_WORK) threads = (int)(work / THREAD_WORK);
-    for (int m = 1; m <= threads; m++) {
+    for (int m = threads; m >= 1; m--) {
         grid d[2] = {{m, threads / m, 1}, {1, 1, m}};
         for (int i = 0; i < 2; i++) {
-            if (i && (g->bf16_out || (g->c_cs > 1 && g->c_rs != 1))) continue;
-            double c = part_cost(g, d[i]);
+            if (i && (o->bf16_out || o->c_cs > 1)) continue;
+            double c = part_cost(o, d[i]);
             if (c < cost * 0.98) cost = c, best = d[i];
         }
     }
     return best;
 }
 
-/* Bounds of a part, at multiples of a tile where there are enough of them. */
-static int64_t bound(int64_t n, int64_t tile, int part, int parts)
-{
-    if (n < tile * parts) return n * part / parts;
-    return ll_min64(ll_ceil_div(n, tile) * part / parts * tile, n);
-}
+/* A product and how it is cut. */
+typedef struct cut {
+    ll_gemm_call o;
+    ll_gemm_form f;
+    grid d;
+    size_t all_b;           /* bytes, at the beginning of the scratch; 0: parts pack B themselves */
+    size_t serial, partial; /* bytes of one part: what its product needs, its own C if k is cut */
+} cut;
 
-/* Bytes of one part: what its product needs, and its own C where k is cut. */
-typedef struct share {
-    size_t serial, partial;
-} share;
-
-static share share_of(const ll_gemm_call *g, grid d)
+static cut cut_up(const ll_gemm_call *g)
 {
-    ll_gemm_call s = *g;
-    if (d.k == 1) return (share){ll_gemm_serial_scratch(g), 0};
-    s.c_rs = g->n, s.c_cs = 1;
-    return (share){ll_gemm_serial_scratch(&s),
-                   ll_align64((size_t)(g->m * g->n) * (g->f64 ? sizeof(double) : sizeof(float)))};
+    cut c = {.o = ll_gemm_oriented(g)};
+    const ll_gemm_call *o = &c.o;
+    const ll_gemm_kind *kind = ll_gemm_kind_of(o);
+    c.d = choose_grid(o);
+    int64_t m = longest(o->m, row_unit(kind), c.d.m), n = longest(o->n, column_unit(kind), c.d.n);
+    c.f = ll_gemm_choose(o, ll_max64(m, 1), ll_max64(n, 1));
+    size_t bytes = ll_gemm_b_bytes(o, kind);
+    bool again = c.d.m > 1 || m > c.f.mc; /* more than one block of rows wants it */
+    if (c.d.k == 1 && again && c.f.pack_b && !c.f.dot && bytes <= ALL_B) c.all_b = bytes;
+    c.serial = ll_gemm_part_scratch(o, c.all_b > 0);
+    if (c.d.k > 1) {
+        ll_gemm_call s = *o;
+        s.c_rs = o->n;
+        c.serial = ll_gemm_serial_scratch(&s);
+        c.partial = ll_align64((size_t)(o->m * o->n) * kind->real->bytes);
+    }
+    return c;
 }
 
 size_t ll_gemm_scratch(const ll_gemm_call *g)
 {
-    grid d = choose_grid(g);
-    share s = share_of(g, d);
-    return (size_t)d.m * (size_t)d.n * (size_t)d.k * (s.serial + s.partial);
+    cut c = cut_up(g);
+    return c.all_b + (size_t)c.d.m * (size_t)c.d.n * (size_t)c.d.k * (c.serial + c.partial);
 }
 
 /* Part number x of a product cut along k: into the part's own copy of C. */
-static void run_k_part(const ll_gemm_call *g, grid d, int x, share room)
+static void run_k_part(const cut *c, int x)
 {
-    size_t in = ll_gemm_in_bytes(g);
-    int64_t p = bound(g->k, 16, x, d.k);
-    ll_gemm_call s = *g;
-    s.scratch = (char *)g->scratch + (size_t)x * (room.serial + room.partial);
-    s.k = bound(g->k, 16, x + 1, d.k) - p;
-    s.a = (const char *)g->a + (size_t)(p * g->a_cs) * in;
-    s.b = (const char *)g->b + (size_t)(p * g->b_rs) * in;
-    s.c = (char *)s.scratch + room.serial;
-    s.c_rs = g->n, s.c_cs = 1, s.add = false;
+    const ll_gemm_call *o = &c->o;
+    size_t in = ll_gemm_in_bytes(o);
+    int64_t p = bound(o->k, 16, x, c->d.k);
+    ll_gemm_call s = *o;
+    s.scratch = (char *)o->scratch + (size_t)x * (c->serial + c->partial);
+    s.k = bound(o->k, 16, x + 1, c->d.k) - p;
+    s.a = (const char *)o->a + (size_t)(p * o->a_cs) * in;
+    s.b = (const char *)o->b + (size_t)(p * o->b_rs) * in;
+    s.c = (char *)s.scratch + c->serial;
+    s.c_rs = o->n, s.add = false;
     ll_gemm_serial(&s);
 }
 
 /* C from the parts, added in order. */
-static void add_parts(const ll_gemm_call *g, int parts, share room)
+static void add_parts(const cut *c)
 {
-    const ll_gemm_real *real = g->f64 ? &ll_gemm_real_f64 : &ll_gemm_real_f32;
-    ll_gemm_store s = {.width = g->n, .m = g->m, .n = g->n, .c = g->c, .c_rs = g->c_rs};
-    s.c_cs = g->c_cs ? g->c_cs : 1;
-    for (int x = 0; x < parts; x++) {
-        size_t at = (size_t)x * (room.serial + room.partial) + room.serial;
-        s.from = (const char *)g->scratch + at;
-        s.add = g->add || x > 0;
-        real->store(&s);
+    const ll_gemm_call *o = &c->o;
+    ll_gemm_store s = {.width = o->n, .m = o->m, .n = o->n, .c = o->c, .c_rs = o->c_rs, .c_cs = 1};
+    for (int x = 0; x < c->d.k; x++) {
+        s.from = (const char *)o->scratch + (size_t)x * (c->serial + c->partial) + c->serial;
+        s.add = o->add || x > 0;
+        c->f.kind->real->store(&s);
     }
 }
 
-static void run_c_part(const ll_gemm_call *g, grid d, int x, size_t serial)
+static void run_c_part(const cut *c, int x)
 {
-    const ll_gemm_kind *kind = ll_gemm_kind_of(g);
-    size_t in = ll_gemm_in_bytes(g), out = ll_gemm_out_bytes(g);
-    int mr = kind->mr, nr = kind->nv * kind->lanes;
-    int64_t i = bound(g->m, mr, x % d.m, d.m), j = bound(g->n, nr, x / d.m, d.n);
-    ll_gemm_call s = *g;
-    s.scratch = (char *)g->scratch + (size_t)x * serial;
-    s.m = bound(g->m, mr, x % d.m + 1, d.m) - i;
-    s.n = bound(g->n, nr, x / d.m + 1, d.n) - j;
-    s.a = (const char *)g->a + (size_t)(i * g->a_rs) * in;
-    s.b = (const char *)g->b + (size_t)(j * g->b_cs) * in;
-    if (g->a_by) s.a_by += i * g->a_bs, s.b_by += j * g->b_bs;
-    s.c = (char *)g->c + (size_t)(i * g->c_rs + j * (g->c_cs ? g->c_cs : 1)) * out;
-    ll_gemm_serial(&s);
+    const ll_gemm_call *o = &c->o;
+    int rows = row_unit(c->f.kind), columns = column_unit(c->f.kind), i = x % c->d.m,
+        j = x / c->d.m;
+    char *scratch = (char *)o->scratch;
+    ll_gemm_part p = {.scratch = scratch + c->all_b + (size_t)x * c->serial};
+    if (c->all_b) p.b = scratch;
+    p.i = bound(o->m, rows, i, c->d.m), p.i1 = bound(o->m, rows, i + 1, c->d.m);
+    p.j = bound(o->n, columns, j, c->d.n), p.j1 = bound(o->n, columns, j + 1, c->d.n);
+    ll_gemm_run_part(o, &c->f, &p);
 }
-
-typedef struct cut {
-    const ll_gemm_call *g;
-    grid d;
-    share room;
-} cut;
 
 static void some_parts(const void *given, int64_t from, int64_t to)
 {
     const cut *c = (const cut *)given;
     for (int x = (int)from; x < to; x++) {
         if (c->d.k > 1)
-            run_k_part(c->g, c->d, x, c->room);
+            run_k_part(c, x);
         else
-            run_c_part(c->g, c->d, x, c->room.serial);
+            run_c_part(c, x);
     }
+}
+
+static void some_of_b(const void *given, int64_t from, int64_t to)
+{
+    const cut *c = (const cut *)given;
+    ll_gemm_pack_b(&c->o, &c->f, from, to, (char *)c->o.scratch);
 }
 
 void ll_gemm(const ll_gemm_call *g)
 {
-    grid d = choose_grid(g);
-    int parts = d.m * d.n * d.k;
-    if (parts <= 1) {
-        ll_gemm_serial(g);
-        return;
-    }
-    share room = share_of(g, d);
-    ll_in_parts(g->threads, parts, some_parts, &(cut){g, d, room});
-    if (d.k > 1) add_parts(g, d.k, room);
+    if (g->m <= 0 || g->n <= 0) return;
+    cut c = cut_up(g);
+    int parts = c.d.m * c.d.n * c.d.k, threads = parts > 1 ? g->threads : 1;
+    if (c.all_b) ll_in_parts(threads, ll_gemm_b_items(&c.o, &c.f), some_of_b, &c);
+    ll_in_parts(threads, parts, some_parts, &c);
+    if (c.d.k > 1) add_parts(&c);
 }
