@@ -53,7 +53,7 @@ static void grad(ll_bwd *b);
 static void grad_grad(ll_bwd *b);
 
 static const ll_op embedding = {
-    LL_REF_OP(embedding, EMBEDDING, 2, 1),
+    LL_REF_OP(embedding, EMBEDDING, 2, 1, .parts = true),
     LL_ATTRS(ll_embedding_attr, v, from, part),
     .dims = "vc, * -> *c",
     .sum = "v",
@@ -67,7 +67,7 @@ static const ll_op embedding = {
 };
 
 static const ll_op embedding_grad = {
-    LL_REF_OP(embedding_grad, EMBEDDING, 2, 1),
+    LL_REF_OP(embedding_grad, EMBEDDING, 2, 1, .parts = true),
     LL_ATTRS(ll_embedding_attr, v, from, part),
     .dims = "*c, * -> vc",
     .wide_out = 1u << 0,

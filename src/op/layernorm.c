@@ -56,7 +56,7 @@ static void expand_dw(ll_graph *g, const void *, const ll_val *in, int, ll_val *
 }
 
 static const ll_op layernorm_dx = {
-    LL_OP(layernorm_dx, NORM, 5, 1),
+    LL_OP(layernorm_dx, NORM, 5, 1, .parts = true),
     .dims = "*c, *c, c, *, * -> *c",
     .wide_in = 1u << 2 | 1u << 3 | 1u << 4,
     .whole = "c",
@@ -72,7 +72,7 @@ static const ll_op layernorm_dx = {
 };
 
 static const ll_op layernorm_dw = {
-    LL_OP(layernorm_dw, NORM, 4, 2, .scratch = col_sums_cpu_scratch),
+    LL_OP(layernorm_dw, NORM, 4, 2, .scratch = col_sums_cpu_scratch, .parts = true),
     .dims = "*c, *c, *, * -> c, c",
     .wide_in = 1u << 2 | 1u << 3,
     .wide_out = 1u << 0 | 1u << 1,

@@ -42,7 +42,7 @@ static void expand_dw(ll_graph *g, const void *, const ll_val *in, int, ll_val *
 }
 
 static const ll_op rmsnorm_dx = {
-    LL_OP(rmsnorm_dx, NORM, 4, 1),
+    LL_OP(rmsnorm_dx, NORM, 4, 1, .parts = true),
     .dims = "*c, *c, c, * -> *c",
     .wide_in = 1u << 2 | 1u << 3,
     .whole = "c",
@@ -55,7 +55,7 @@ static const ll_op rmsnorm_dx = {
 };
 
 static const ll_op rmsnorm_dw = {
-    LL_OP(rmsnorm_dw, NORM, 3, 1, .scratch = col_sums_cpu_scratch),
+    LL_OP(rmsnorm_dw, NORM, 3, 1, .scratch = col_sums_cpu_scratch, .parts = true),
     .dims = "*c, *c, * -> c",
     .wide_in = 1u << 2,
     .wide_out = 1u << 0,

@@ -34,6 +34,23 @@ static void check(int threads, int64_t n)
         for (int64_t i = n * t / parts; i < n * (t + 1) / parts; i++) assert_int_equal(m.by[i], t);
 }
 
+static void make_numbered(const void *job, int number, int64_t from, int64_t to)
+{
+    made *m = (made *)(uintptr_t)job;
+    for (int64_t i = from; i < to; i++) m->count[i]++, m->by[i] = number;
+}
+
+/* The same parts, by the same threads, whose numbers they have. */
+static void check_numbered(int threads, int64_t n)
+{
+    made plain, numbered;
+    memset(&plain, 0, sizeof plain);
+    memset(&numbered, 0, sizeof numbered);
+    ll_in_parts(threads, n, make, &plain);
+    ll_in_numbered_parts(threads, n, make_numbered, &numbered);
+    assert_memory_equal(&plain, &numbered, sizeof plain);
+}
+
 typedef struct asked {
     int threads, led;
 } asked;
@@ -44,6 +61,7 @@ static void many(void *given)
     a->led++;
     assert_int_equal(omp_get_thread_num(), 0);
     for (int i = 0; i < ROUNDS; i++) check(a->threads, i % (ITEMS + 1));
+    for (int i = 0; i <= ITEMS; i++) check_numbered(a->threads, i);
 }
 
 static void parts(void **)

@@ -13,7 +13,6 @@
 #include "kern/rows.h"
 
 #include <math.h>
-#include <omp.h>
 
 ll_kernel attention_cpu, attend_cpu, causal_mask_cpu;
 ll_scratch attention_cpu_scratch, attend_cpu_scratch;
@@ -125,6 +124,26 @@ static ll_att att_of(const ll_kcall *c)
     return ll_att_of(c->in, c->n_in > 3 ? &c->in[3] : NULL, c->attr);
 }
 
+typedef struct job {
+    const ll_kcall *c;
+    const ll_att *p;
+} job;
+
+static void some_heads(const void *given, int number, int64_t from, int64_t to)
+{
+    const ll_kcall *c = ((const job *)given)->c;
+    const ll_att *p = ((const job *)given)->p;
+    room r = {0};
+    size_t floats = lay_out(p, NULL, &r);
+    lay_out(p, (float *)c->scratch + floats * (size_t)number, &r);
+    for (int64_t n = from; n < to; n++) {
+        ll_att_head x = ll_att_head_of(p, n);
+        one_head(p, &x, &r, (float *)c->out[0].data + (n / p->h * p->t * p->h + n % p->h) * p->e,
+                 (float *)c->out[1].data + n * p->t);
+    }
+}
+
+/* Heads in even parts, one after the other: rows of a sample stay with few threads. */
 ll_err attend_cpu(const ll_kcall *c)
 {
     ll_att p = att_of(c);
@@ -134,15 +153,7 @@ ll_err attend_cpu(const ll_kcall *c)
         return LL_OK;
     }
     int team = ll_team(c, heads * p.t * p.s * p.d);
-#pragma omp parallel for num_threads(team) schedule(dynamic)
-    for (int64_t n = 0; n < heads; n++) {
-        room r = {0};
-        ll_att_head x = ll_att_head_of(&p, n);
-        size_t floats = lay_out(&p, NULL, &r);
-        lay_out(&p, (float *)c->scratch + floats * (size_t)omp_get_thread_num(), &r);
-        one_head(&p, &x, &r, (float *)c->out[0].data + (n / p.h * p.t * p.h + n % p.h) * p.e,
-                 (float *)c->out[1].data + n * p.t);
-    }
+    ll_in_numbered_parts(team, heads, some_heads, &(job){c, &p});
     return LL_OK;
 }
 

@@ -17,7 +17,6 @@
 #include "kern/cpu/vec.h"
 
 #include <math.h>
-#include <omp.h>
 
 enum { LANES = LL_LANES, SCORES = 64 * 1024, MOST_QUERIES = 64, FEWEST_QUERIES = 16 };
 typedef uint16_t half; /* the bits of a bf16 */
@@ -229,18 +228,29 @@ static void one_head(const ll_att *p, const room *r, sizes z, int64_t head, half
     }
 }
 
+typedef struct job {
+    const ll_kcall *c;
+    const ll_att *p;
+    const ll_att_grads *f; /* of gradients */
+} job;
+
+static void some_heads(const void *given, int number, int64_t from, int64_t to)
+{
+    const ll_kcall *c = ((const job *)given)->c;
+    const ll_att *p = ((const job *)given)->p;
+    room r;
+    sizes z = lay_out(p, false, NULL, &r);
+    lay_out(p, false, (char *)c->scratch + z.all * (size_t)number, &r);
+    for (int64_t n = from; n < to; n++)
+        one_head(p, &r, z, n, (half *)c->out[0].data + (n / p->h * p->t * p->h + n % p->h) * p->e,
+                 (float *)c->out[1].data + n * p->t);
+}
+
 void ll_att_bf16(const ll_kcall *c, const ll_att *p)
 {
     int64_t heads = p->b * p->h;
     int team = ll_team(c, heads * p->t * p->s * p->d);
-#pragma omp parallel for num_threads(team) schedule(dynamic)
-    for (int64_t n = 0; n < heads; n++) {
-        room r;
-        sizes z = lay_out(p, false, NULL, &r);
-        lay_out(p, false, (char *)c->scratch + z.all * (size_t)omp_get_thread_num(), &r);
-        one_head(p, &r, z, n, (half *)c->out[0].data + (n / p->h * p->t * p->h + n % p->h) * p->e,
-                 (float *)c->out[1].data + n * p->t);
-    }
+    ll_in_numbered_parts(team, heads, some_heads, &(job){.c = c, .p = p});
 }
 
 /* ---- gradient ---- */
@@ -304,14 +314,17 @@ static void one_group(const ll_att *p, const room *r, sizes z, const ll_att_grad
     put(r->dv, p->s, p->e, 1, (half *)f->dv + (x.v - (const half *)p->v), p->v_row);
 }
 
+static void some_groups(const void *given, int number, int64_t from, int64_t to)
+{
+    const job *j = (const job *)given;
+    room r;
+    sizes z = lay_out(j->p, true, NULL, &r);
+    lay_out(j->p, true, (char *)j->c->scratch + z.all * (size_t)number, &r);
+    for (int64_t n = from; n < to; n++) one_group(j->p, &r, z, j->f, n);
+}
+
 void ll_att_bf16_grad(const ll_kcall *c, const ll_att *p, const ll_att_grads *f)
 {
     int team = ll_team(c, p->b * p->h * p->t * p->s * p->d);
-#pragma omp parallel for num_threads(team) schedule(dynamic)
-    for (int64_t n = 0; n < p->b * p->n; n++) {
-        room r;
-        sizes z = lay_out(p, true, NULL, &r);
-        lay_out(p, true, (char *)c->scratch + z.all * (size_t)omp_get_thread_num(), &r);
-        one_group(p, &r, z, f, n);
-    }
+    ll_in_numbered_parts(team, p->b * p->n, some_groups, &(job){c, p, f});
 }

@@ -11,7 +11,6 @@
 #include "kern/cpu/vec.h"
 
 #include <math.h>
-#include <omp.h>
 
 ll_kernel attention_grad_cpu, attend_grad_cpu;
 ll_scratch attention_grad_cpu_scratch, attend_grad_cpu_scratch;
@@ -138,6 +137,21 @@ static void one_group(const ll_att *p, const room *r, const ll_att_grads *f, int
     put(r->dv, p->s, p->e, 1, (float *)f->dv + v, p->v_row);
 }
 
+typedef struct job {
+    const ll_kcall *c;
+    const ll_att *p;
+    const ll_att_grads *f;
+} job;
+
+static void some_groups(const void *given, int number, int64_t from, int64_t to)
+{
+    const job *j = (const job *)given;
+    room r = {0};
+    size_t floats = lay_out(j->p, NULL, &r);
+    lay_out(j->p, (float *)j->c->scratch + floats * (size_t)number, &r);
+    for (int64_t n = from; n < to; n++) one_group(j->p, &r, j->f, n);
+}
+
 static ll_err run(const ll_kcall *c, const ll_att *p, const ll_att_grads *f)
 {
     if (c->in[0].dtype == LL_BF16) {
@@ -145,13 +159,7 @@ static ll_err run(const ll_kcall *c, const ll_att *p, const ll_att_grads *f)
         return LL_OK;
     }
     int team = ll_team(c, p->b * p->h * p->t * p->s * p->d);
-#pragma omp parallel for num_threads(team) schedule(dynamic)
-    for (int64_t n = 0; n < p->b * p->n; n++) {
-        room r = {0};
-        size_t floats = lay_out(p, NULL, &r);
-        lay_out(p, (float *)c->scratch + floats * (size_t)omp_get_thread_num(), &r);
-        one_group(p, &r, f, n);
-    }
+    ll_in_numbered_parts(team, p->b * p->n, some_groups, &(job){c, p, f});
     return LL_OK;
 }
 

@@ -1,6 +1,7 @@
 /* crew.c: work in even parts, one for each thread: in a region of OpenMP's, or by a crew, whose
  * threads stay in one region for many kernels. A meeting of a crew is a line of memory that the
- * first writes and the others read, and back: 0.13 us beside 0.65 of a region, two threads. */
+ * first writes and the others read, and one of each of the others that the first reads: 0.13 us
+ * beside 0.65 of a region, two threads. */
 #include "kern/cpu/crew.h"
 
 #include "base/num.h"
@@ -10,6 +11,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 #include <strings.h>
 #include <time.h>
 
@@ -17,14 +19,18 @@
  * in between: longer than single threads work between parts, shorter than a time slice. */
 enum { LOOKS = 1000, SLEEP_NS = 20000, LINE = 64 };
 
+typedef struct line {
+    _Alignas(LINE) _Atomic uint32_t times;
+} line;
+
 typedef struct crew {
     int threads;
     bool over;
     ll_part *part;
     const void *job;
     int64_t n, parts;
-    _Alignas(LINE) _Atomic uint32_t given; /* how often there was work */
-    _Alignas(LINE) _Atomic uint32_t done;  /* how often one of the others was through with it */
+    line given; /* how often there was work */
+    line *done; /* of each thread: how often it was through with it */
 } crew;
 
 static _Thread_local crew *led; /* by this thread */
@@ -58,16 +64,16 @@ static void make_parts(const crew *c, int number)
 
 static void give(crew *c)
 {
-    atomic_fetch_add_explicit(&c->given, 1, memory_order_release);
+    atomic_store_explicit(&c->given.times, c->given.times + 1, memory_order_release);
 }
 
 static void follow(crew *c, int number)
 {
     for (uint32_t seen = 1;; seen++) {
-        wait_for(&c->given, seen);
+        wait_for(&c->given.times, seen);
         if (c->over) return;
         make_parts(c, number);
-        atomic_fetch_add_explicit(&c->done, 1, memory_order_release);
+        atomic_store_explicit(&c->done[number].times, seen, memory_order_release);
     }
 }
 
@@ -85,7 +91,9 @@ void ll_crew(int threads, void (*lead)(void *), void *given)
         lead(given);
         return;
     }
-    crew c = {0};
+    line done[threads];
+    memset(done, 0, sizeof done);
+    crew c = {.done = done};
 #pragma omp parallel num_threads(threads)
     if (omp_get_thread_num() > 0)
         follow(&c, omp_get_thread_num());
@@ -113,9 +121,28 @@ void ll_in_parts(int threads, int64_t n, ll_part *part, const void *job)
         led = NULL; /* a part has no parts */
         make_parts(c, 0);
         led = c;
-        wait_for(&c->done, (uint32_t)(c->threads - 1) * c->given);
+        for (int i = 1; i < c->threads; i++) wait_for(&c->done[i].times, c->given.times);
         return;
     }
 #pragma omp parallel for num_threads(threads) schedule(static)
     for (int64_t t = 0; t < parts; t++) part(job, n * t / parts, n * (t + 1) / parts);
+}
+
+typedef struct numbered {
+    ll_numbered_part *part;
+    const void *job;
+    int64_t n, parts;
+} numbered;
+
+static void some_numbers(const void *given, int64_t from, int64_t to)
+{
+    const numbered *x = (const numbered *)given;
+    for (int64_t t = from; t < to; t++)
+        x->part(x->job, (int)t, x->n * t / x->parts, x->n * (t + 1) / x->parts);
+}
+
+void ll_in_numbered_parts(int threads, int64_t n, ll_numbered_part *part, const void *job)
+{
+    int64_t parts = ll_max64(ll_min64(threads, n), 1);
+    ll_in_parts(threads, parts, some_numbers, &(numbered){part, job, n, parts});
 }

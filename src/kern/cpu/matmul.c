@@ -147,18 +147,12 @@ size_t matmul_cpu_scratch(const ll_kcall *c)
 typedef struct shared {
     const plan *p;
     char *scratch;
-    int threads;
 } shared;
 
-/* What threads from first to end - 1 make. */
-static void some_products(const void *given, int64_t first, int64_t end)
+static void some_products(const void *given, int number, int64_t from, int64_t to)
 {
     const shared *s = (const shared *)given;
-    const plan *p = s->p;
-    for (int64_t t = first; t < end; t++) {
-        int64_t from = p->products * t / s->threads, to = p->products * (t + 1) / s->threads;
-        for (int64_t i = from; i < to; i++) product(p, i, s->scratch + p->one * (size_t)t);
-    }
+    for (int64_t i = from; i < to; i++) product(s->p, i, s->scratch + s->p->one * (size_t)number);
 }
 
 static void run(const ll_kcall *c, const plan *p)
@@ -169,7 +163,7 @@ static void run(const ll_kcall *c, const plan *p)
     }
     double work = (double)p->products * (double)p->g.m * (double)p->g.n * (double)(p->g.k + 1);
     int threads = ll_team_for_products(c->threads, work * (double)p->sums);
-    ll_in_parts(threads, threads, some_products, &(shared){p, (char *)c->scratch, threads});
+    ll_in_numbered_parts(threads, p->products, some_products, &(shared){p, (char *)c->scratch});
 }
 
 ll_err matmul_cpu(const ll_kcall *c)

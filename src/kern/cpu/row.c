@@ -210,23 +210,47 @@ static void add_chunk(const ll_kcall *c, const ll_col_sums_of *s, int64_t from, 
     }
 }
 
+typedef struct col_sums {
+    const ll_kcall *c;
+    const ll_col_sums_of *s;
+    int64_t rows, n;
+    int chunks;
+    double *total; /* [chunks,2,cols] */
+    float *block;  /* [chunks,2,cols] */
+} col_sums;
+
+static void some_chunks(const void *given, int64_t from, int64_t to)
+{
+    const col_sums *x = (const col_sums *)given;
+    for (int i = (int)from; i < to; i++)
+        add_chunk(x->c, x->s, ll_chunk_from(x->rows, x->chunks, i),
+                  ll_chunk_from(x->rows, x->chunks, i + 1), x->total + 2 * x->n * i,
+                  x->block + 2 * x->n * i);
+}
+
+/* Totals [from, to) of both kinds, over the chunks in order. */
+static void some_totals(const void *given, int64_t from, int64_t to)
+{
+    const col_sums *x = (const col_sums *)given;
+    float *sum = (float *)x->s->total, *plain = (float *)x->s->plain;
+    for (int i = 1; i < x->chunks; i++)
+        for (int64_t j = from; j < to; j++) x->total[j] += x->total[2 * x->n * i + j];
+    for (int64_t j = from; j < to; j++) {
+        if (j < x->n)
+            sum[j] = (float)x->total[j];
+        else if (plain)
+            plain[j - x->n] = (float)x->total[j];
+    }
+}
+
 void ll_col_sums(const ll_kcall *c, const ll_col_sums_of *s)
 {
-    int64_t rows = ll_rows(&c->in[1]), n = ll_cols(&c->in[1]);
-    int chunks = ll_n_chunk(rows);
-    double *total = (double *)c->scratch;             /* [chunks,2,cols] */
-    float *block = (float *)(total + 2 * n * chunks); /* [chunks,2,cols] */
-    float *to = (float *)s->total, *plain = (float *)s->plain;
-#pragma omp parallel for num_threads(ll_team(c, rows *n * 4)) schedule(static)
-    for (int i = 0; i < chunks; i++)
-        add_chunk(c, s, ll_chunk_from(rows, chunks, i), ll_chunk_from(rows, chunks, i + 1),
-                  total + 2 * n * i, block + 2 * n * i);
-    for (int i = 1; i < chunks; i++)
-        for (int64_t j = 0; j < 2 * n; j++) total[j] += total[2 * n * i + j];
-    for (int64_t j = 0; j < n; j++) {
-        to[j] = (float)total[j];
-        if (plain) plain[j] = (float)total[n + j];
-    }
+    enum { FETCH = 8 }; /* operations in the time that a number takes from another's cache */
+    col_sums x = {c, s, ll_rows(&c->in[1]), ll_cols(&c->in[1]), 0, (double *)c->scratch, NULL};
+    x.chunks = ll_n_chunk(x.rows);
+    x.block = (float *)(x.total + 2 * x.n * x.chunks);
+    ll_in_parts(ll_team(c, x.rows * x.n * 4), x.chunks, some_chunks, &x);
+    ll_in_parts(ll_team(c, x.chunks * x.n * 2 * FETCH), 2 * x.n, some_totals, &x);
 }
 
 size_t col_sums_cpu_scratch(const ll_kcall *c)
