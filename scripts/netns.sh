@@ -69,8 +69,11 @@ shape() { # NAMESPACE DEVICE: what leaves by it
 }
 
 make() { # NAME: fails where somebody has one of that name
-    ip netns add "$1" 2>"$errors" || cannot "no network namespace: $(head -n 1 "$errors")"
-    made+=("$1")
+    [ ! -e "/run/netns/$1" ] || cannot "there is a network namespace $1 already"
+    made+=("$1") # before it is: a signal may come between
+    ip netns add "$1" 2>"$errors" && return
+    unset 'made[-1]'
+    cannot "no network namespace: $(head -n 1 "$errors")"
 }
 
 link_host() { # I

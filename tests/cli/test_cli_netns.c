@@ -1,23 +1,24 @@
 /* scripts/netns.sh: bench comm between two hosts with shaped links; a run that is ended early; what
  * is refused. Nothing may stay behind. Needs root and iproute2: elsewhere it says so and passes. */
 #include "cli/launch.h"
-#include "cli/program.h"
+#include "cli/ranks.h"
 
 enum { CANNOT = 77 }; /* the script's status where it cannot be done here */
 
-/* Hosts of scripts that no longer run: their names begin with ll and the script's process. */
-static int hosts_left_behind(void)
+/* Hosts of a script that no longer runs: their names begin with ll and the script's process. */
+static int hosts_left_behind(pid_t script)
 {
-    int n = 0, pid;
+    int n = 0;
+    char name[32];
+    snprintf(name, sizeof name, "ll%ldh", (long)script);
     DIR *d = opendir("/run/netns");
-    for (struct dirent *e; d && (e = readdir(d));)
-        n += sscanf(e->d_name, "ll%dh", &pid) == 1 && kill(pid, 0) != 0 && errno == ESRCH;
+    for (struct dirent *e; d && (e = readdir(d));) n += !strncmp(e->d_name, name, strlen(name));
     if (d) closedir(d);
     return n;
 }
 
-/* netns.sh run HOSTS loopline bench comm WORDS, up to NULL, at a rate; ended after so long. */
-static outcome between_hosts(const char *folder, const char *hosts, const char *rate, double ms,
+/* netns.sh run HOSTS loopline bench comm WORDS, up to NULL, at a rate; ended when there are hosts. */
+static outcome between_hosts(const char *folder, const char *hosts, const char *rate, bool end,
                              const char *const *words)
 {
     char script[4096], program[4096];
@@ -30,13 +31,16 @@ static outcome between_hosts(const char *folder, const char *hosts, const char *
     setenv("NETNS_MPIEXEC", ll_cli_mpiexec(), 1);
     setenv("OMP_NUM_THREADS", "1", 1);
     pid_t child = program_start(folder, &(how){.other = "/bin/bash"}, argv);
-    if (ms > 0) {
-        sleep_ms(ms);
+    if (end) {
+        char host[64];
+        snprintf(host, sizeof host, "/run/netns/ll%ldh%s", (long)child, hosts);
+        while (!program_over(child) && !file_exists(host)) sleep_ms(5);
+        sleep_ms(1000); /* some run on them by then */
         kill(child, SIGTERM);
     }
     outcome o = program_wait(folder, child);
     if (o.status == CANNOT) print_message("skipped: %s", o.err);
-    assert_int_equal(hosts_left_behind(), 0);
+    assert_int_equal(hosts_left_behind(child), 0);
     return o;
 }
 
@@ -45,7 +49,7 @@ static void small(void **state)
     static const char *const words[] = {"--sizes",   "2000000", "--algorithms", "ring,mpi",
                                         "--seconds", "0.5",     "--codec",      "qsgd:4",
                                         "--table",   "",        "--json",       NULL};
-    outcome o = between_hosts(*state, "2", "800mbit", 0, words);
+    outcome o = between_hosts(*state, "2", "800mbit", false, words);
     if (o.status != CANNOT) {
         if (o.status) fail_msg("status %d\n%s", o.status, o.err);
         json_t *list = json_of(o.out), *r;
@@ -68,7 +72,7 @@ static void small(void **state)
 static void ended_early(void **state)
 {
     static const char *const words[] = {"--sizes", "80M", "--table", "", NULL};
-    outcome o = between_hosts(*state, "2", "10mbit", 1500, words);
+    outcome o = between_hosts(*state, "2", "10mbit", true, words);
     if (o.status != CANNOT) assert_int_equal(o.status, 143);
     outcome_free(&o);
 }
@@ -112,7 +116,8 @@ static void refused(void **state)
                  {"2", "fast", "mbit or gbit"},
                  {"2", "1kbit", "100kbit at least"}};
     for (int i = 0; i < 4; i++) {
-        outcome o = between_hosts(*state, cases[i].hosts, cases[i].rate, 0, (const char *[]){NULL});
+        outcome o =
+            between_hosts(*state, cases[i].hosts, cases[i].rate, false, (const char *[]){NULL});
         if (o.status != CANNOT) {
             assert_int_equal(o.status, 2);
             assert_non_null(strstr(o.err, cases[i].says));

@@ -93,7 +93,7 @@ static void shares_are_useful(void **state)
 {
     (void)state;
     ll_goodput g =
-        train(4000, "replicas: 2, consistency: async", (ll_train_opts){.slow_rank = 1, .slow = 8});
+        train(2000, "replicas: 2, consistency: async", (ll_train_opts){.slow_rank = 1, .slow = 8});
     double told = g.useful;
     for (int i = 0; i < LL_N_LOSS; i++) told += g.lost[i];
     print_message("%.3f s: useful %.3f, with what is lost %.3f\n", g.wall, g.useful, told);
