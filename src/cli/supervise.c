@@ -296,8 +296,8 @@ static bool was_asked(const job *j, int code)
     return !j->lost && (number == SIGTERM || number == SIGINT || number == SIGHUP);
 }
 
-/* The newest state in memory, where it is so many steps ahead of the disk's; *step: its. */
-static bool in_memory(const job *j, int64_t ahead, int64_t *step, ll_st_file **f)
+/* The newest state in memory; *step: its; *only: the disk has none as new. */
+static bool in_memory(const job *j, bool *only, int64_t *step, ll_st_file **f)
 {
     LL_OWN(ll_arena) a = ll_arena_new();
     LL_OWN(ll_st_file) saved = NULL;
@@ -308,7 +308,8 @@ static bool in_memory(const job *j, int64_t ahead, int64_t *step, ll_st_file **f
     if (ll_checkpoint_open_whole(NULL, j->care->out, 1, a, &note, &saved) == LL_OK && saved &&
         ll_checkpoint_int(saved, "step", &on_disk) != LL_OK)
         on_disk = -1;
-    return *step >= on_disk + ahead;
+    *only = *step > on_disk;
+    return true;
 }
 
 /* Have the ranks ended by themselves? */
@@ -333,8 +334,9 @@ static bool is_over(const job *j, int code)
 {
     LL_OWN(ll_st_file) f = NULL;
     int64_t step;
+    bool only;
     if (is_theirs(j, code)) return true;
-    return j->stopped && (j->insisted || !in_memory(j, 0, &step, &f));
+    return j->stopped && (j->insisted || !in_memory(j, &only, &step, &f));
 }
 
 /* Removes what is in memory, or says what it is good for. */
@@ -342,7 +344,8 @@ static void sweep(const job *j)
 {
     LL_OWN(ll_st_file) f = NULL;
     int64_t step;
-    if (in_memory(j, 1, &step, &f))
+    bool only;
+    if (in_memory(j, &only, &step, &f) && only)
         fprintf(stderr,
                 "%s: the state of step %lld was not saved, and is kept in memory; go on with:\n"
                 "  %s train %s --resume --from %s -n %d\nor remove it: rm /dev/shm/loopline-%s-*\n",
@@ -365,12 +368,12 @@ static void note_end(job *j, const char *why)
     ll_noted began, lost;
     int64_t step;
     size_t kept;
-    bool any = ll_recovery_find(&j->start, LL_BEGAN, &began);
+    bool only, any = ll_recovery_find(&j->start, LL_BEGAN, &began);
     if (any) j->newest = began.step;
     LL_OWN(ll_st_file) f = NULL; /* where no rank was left to say it, memory may tell */
     if (ll_recovery_find(&j->start, LL_LOST, &lost))
         see_step(&j->newest, lost.step, NULL);
-    else if ((j->lost || j->why) && in_memory(j, 1, &step, &f))
+    else if ((j->lost || j->why) && in_memory(j, &only, &step, &f))
         see_step(&j->newest, step, NULL);
     if (any) see_step(&j->newest, ll_checkpoint_newest(j->care->out), NULL);
     const char *metrics = ll_arena_printf(j->arena, "%s/metrics.jsonl", j->care->out);

@@ -227,6 +227,14 @@ static void stopped(void **state)
     if (!strstr(notes, path)) fail_msg("without %s:\n%s", path, notes);
     free(notes);
     outcome_free(&o);
+    /* nor does it matter whether the disk has as much */
+    child = START("even", "-n", "2", "--set", ENDLESS, "--set", "train.save_every=1");
+    await_lines(child, tmpdir_path(state, "even/metrics.jsonl"), 20);
+    signal_rank(child, 1, SIGKILL);
+    kill(child, SIGTERM);
+    o = program_wait(*state, child);
+    if (o.status != 75) fail_msg("status %d: %s", o.status, o.err);
+    outcome_free(&o);
     unsaved(state);
     child = START("early", "-n", "2", "--set", ENDLESS);
     while (!program_over(child) && !launches(child)) sleep_ms(1);
