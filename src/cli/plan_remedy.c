@@ -1,7 +1,7 @@
 /* plan_remedy.c: of a run that does not fit, the first way that would: what costs least is tried
  * first. Smaller micro-batches, activations made again, values laid aside, other meshes and ZeRO of
  * as many ranks; then of more ranks. */
-#include "base/now.h"
+#include "base/process.h"
 #include "base/text.h"
 #include "cli/common.h"
 #include "cli/plan.h"
@@ -13,7 +13,12 @@
 #include <string.h>
 
 enum { RANKS = 64 };
-static const double patience_s = 10;
+static const double patience_s = 10; /* of a core: what is found is no matter of what else runs */
+
+static double worked(void)
+{
+    return ll_core_time_now().own;
+}
 
 typedef struct need {
     const ll_run *run;
@@ -63,12 +68,12 @@ static bool try_micro(need *d, ll_recipe w, int64_t ranks)
 {
     int64_t batch = d->run->train.batch, first = ll_run_micro_batches(d->run), most = first;
     size_t least, bytes;
-    if (ll_now() - d->began > patience_s) return false;
+    if (worked() - d->began > patience_s) return false;
     for (int64_t n = first; n <= batch / ranks; n++)
         if (batch % n == 0) most = n;
     w.micro = most;
     if (!fits(d, &w, ranks, &least)) return false;
-    for (w.micro = first; w.micro < most && ll_now() - d->began <= patience_s; w.micro++) {
+    for (w.micro = first; w.micro < most && worked() - d->began <= patience_s; w.micro++) {
         if (batch % w.micro || !fits(d, &w, ranks, &bytes)) continue;
         tell(d, &w, ranks, bytes);
         return true;
@@ -125,10 +130,10 @@ void ll_plan_remedy(const ll_run *r, int64_t ranks, double room)
 {
     const ll_run own = ll_run_replica(r, 0); /* which has batches and ranks of its own */
     int64_t of = ll_run_loose(r) ? r->parallel.replicas : 1, n = ranks / of;
-    need d = {.run = &own, .ranks = n, .of = of, .room = room, .began = ll_now()};
+    need d = {.run = &own, .ranks = n, .of = of, .room = room, .began = worked()};
     if (ll_run_mesh(r, (int)ranks, d.mesh) != LL_OK) return;
     if (try_mesh(&d, d.mesh, (int)r->parallel.zero, n) || try_aside(&d)) return;
-    for (; n <= RANKS && ll_now() - d.began <= patience_s; n *= 2)
+    for (; n <= RANKS && worked() - d.began <= patience_s; n *= 2)
         if (n > 1 && try_ranks(&d, n)) return;
     fprintf(stderr,
             "none of %d ways to train it that were tried, on up to %lld ranks, fits %s a rank "
