@@ -17,7 +17,7 @@ static int hosts_left_behind(pid_t script)
     return n;
 }
 
-/* netns.sh run HOSTS loopline bench comm WORDS, up to NULL, at a rate; ended when there are hosts. */
+/* netns.sh run HOSTS loopline bench comm WORDS, up to NULL, at a rate; end: when hosts are. */
 static outcome between_hosts(const char *folder, const char *hosts, const char *rate, bool end,
                              const char *const *words)
 {
