@@ -12,7 +12,11 @@
 #include <stdlib.h>
 #include <cmocka.h>
 
-enum { SEED = 11 };
+#ifdef __SANITIZE_ADDRESS__
+enum { SEED = 11, DRAWN = 100, SCRATCHES = 4000 };
+#else
+enum { SEED = 11, DRAWN = 300, SCRATCHES = 20000 };
+#endif
 
 /* Room for n elements with guard bands of a known byte on both sides. */
 enum { GUARD = 256 };
@@ -199,7 +203,7 @@ static void test_small(void **state)
 static void test_random(void **state)
 {
     (void)state;
-    for (uint64_t i = 0; i < 300; i++) {
+    for (uint64_t i = 0; i < DRAWN; i++) {
         int64_t d[3];
         for (uint64_t j = 0; j < 3; j++) {
             static const uint64_t limit[] = {4, 20, 70, 150, 300};
@@ -261,7 +265,7 @@ static void test_parts(void **state)
 static void test_scratch(void **state)
 {
     (void)state;
-    for (uint64_t i = 0; i < 20000; i++) {
+    for (uint64_t i = 0; i < SCRATCHES; i++) {
         static const int64_t strides[] = {1, 1, 1, 2, 6, 64, 1000, 1024, 4096, 33};
         int64_t r[16];
         for (uint64_t j = 0; j < 16; j++) r[j] = (int64_t)ll_below_at(SEED, 1000 + i, j, 3000);

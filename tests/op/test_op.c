@@ -17,6 +17,11 @@
 #include "op/trial.h"
 
 static const char *only;
+#ifdef __SANITIZE_ADDRESS__
+enum { ELEMENTS = 6 }; /* of an operand: each moves through the same memory */
+#else
+enum { ELEMENTS = 24 };
+#endif
 
 /* ---- kernels ---- */
 
@@ -259,7 +264,7 @@ static void test_gradient(const trial *t, int order)
         for (int64_t k = 0; k < n; k++) scale = fmax(scale, fabs(d[k]));
         scale = fmax(scale, 1e-4 * fabs(y));
         /* A sample of large operands, from a random start. */
-        int64_t most = n > 1000 ? 5 : 24, stride = n > most ? n / most : 1;
+        int64_t most = n > 1000 ? 5 : ELEMENTS, stride = n > most ? n / most : 1;
         int64_t from = n > most ? (int64_t)ll_below_at(seed, 1, (uint64_t)i, (uint64_t)stride) : 0;
         for (int64_t k = from; k < n; k += stride) {
             double want = difference(t, of_y, moved, &x[k]);
