@@ -241,7 +241,7 @@ static const ll_op attend = {
     LL_OP(attend, ATTENTION, 3, 2, .scratch = attend_cpu_scratch, .parts = true),
     LL_ATTRS(ll_attend_attr, scale, causal, ahead),
     .n_more = 1,
-    .model = 3,
+    .model = LL_WITH_GRADIENT,
     .loops = attend_loops,
     .wide_in = 1u << 3,
     .wide_out = 1u << 1,
@@ -425,7 +425,7 @@ static void grad(ll_bwd *b)
 
 static const ll_op attention = {
     LL_OP(attention, ATTENTION, 1, 2, .scratch = attention_cpu_scratch, .parts = true),
-    .model = 3,
+    .model = LL_WITH_GRADIENT,
     .dims = "btzhd -> bthd, bht",
     .wide_out = 1u << 1,
     .whole = "tzd",

@@ -150,7 +150,7 @@ static void grad(ll_bwd *b)
 static const ll_op linear_attend = {
     LL_OP(linear_attend, ATTENTION, 3, 2, .scratch = linear_attend_cpu_scratch),
     LL_ATTRS(ll_linear_attr, decay, ahead, at),
-    .model = 3,
+    .model = LL_WITH_GRADIENT,
     .dims = "btngd, bsnd, bsne -> btnge, bngt",
     .sum = "sd",
     .wide_out = 1u << 1,

@@ -4,6 +4,9 @@
 #include "kern/kern.h"
 #include "op/ops.h"
 
+/* ll_op.model of an op whose gradient is one of its own: that counts twice, here. */
+enum { LL_WITH_GRADIENT = 3 };
+
 /* The mean over micro-batches of x, kept from one to the next. */
 ll_val ll_accum(ll_graph *g, ll_val x);
 /* Shapes from text: no negative dimension, and a number of elements that can be counted. */
