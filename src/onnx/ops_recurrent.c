@@ -63,6 +63,67 @@ static ll_val state_of(op *o, int i, int d, bool batch_first)
     return ll_reshape(o->g, v, LL_SHAPE(s.d[batch_first ? 0 : 1], s.d[2]));
 }
 
+/* ---- cells that ll_recur does not have: some nodes a step ---- */
+
+static ll_val product(op *o, ll_val x, const ll_recurrent *r, int64_t from, int64_t to)
+{
+    return ll_matmul(o->g, "bh,rh->br", x, ll_slice(o->g, r->weight_hh, 0, from, to));
+}
+
+/* linear_before_reset 0: n = tanh(x + W (r h)). */
+static void gru_step(op *o, ll_val x, int64_t h, ll_recurrent *r)
+{
+    ll_graph *g = o->g;
+    ll_val rz = ll_add(g, ll_slice(g, x, 1, 0, 2 * h), product(o, r->h, r, 0, 2 * h));
+    rz = ll_sigmoid(g, rz);
+    ll_val seen = ll_mul(g, ll_slice(g, rz, 1, 0, h), r->h), z = ll_slice(g, rz, 1, h, 2 * h);
+    ll_val n = ll_add(g, ll_slice(g, x, 1, 2 * h, 3 * h), product(o, seen, r, 2 * h, 3 * h));
+    n = ll_tanh(g, n);
+    r->h = ll_add(g, n, ll_mul(g, z, ll_sub(g, r->h, n)));
+}
+
+/* Gate k of z with what it sees of c through its peephole; p has ONNX's order: i, o, f. */
+static ll_val peeping(op *o, ll_val z, int k, ll_val c, ll_val p, int64_t h)
+{
+    static const int at[] = {0, 2, 0, 1};
+    ll_val seen = ll_mul(o->g, c, ll_slice(o->g, p, 0, at[k] * h, (at[k] + 1) * h));
+    return ll_sigmoid(o->g, ll_add(o->g, ll_slice(o->g, z, 1, k * h, (k + 1) * h), seen));
+}
+
+static void lstm_step(op *o, ll_val x, int64_t h, ll_val p, ll_recurrent *r)
+{
+    ll_graph *g = o->g;
+    ll_val z = ll_add(g, x, product(o, r->h, r, 0, 4 * h)), c = r->c;
+    ll_val n = ll_tanh(g, ll_slice(g, z, 1, 2 * h, 3 * h));
+    r->c =
+        ll_add(g, ll_mul(g, peeping(o, z, 1, c, p, h), c), ll_mul(g, peeping(o, z, 0, c, p, h), n));
+    r->h = ll_mul(g, peeping(o, z, 3, r->c, p, h), ll_tanh(g, r->c));
+}
+
+/* As ll_recur; p: LSTM's peepholes, [3h]. */
+static ll_val unrolled(op *o, ll_val x, ll_val p, ll_recurrent *r)
+{
+    ll_graph *g = o->g;
+    ll_val z = ll_matmul(g, "btc,gc->btg", x, r->weight_ih);
+    if (r->bias_ih.id) z = ll_add(g, ll_add(g, z, r->bias_ih), r->bias_hh);
+    ll_shape s = ll_graph_shape(g, z);
+    int64_t h = ll_graph_shape(g, r->weight_hh).d[1];
+    ll_val zero = ll_fill(g, ll_graph_dtype(g, x), LL_SHAPE(s.d[0], h), 0);
+    ll_val *all = LL_NEW_ARRAY(o->w->arena, ll_val, s.d[1]);
+    r->h = r->h0.id ? r->h0 : zero;
+    r->c = r->c0.id ? r->c0 : zero;
+    for (int64_t i = 0; i < s.d[1]; i++) {
+        int64_t t = r->reverse ? s.d[1] - 1 - i : i;
+        ll_val now = ll_reshape(g, ll_slice(g, z, 1, t, t + 1), LL_SHAPE(s.d[0], s.d[2]));
+        if (p.id)
+            lstm_step(o, now, h, p, r);
+        else
+            gru_step(o, now, h, r);
+        all[t] = ll_reshape(g, r->h, LL_SHAPE(s.d[0], 1, h));
+    }
+    return ll_onnx_concat(o, all, s.d[1], 1);
+}
+
 static ll_err recurrent(op *o)
 {
     const cell *c = &cells[o->row->kind];
@@ -78,8 +139,9 @@ static ll_err recurrent(op *o)
     int64_t h = ll_attr_int(o, "hidden_size", o->in[2]->shape.d[2]);
     WANT(o, h > 0 && o->in[1]->shape.d[1] == c->gates * h && o->in[1]->shape.d[0] == dirs,
          "weights of %lld", (long long)h);
-    WANT(o, c->cell != LL_GRU || ll_attr_int(o, "linear_before_reset", 0), "linear_before_reset 0");
-    WANT(o, !c->peepholes || !has(o, c->peepholes), "peepholes");
+    bool peep = c->peepholes && has(o, c->peepholes);
+    bool late = c->cell == LL_GRU && !ll_attr_int(o, "linear_before_reset", 0);
+    WANT(o, x->shape.d[batch_first] > 0, "no steps");
     WANT(o, !ll_attr(o, "clip") && !ll_attr_int(o, "input_forget", 0), "clip or input_forget");
     TRY(activations(o, c, &relu));
     TRY(lengths(o, x->shape.d[batch_first]));
@@ -94,7 +156,11 @@ static ll_err recurrent(op *o)
             r.bias_ih = rows(o, c, 3, d, 0, h), r.bias_hh = rows(o, c, 3, d, c->gates * h, h);
         if (has(o, 5)) r.h0 = state_of(o, 5, d, batch_first);
         if (c->initial_c && has(o, c->initial_c)) r.c0 = state_of(o, c->initial_c, d, batch_first);
-        ll_val all = ll_recur(o->g, v, &r);
+        ll_val p = {0};
+        if (peep)
+            p = ll_reshape(o->g, ll_slice(o->g, ll_onnx_plain(o, o->in[c->peepholes]), 0, d, d + 1),
+                           LL_SHAPE(3 * h));
+        ll_val all = peep || late ? unrolled(o, v, p, &r) : ll_recur(o->g, v, &r);
         TRY(ll_graph_check(o->g));
         y[d] = ll_reshape(o->g, all, LL_SHAPE(in.d[0], in.d[1], 1, h));
         last[d] = ll_reshape(o->g, r.h, LL_SHAPE(1, in.d[0], h));

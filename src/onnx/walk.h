@@ -98,7 +98,8 @@ int ll_onnx_inputs(const ll_onnx *m, const Onnx__ValueInfo **out);
 /* A leaf's numbers as the graph's input wants them. Whole numbers are those of 32 bits; ends: the
  * least and the largest of 64 bits are theirs (ends of slices). */
 ll_err ll_onnx_leaf_data(ll_arena *a, const leaf *l, bool ends, void **data, size_t *bytes);
-ll_val ll_onnx_plain(op *o, value *x); /* in ONNX's order */
+ll_val ll_onnx_plain(op *o, value *x);                      /* in ONNX's order */
+ll_val ll_onnx_concat(op *o, ll_val *v, int64_t n, int at); /* any number; v is worked in */
 
 /* ---- for ops ---- */
 
