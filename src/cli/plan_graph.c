@@ -263,6 +263,8 @@ ll_err ll_plan_graph(const ll_plan_opts *o, const ll_run *r, const ll_cluster *c
                                       {"parallel.virtual_stages", "0", p->virtual_stages},
                                       {"parallel.stages", "", *p->stages},
                                       {"parallel.compress", "none", strcmp(p->compress, "none")},
+                                      {"parallel.canonical", "false", p->canonical},
+                                      {"parallel.transport", "auto", !strcmp(p->transport, "host")},
                                       {"train.offload", "", *r->train.offload},
                                       {NULL}};
     TRY(ll_plan_refuse(uncounted, "models that are compiled"));

@@ -198,10 +198,17 @@ static bool is_cuda(const ll_chip *c)
     return strncmp(c->name, "TPU", 3) && strncmp(c->name, "MI", 2);
 }
 
+/* From the last rank to the first, which train does not trust NCCL with (exec/session.c). */
+static bool goes_round(const ll_search *s, const ll_how *h)
+{
+    return h->pipe > 1 && h->virtual_stages > 1 && is_cuda(&s->cluster->chip);
+}
+
 /* Settings as they were given, but for those that the plan answers. */
 static void add_given(ll_buf *b, const wish *w, bool cuda)
 {
-    static const char *const answered[] = {"parallel.mesh", "parallel.zero", "parallel.schedule",
+    static const char *const answered[] = {"parallel.mesh",           "parallel.zero",
+                                           "parallel.schedule",       "parallel.transport",
                                            "parallel.virtual_stages", "parallel.recompute"};
     for (int i = 0; i < w->set->n; i++) {
         const ll_words one = {w->set->v + i, 1};
@@ -255,6 +262,9 @@ static const char *train_words(const ll_search *s, const ll_candidate *c, const 
     if (strcmp(schedule, p->schedule)) ll_buf_printf(&b, " -s parallel.schedule=%s", schedule);
     if (stages != p->virtual_stages) ll_buf_printf(&b, " -s parallel.virtual_stages=%d", stages);
     if (h->zero != p->zero) ll_buf_printf(&b, " --zero %d", h->zero);
+    /* as predicted; of its own accord train takes a pipeline's messages through the host */
+    bool nccl = h->pipe > 1 && is_cuda(&s->cluster->chip) && !goes_round(s, h);
+    if (nccl && strcmp(p->transport, "nccl")) ll_buf_puts(&b, " -s parallel.transport=nccl");
     if (strcmp(ll_remake_name(h->remake), p->recompute))
         ll_buf_printf(&b, " -s parallel.recompute=%s", ll_remake_name(h->remake));
     if (h->offload && strcmp(w->file->train.offload, "host"))
@@ -358,11 +368,12 @@ static void print_plan(const ll_search *s, const ll_candidate *c)
 {
     char mesh[LL_HOW_TEXT];
     double spread = 1 + ll_plan_spread(ll_how_kind(&c->how));
-    fprintf(stderr, "  %-32s %-11s %2d %4.0f x %-5d %d %-9s %8.3f (%.3f to %.3f) %8s %5.1f %5.1f ",
+    fprintf(stderr, "  %-32s %-11s %2d %4.0f x %-5d %d %-9s %8s (%8s to %8s) %8s %5.1f %5.1f ",
             ll_how_mesh(&c->how, mesh), ll_how_schedule(&c->how), c->how.virtual_stages,
             c->how.micro_batch, c->how.n_micro, c->how.zero, ll_remake_name(c->how.remake),
-            c->out.step_s, c->out.step_s / spread, c->out.step_s * spread,
-            LL_AMOUNT(tokens_per_s(s, c)), percent(s, c->out.model_flops, c->out.step_s),
+            LL_TIME(c->out.step_s), LL_TIME(c->out.step_s / spread),
+            LL_TIME(c->out.step_s * spread), LL_AMOUNT(tokens_per_s(s, c)),
+            percent(s, c->out.model_flops, c->out.step_s),
             percent(s, c->out.hardware_flops, c->out.step_s));
     fprintf(stderr, "%9s%s%s\n", LL_BYTES(ll_bytes_sum(&c->out.bytes)),
             c->how.offload ? "  state in host memory" : "", c->fits ? "" : "  does not fit");
@@ -459,11 +470,15 @@ static ll_err plan(const ll_plan_opts *o, const ll_run *r, const ll_cluster *c, 
     if (o->json) return print_json(&s, &f, top, &a, &w);
     fprintf(stderr,
             "%s, %s parameters, batch %g, on %g x %s (%s): %d plans\n"
-            "  mesh                             schedule     v micro x number z recompute  step s "
-            "(80 %%)             tokens/s model %% hardware %% memory\n",
+            "  mesh                             schedule     v micro x number z recompute     step "
+            "(80 %%)                  tokens/s model %% hardware %% memory\n",
             r->model.name, LL_AMOUNT(f.best[0].out.parameters), s.batch, s.ranks, c->chip.name,
             c->name, f.tried);
     for (int i = 0; i < top; i++) print_plan(&s, &f.best[i]);
+    fprintf(stderr,
+            "v: stages a rank; micro x number: samples that a rank takes at once, and how "
+            "often a step; z: ZeRO;\n%%: of the chips' peak, by what the model asks for and "
+            "by what is done\n");
     tell_answered(&w);
     CHECK(f.best[0].fits || !s.memory, LL_E_MEM,
           "nothing fits train.memory, %s, on %g ranks: use more of it, or %s", r->train.memory,
@@ -475,6 +490,9 @@ static ll_err plan(const ll_plan_opts *o, const ll_run *r, const ll_cluster *c, 
     add_word(&run, o->run);
     fprintf(stderr, "To train so: loopline train %s %s\n", run.text,
             train_words(&s, &f.best[0], &w, arena));
+    if (goes_round(&s, &f.best[0].how))
+        fprintf(stderr, "Messages of interleaved stages go through the host there, which takes "
+                        "longer than predicted; -s parallel.schedule=1f1b goes by NCCL.\n");
     return LL_OK;
 }
 
@@ -490,6 +508,10 @@ ll_err ll_plan_run(const ll_plan_opts *o)
     LL_OWN(ll_arena) a = ll_arena_new();
     ll_words set = {LL_NEW_ARRAY(a, const char *, o->set.n + 1), o->set.n};
     if (set.n) memcpy(set.v, o->set.v, sizeof *set.v * (size_t)set.n);
+    for (int i = 0; i < o->set.n && !here; i++)
+        CHECK(strncmp(o->set.v[i], "train.machine=", 14) || !strcmp(o->set.v[i] + 14, "cuda"),
+              LL_E_ARG, "%s: cluster %s is of %s: leave it out; --cluster this is of CPUs",
+              o->set.v[i], c->name, c->chip.name);
     if (!here) set.v[set.n++] = "train.machine=cuda"; /* precisions are the cluster's */
     TRY(ll_cli_run(o->run, &set, true, &r));
     CHECK(r->parallel.replicas == 1, LL_E_ARG,
