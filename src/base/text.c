@@ -133,6 +133,12 @@ const char *ll_text_time(double s, char out[LL_NUMBER_TEXT])
     return out;
 }
 
+const char *ll_text_counted(int64_t n, const char *word, char out[LL_NUMBER_TEXT])
+{
+    snprintf(out, LL_NUMBER_TEXT, "%lld %s%s", (long long)n, word, n == 1 ? "" : "s");
+    return out;
+}
+
 const char *ll_text_duration(double s, char out[LL_NUMBER_TEXT])
 {
     if (!(s >= 0 && s < 1e12)) {

@@ -28,12 +28,15 @@ const char *ll_text_bytes(double bytes, char out[LL_NUMBER_TEXT]); /* 512 B, 212
 bool ll_text_to_bytes(const char *text, double *out);         /* 512B, 64MiB, 1.5 GB; false: none */
 const char *ll_text_time(double s, char out[LL_NUMBER_TEXT]); /* 812 us, 3.41 ms, 1.20 s */
 const char *ll_text_duration(double s, char out[LL_NUMBER_TEXT]); /* 4.2s, 2m 13s, 1h 02m */
+/* 1 step, 2 steps: of a word that takes an s. */
+const char *ll_text_counted(int64_t n, const char *word, char out[LL_NUMBER_TEXT]);
 /* The same in place, as an argument of printf: LL_BYTES(p->bytes). */
 #define LL_TEXT(of, x) ll_text_##of((double)(x), (char[LL_NUMBER_TEXT]){0})
 #define LL_AMOUNT(x) LL_TEXT(count, x)
 #define LL_BYTES(x) LL_TEXT(bytes, x)
 #define LL_TIME(x) LL_TEXT(time, x)
 #define LL_DURATION(x) LL_TEXT(duration, x)
+#define LL_COUNTED(n, word) ll_text_counted(n, word, (char[LL_NUMBER_TEXT]){0})
 /* The shortest decimal that reads back as the same number: as the same float where v is one. "null"
  * where v is not finite, for JSON has no such numbers. Always with a decimal point. */
 const char *ll_text_number(double v, char out[LL_NUMBER_TEXT]);

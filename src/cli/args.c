@@ -77,7 +77,7 @@ static ll_err store(const parse *p, const ll_arg *a, const char *text)
     case LL_ARG_COUNT: {
         long long v = 0, least = a->kind == LL_ARG_COUNT;
         CHECK(read_count(text, &v) && v >= least, LL_E_ARG, "%s is '%s', want a whole number%s",
-              name, text, least ? ", 1 or more" : ", 0 or more");
+              name, text, least ? ", 1 or more (9e15 at most)" : ", 0 or more (9e15 at most)");
         *(int64_t *)to = v;
         return LL_OK;
     }

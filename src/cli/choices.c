@@ -5,8 +5,11 @@
 #include "cli/talk.h"
 
 #include "base/file.h"
+#include "base/now.h"
 #include "data/parse.h"
+#include "train/progress.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -93,6 +96,25 @@ static ll_err answer(work *w, int64_t i)
     return LL_OK;
 }
 
+static ll_err answer_all(work *w)
+{
+    ll_err rc = LL_OK;
+    double began = ll_now();
+    ll_progress *p = ll_progress_new(&(ll_progress_opts){.total = w->n});
+    for (int64_t i = 0; i < w->n && rc == LL_OK; i++) {
+        rc = answer(w, i);
+        double each = (ll_now() - began) / (double)(i + 1);
+        ll_progress_step(p, &(ll_step_stats){.word = "question",
+                                             .step = i + 1,
+                                             .loss = NAN,
+                                             .norm = NAN,
+                                             .lr = NAN,
+                                             .step_s = each});
+    }
+    ll_progress_free(p);
+    return rc;
+}
+
 static ll_err show(const work *w, bool json)
 {
     double n = (double)w->n;
@@ -145,6 +167,6 @@ ll_err ll_cli_choices(const ll_talk_opts *given, const char *file, int64_t most)
     t.guesses = w.most > 33 ? 32 : w.most > 3 ? w.most - 2 : 1;
     if (t.limit.recurs) t.guesses = 0; /* a state has no way back */
     TRY(ll_talk_open(&t, 1, w.most));
-    for (int64_t i = 0; i < w.n; i++) TRY(answer(&w, i));
+    TRY(answer_all(&w));
     return show(&w, o.of.json);
 }

@@ -42,6 +42,7 @@ static const ll_arg args[] = {
 /* What is seen while it goes on, on standard error, as train shows it. */
 typedef struct view {
     ll_progress *p;
+    const char *word; /* what is counted */
     double began;
     int64_t each; /* tokens of a sample, or 1 */
 } view;
@@ -50,7 +51,7 @@ static void tell(void *context, const ll_score *sum)
 {
     const view *v = (const view *)context;
     double n = (double)sum->samples, s = ll_now() - v->began;
-    ll_progress_step(v->p, &(ll_step_stats){.word = "sample",
+    ll_progress_step(v->p, &(ll_step_stats){.word = v->word,
                                             .step = sum->samples,
                                             .loss = sum->loss / fmax(sum->weight, 1),
                                             .norm = NAN,
@@ -59,21 +60,35 @@ static void tell(void *context, const ll_score *sum)
                                             .rate = n * (double)v->each / s});
 }
 
-static ll_err score(const opts *o, const ll_trained *t, const ll_dataset *d, ll_score *out)
+static view begin(const opts *o, const ll_dataset *d, const char *word)
 {
     static const char *const units[] = {
         [LL_IMAGES] = "img", [LL_TOKENS] = "tok", [LL_RECORDS] = "samples"};
-    LL_OWN(ll_evaluator) e = NULL;
     const ll_data_info *info = ll_dataset_info(d);
-    int64_t all = info->n[LL_VAL], n = o->samples > 0 && o->samples < all ? o->samples : all;
+    ll_progress_opts how = {.total = o->samples, .unit = units[info->kind]};
+    return (view){.p = ll_progress_new(&how),
+                  .word = word,
+                  .began = ll_now(),
+                  .each = info->kind == LL_TOKENS ? info->seq : 1};
+}
+
+static ll_err score(const opts *o, const ll_trained *t, const ll_dataset *d, ll_score *out)
+{
+    LL_OWN(ll_evaluator) e = NULL;
     TRY(ll_evaluator_open(t->run, d, t->s, &e));
     ll_evaluator_pack(e, o->bits);
-    fprintf(stderr, "%s: %s on %s, %lld of %lld validation samples\n", t->run->name,
-            t->run->model.name, info->name, (long long)n, (long long)all);
-    view v = {.p = ll_progress_new(&(ll_progress_opts){.total = n, .unit = units[info->kind]}),
-              .began = ll_now(),
-              .each = info->kind == LL_TOKENS ? info->seq : 1};
+    view v = begin(o, d, "sample");
     ll_err rc = ll_evaluate(e, o->samples, &(ll_stop){.context = &v, .tell = tell}, out);
+    ll_progress_free(v.p);
+    return rc;
+}
+
+static ll_err count(const opts *o, const ll_trained *t, const ll_dataset *d, const ll_members *m,
+                    ll_arena *a, ll_classes *c)
+{
+    view v = begin(o, d, "counted");
+    ll_err rc = ll_classes_count(t->run, d, t->s, m, o->samples, o->top,
+                                 &(ll_stop){.context = &v, .tell = tell}, a, c);
     ll_progress_free(v.p);
     return rc;
 }
@@ -108,7 +123,7 @@ static ll_err score_members(const opts *o, const ll_trained *t, const ll_dataset
     ll_members m;
     TRY(ll_cli_checkpoint(t->run->out, o->of.checkpoint, &f));
     TRY(ll_members_read(f, t->s, a, &m));
-    TRY(ll_classes_count(t->run, d, t->s, &m, o->samples, o->top, a, c));
+    TRY(count(o, t, d, &m, a, c));
     *out = (ll_score){c->loss, (double)c->correct / (double)c->samples, c->samples};
     for (int k = 0; k < m.n; k++)
         fprintf(stderr, "member %d alone: accuracy %.2f %%\n", k,
@@ -245,7 +260,7 @@ static ll_err show(const opts *o, const ll_trained *t, const ll_score *s, const 
     for (int i = 0; i < s->n_metric; i++) printf(", %s %.4g", s->names[i], s->metrics[i]);
     if (!isnan(l.perplexity)) printf(", perplexity %.4f", l.perplexity);
     if (!isnan(l.bits_per_byte)) printf(", %.4f bits a byte", l.bits_per_byte);
-    printf(" on %lld samples\n", (long long)s->samples);
+    printf(" on %s\n", LL_COUNTED(s->samples, "sample"));
     if (o->classes) print_classes(c);
     return LL_OK;
 }
@@ -273,10 +288,14 @@ static ll_err run(const void *given)
         if (!strncmp(o->of.set.v[i], "train.eval_samples=", 19))
             own.samples = t.run->train.eval_samples;
     TRY(ll_run_dataset(t.run, &d));
+    const ll_data_info *info = ll_dataset_info(d);
+    int64_t all = info->n[LL_VAL];
+    if (!o->samples || o->samples > all) own.samples = all;
+    fprintf(stderr, "%s: %s on %s, %lld of %lld validation samples\n", t.run->name,
+            t.run->model.name, info->name, (long long)o->samples, (long long)all);
     bool ensemble = !o->of.init && !strcmp(t.run->parallel.between.seeds, "own");
     TRY(ensemble ? score_members(o, &t, d, a, &s, &c) : score(o, &t, d, &s));
-    if (!ensemble && (o->classes || o->confusion || o->top))
-        TRY(ll_classes_count(t.run, d, t.s, NULL, o->samples, o->top, a, &c));
+    if (!ensemble && (o->classes || o->confusion || o->top)) TRY(count(o, &t, d, NULL, a, &c));
     if (o->confusion) {
         const char *svg = ll_classes_svg(&c, ll_arena_printf(a, "%s: classes", t.run->name), a);
         TRY(ll_file_write(o->confusion, svg, strlen(svg)));

@@ -155,10 +155,12 @@ static ll_err sample(ll_talk *t, char *const *prompts, int64_t n)
     double end = ll_now();
     for (int64_t i = 0; i < n; i++) made += s[i].tokens;
     TRY(show(t, prompts, s, n));
-    fflush(stdout); /* its newline comes first; a launcher may pass it on later */
-    fprintf(stderr, "%s%lld tokens read in %.2f s, %.4g/s; %lld drawn in %.2f s, %.4g/s\n",
-            t->comm ? "\n" : "", (long long)read, after - begin, (double)read / (after - begin),
-            (long long)made, end - after, (double)made / (end - after));
+    fflush(stdout);
+    if (t->comm) /* a launcher passes each stream on by itself, and may be late with the text */
+        nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL);
+    fprintf(stderr, "%s read in %.2f s, %s/s; %lld drawn in %.2f s, %s/s\n",
+            LL_COUNTED(read, "token"), after - begin, LL_AMOUNT((double)read / (after - begin)),
+            (long long)made, end - after, LL_AMOUNT((double)made / (end - after)));
     show_profile(t, before, end - after);
     if (t->draft)
         fprintf(stderr, "%lld of %lld guesses were right\n", (long long)t->taken,

@@ -57,12 +57,13 @@ static json_t *as_json(const ll_run *r, const facts *f)
                    LL_IS("sizes", sizes));
 }
 
-static ll_err one(const opts *o, const ll_model *m, json_t *list)
+static ll_err one(const opts *o, const ll_model *m, bool first, json_t *list)
 {
     LL_OWN(ll_run) r = NULL;
     facts f = {0};
     TRY(ll_cli_run(m->name, &o->set, true, &r));
     TRY(measure(r, &f));
+    if (!o->json && first) printf("%-10s %14s %13s  sizes\n", "model", "parameters", "a sample");
     if (o->json)
         json_array_append_new(list, as_json(r, &f));
     else
@@ -72,9 +73,9 @@ static ll_err one(const opts *o, const ll_model *m, json_t *list)
 
 static ll_err all(const opts *o, const ll_model *only, json_t *list)
 {
-    if (!o->json) printf("%-10s %14s %13s  sizes\n", "model", "parameters", "a sample");
-    for (const ll_model *const *m = ll_model_all(); *m; m++)
-        if (!only || only == *m) TRY(one(o, *m, list));
+    const ll_model *const *every = ll_model_all();
+    for (const ll_model *const *m = every; *m; m++)
+        if (!only || only == *m) TRY(one(o, *m, only || m == every, list));
     if (!only || o->json) return LL_OK;
     printf("\n%s\n", only->help);
     for (int i = 0; i < LL_MAX_SIZES && only->sizes[i].name; i++)

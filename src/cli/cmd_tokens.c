@@ -150,7 +150,7 @@ static ll_err encode_to(const encode_opts *o, const ll_tokenizer *t, const texts
     if (o->json)
         return ll_cli_json(
             LL_JSON(LL_IS("file", o->out), LL_IS("tokens", sum), LL_IS("documents", x->n)));
-    printf("%s: %lld tokens of %d documents\n", o->out, (long long)sum, x->n);
+    printf("%s: %s of %s\n", o->out, LL_COUNTED(sum, "token"), LL_COUNTED(x->n, "document"));
     return LL_OK;
 }
 

@@ -122,10 +122,9 @@ static ll_err print_json(const ll_verify_report *v, const char *mesh)
 
 static void print_text(const ll_run *r, const ll_verify_report *v, const char *mesh, int zero)
 {
-    printf("%s on %s%s%s: %lld steps, %lld tensors compared in each\n", r->model.name,
-           *mesh ? mesh : "one rank", zero ? ", zero " : "",
-           zero ? (const char *[]){"", "1", "2", "3"}[zero] : "", (long long)v->steps,
-           (long long)v->tensors);
+    printf("%s on %s%s%s: %s, %s compared in each\n", r->model.name, *mesh ? mesh : "one rank",
+           zero ? ", zero " : "", zero ? (const char *[]){"", "1", "2", "3"}[zero] : "",
+           LL_COUNTED(v->steps, "step"), LL_COUNTED(v->tensors, "tensor"));
     printf("initial parameters and state: %s\n", v->init_identical ? "identical" : "DIFFERENT");
     if (v->steps)
         printf("loss of step %lld: %.9g serial, %.9g parallel\n", (long long)v->steps, v->loss[0],
@@ -137,8 +136,8 @@ static void print_text(const ll_run *r, const ll_verify_report *v, const char *m
                (long long)v->worst_step[0]);
     if (v->unjudged)
         printf("too noisy to judge in %s: parameters changed in their last bit change a serial run "
-               "by %.2e;\nranks went on from serial values after %lld steps\n",
-               r->train.precision, v->rounding, (long long)v->restarts);
+               "by %.2e;\nranks went on from serial values after %s\n",
+               r->train.precision, v->rounding, LL_COUNTED(v->restarts, "step"));
     if (v->unjudged_blocks)
         printf("%lld of %lld parts of gradients are off by more than 5 %%, which rounding in %s "
                "does too:\nin these a mistake of its kernels would not show\n",

@@ -37,6 +37,9 @@ static void take(history *h, const char *folder, json_t *j, bool print)
             LL_PUSH(h->arena, h->alone, h->n_alone, h->room_alone, fabs(e));
     }
     if (!print) return;
+    if (json_array_size(h->list) == 1) /* nothing is shown before there is something */
+        fprintf(stderr, "  %-28s %-10s %-16s %10s %10s %13s %17s  memory planned, used\n", "folder",
+                "model", "mesh", "predicted", "measured", "error", "others' cores");
     fprintf(stderr, "  %-28s %-10s %-16s ", folder, model ? model : "", mesh ? mesh : "");
     if (isnan(said))
         fprintf(stderr, "%10s %10s %13s", "none", "", "");
@@ -83,8 +86,8 @@ static void print_errors(const history *h, double mean, double median, double al
                          double median_alone)
 {
     if (h->n)
-        fprintf(stderr, "steps of %d runs predicted: mean absolute error %.1f %%, median %.1f %%",
-                h->n, 100 * mean, 100 * median);
+        fprintf(stderr, "steps of %s predicted: mean absolute error %.1f %%, median %.1f %%",
+                LL_COUNTED(h->n, "run"), 100 * mean, 100 * median);
     else
         fprintf(stderr, "no run's steps were predicted (those of restarted ones and of several "
                         "devices are not), or others held up all that were");
@@ -100,9 +103,6 @@ ll_err ll_plan_check(const ll_plan_opts *o)
     json_auto_t *list = json_array();
     history h = {.list = list, .arena = arena};
     int bad = 0;
-    if (!o->json)
-        fprintf(stderr, "  %-28s %-10s %-16s %10s %10s %13s %17s  memory planned, used\n", "folder",
-                "model", "mesh", "predicted", "measured", "error", "others' cores");
     for (int i = 0; i < o->check.n; i++) {
         ll_err rc = read_folder(&h, o->check.v[i], !o->json);
         if (rc == LL_OK) continue;

@@ -208,8 +208,8 @@ static void on_start(void *context, const ll_train_start *s)
     tell_idle(s);
     if (s->run->parallel.canonical) fprintf(stderr, "sums over ranks in canonical order\n");
     if (s->steps < s->run->train.steps)
-        fprintf(stderr, "%lld steps: train.epochs %lld ends before train.steps %lld\n",
-                (long long)s->steps, (long long)s->run->train.epochs,
+        fprintf(stderr, "%s: train.epochs %lld ends before train.steps %lld\n",
+                LL_COUNTED(s->steps, "step"), (long long)s->run->train.epochs,
                 (long long)s->run->train.steps);
     if (s->first_step)
         fprintf(stderr, "resumed after step %lld of %lld\n", (long long)s->first_step,
@@ -258,8 +258,8 @@ static void on_score(void *context, int64_t step, const ll_score *s)
     for (int i = 0; i < s->n_metric; i++)
         at +=
             (size_t)snprintf(more + at, sizeof more - at, ", %s %.4g", s->names[i], s->metrics[i]);
-    ll_progress_note(v->p, "step %lld: validation loss %.4f%s on %lld samples", (long long)step,
-                     s->loss, more, (long long)s->samples);
+    ll_progress_note(v->p, "step %lld: validation loss %.4f%s on %s", (long long)step, s->loss,
+                     more, LL_COUNTED(s->samples, "sample"));
 }
 
 static void on_timeline(void *context, const ll_timeline *t)
@@ -287,7 +287,7 @@ static void show_steps(const ll_train_report *t, const ll_start *job)
     one.number = 0;
     if (job && job->number) ll_recovery_find(&one, LL_BEGAN, &from);
     double wall = job && job->number ? t->goodput.wall : t->seconds;
-    fprintf(stderr, "%lld steps in %s", (long long)(t->steps - from.step), LL_DURATION(wall));
+    fprintf(stderr, "%s in %s", LL_COUNTED(t->steps - from.step, "step"), LL_DURATION(wall));
     if (job && job->number)
         fprintf(stderr, ", %lld of them, in %s, after restart %d", (long long)(t->steps - t->first),
                 LL_DURATION(t->seconds), job->number);
@@ -320,8 +320,8 @@ static void show_foreseen(const ll_train_report *t)
     fprintf(stderr, "\nstep: predicted %s%s%s, median %s", LL_TIME(t->predicted_s),
             *t->unforeseen ? " without " : "", t->unforeseen, LL_TIME(t->step_s));
     if (isnan(t->own_s))
-        fprintf(stderr, ", but others held up %lld of %lld steps",
-                (long long)(t->n_timed - t->n_own), (long long)t->n_timed);
+        fprintf(stderr, ", but others held up %lld of %s", (long long)(t->n_timed - t->n_own),
+                LL_COUNTED(t->n_timed, "step"));
     else if (t->n_own < t->n_timed)
         fprintf(stderr, ", of %lld of %lld steps that others did not hold up %s",
                 (long long)t->n_own, (long long)t->n_timed, LL_TIME(t->own_s));
@@ -364,18 +364,16 @@ void ll_view_end(const ll_run *r, const ll_train_report *t, const ll_start *job)
     LL_OWN(ll_arena) a = ll_arena_new();
     fprintf(stderr, "\n%s", ll_goodput_text(&t->goodput, a));
     if (t->skipped)
-        fprintf(stderr, "\n%lld steps skipped for the norm of their gradients (train.spike)",
-                (long long)t->skipped);
+        fprintf(stderr, "\n%s skipped for the norm of their gradients (train.spike)",
+                LL_COUNTED(t->skipped, "step"));
     if (t->wide)
         fprintf(stderr,
-                "\n%lld step%s made again with all bits of %s numbers, for which exact sums had "
-                "too few",
-                (long long)t->wide, t->wide == 1 ? "" : "s", t->wide == 1 ? "its" : "their");
+                "\n%s made again with all bits of %s numbers, for which exact sums had too few",
+                LL_COUNTED(t->wide, "step"), t->wide == 1 ? "its" : "their");
     if (t->undone)
         fprintf(stderr,
-                "\n%lld step%s made again, for what %s presumed did not hold "
-                "(parallel.post_validation)",
-                (long long)t->undone, t->undone == 1 ? "" : "s", t->undone == 1 ? "it" : "they");
+                "\n%s made again, for what %s presumed did not hold (parallel.post_validation)",
+                LL_COUNTED(t->undone, "step"), t->undone == 1 ? "it" : "they");
     if (t->unsaved)
         fprintf(stderr, "\n%lld checkpoint%s could not be written on the way",
                 (long long)t->unsaved, t->unsaved == 1 ? "" : "s");

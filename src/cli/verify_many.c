@@ -341,8 +341,9 @@ static ll_err sum_up(ll_comm *c, const ll_verify_many *o, const count *n, double
         printf("%" PRId64 " rows, each with f32 sums and exact ones: ", n->n_row);
     if (ll_comm_rank(c) == 0 && !o->json)
         printf("%" PRId64 " alike (%" PRId64 " judged in f64 too), %" PRId64 " different, %" PRId64
-               " cannot be cut so; %" PRId64 " steps each, %.0f s\n",
-               n->of[ALIKE], n->in_f64, n->of[WRONG], n->of[REFUSED], o->steps, ll_now() - began);
+               " cannot be cut so; %s each, %.0f s\n",
+               n->of[ALIKE], n->in_f64, n->of[WRONG], n->of[REFUSED], LL_COUNTED(o->steps, "step"),
+               ll_now() - began);
     if (rc == LL_OK && ll_comm_rank(c) == 0 && n->of[WRONG])
         rc = RAISE(LL_E_DIFFER, "%" PRId64 " of these do not train what one process trains",
                    n->of[WRONG]);

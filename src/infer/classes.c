@@ -116,7 +116,7 @@ static ll_err predict_members(const counting *x, int64_t n, const void *const *i
     return LL_OK;
 }
 
-static ll_err count_all(const counting *x, ll_classes *c, int64_t samples)
+static ll_err count_all(const counting *x, ll_classes *c, int64_t samples, const ll_stop *told)
 {
     ll_predictor *p = x->p;
     const ll_dataset *d = x->d;
@@ -149,13 +149,14 @@ static ll_err count_all(const counting *x, ll_classes *c, int64_t samples)
             count_row(c, x->confusion, rows + i * c->n, label);
             if (x->members) c->loss -= log((double)rows[i * c->n + label]) / (double)samples;
         }
+        told->tell(told->context, &(ll_score){.loss = NAN, .samples = at + n});
     }
     return LL_OK;
 }
 
 ll_err ll_classes_count(const ll_run *r, const ll_dataset *d, ll_session *share,
-                        const ll_members *m, int64_t samples, int64_t top, ll_arena *a,
-                        ll_classes *out)
+                        const ll_members *m, int64_t samples, int64_t top, const ll_stop *told,
+                        ll_arena *a, ll_classes *out)
 {
     const ll_data_info *f = ll_dataset_info(d);
     LL_OWN(ll_predictor) p = NULL;
@@ -168,7 +169,7 @@ ll_err ll_classes_count(const ll_run *r, const ll_dataset *d, ll_session *share,
     if (m) x.alone = LL_NEW_ARRAY(a, int64_t, m->n);
     *out = (ll_classes){.n = n, .confusion = x.confusion, .top = top, .alone = x.alone};
     if (f->classes == n) out->names = f->class_names;
-    return count_all(&x, out, samples);
+    return count_all(&x, out, samples, told);
 }
 
 ll_class_score ll_class_score_of(const ll_classes *c, int64_t k)

@@ -1,5 +1,6 @@
 /* classes.h: which classes a classifier takes for which, on the validation data. */
 #pragma once
+#include "infer/evaluate.h"
 #include "infer/predict.h"
 #include "weights/state.h"
 
@@ -28,11 +29,12 @@ typedef struct ll_classes {
 } ll_classes;
 
 /* Of the first `samples` of the validation set (0: all), by the parameters of a session, or (m not
- * NULL) by the mean of probabilities that an ensemble's members give. What it gives is the arena's.
- * A model that does not classify is LL_E_ARG. */
+ * NULL) by the mean of probabilities that an ensemble's members give. `told` is told of how many
+ * there are so far. What it gives is the arena's. A model that does not classify is
+ * LL_E_ARG. */
 ll_err ll_classes_count(const ll_run *r, const ll_dataset *d, ll_session *share,
-                        const ll_members *m, int64_t samples, int64_t top, ll_arena *a,
-                        ll_classes *out);
+                        const ll_members *m, int64_t samples, int64_t top, const ll_stop *told,
+                        ll_arena *a, ll_classes *out);
 
 typedef struct ll_class_score {
     double precision, recall, f1; /* NaN where nothing is divided by */

@@ -36,8 +36,8 @@ static ll_err unknown_axis(const char *text, const char *word)
 
 static ll_err add_axis(ll_mesh *m, const char *text, int kind, long size)
 {
-    CHECK(size >= 1 && size <= 1 << 20, LL_E_ARG, "mesh \"%s\": %s=%ld, want 1 to %d", text,
-          kinds[kind].name, size, 1 << 20);
+    CHECK(size >= 1 && size <= 1 << 20, LL_E_ARG, "mesh \"%s\": want %s=1 to %d", text,
+          kinds[kind].name, 1 << 20);
     for (int a = 0; a < m->n; a++)
         CHECK(strcmp(m->name[a], kinds[kind].name), LL_E_ARG, "mesh \"%s\" has %s twice", text,
               kinds[kind].name);

@@ -232,9 +232,11 @@ static ll_err finish_data(ll_run *r)
             "data.tokenizer is for text; %s reads no tokens", r->model.name);
     LL_WANT(r, "data.format", !*d->format || *d->path, "data.format is %s, but data.path is empty",
             d->format);
-    LL_WANT(r, "data.format", !*d->format || !*d->name,
-            "data.name is %s, which has a format of its own; drop data.name or data.format",
-            d->name);
+    LL_WANT(
+        r, "data.format", !*d->format || !*d->name,
+        "data.name is %s, which has a format of its own: -s data.name= reads files at data.path, "
+        "-s data.format= reads %s",
+        d->name, d->name);
     LL_WANT(r, "data.path", !*d->path || *d->name || *d->format,
             "data.path needs data.format (" LL_DATA_FORMATS ") or data.name");
     const ll_model *def = r->model.def;
@@ -418,10 +420,9 @@ static ll_err finish_conv(ll_run *r)
     ll_conv_how how;
     if (!*r->train.conv) r->train.conv = "accurate";
     if (!*r->train.workspace) r->train.workspace = "auto";
-    LL_WANT(r, "train.conv",
-            ll_conv_read(ll_target_find(r->train.machine), r->train.conv, r->train.workspace,
-                         &how) == LL_OK,
-            "train.%s", ll_error_message());
+    ll_err rc =
+        ll_conv_read(ll_target_find(r->train.machine), r->train.conv, r->train.workspace, &how);
+    LL_WANT_OF(r, rc, "train.%s", ll_error_message());
     LL_WANT(r, "train.conv", !r->parallel.exact || !strcmp(r->train.conv, "accurate"),
             "train.conv %s rounds more, and parallel.exact not at all: use one of them",
             r->train.conv);
@@ -513,7 +514,7 @@ static ll_err finish_replicas(ll_run *r)
 {
     ll_run_parallel *p = &r->parallel;
     ll_err rc = ll_consistency_make(&p->said, p->replicas, &p->between);
-    CHECK(rc == LL_OK, rc, "%s: %s", ll_run_origin(r, "parallel.consistency"), ll_error_message());
+    LL_WANT_OF(r, rc, "%s", ll_error_message());
     ll_consistency_reduce(&p->between, p->replicas, is_linear(&r->train.optim));
     bool apart = ll_run_loose(r) && !ll_consistency_rounds(&p->between);
     LL_WANT(r, "parallel.replica_lr", !p->replica_lr || apart,

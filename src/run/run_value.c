@@ -178,7 +178,7 @@ static const char *last_part(const char *name)
     return dot ? dot + 1 : name;
 }
 
-static ll_err unknown_key(const ll_setting *s)
+static ll_err unknown_key(const ll_run *r, const ll_setting *s)
 {
     ll_near near = {.word = s->key}, last = {.word = last_part(s->key)};
     const char *elsewhere = NULL; /* the key whose last word is nearest, of whatever section */
@@ -188,6 +188,12 @@ static ll_err unknown_key(const ll_setting *s)
         ll_near_try(&last, last_part(k->name));
         if (last.best != before) elsewhere = k->name;
     }
+    for (const ll_model *const *m = ll_model_all(); *m; m++)
+        for (const ll_size *x = (*m)->sizes; x->name; x++) {
+            const char *before = last.best;
+            ll_near_try(&last, x->name);
+            if (last.best != before) elsewhere = ll_arena_printf(r->arena, "model.%s", x->name);
+        }
     bool same_word = last.best && !strcmp(last.best, last.word);
     const char *best = same_word || !near.best ? elsewhere : near.best;
     char key[64];
@@ -258,7 +264,7 @@ ll_err ll_run_assign(ll_run *r, const ll_setting *s)
         return LL_OK;
     }
     if (!strncmp(s->key, "model.", 6)) return note_size(r, s);
-    return unknown_key(s);
+    return unknown_key(r, s);
 }
 
 const char *ll_run_origin(const ll_run *r, const char *key)
@@ -266,6 +272,18 @@ const char *ll_run_origin(const ll_run *r, const char *key)
     for (int i = 0; ll_run_keys[i].name; i++)
         if (!strcmp(ll_run_keys[i].name, key) && r->notes->origin[i]) return r->notes->origin[i];
     return r->file;
+}
+
+const char *ll_run_told(const ll_run *r, const char *message)
+{
+    const char *first = NULL, *origin = r->file;
+    for (int i = 0; ll_run_keys[i].name; i++) {
+        const char *at = strstr(message, ll_run_keys[i].name);
+        if (!at || !r->notes->origin[i] || (first && first <= at)) continue;
+        first = at;
+        origin = r->notes->origin[i];
+    }
+    return ll_arena_printf(r->arena, "%s: %s", origin, message);
 }
 
 ll_run *ll_run_new(const char *file)

@@ -68,7 +68,7 @@ int ll_step_line(const ll_step_stats *s, int64_t total, const char *unit, int co
     line[0] = '\0';
     add_field(&f, "%s %lld/%lld", s->word ? s->word : "step", (long long)s->step, (long long)total);
     const char *whose = s->apart ? " (of a replica)" : "";
-    if (!s->apart || !isnan(s->loss))
+    if ((!s->apart && !s->word) || !isnan(s->loss))
         add_field(&f, fabs(s->loss) < 1e5 ? "loss %.4f%s" : "loss %.3e%s", s->loss, whose);
     print_norm(s->norm, t);
     if (!isnan(s->norm) && !s->apart) add_field(&f, "norm %s", t);

@@ -14,7 +14,7 @@
 
 typedef struct ll_step_stats {
     int64_t step;          /* from 1 */
-    double loss, norm, lr; /* norm and lr NaN: not shown */
+    double loss, norm, lr; /* norm and lr NaN, and a loss of no step that is: not shown */
     double step_s;         /* seconds a step takes */
     double rate;           /* units a second; 0: not shown */
     double peak;           /* of the machine's arithmetic, 0 to 1; 0: not shown */

@@ -118,7 +118,7 @@ static void mistakes_are_named(void **state)
         {"a --steps", "--steps wants a value: --steps N"},
         {"a --steps 4.5", "--steps is '4.5', want a whole number"},
         {"a --steps=", "--steps is '', want a whole number"},
-        {"a -n -1", "--steps is '-1', want a whole number, 0 or more"},
+        {"a -n -1", "--steps is '-1', want a whole number, 0 or more (9e15 at most)"},
         {"a -n 99999999999999999999", "want a whole number"},
         {"a --rate fast", "--rate is 'fast', want a number"},
         {"a --rate inf", "--rate is 'inf', want a number"},

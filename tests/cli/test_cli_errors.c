@@ -44,6 +44,11 @@ static void command_line(void **state)
     refuses(f, 1, "train p.yaml --resume --overwrite", "exclude each other");
     refuses(f, 2, "bench speed mlp", "bench wants WHAT", "step comm scale");
     refuses(f, 1, "models rensnet18", "'rensnet18'", "did you mean resnet18?");
+    refuses(f, 1, "models gpt -s layers=2", "did you mean model.layers?"); /* and no table */
+    refuses(f, 1, "train p.yaml -s widht=2", "did you mean model.width?");
+    refuses(f, 1, "train p.yaml -s train.workspace=x", "--set train.workspace=x: train.workspace");
+    refuses(f, 1, "train p.yaml -s parallel.codec=int8",
+            "--set parallel.codec=int8: parallel.codec");
     refuses(f, 1, "models xyzzy", "'xyzzy'", "there are:", " gpt ");
     refuses(f, 1, "data fashion-mnst", "'fashion-mnst'", "did you mean fashion-mnist?");
     refuses(f, 1, "inspect p.yaml --graph --json", "--graph", "leave out --json");
@@ -111,6 +116,27 @@ static void command_line(void **state)
     assert_non_null(strstr(o.err, "usage: loopline COMMAND"));
     outcome_free(&o);
     assert_no_run(state);
+}
+
+static void plans(void **state)
+{
+    const char *f = *state;
+    put_runs(state);
+    refuses(f, 1, "plan s.yaml --cluster h200 --ranks 2 -s train.machine=cpu",
+            "train.machine=cpu: cluster h200 is of H200", "--cluster this");
+    refuses(f, 1, "plan p.yaml --cluster h200 --ranks 2 -s parallel.canonical=true",
+            "parallel.canonical: plans of models that are compiled");
+    refuses(f, 1, "plan p.yaml --cluster h200 --ranks 2 -s parallel.transport=host",
+            "parallel.transport: plans of models that are compiled");
+    outcome told = program_run(f, NULL, "plan --check x");
+    assert_null(strstr(told.err, "folder ")); /* no table of nothing */
+    outcome_free(&told);
+    told = succeeds(f, "plan s.yaml --cluster h200 --ranks 2 --mesh pipe=2 -s model.layers=2");
+    assert_non_null(strstr(told.err, "--mesh pipe=2"));
+    assert_non_null(strstr(told.err, "-s parallel.transport=nccl"));
+    assert_non_null(strstr(told.err, "micro x number: samples that a rank takes at once"));
+    assert_null(strstr(told.err, " 0.000 "));
+    outcome_free(&told);
 }
 
 /* ---- run files and settings ---- */
@@ -427,15 +453,11 @@ int main(void)
 {
 #define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, tmpdir_setup, tmpdir_teardown)
     const struct CMUnitTest tests[] = {
-        IN_FOLDER(command_line),
-        IN_FOLDER(run_files),
-        IN_FOLDER(settings),
-        IN_FOLDER(images),
-        IN_FOLDER(leaves_nothing_behind),
-        IN_FOLDER(tokens),
-        IN_FOLDER(run_files_of_strangers),
-        IN_FOLDER(not_finite),
-        IN_FOLDER(standard_output),
+        IN_FOLDER(command_line), IN_FOLDER(plans),
+        IN_FOLDER(run_files),    IN_FOLDER(settings),
+        IN_FOLDER(images),       IN_FOLDER(leaves_nothing_behind),
+        IN_FOLDER(tokens),       IN_FOLDER(run_files_of_strangers),
+        IN_FOLDER(not_finite),   IN_FOLDER(standard_output),
         IN_FOLDER(folders),
     };
     return cmocka_run_group_tests_name("cli_errors", tests, NULL, NULL);

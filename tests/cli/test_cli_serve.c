@@ -455,6 +455,8 @@ static void by_ranks(void **state)
     outcome two = succeeds(*state, "generate g -p ring -n 20 --seed 2 --mesh tensor=2");
     assert_string_equal(one.out, two.out);
     assert_non_null(strstr(two.err, "memory of a rank: "));
+    assert_non_null(strstr(two.err, " tokens read in "));
+    assert_null(strstr(two.err, "\n\n"));
     outcome_free(&one);
     outcome_free(&two);
     int port = start(state, &child, words);

@@ -121,6 +121,11 @@ static void contexts(void **state)
     refuses(*state, 1, "generate h -p a --context 13", "its places are weights");
     must(*state, "generate l -p a --context 13 -n 3 -s model.seq=13");
     must(*state, "generate l -p a --context 12 -n 30 --draft l");
+    write_text(tmpdir_path(state, "q.jsonl"),
+               "{\"question\": \"a\", \"choices\": [\"b\", \"c\"], \"answer\": 0}\n");
+    outcome o = succeeds(*state, "eval l --choices q.jsonl");
+    assert_non_null(strstr(o.err, "question 1/1 | ")); /* how far it is */
+    outcome_free(&o);
     refuses(*state, 1, "generate y -p a --context 1073741825",
             "--context is 1073741825: want at most 1073741824, or leave it out");
     /* sizes that no tensor shows are those that were trained */
@@ -145,7 +150,7 @@ static void contexts(void **state)
     char *cut = text_of(state, "generate y -p train -n 60 -t 1 --json --context 12");
     assert_string_not_equal(all, cut); /* what is read again is another text */
     free(all), free(cut);
-    outcome o = succeeds(*state, "generate y -p in_the_beginning_was_a_ring -n 2");
+    o = succeeds(*state, "generate y -p in_the_beginning_was_a_ring -n 2");
     assert_null(strstr(o.err, "only the last"));
     outcome_free(&o);
 }

@@ -222,7 +222,8 @@ static void mistakes_are_named(void **state)
          {"x.yaml:3: train.temperature is of logits, which train.teacher_weight=0 does not read"}},
         {"model: {name: picture}\ndata: {path: a}", {"data.path needs data.format"}},
         {"model: {name: picture}\ndata: {format: idx}", {"data.path is empty"}},
-        {"model: {name: picture}\ndata: {name: a, path: b, format: idx}", {"drop data.name"}},
+        {"model: {name: picture}\ndata: {name: a, path: b, format: idx}",
+         {"-s data.name= reads files"}},
         {"model: {name: picture}\ndata: {samples: 5}", {"synthetic, not fashion-mnist"}},
         {"model: {name: sentence}\ndata: {crop: 5}", {"data.crop is for images"}},
         /* YAML itself */

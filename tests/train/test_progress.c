@@ -51,6 +51,9 @@ static void plain_line(void **state)
         .word = "sample", .step = 8, .loss = 2, .norm = NAN, .lr = NAN, .step_s = 1.5};
     ll_step_line(&few, 9, "tok", 200, line);
     assert_string_equal(line, "sample 8/9 | loss 2.0000 | 1.50 s");
+    few.loss = NAN; /* of what is counted there may be none */
+    ll_step_line(&few, 9, "tok", 200, line);
+    assert_string_equal(line, "sample 8/9 | 1.50 s");
     few = (ll_step_stats){.step = 1, .loss = 1e30, .norm = 1e-9, .step_s = 1.5, .lr = 0.1};
     ll_step_line(&few, 2, "img", 200, line);
     assert_string_equal(line, "step 1/2 | loss 1.000e+30 | norm 1.000e-09 | lr 1.0e-01 | 1.50 s");
