@@ -2,6 +2,7 @@
 #include "ccode/ccode.h"
 
 #include "base/file.h"
+#include "base/stage.h"
 #include "ccode/loops.h"
 #include "fuse/fuse.h"
 
@@ -187,11 +188,12 @@ static ll_err write_files(const ll_graph *g, const ll_program *p, const char *fo
                  {"model.h", text[1].text, text[1].len},
                  {"main.c", main_text, sizeof main_text},
                  {"weights.bin", image, p->persistent_bytes}};
-    TRY(ll_mkdirs(folder));
+    LL_OWN(ll_stage) s = NULL;
+    TRY(ll_stage_open(folder, NULL, &s));
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)
-        TRY(ll_file_write(ll_arena_printf(a, "%s/%s", folder, files[i].name), files[i].data,
-                          files[i].size));
-    return LL_OK;
+        TRY(ll_file_write(ll_arena_printf(a, "%s/%s", ll_stage_path(s), files[i].name),
+                          files[i].data, files[i].size));
+    return ll_stage_commit(s);
 }
 
 ll_err ll_ccode_write(const ll_graph *g, const char *folder, ll_ccode_input *input, void *user)

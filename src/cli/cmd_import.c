@@ -229,6 +229,13 @@ static ll_err new_folder(const opts *o, ll_arena *a, const char **out)
     return LL_OK;
 }
 
+/* A failure leaves no folder that nothing came into. */
+static ll_err left(ll_err rc, const char *folder)
+{
+    if (rc != LL_OK && folder) (void)rmdir(folder);
+    return rc;
+}
+
 /* A file, in pieces. */
 static ll_err copy_file(const char *from, const char *to)
 {
@@ -423,8 +430,9 @@ static ll_err described(const opts *o, ll_arena *a)
     if (o->adapter) TRY(look_adapter(o, &m, a, &prompt));
     TRY(check_tokenizer(o, *m.form == 'h', &tokenizer));
     if (o->out) TRY(new_folder(o, a, &whole));
-    TRY(show_described(o, &m, prompt));
-    return o->out ? put_described(o, &m, tokenizer, prompt, whole, a) : LL_OK;
+    ll_err rc = show_described(o, &m, prompt);
+    if (o->out && rc == LL_OK) rc = put_described(o, &m, tokenizer, prompt, whole, a);
+    return left(rc, whole);
 }
 
 /* Weights alone do not say what model they are of. */
@@ -467,8 +475,9 @@ static ll_err run(const void *given)
         ll_error_message());
     TRY(rc);
     if (o->out) TRY(new_folder(o, a, &whole));
-    TRY(show(o, &f));
-    return o->out ? put(o, &f, whole, a) : LL_OK;
+    rc = show(o, &f);
+    if (o->out && rc == LL_OK) rc = put(o, &f, whole, a);
+    return left(rc, whole);
 }
 
 const ll_command ll_command_import = {
