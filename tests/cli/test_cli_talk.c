@@ -393,12 +393,15 @@ static void refused_exports(void **state)
     setrlimit(RLIMIT_FSIZE, &small);
     outcome o = program_run(*state, NULL, "export l --hf hf --overwrite");
     outcome n = program_run(*state, NULL, "export l --hf anew");
+    outcome c = program_run(*state, NULL, "export l --c code");
     setrlimit(RLIMIT_FSIZE, &was);
     signal(SIGXFSZ, SIG_DFL);
     if (o.status != 1 || !strstr(o.err, "model.safetensors")) fail_msg("%d: %s", o.status, o.err);
     assert_int_equal(n.status, 1);
-    outcome_free(&o), outcome_free(&n);
+    assert_int_equal(c.status, 1);
+    outcome_free(&o), outcome_free(&n), outcome_free(&c);
     assert_false(file_exists(tmpdir_path(state, "anew")));
+    assert_false(file_exists(tmpdir_path(state, "code")));
     for (int i = 0; i < 3; i++) {
         static const char *const files[] = {"config.json", "model.safetensors", "tokenizer.json"};
         char one[64], two[64];
