@@ -348,7 +348,7 @@ static void run_group(const block *k, int64_t y0, int64_t y1)
         const char *next = b + (y + width - y0) * cell, *end = next + width * cell;
         for (int64_t x = 0, mr; x < k->i1 - k->i; x += mr, next += q.t.k * 64) {
             mr = tile_rows(k, x);
-            q.t.ahead = k->all_b && next < end ? next : q.t.b;
+            q.t.ahead = k->all_b && next < end ? next : NULL;
             run_tile(k, &q, x, (int)mr, s ? s++ : NULL);
         }
     }

@@ -93,7 +93,7 @@ LL_INLINE void run_tile(const int mr, const int nv, const bool by_rows, const ll
     }
     if (by_rows)
         ll_micro_rows(mr, nv, strands, sums, row, b, t->b_rs, t->k);
-    else if (strands == 1)
+    else if (strands == 1 && t->ahead)
         columns_ahead(mr, nv, sums, t);
     else
         ll_micro_columns(mr, nv, strands, sums, a, t->a_cs, b, t->b_rs, t->k);

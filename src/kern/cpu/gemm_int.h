@@ -15,7 +15,7 @@ typedef struct ll_gemm_tile {
     int64_t a_rs, a_cs;
     const void *b; /* row p of the panel is b + p * b_rs, nv vectors wide */
     int64_t b_rs;
-    const void *ahead; /* what comes after this panel: a line of it is asked for at each k */
+    const void *ahead; /* NULL, or a line of what comes next is asked for at each k */
     void *c;           /* nv vectors wide */
     int64_t c_rs;
     double start; /* of sums in f64 */

@@ -1,13 +1,15 @@
 /* gemm_threads.c: a matrix product on several threads.
  *
  * C is cut by rows where that is no worse: the kernels after it cut theirs the same way, so that a
- * thread reads what it wrote, which is still near. B is then wanted whole by every thread: they
- * pack it together, once, and meet before they multiply. Few rows are cut by columns too, at whole
- * panels. Where C is too small for both and k is long (the gradient of a small weight), each thread
+ * thread reads what it wrote, which is still near. B is then wanted whole by every thread: unless
+ * it is soon packed, they do so together, once, and meet before they multiply. Few rows are cut by
+ * columns too, at whole panels. Where C is too small for both and k is long (the gradient of a small weight), each thread
  * takes a range of k: the parts are then added in order of k, so that the result does not depend on
  * who was first. */
 #include "kern/cpu/gemm_int.h"
 #include "kern/cpu/row.h"
+
+#include <math.h>
 
 enum {
     THREAD_WORK = 1 << 14, /* multiply-adds of a part, at least */
@@ -40,21 +42,47 @@ static int64_t longest(int64_t n, int64_t unit, int parts)
     return ll_min64(ll_ceil_div(ll_ceil_div(n, unit), parts) * unit, n);
 }
 
+/* Of the largest part. */
+static ll_gemm_form form_of(const ll_gemm_call *o, grid d)
+{
+    const ll_gemm_kind *kind = ll_gemm_kind_of(o);
+    return ll_gemm_choose(o, ll_max64(longest(o->m, row_unit(kind), d.m), 1),
+                          ll_max64(longest(o->n, column_unit(kind), d.n), 1));
+}
+
+/* What B costs a part, in columns that it could pack instead. All of it packed together: lines go
+ * from cache to cache, to whoever writes them the next time and, while tiles multiply, to all who
+ * read them. By itself: again for each block of rows, and what others wrote goes from cache to
+ * cache too. */
+static double together(const ll_gemm_call *o, grid d)
+{
+    double bytes = (double)ll_gemm_kind_of(o)->bytes, n = (double)o->n / d.n;
+    return bytes * (n + 5 * n / d.m) / 8;
+}
+static double alone(const ll_gemm_call *o, grid d)
+{
+    double blocks = (double)ll_ceil_div(ll_ceil_div(o->m, d.m), form_of(o, d).mc);
+    return (blocks + 1 - 1.0 / d.m) * (double)o->n / d.n;
+}
+
 /* About how many multiply-adds a thread could do while it makes the largest part: its own, numbers
- * of A and B that it reads and packs, and a C whose rows are then wanted by others. */
+ * of A and B that it fetches and packs (rows of A are its own, and so are columns of B: the update
+ * of a weight cuts them so), and a C whose rows are then wanted by others. */
 static double part_cost(const ll_gemm_call *o, grid d)
 {
     const ll_gemm_kind *kind = ll_gemm_kind_of(o);
     double m = (double)longest(o->m, row_unit(kind), d.m);
     double n = (double)longest(o->n, column_unit(kind), d.n);
     double k = (double)ll_ceil_div(o->k, d.k), move = kind->packs ? 64 : 0.5 * kind->lanes;
-    double b = d.m > 1 ? n / 4 + (double)o->n / (d.m * d.n) : n; /* read, and packed with others */
-    double cost = k * (m * n + move * (m + b));
+    double a = m * (2 - 1.0 / d.n), b = fmin(together(o, d), alone(o, d));
+    /* Dot tiles pack nothing, and are half as quick. */
+    double cost = form_of(o, d).dot ? 2 * k * m * n : k * (m * n + move * (a + b));
     if (d.n > 1 || d.k > 1) cost += move * m * n * d.k;
     return cost;
 }
 
-/* Whichever leaves the longest part shortest, by rows where nothing else is much better. */
+/* Whichever leaves the longest part shortest, by rows where nothing else is much better; by k, which
+ * makes other sums, where it is better by far. */
 static grid choose_grid(const ll_gemm_call *o)
 {
     grid best = {1, 1, 1};
@@ -66,7 +94,7 @@ static grid choose_grid(const ll_gemm_call *o)
         for (int i = 0; i < 2; i++) {
             if (i && (o->bf16_out || o->c_cs > 1)) continue;
             double c = part_cost(o, d[i]);
-            if (c < cost * 0.98) cost = c, best = d[i];
+            if (c < cost * (i ? 0.9 : 0.98)) cost = c, best = d[i];
         }
     }
     return best;
@@ -87,11 +115,10 @@ static cut cut_up(const ll_gemm_call *g)
     const ll_gemm_call *o = &c.o;
     const ll_gemm_kind *kind = ll_gemm_kind_of(o);
     c.d = choose_grid(o);
-    int64_t m = longest(o->m, row_unit(kind), c.d.m), n = longest(o->n, column_unit(kind), c.d.n);
-    c.f = ll_gemm_choose(o, ll_max64(m, 1), ll_max64(n, 1));
+    c.f = form_of(o, c.d);
     size_t bytes = ll_gemm_b_bytes(o, kind);
-    bool again = c.d.m > 1 || m > c.f.mc; /* more than one block of rows wants it */
-    if (c.d.k == 1 && again && c.f.pack_b && !c.f.dot && bytes <= ALL_B) c.all_b = bytes;
+    bool packs = c.f.pack_b && !c.f.dot && c.d.k == 1;
+    if (packs && bytes <= ALL_B && together(o, c.d) < alone(o, c.d)) c.all_b = bytes;
     c.serial = ll_gemm_part_scratch(o, c.all_b > 0);
     if (c.d.k > 1) {
         ll_gemm_call s = *o;
