@@ -59,9 +59,9 @@ static double together(const ll_gemm_call *o, grid d)
     double bytes = (double)ll_gemm_kind_of(o)->bytes, n = (double)o->n / d.n;
     return bytes * (n + 5 * n / d.m) / 8;
 }
-static double alone(const ll_gemm_call *o, grid d)
+static double alone(const ll_gemm_call *o, grid d, const ll_gemm_form *f)
 {
-    double blocks = (double)ll_ceil_div(ll_ceil_div(o->m, d.m), form_of(o, d).mc);
+    double blocks = (double)ll_ceil_div(ll_ceil_div(o->m, d.m), f->mc);
     return (blocks + 1 - 1.0 / d.m) * (double)o->n / d.n;
 }
 
@@ -74,28 +74,31 @@ static double part_cost(const ll_gemm_call *o, grid d)
     double m = (double)longest(o->m, row_unit(kind), d.m);
     double n = (double)longest(o->n, column_unit(kind), d.n);
     double k = (double)ll_ceil_div(o->k, d.k), move = kind->packs ? 64 : 0.5 * kind->lanes;
-    double a = m * (2 - 1.0 / d.n), b = fmin(together(o, d), alone(o, d));
+    ll_gemm_form f = form_of(o, d);
+    double a = m * (2 - 1.0 / d.n), b = fmin(together(o, d), alone(o, d, &f));
     /* Dot tiles pack nothing, and are half as quick. */
-    double cost = form_of(o, d).dot ? 2 * k * m * n : k * (m * n + move * (a + b));
+    double cost = f.dot ? 2 * k * m * n : k * (m * n + move * (a + b));
     if (d.n > 1 || d.k > 1) cost += move * m * n * d.k;
     return cost;
 }
 
-/* Whichever leaves the longest part shortest, by rows where nothing else is much better; by k, which
- * makes other sums, where it is better by far. */
+/* Whichever leaves the longest part shortest, by rows where nothing else is much better; by k,
+ * which makes other sums, where it is better by far. */
 static grid choose_grid(const ll_gemm_call *o)
 {
     grid best = {1, 1, 1};
     double work = (double)o->m * (double)o->n * (double)o->k, cost = part_cost(o, best);
     int threads = ll_team_for_products(o->threads, work);
     if (threads > work / THREAD_WORK) threads = (int)(work / THREAD_WORK);
-    for (int m = threads; m >= 1; m--) {
-        grid d[2] = {{m, threads / m, 1}, {1, 1, m}};
-        for (int i = 0; i < 2; i++) {
-            if (i && (o->bf16_out || o->c_cs > 1)) continue;
-            double c = part_cost(o, d[i]);
-            if (c < cost * (i ? 0.9 : 0.98)) cost = c, best = d[i];
-        }
+    for (int m = threads; m >= 1; m = threads / (threads / m + 1)) { /* the most for each n */
+        grid d = {m, threads / m, 1};
+        double c = part_cost(o, d);
+        if (c < cost * 0.98) cost = c, best = d;
+    }
+    for (int k = threads; k > 1 && !o->bf16_out && o->c_cs <= 1; k /= 2) {
+        grid d = {1, 1, k};
+        double c = part_cost(o, d);
+        if (c < cost * (best.k > 1 ? 0.98 : 0.9)) cost = c, best = d;
     }
     return best;
 }
@@ -118,7 +121,7 @@ static cut cut_up(const ll_gemm_call *g)
     c.f = form_of(o, c.d);
     size_t bytes = ll_gemm_b_bytes(o, kind);
     bool packs = c.f.pack_b && !c.f.dot && c.d.k == 1;
-    if (packs && bytes <= ALL_B && together(o, c.d) < alone(o, c.d)) c.all_b = bytes;
+    if (packs && bytes <= ALL_B && together(o, c.d) < alone(o, c.d, &c.f)) c.all_b = bytes;
     c.serial = ll_gemm_part_scratch(o, c.all_b > 0);
     if (c.d.k > 1) {
         ll_gemm_call s = *o;

@@ -20,11 +20,11 @@ typedef struct plan {
     int64_t products, sums; /* points of the loops around, and of the sums */
     bool share_loops;       /* threads share the loops around, not each product */
     bool tile;              /* C goes through an f32 copy of one product: bf16 and summed loops */
-    size_t one;             /* scratch bytes for one product, or one thread's */
+    size_t one;             /* scratch bytes of one thread, or product, where that is looked at */
     int64_t scale[2][LL_EINSUM_LOOPS]; /* strides of scales along the loops around */
 } plan;
 
-static void plan_scratch(plan *p, int threads)
+static void plan_threads(plan *p, int threads)
 {
     ll_gemm_call *g = &p->g;
     double work = (double)g->m * (double)g->n * (double)g->k * (double)p->sums;
@@ -34,8 +34,13 @@ static void plan_scratch(plan *p, int threads)
     bool small = ll_team_for_products(threads, work) == 1;
     p->share_loops = p->products > 1 && (even || small || threads == 1);
     g->threads = p->share_loops || small ? 1 : threads;
-    p->one = p->share_loops ? ll_gemm_serial_scratch(g) : ll_gemm_scratch(g);
-    if (p->tile) p->one += ll_align64((size_t)(g->m * g->n) * sizeof(float));
+}
+
+static size_t room_of_one(const plan *p)
+{
+    const ll_gemm_call *g = &p->g;
+    size_t tile = p->tile ? ll_align64((size_t)(g->m * g->n) * sizeof(float)) : 0;
+    return tile + (p->share_loops ? ll_gemm_serial_scratch(g) : ll_gemm_scratch(g));
 }
 
 static void fold_loops(const ll_kcall *c, const char *spec, int64_t bits, plan *p)
@@ -60,7 +65,7 @@ static void make_plan(const ll_kcall *c, plan *p)
 {
     const ll_matmul_attr *attr = (const ll_matmul_attr *)c->attr;
     fold_loops(c, attr->spec, attr->bits, p);
-    plan_scratch(p, c->threads > 0 ? c->threads : 1);
+    plan_threads(p, c->threads > 0 ? c->threads : 1);
 }
 
 /* Scales as powers of two go to the end of the scratch: returns how many bytes. */
@@ -78,7 +83,7 @@ static size_t plan_grid(const ll_kcall *c, plan *p)
         for (int k = 0; k < 2; k++)
             p->scale[k][i] = ll_grid_scale_stride(k ? attr->b : attr->a, k ? b : a,
                                                   l->around[i].extent, l->around[i].stride[k]);
-    plan_scratch(p, c->threads > 0 ? c->threads : 1);
+    plan_threads(p, c->threads > 0 ? c->threads : 1);
     return sizeof(double) * (size_t)(ll_numel(&c->in[2].shape) + ll_numel(&c->in[3].shape));
 }
 
@@ -134,7 +139,7 @@ static void product(const plan *p, int64_t at, char *scratch)
 
 static size_t room_of(const ll_kcall *c, const plan *p)
 {
-    return p->one * (p->share_loops && c->threads > 1 ? (size_t)c->threads : 1);
+    return room_of_one(p) * (p->share_loops && c->threads > 1 ? (size_t)c->threads : 1);
 }
 
 size_t matmul_cpu_scratch(const ll_kcall *c)
@@ -155,8 +160,9 @@ static void some_products(const void *given, int number, int64_t from, int64_t t
     for (int64_t i = from; i < to; i++) product(s->p, i, s->scratch + s->p->one * (size_t)number);
 }
 
-static void run(const ll_kcall *c, const plan *p)
+static void run(const ll_kcall *c, plan *p)
 {
+    if (p->share_loops || p->tile) p->one = room_of_one(p);
     if (!p->share_loops) {
         for (int64_t i = 0; i < p->products; i++) product(p, i, (char *)c->scratch);
         return;
