@@ -3,9 +3,9 @@
  * C is cut by rows where that is no worse: the kernels after it cut theirs the same way, so that a
  * thread reads what it wrote, which is still near. B is then wanted whole by every thread: unless
  * it is soon packed, they do so together, once, and meet before they multiply. Few rows are cut by
- * columns too, at whole panels. Where C is too small for both and k is long (the gradient of a small weight), each thread
- * takes a range of k: the parts are then added in order of k, so that the result does not depend on
- * who was first. */
+ * columns too, at whole panels. Where C is too small for both and k is long (the gradient of a
+ * small weight), each thread takes a range of k: the parts are then added in order of k, so that
+ * the result does not depend on who was first. */
 #include "kern/cpu/gemm_int.h"
 #include "kern/cpu/row.h"
 
