@@ -99,7 +99,7 @@ int main(int argc, char **argv)
                "kept %5.1f MiB  planned %5.1f of %.1f MiB, %.1f aside\n",
                policies[p], 1e3 * w[STEPS / 2], 1e3 * w[0], w[STEPS / 2] / wall[0][STEPS / 2],
                w[0] / wall[0][0], 1e3 * c[STEPS / 2], 1e3 * c[0], c[STEPS / 2] / cpu[0][STEPS / 2],
-               c[0] / cpu[0][0], (p ? s[p]->recomputed.after : f.before) / mib,
+               c[0] / cpu[0][0], (p ? s[p]->cut->recomputed.after : f.before) / mib,
                (double)ll_program_kinds(s[p]->p).other / mib, (double)s[p]->p->bytes / mib,
                (double)s[p]->p->aside_bytes / mib);
     }

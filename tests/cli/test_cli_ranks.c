@@ -19,8 +19,8 @@ static const char lenet[] = "model: {name: lenet5}\n"
 /* Goes on until it is stopped. */
 static const char endless[] = "model: {name: mlp, image: 10, width: 30, depth: 2, classes: 5}\n"
                               "data: {name: synthetic, samples: 600}\n"
-                              "train: {batch: 8, steps: 1000000, eval_every: 1000000, "
-                              "save_every: 1000000,\n  log_every: 1, threads: 1}\n"
+                              "train: {batch: 8, steps: 100000000, eval_every: 100000000, "
+                              "save_every: 100000000,\n  log_every: 1, threads: 1}\n"
                               "parallel: {timeout: 60}\n";
 
 static void write_runs(void *const *state)

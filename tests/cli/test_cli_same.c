@@ -3,7 +3,7 @@
  * rank's session compiles, to the letter. */
 #include "cli/program.h"
 #include "no_error.h"
-#include "train/setup.h"
+#include "run/setup.h"
 
 static ll_comm *comm;
 
