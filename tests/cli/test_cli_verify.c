@@ -309,8 +309,9 @@ static void plans_of_words(void **state)
     const json_t *list = json_object_get(plans, "plans");
     assert_true(json_array_size(list) > 2);
     for (size_t i = 0; i < json_array_size(list); i++) {
-        outcome o = succeeds(*state, "train w.yaml --out o%zu %s -s train.machine=cpu", i,
-                             text_of(json_array_get(list, i), "train"));
+        outcome o = succeeds(
+            *state, "train w.yaml --out o%zu %s -s train.machine=cpu -s parallel.transport=auto", i,
+            text_of(json_array_get(list, i), "train"));
         outcome_free(&o);
     }
     json_decref(plans);
