@@ -116,14 +116,29 @@ static const char table[] =
     "A100-SXM4-80GB,80,312,8,300,400,384,8,1,48,zero1,1,42,2016,full,fp16,1F1B,,,OOM on 80 GB\n"
     "9,nobody,,dense,GPT,1,24,2048,8192,16,16,2048,51200,A100,80,312,8,,,8,1,1,8,,,,,,bf16,,1,,\n";
 
+static ll_published *rows_of(ll_arena *a, const char *text, int *n)
+{
+    ll_published *r;
+    assert_int_equal(ll_published_read(text, strlen(text), "t.csv", NULL, 0, NULL, a, &r, n),
+                     LL_OK);
+    return r;
+}
+
+static ll_published *all_predicted(ll_arena *a, const char *text)
+{
+    int n;
+    ll_published *r = rows_of(a, text, &n);
+    for (int i = 0; i < n; i++)
+        if (r[i].why) fail_msg("row %d: %s", i, r[i].why);
+    return r;
+}
+
 static void published_rows(void **state)
 {
     (void)state;
     LL_OWN(ll_arena) a = ll_arena_new();
-    ll_published *r;
     int n;
-    assert_int_equal(ll_published_read(table, strlen(table), "t.csv", NULL, 0, NULL, a, &r, &n),
-                     LL_OK);
+    ll_published *r = rows_of(a, table, &n);
     assert_int_equal(n, 4);
     for (int i = 0; i < 2; i++) {
         assert_null(r[i].why);
@@ -161,11 +176,8 @@ static ll_published changed(ll_arena *a, const char *column, const char *value)
         ll_buf_printf(&row, "%s%s", i ? "," : "", it ? value : cells[i][1]);
     }
     const char *text = ll_arena_printf(a, "%s\n%s\n", head.text, row.text);
-    ll_published *r;
     int n;
-    assert_int_equal(ll_published_read(text, strlen(text), "t.csv", NULL, 0, NULL, a, &r, &n),
-                     LL_OK);
-    return r[0];
+    return rows_of(a, text, &n)[0];
 }
 
 static void bad_cells(void **state)
@@ -357,12 +369,7 @@ static void hosts_of_a_node(void **state)
         "6,Benchmarking v25,NeMo,32,6144,48,4096,256000,H100,16,8,2,1,8,2,64,bf16,zero1,1\n";
     (void)state;
     LL_OWN(ll_arena) a = ll_arena_new();
-    ll_published *r;
-    int n;
-    assert_int_equal(ll_published_read(rows, strlen(rows), "t.csv", NULL, 0, NULL, a, &r, &n),
-                     LL_OK);
-    for (int i = 0; i < n; i++)
-        if (r[i].why) fail_msg("row %d: %s", i, r[i].why);
+    const ll_published *r = all_predicted(a, rows);
     assert_true(r[0].predicted == r[1].predicted);
     assert_true(r[2].predicted > r[3].predicted);
     assert_true(r[4].predicted_memory < r[5].predicted_memory); /* gradients of two bytes */
@@ -386,12 +393,7 @@ static void facts_of_sources(void **state)
         "7,x,Llama MaxText,80,8192,64,4096,32000,H100,64,1,1,64,2,128,full,bf16,zero3,,1\n";
     (void)state;
     LL_OWN(ll_arena) a = ll_arena_new();
-    ll_published *r;
-    int n;
-    assert_int_equal(ll_published_read(rows, strlen(rows), "t.csv", NULL, 0, NULL, a, &r, &n),
-                     LL_OK);
-    for (int i = 0; i < n; i++)
-        if (r[i].why) fail_msg("row %d: %s", i, r[i].why);
+    const ll_published *r = all_predicted(a, rows);
     assert_true(r[0].predicted == r[1].predicted);
     assert_true(fabs(r[2].predicted / r[0].predicted - 1.057) < 1e-9);
     /* 7 layers and a last one: as 7 in each stage, but for the head, which is in the last. */
