@@ -87,7 +87,8 @@ static const struct column {
      .words = "bf16 fp16 fp8 fp32 tf32 amp pure mixed amp_bf16 amp_fp16 amp_fp8"},
     {.name = "recompute", .words = "none full selective"},
     {.name = "schedule",
-     .words = "none 1F1B 1F1B-I interleaved GPipe ZB-1p ZB-2p ZBV + scatter/gather"},
+     .words =
+         "none 1F1B 1F1B-I interleaved interleaved-1F1B GPipe ZB-1p ZB-2p ZBV + scatter/gather"},
     {.name = "sharding",
      .words = "none zero0 zero1 zero2 zero3 zero-1 zero-2 zero-3 FSDP FSDP= x DP="},
     {"params_b", NULL, 1e-9, 1e9, false, false},
@@ -108,7 +109,6 @@ static const struct column {
     {"dp", NULL, 1, 1e7, true, false},
     {"cp", NULL, 1, 1e5, true, false},
     {"vpp", NULL, 1, 1e3, true, false},
-    {"seq_parallel", NULL, 0, 1, true, false},
     {"micro_batch", NULL, 1, 1e6, true, false},
     {"grad_accum", NULL, 1, 65536, true, false},
     {"global_batch", NULL, 1, 1e8, true, false},
@@ -330,7 +330,9 @@ static void read_how(const table *t, int64_t row, const ll_lm *m, const ll_syste
                   .zero = zero                               ? atoi(zero + 4 + (zero[4] == '-'))
                           : says(t, row, "sharding", "FSDP") ? 3
                                                              : 0,
-                  .sequence = number(t, row, "seq_parallel") > 0,
+                  .sequence = number(t, row, "seq_parallel") > 0 ||
+                              says(t, row, "seq_parallel", "yes") ||
+                              says(t, row, "seq_parallel", "true"),
                   .schedule = read_schedule(t, row),
                   .precision = says(t, row, "precision", "fp8")    ? "fp8"
                                : says(t, row, "precision", "tf32") ? "tf32"

@@ -204,6 +204,7 @@ static void bad_cells(void **state)
                                           {"sharding", "ZeRO3 FSDP=16 x DP=2"},
                                           {"sharding", "ZeRO-1"},
                                           {"sharding", "FSDP"},
+                                          {"schedule", "interleaved-1F1B"},
                                           {"layers", "36.0"}};
     static const char *const unmeasured[] = {"0", "-3", "1e308", "inf", "soon"};
     LL_OWN(ll_arena) a = ll_arena_new();
