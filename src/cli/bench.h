@@ -77,7 +77,7 @@ typedef struct ll_scale_row {
     ll_scale_point
         point; /* of the last repeat, with the means of all; times: all of them, sorted */
     double least_s, most_s; /* medians of the repeats */
-    double step_s, q1_s, q3_s;
+    double step_s, q1_s, q3_s, mean_s;
 } ll_scale_row;
 
 typedef struct ll_scale_bench_report {

@@ -192,6 +192,8 @@ static void sum_up(ll_scale_row *x, int repeats)
     x->step_s = ll_quantile(t, n, 0.5);
     x->q1_s = ll_quantile(t, n, 0.25);
     x->q3_s = ll_quantile(t, n, 0.75);
+    x->mean_s = 0;
+    for (int i = 0; i < n; i++) x->mean_s += t[i] / n;
     x->point.n_step = n;
 }
 

@@ -201,7 +201,7 @@ static void print_traffic(const ll_scale_row *x)
     const ll_scale_point *p = &x->point;
     char what[32];
     printf("%-8s %9.2f ms %5.1f %% %12s %12s %12.0f %12s %12s %12s\n", name_of(x, what),
-           1e3 * p->exposed_s, 100 * p->exposed_s / x->step_s, LL_BYTES(p->sent), LL_BYTES(p->read),
+           1e3 * p->exposed_s, 100 * p->exposed_s / x->mean_s, LL_BYTES(p->sent), LL_BYTES(p->read),
            p->collectives, LL_BYTES(p->planned_bytes), LL_BYTES(p->used_bytes),
            LL_BYTES(p->resident_bytes));
 }
@@ -220,8 +220,9 @@ static void print_notes(const ll_scale_bench_report *r)
     if (one)
         printf("of one: against one rank with as many threads as these ranks have cores, on the "
                "same batch\n");
-    printf("exposed: time a rank spends in collectives, mean of the ranks, and its share of the "
-           "step\nsent, shared: bytes of the rank with most, in messages and read from other "
+    printf("exposed: time a rank spends in collectives, mean of the ranks and steps, and its "
+           "share of the mean step\nsent, shared: bytes of the rank with most, in messages and "
+           "read from other "
            "ranks' shared memory%s\n",
            library ? " (without the MPI library's own collectives)" : "");
     printf("planned, used: tensors and communication buffers of the rank with most; resident: its "

@@ -48,7 +48,7 @@ static json_t *row_json(const ll_published *r)
 
 static void print_account(const ll_account *a)
 {
-    fprintf(stderr, "  %d of %d rows predicted", a->predicted, a->rows);
+    fprintf(stderr, "  %d of %d rows predicted that were measured", a->predicted, a->rows);
     if (!isnan(a->error))
         fprintf(stderr, ", mean absolute error %.1f %% (bias %+.1f %%)", 100 * a->error,
                 100 * a->bias);

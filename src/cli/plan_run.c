@@ -192,10 +192,10 @@ static void add_word(ll_buf *b, const char *word)
     ll_buf_puts(b, "'");
 }
 
-/* No machine of ours has the chips of Google's and AMD's clusters. */
+/* No machine of ours has the chips of Google's and AMD's clusters, nor NVIDIA's before Ampere. */
 static bool is_cuda(const ll_chip *c)
 {
-    return strncmp(c->name, "TPU", 3) && strncmp(c->name, "MI", 2);
+    return strncmp(c->name, "TPU", 3) && strncmp(c->name, "MI", 2) && strncmp(c->name, "V100", 4);
 }
 
 /* From the last rank to the first, which train does not trust NCCL with (exec/session.c). */
@@ -488,7 +488,9 @@ static ll_err plan(const ll_plan_opts *o, const ll_run *r, const ll_cluster *c, 
     explain(&s, &f, &a, w.tokens);
     ll_buf run = {.arena = arena};
     add_word(&run, o->run);
-    fprintf(stderr, "To train so: loopline train %s %s\n", run.text,
+    fprintf(stderr, "To train so%s%s: loopline train %s %s\n",
+            is_cuda(&c->chip) ? "" : ", elsewhere, for no machine of Loopline's has ",
+            is_cuda(&c->chip) ? "" : c->chip.name, run.text,
             train_words(&s, &f.best[0], &w, arena));
     if (goes_round(&s, &f.best[0].how))
         fprintf(stderr, "Messages of interleaved stages go through the host there, which takes "
@@ -509,7 +511,8 @@ ll_err ll_plan_run(const ll_plan_opts *o)
     ll_words set = {LL_NEW_ARRAY(a, const char *, o->set.n + 1), o->set.n};
     if (set.n) memcpy(set.v, o->set.v, sizeof *set.v * (size_t)set.n);
     for (int i = 0; i < o->set.n && !here; i++)
-        CHECK(strncmp(o->set.v[i], "train.machine=", 14) || !strcmp(o->set.v[i] + 14, "cuda"),
+        CHECK(strncmp(o->set.v[i], "train.machine=", 14) ||
+                  (is_cuda(&c->chip) && !strcmp(o->set.v[i] + 14, "cuda")),
               LL_E_ARG, "%s: cluster %s is of %s: leave it out; --cluster this is of CPUs",
               o->set.v[i], c->name, c->chip.name);
     if (!here) set.v[set.n++] = "train.machine=cuda"; /* precisions are the cluster's */

@@ -18,7 +18,7 @@ static bool allowed(double asked, double v)
     return asked <= 0 || asked == v;
 }
 
-/* What is asked for, or powers of two up to what is worth a thought. */
+/* What is asked for, or all up to what is worth a thought. */
 static double first(double asked)
 {
     return asked > 0 ? asked : 1;
@@ -174,13 +174,14 @@ static void leave_likes(ll_found *f)
 
 ll_err ll_plan_search(const ll_search *s, ll_arena *arena, ll_found *out)
 {
+    enum { SHORTEST = 256 }; /* tokens of a rank's part of a sequence */
     walk w = {.s = s, .arena = arena, .out = out};
     *out = (ll_found){0};
     CHECK(s->ranks >= 1 && s->batch >= 1, LL_E_ARG, "want ranks and a batch");
-    double chips = s->cluster->node.chips, parts = fmin(16, fmax(1, s->model->seq / 2048));
-    for (double t = first(s->tensor); t <= last(s->tensor, fmin(s->ranks, chips)); t *= 2)
+    double chips = s->cluster->node.chips, parts = fmin(16, fmax(1, s->model->seq / SHORTEST));
+    for (double t = first(s->tensor); t <= last(s->tensor, fmin(s->ranks, chips)); t++)
         for (double p = 1; p <= fmin(64, s->ranks / t) && p <= s->model->layers; p++)
-            for (double c = first(s->context); c <= last(s->context, parts); c *= 2) {
+            for (double c = first(s->context); c <= last(s->context, parts); c++) {
                 double d = s->ranks / (t * p * c);
                 if (d != floor(d) || fmod(s->model->heads, t) != 0) continue;
                 if (!allowed(s->pipe, p) || !allowed(s->data, d)) continue;
@@ -194,8 +195,8 @@ ll_err ll_plan_search(const ll_search *s, ll_arena *arena, ll_found *out)
                                           .system = s->system}));
             }
     CHECK(out->n, LL_E_ARG,
-          "no mesh of %g ranks: tensor must divide %g heads, data the batch of %g, pipe is at most "
-          "%g layers",
+          "no such mesh of %g ranks: tensor must divide %g heads, data the batch of %g, pipe is at "
+          "most %g layers",
           s->ranks, s->model->heads, s->batch, s->model->layers);
     qsort(out->best, (size_t)out->n, sizeof *out->best, by_time);
     leave_likes(out);
