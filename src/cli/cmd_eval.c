@@ -294,8 +294,9 @@ static ll_err run(const void *given)
     fprintf(stderr, "%s: %s on %s, %lld of %lld validation samples\n", t.run->name,
             t.run->model.name, info->name, (long long)o->samples, (long long)all);
     bool ensemble = !o->of.init && !strcmp(t.run->parallel.between.seeds, "own");
-    TRY(ensemble ? score_members(o, &t, d, a, &s, &c) : score(o, &t, d, &s));
+    /* classes first: not every model has them */
     if (!ensemble && (o->classes || o->confusion || o->top)) TRY(count(o, &t, d, NULL, a, &c));
+    TRY(ensemble ? score_members(o, &t, d, a, &s, &c) : score(o, &t, d, &s));
     if (o->confusion) {
         const char *svg = ll_classes_svg(&c, ll_arena_printf(a, "%s: classes", t.run->name), a);
         TRY(ll_file_write(o->confusion, svg, strlen(svg)));
