@@ -1,4 +1,5 @@
 /* procs.c: processes below a launcher. */
+#define _GNU_SOURCE /* memmem */
 #include "cli/procs.h"
 
 #include "base/own.h"
@@ -30,17 +31,24 @@ bool ll_proc_see(pid_t pid, ll_proc *out)
     return state != 'Z' && parent > 0;
 }
 
+/* A file of a process's, as it is, with a zero behind it; the caller frees it. */
+static char *read_of(pid_t pid, const char *name, size_t *have)
+{
+    enum { MOST = 1 << 20 };
+    char path[64], *text = (char *)calloc(MOST + 1, 1);
+    snprintf(path, sizeof path, "/proc/%ld/%s", (long)pid, name);
+    int fd = text ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    *have = 0;
+    for (ssize_t n; fd >= 0 && *have < MOST && (n = read(fd, text + *have, MOST - *have)) > 0;)
+        *have += (size_t)n;
+    if (fd >= 0) close(fd);
+    return text;
+}
+
 int ll_proc_rank(pid_t pid)
 {
-    char path[64];
-    snprintf(path, sizeof path, "/proc/%ld/environ", (long)pid);
-    enum { MOST = 1 << 20 };
-    LL_OWN_MEMORY char *text = (char *)calloc(MOST + 1, 1);
-    int fd = text ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-    size_t have = 0;
-    for (ssize_t n; fd >= 0 && have < MOST && (n = read(fd, text + have, MOST - have)) > 0;)
-        have += (size_t)n;
-    if (fd >= 0) close(fd);
+    size_t have;
+    LL_OWN_MEMORY char *text = read_of(pid, "environ", &have);
     return have ? ll_job_rank_in(text, have) : -1;
 }
 
@@ -66,7 +74,16 @@ static void add(ll_procs *p, pid_t pid)
     p->pid[p->n++] = pid;
 }
 
-void ll_procs_find(ll_procs *p, pid_t launcher)
+/* Is it a rank whose words have this one? */
+static bool is_of_job(pid_t pid, const char *job)
+{
+    size_t have;
+    LL_OWN_MEMORY char *words = read_of(pid, "cmdline", &have);
+    return have && memmem(words, have, job, strlen(job)) && ll_proc_rank(pid) >= 0;
+}
+
+/* Of this program: those below a launcher; NULL job. Else the ranks of a job. */
+static void find(ll_procs *p, pid_t launcher, const char *job)
 {
     char self[4096], path[64], exe[4096];
     ssize_t n = readlink("/proc/self/exe", self, sizeof self);
@@ -76,9 +93,20 @@ void ll_procs_find(ll_procs *p, pid_t launcher)
         pid_t pid = (pid_t)atol(d->d_name);
         snprintf(path, sizeof path, "/proc/%ld/exe", (long)pid);
         if (pid <= 0 || pid == launcher || readlink(path, exe, sizeof exe) != n) continue;
-        if (!memcmp(exe, self, (size_t)n) && is_below(pid, launcher)) add(p, pid);
+        if (memcmp(exe, self, (size_t)n)) continue;
+        if (job ? is_of_job(pid, job) : is_below(pid, launcher)) add(p, pid);
     }
     if (all) closedir(all);
+}
+
+void ll_procs_find(ll_procs *p, pid_t launcher)
+{
+    find(p, launcher, NULL);
+}
+
+void ll_procs_of_job(ll_procs *p, const char *job)
+{
+    find(p, 0, job);
 }
 
 int ll_procs_signal(const ll_procs *p, int number)

@@ -241,6 +241,19 @@ static void end_stuck(job *j, pid_t child)
     ll_procs_end(child);
 }
 
+/* Ranks of an mpiexec that was killed end by themselves, soon. Nobody begins, or is told that all
+ * is over, before. */
+static void see_off(job *j, pid_t child)
+{
+    double began = ll_now();
+    for (ll_procs_of_job(&j->here, j->start.job); j->here.n && ll_now() < began + grace_s;) {
+        nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+        ll_procs_of_job(&j->here, j->start.job);
+    }
+    ll_procs_signal(&j->here, SIGKILL);
+    ll_job_remove_folder(child);
+}
+
 /* Until the launcher has ended; its status. */
 static int await(job *j, pid_t child)
 {
@@ -260,6 +273,7 @@ static int await(job *j, pid_t child)
     if (WIFSIGNALED(status) && !j->why && !j->lost && !j->insisted)
         j->why = ll_arena_printf(j->arena, "mpiexec (process %ld) was ended by signal %d",
                                  (long)child, WTERMSIG(status));
+    if (WIFSIGNALED(status)) see_off(j, child);
     return ll_cli_code(status);
 }
 

@@ -5,8 +5,10 @@
  * exits with a failure, but MPICH's mpiexec leaves them waiting in MPI_Init for ever, unless told
  * "abort" in the words of its process manager's protocol (PMI-1: a line of text on the descriptor
  * that PMI_FD names). */
+#define _GNU_SOURCE /* nftw */
 #include "comm/job.h"
 
+#include <ftw.h>
 #include <mpi.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -54,12 +56,31 @@ int ll_job_rank(void)
     return place.rank;
 }
 
+static void name_folder(char path[4096], pid_t pid)
+{
+    const char *tmp = getenv("TMPDIR");
+    snprintf(path, 4096, "%s/ompi.loopline.%ld", tmp && *tmp ? tmp : "/tmp", (long)pid);
+}
+
 void ll_job_own_folder(void)
 {
     char path[4096];
-    const char *tmp = getenv("TMPDIR");
-    snprintf(path, sizeof path, "%s/ompi.loopline.%ld", tmp && *tmp ? tmp : "/tmp", (long)getpid());
+    name_folder(path, getpid());
     setenv("OMPI_MCA_orte_top_session_dir", path, 0);
+}
+
+static int remove_one(const char *path, const struct stat *s, int kind, struct FTW *where)
+{
+    (void)s, (void)kind, (void)where;
+    (void)remove(path);
+    return 0;
+}
+
+void ll_job_remove_folder(pid_t pid)
+{
+    char path[4096];
+    name_folder(path, pid);
+    nftw(path, remove_one, 8, FTW_DEPTH | FTW_PHYS);
 }
 
 int ll_job_rank_in(const char *environment, size_t bytes)

@@ -3,6 +3,8 @@
 #pragma once
 #include "base/err.h"
 
+#include <sys/types.h>
+
 /* What mpiexec or srun told this process by its environment: how many ranks it started (0: this
  * process was not started by one) and which this is (0 where unknown). */
 int ll_job_size(void);
@@ -22,6 +24,8 @@ const char *ll_job_hosts_option(void);
  * share, which the last one removes; one that begins just then fails, without a word where it is
  * told to be quiet. This job gets one of its own. */
 void ll_job_own_folder(void);
+/* Of a process that was killed, which could not remove it. */
+void ll_job_remove_folder(pid_t pid);
 
 /* Who knows of a failure, and who prints it. */
 typedef enum ll_failure {

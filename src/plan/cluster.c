@@ -214,8 +214,8 @@ static ll_err check_units(const ll_cluster *c, const char *what)
 static ll_err finish(ll_cluster *c, const char *what, const bool given[N_KEY])
 {
     CHECK(!c->node.hosts || fmod(c->node.chips, c->node.hosts) == 0, LL_E_CONFIG,
-          "%s: node.hosts is %g, which does not divide node.chips, %g: say both", what, c->node.hosts,
-          c->node.chips);
+          "%s: node.hosts is %g, which does not divide node.chips, %g: say both", what,
+          c->node.hosts, c->node.chips);
     static const char *const optional[] = {"about",       "like",          "chip.names",
                                            "chip.fp8",    "chip.tf32",     "chip.gemm_fp8",
                                            "network.pod", "network.taper", "chip.attention_tuned",

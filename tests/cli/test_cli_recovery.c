@@ -372,6 +372,29 @@ static void cut_short(void **state)
     free(text);
 }
 
+/* Whoever is told that all is over finds no rank at work, and no files of mpiexec's. */
+static void mpiexec_killed(void **state)
+{
+    char comm[32], folder[64];
+    write_text(tmpdir_path(state, "r.yaml"), run_file);
+    pid_t child = START("alone", "-n", "2", "--restarts", "0", "--set", "train.steps=20000");
+    await_lines(child, tmpdir_path(state, "alone/metrics.jsonl"), 20);
+    pid_t ranks[] = {await_rank(child, 0), await_rank(child, 1)}, mpiexec = ranks[0];
+    assert_true(ranks[0] && ranks[1]);
+    for (pid_t up = mpiexec; up && up != child;) {
+        mpiexec = up;
+        up = parent_of(mpiexec, comm);
+    }
+    kill(mpiexec, SIGKILL);
+    outcome o = program_wait(*state, child);
+    if (o.status != 128 + SIGKILL) fail_msg("status %d: %s", o.status, o.err);
+    outcome_free(&o);
+    for (int i = 0; i < 2; i++)
+        if (kill(ranks[i], 0) == 0) assert_int_equal(state_of(ranks[i]), 'Z');
+    snprintf(folder, sizeof folder, "/tmp/ompi.loopline.%ld", (long)mpiexec);
+    assert_false(file_exists(folder));
+}
+
 static void what_no_start_cures(void **state)
 {
     static const char kills[] = "#!/bin/sh\necho x >> starts\nkill -9 $$\n";
@@ -487,6 +510,7 @@ int main(void)
                                        IN_FOLDER(spikes),
                                        IN_FOLDER(cut_short),
                                        IN_FOLDER(what_no_start_cures),
+                                       IN_FOLDER(mpiexec_killed),
                                        IN_FOLDER(paused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
