@@ -1,10 +1,9 @@
 /* cross_entropy.cu: softmax, cross-entropy and its gradient, right answers.
  *
  * A block takes a row. Maximum and sum of exponentials are made together (a running pair), so that
- * logits are read once for them. Loss and gradient in one go (cross_entropy_back) read a row once
- * from memory if it fits into shared memory: TMA brings the next one while this one is
- * worked on. Longer rows are read twice, the second time mostly from the cache. */
-#include "kern/cuda/staged.cuh"
+ * logits are read once for them. Loss and gradient in one go (cross_entropy_back) read a row twice,
+ * the second time mostly from the cache. */
+#include "kern/cuda/vec.cuh"
 #include "kern/rows.h"
 
 #include <type_traits>
@@ -16,8 +15,6 @@ static int row_threads(int64_t n)
 
 /* ---- exponentials: of f32 and f64 as exact as the library's, of bf16 in base 2 ---- */
 
-/* Shared memory for a row: what a block of Hopper's can have, less what it takes besides. */
-enum { STAGE_LEAST = 16384, STAGE_SLACK = 3 * 1024 };
 enum { PLAIN, WIDE }; /* elements one at a time, or 16 bytes */
 #define LOG2E 1.4426950408889634f
 
@@ -45,24 +42,16 @@ template <class S> __device__ __forceinline__ lse_pair<S> join_warp(lse_pair<S> 
     return {top, warp_sum(p.sum ? p.sum * exp(p.top - from) : (S)0)};
 }
 
-/* The pairs of so many warps as one, which every thread gets; wait: lets them all come to there.
- * turn: 0 and 1 by turns, where nothing else holds the warps together between two calls. */
-template <class S, class F>
-__device__ __forceinline__ lse_pair<S> join_warps(lse_pair<S> p, int warps, int turn, F wait)
+/* A block's pairs as one, which every thread gets. */
+template <class S> __device__ __forceinline__ lse_pair<S> join_block(lse_pair<S> p)
 {
-    __shared__ S tops[2][32], sums[2][32];
+    __shared__ S tops[32], sums[32];
     int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     p = join_warp(p);
-    if (lane == 0) tops[turn][warp] = p.top, sums[turn][warp] = p.sum;
-    wait();
-    bool has = lane < warps;
-    return join_warp(
-        lse_pair<S>{has ? tops[turn][lane] : (S)-INFINITY, has ? sums[turn][lane] : (S)0});
-}
-
-template <class S> __device__ lse_pair<S> join_block(lse_pair<S> p)
-{
-    return join_warps(p, (blockDim.x + 31) / 32, 0, [] { __syncthreads(); });
+    if (lane == 0) tops[warp] = p.top, sums[warp] = p.sum;
+    __syncthreads();
+    bool has = lane < (blockDim.x + 31) / 32;
+    return join_warp(lse_pair<S>{has ? tops[lane] : (S)-INFINITY, has ? sums[lane] : (S)0});
 }
 
 /* Adds N numbers to a pair. Of nothing but -infinity the sum stays 0; a NaN goes into the sum. */
@@ -113,20 +102,6 @@ __device__ lse_pair<typename sum_of<T>::type> row_pair(const T *x, int64_t n)
     }
 }
 
-/* Piece j of a row's gradient, of its logits v. */
-template <class T>
-__device__ __forceinline__ void store_gradient(T *y, int j, float *v, const power<T> &e,
-                                               int64_t label, float by)
-{
-    enum { N = wide<T>::N };
-#pragma unroll
-    for (int i = 0; i < N; i++) v[i] = e.of(v[i]) * by;
-    if (label >= 0 && label / N == j)
-#pragma unroll
-        for (int i = 0; i < N; i++) v[i] -= label % N == i ? by : 0.f;
-    ((uint4 *)y)[j] = wide<T>::pack(v);
-}
-
 /* y = (exp(x - all) - (1 at label)) by, y perhaps on x; label -1: none. */
 template <class T, int HOW>
 __device__ void row_gradient(const T *x, T *y, int64_t n, typename sum_of<T>::type all,
@@ -143,7 +118,12 @@ __device__ void row_gradient(const T *x, T *y, int64_t n, typename sum_of<T>::ty
         for (int j = threadIdx.x; j < (int)(n / N); j += blockDim.x) {
             float v[N];
             wide<T>::unpack(((const uint4 *)x)[j], v);
-            store_gradient<T>(y, j, v, e, label, by);
+#pragma unroll
+            for (int i = 0; i < N; i++) v[i] = e.of(v[i]) * by;
+            if (label >= 0 && label / N == j)
+#pragma unroll
+                for (int i = 0; i < N; i++) v[i] -= label % N == i ? by : 0.f;
+            ((uint4 *)y)[j] = wide<T>::pack(v);
         }
     }
 }
@@ -235,88 +215,6 @@ template <class T, int HOW> static __global__ void __launch_bounds__(1024) back_
     row_both<T, HOW>(a, blockIdx.x, a.x + blockIdx.x * a.n);
 }
 
-/* ---- rows through shared memory ----
- * Two blocks have a multiprocessor, a row each, in chunks of 8 KiB, 16 bytes for each thread. A
- * chunk is filled with the next row's as soon as all warps are done with it: a warp of its own sees
- * to that. */
-enum { STAGERS = 512, CHUNKS = 32 };
-
-/* full: a chunk has come; empty: all are done with it. Row i of a block is phase i of both. */
-template <class T>
-static __device__ void fetch_rows(const both<T> &a, char *stage, uint64_t *full, uint64_t *empty)
-{
-    enum { EACH = STAGERS * 16 };
-    unsigned bytes = (unsigned)(a.n * sizeof(T)), i = 0;
-    for (int64_t r = blockIdx.x; r < a.rows; r += gridDim.x, i++)
-        for (unsigned k = 0, at = 0; at < bytes; k++, at += EACH) {
-            if (i) await(&empty[k], (i - 1) % 2);
-            unsigned some = bytes - at < EACH ? bytes - at : EACH;
-            fetch(stage + at, (const char *)(a.x + r * a.n) + at, some, &full[k]);
-            expect(&full[k], some);
-        }
-}
-
-/* Row number i of this block. */
-template <class T>
-static __device__ void work_row(const both<T> &a, int64_t r, unsigned i, const uint4 *x,
-                                uint64_t *full, uint64_t *empty)
-{
-    enum { N = wide<T>::N };
-    int pieces = (int)(a.n / N), chunks = (pieces + STAGERS - 1) / STAGERS;
-    int64_t label = label_of(a.label, r, a.n, a.trouble);
-    float by = a.y ? a.dloss[r] : 0.f, v[N];
-    lse_pair<float> p = {-INFINITY, 0};
-    for (int k = 0, j = threadIdx.x; k < chunks; k++, j += STAGERS) {
-        await(&full[k], i % 2);
-        if (j >= pieces) continue;
-        wide<T>::unpack(x[j], v);
-        add_some<T, N>(p, v);
-    }
-    float picked = to_float(((const T *)x)[label]);
-    p = join_warps(p, STAGERS / 32, i % 2, [] { meet(1, STAGERS); });
-    float all = p.top + logf(p.sum);
-    if (threadIdx.x == 0) a.loss[r] = all - picked, a.lse[r] = all;
-    power<T> e(all);
-    for (int k = 0, j = threadIdx.x; k < chunks; k++, j += STAGERS) {
-        if (j < pieces && a.y) {
-            wide<T>::unpack(x[j], v);
-            store_gradient<T>(a.y + r * a.n, j, v, e, label, by);
-        }
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) arrive(&empty[k]);
-    }
-}
-
-template <class T> static __global__ void __launch_bounds__(STAGERS + 32, 2) back_staged(both<T> a)
-{
-    extern __shared__ __align__(128) char stage[];
-    __shared__ uint64_t full[CHUNKS], empty[CHUNKS];
-    if (threadIdx.x == 0) {
-        for (int k = 0; k < CHUNKS; k++) {
-            init_barrier(&full[k], FETCHERS);
-            init_barrier(&empty[k], STAGERS / 32);
-        }
-        barriers_made();
-    }
-    __syncthreads();
-    if (threadIdx.x >= STAGERS) {
-        if (threadIdx.x < STAGERS + FETCHERS) fetch_rows(a, stage, full, empty);
-        return;
-    }
-    unsigned i = 0;
-    for (int64_t r = blockIdx.x; r < a.rows; r += gridDim.x, i++)
-        work_row(a, r, i, (const uint4 *)stage, full, empty);
-}
-
-/* Rows that fit into shared memory, and are worth it. */
-static bool staged_fits(const ll_kcall *c)
-{
-    const ll_tensor *x = &c->in[0];
-    size_t bytes = (size_t)ll_cols(x) * ll_dtype_bytes(x->dtype);
-    return is_wide(x->dtype, ll_cols(x)) && bytes >= STAGE_LEAST &&
-           bytes + STAGE_SLACK <= shared_of(c);
-}
-
 /* out: loss and lse; BACK: the gradient before them, and dloss in. */
 template <bool BACK, class T> static both<T> both_of(const ll_kcall *c)
 {
@@ -328,18 +226,6 @@ template <bool BACK, class T> static both<T> both_of(const ll_kcall *c)
     a.loss = (S *)loss[0].data, a.lse = (S *)loss[1].data;
     a.rows = ll_rows(x), a.n = ll_cols(x), a.trouble = c->trouble;
     return a;
-}
-
-template <bool BACK> static ll_err run_staged(const ll_kcall *c)
-{
-    const ll_tensor *x = &c->in[0];
-    size_t bytes = (size_t)ll_cols(x) * ll_dtype_bytes(x->dtype);
-    int64_t room = processors_of(c) * (2 * (bytes + STAGE_SLACK) <= shared_of(c) + 1024 ? 2 : 1);
-    if (ll_rows(x) == 0) return LL_OK;
-    return with_wide(x->dtype, [&](auto z) -> ll_err {
-        return launch_shared(c, back_staged<decltype(z)>, ll_min64(ll_rows(x), room), STAGERS + 32,
-                             bytes, both_of<BACK, decltype(z)>(c));
-    });
 }
 
 template <bool BACK> static ll_err run_rows(const ll_kcall *c)
@@ -391,8 +277,6 @@ static ll_err run_correct(const ll_kcall *c)
 
 extern "C" const ll_solver softmax_cuda[] = {{.run = run_softmax}, {}},
                            cross_entropy_grad_cuda[] = {{.run = run_grad}, {}},
-                           correct_cuda[] = {{.run = run_correct}, {}};
-extern "C" const ll_solver cross_entropy_cuda[] = {
-    {"TMA", staged_fits, NULL, run_staged<false>}, {"rows", NULL, NULL, run_rows<false>}, {}};
-extern "C" const ll_solver cross_entropy_back_cuda[] = {
-    {"TMA", staged_fits, NULL, run_staged<true>}, {"rows", NULL, NULL, run_rows<true>}, {}};
+                           correct_cuda[] = {{.run = run_correct}, {}},
+                           cross_entropy_cuda[] = {{.run = run_rows<false>}, {}},
+                           cross_entropy_back_cuda[] = {{.run = run_rows<true>}, {}};
