@@ -65,8 +65,8 @@ number() { sed -n "s/.*\"$1\": *\([-0-9.e+]*\).*/\1/p" | head -n 1; }
 
 # ---- build ----
 targets="loopline"
-gpu_tests="test_op_gpu test_product_gpu test_attention_gpu test_chain_gpu test_gpu"
-wants ops && targets="$targets $gpu_tests"
+gpu_tests="test_op_gpu test_product_gpu test_attention_gpu test_chain_gpu"
+wants ops && targets="$targets $gpu_tests test_gpu"
 wants nccl && targets="$targets stand_in_nccl"
 if [ $make = 1 ]; then
     cmake -S . -B "$build" -DLL_CUDA=ON -DCMAKE_BUILD_TYPE=Release >"$log" 2>&1 &&
@@ -77,9 +77,9 @@ program=$build/loopline
 nvidia-smi -L
 
 # ---- every op's kernel; programs ----
-ops() {
+ops() { # test programs
     local t state
-    for t in $gpu_tests; do
+    for t in ${*:-$gpu_tests}; do
         if "$build/$t" >"$log" 2>&1; then state=ok; else state=FAIL && tail -n 20 "$log"; fi
         row ops $t "$(grep -c '\[       OK' "$log") tests passed, $(grep -c '^\[  FAILED.*] [a-z]' "$log") failed, $(grep -c '\[  SKIPPED' "$log") skipped" $state
     done
@@ -190,13 +190,14 @@ END
 # ---- ranks that share the GPU, and talk as those with one each do, by a stand-in for NCCL ----
 # Where this build has none (no nccl.h), the part is skipped.
 stand_in=$(readlink -f "$build/stand_in/libnccl.so.2" || true)
+# Ranks that wait for each other are told after 60 s (verify: ten times that setting).
 by_nccl() { LD_PRELOAD=$stand_in "$program" "$@" --set train.machine=cuda --set parallel.transport=nccl >"$log" 2>&1 </dev/null; }
 nccl() {
     [ -e "$stand_in" ] || { row nccl "ranks by NCCL's calls" "built without NCCL" skipped; return; }
     local model mesh settings state
     local small="--set train.batch=12 --set model.layers=2 --set model.width=48 --set model.heads=4 --set model.seq=32 --set model.vocab=97"
     while read -r model mesh settings; do
-        if by_nccl verify "$model" --random --mesh "$mesh" --steps 2 $settings
+        if by_nccl verify "$model" --random --mesh "$mesh" --steps 2 --set parallel.timeout=6 $settings
         then state=ok; else state=FAIL && tail -n 5 "$log"; fi
         row nccl "$model $mesh ${settings#$small}" "$(sed -n 's/^worst relative difference: //p' "$log")" $state
     done <<END
@@ -266,6 +267,7 @@ beside verify verify
 beside nccl nccl
 beside bench compile_peers
 [ ${#side[@]} = 0 ] || wait "${side[@]}"
+wants ops && log=$work/log-ops table=$work/table-ops && ops test_gpu # alone: it asks how much memory is free
 
 # ---- speed ----
 timed() { # model, what is said of it, unit, key of the peer, least ratio, our words...

@@ -209,6 +209,9 @@ static ll_err open(ll_exec *e)
     ll_nccl *t = LL_NEW(e->arena, ll_nccl);
     ll_gpu_group *group;
     ll_cuda_of(e)->nccl = t;
+    /* NCCL connects when a group is opened, not in its first call, which may wait for all streams:
+     * for a message, too, as above. */
+    if (e->opts.team->pipe) setenv("NCCL_RUNTIME_CONNECT", "0", 0);
     t->most = ll_program_rounds(e->p) * e->p->n_instr;
     t->starts = LL_NEW_ARRAY(e->arena, struct under_way, t->most + 1);
     if (share && share->opts.team == e->opts.team) t->lent = ll_cuda_of(share)->nccl;

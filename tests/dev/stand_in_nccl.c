@@ -32,7 +32,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { MOST = 16, PIECE = 1 << 20, GROUP = 4096, PATIENCE_S = 60 };
+enum { MOST = 16, PIECE = 1 << 20, GROUP = 4096, PATIENCE_S = 60, ROOM = 1 << 28 };
 
 typedef struct shared {
     atomic_int opened, failed;
@@ -61,8 +61,9 @@ typedef struct work {
     bool kept; /* a graph has it */
     op *ops;
     int n;
-    char *host;
+    char *host; /* of the room, or its own */
     size_t bytes;
+    bool own;
     struct work *next;
 } work;
 
@@ -292,14 +293,31 @@ static _Thread_local struct {
     CUstream stream;
 } group;
 
+/* What works copy through: pinned at once, before anything is queued. Pinning waits for all
+ * streams, and so for messages, of a rank that may wait for what this one would queue next. */
+static struct {
+    char *data;
+    size_t used;
+} room;
+
+static bool take_room(work *w, size_t bytes)
+{
+    bytes = (bytes + 255) / 256 * 256 + 256;
+    w->bytes = bytes;
+    w->own = !room.data || ROOM - room.used < bytes;
+    if (w->own) return cuMemHostAlloc((void **)&w->host, bytes, 0) == CUDA_SUCCESS;
+    w->host = room.data + room.used;
+    room.used += bytes;
+    return true;
+}
+
 static work *find_work(struct ncclComm *c, size_t bytes)
 {
     for (work *w = c->all; w; w = w->next)
         if (!w->kept && w->bytes >= bytes && !atomic_exchange(&w->busy, true)) return w;
     work *w = (work *)calloc(1, sizeof *w);
-    if (!w || cuMemHostAlloc((void **)&w->host, bytes ? bytes : 1, 0) != CUDA_SUCCESS) return NULL;
+    if (!w || !take_room(w, bytes)) return NULL;
     w->c = c;
-    w->bytes = bytes;
     w->next = c->all;
     atomic_store(&w->busy, true);
     return c->all = w;
@@ -574,6 +592,7 @@ EXPORT ncclResult_t ncclCommInitRank(ncclComm_t *out, int size, ncclUniqueId id,
     }
     shm_unlink(id.internal);
     *out = c;
+    if (!room.data && cuMemHostAlloc((void **)&room.data, ROOM, 0)) return ncclUnhandledCudaError;
     return size == 2 && share_lane(c) ? ncclUnhandledCudaError : ncclSuccess;
 }
 
@@ -595,7 +614,7 @@ EXPORT ncclResult_t ncclCommDestroy(ncclComm_t c)
 {
     for (work *w = c->all, *next; w; w = next) {
         next = w->next;
-        cuMemFreeHost(w->host);
+        if (w->own) cuMemFreeHost(w->host);
         free(w->ops);
         free(w);
     }
