@@ -32,6 +32,8 @@ ll_err ll_plan_choose(ll_run *r, int64_t ranks);
 /* Tells what would fit a machine with so many bytes for each rank. */
 void ll_plan_remedy(const ll_run *r, int64_t ranks, double room);
 extern const ll_images ll_plan_images;
+/* Tells whose kernels a prediction is of. */
+void ll_plan_kernels(const ll_cluster *c);
 /* As ll_cluster_load, and "this": this machine, measured once and then kept in a file. */
 ll_err ll_plan_cluster(const char *what, ll_cluster **out);
 /* ---- pictures of a search ---- */

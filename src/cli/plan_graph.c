@@ -30,6 +30,17 @@ ll_err ll_plan_refuse(const ll_uncounted *of, const char *what)
     return LL_OK;
 }
 
+void ll_plan_kernels(const ll_cluster *c)
+{
+    if (c->own.source)
+        fprintf(stderr, "Kernels are as quick as Loopline's own on %s.\n", c->own.source);
+    else if (strcmp(c->chip.name, LL_CORE))
+        fprintf(stderr,
+                "Kernels are as quick as those of published trainings: Loopline's own were not "
+                "measured on %s.\n",
+                c->chip.name);
+}
+
 static json_t *layouts_json(const ll_layout_rule *rules)
 {
     json_t *j = json_object();
@@ -46,7 +57,8 @@ static double of_peak(const ll_tried *o, double flops, double peak)
 static json_t *option_json(const ll_tries *s, const ll_tried *o, double ranks)
 {
     const ll_run *r = s->run;
-    double spread = 1 + ll_plan_spread("images"), samples = (double)r->train.batch / o->out.step_s;
+    double spread = 1 + ll_plan_spread(s->cluster->own.source ? "own images" : "images");
+    double samples = (double)r->train.batch / o->out.step_s;
     double peak = ll_chip_peak(&s->cluster->chip, r->train.precision);
     bool tokens = ll_run_takes_tokens(r);
     const ll_size *z = r->model.sizes;
@@ -132,10 +144,8 @@ static ll_err images_step(void *context, const char *model, const ll_cluster *c,
     ll_lower_opts l = {.target = ll_target_find("cpu"), .threads = 1, .n_micro = 1};
     l.no_fuse = !fused;
     TRY(ll_lower(g, &l, &p));
-    ll_cluster d = *c;
-    if (half) d.chip.bandwidth *= 2;
-    *seconds = ll_replay(&d, p, NULL, precision).step_s;
-    if (!fused && !strcmp(precision, "tf32")) *seconds += turns(&d.chip, p);
+    *seconds = ll_replay(c, p, NULL, precision, half).step_s;
+    if (!fused && !strcmp(precision, "tf32")) *seconds += turns(&c->chip, p);
     ll_memory_kinds kinds = ll_program_kinds(p);
     *bytes = (double)p->persistent_bytes + (double)p->work_bytes / (half ? 2 : 1) +
              1e9 * c->chip.reserved;
@@ -206,7 +216,8 @@ static ll_err print_json(const ll_plan_opts *o, const ll_tries *s, int top)
     json_t *plans = json_array();
     for (int i = 0; i < top; i++)
         json_array_append_new(plans, option_json(s, &s->v[i], (double)o->ranks));
-    return ll_cli_json(LL_JSON(LL_IS("cluster", s->cluster->name), LL_IS("ranks", o->ranks),
+    return ll_cli_json(LL_JSON(LL_IS("cluster", s->cluster->name),
+                               LL_IS("kernels", s->cluster->own.source), LL_IS("ranks", o->ranks),
                                LL_IS("plans", plans), LL_IS("left_out", s->left_out),
                                LL_IS("why_left_out", s->left_out ? s->trouble : NULL)));
 }
@@ -221,6 +232,7 @@ static void print_text(const ll_plan_opts *o, const ll_tries *s, int top)
         r->model.name, (long long)r->train.batch, (long long)o->ranks, c->chip.name, c->name,
         "mesh", "step", "samples/s", "model %", "hardware %", "% exposed", "tensors", "layouts");
     for (int i = 0; i < top; i++) print_option(s, &s->v[i]);
+    ll_plan_kernels(c);
     fprintf(stderr, "The best is bound by %s.\n",
             b->out.exposed_s > b->out.compute_s ? "communication"
                                                 : "the chips' arithmetic and memory");
@@ -243,7 +255,8 @@ ll_err ll_plan_graph(const ll_plan_opts *o, const ll_run *r, const ll_cluster *c
 {
     LL_OWN(ll_arena) arena = ll_arena_new();
     LL_OWN(ll_graph) g = NULL;
-    ll_tries s = {.run = r, .cluster = c, .arena = arena};
+    const ll_cluster mine = ll_cluster_own(c);
+    ll_tries s = {.run = r, .cluster = &mine, .arena = arena};
     CHECK(ll_chip_peak(&c->chip, r->train.precision) > 0, LL_E_ARG, "chip %s has no products of %s",
           c->chip.name, r->train.precision);
     CHECK(!o->report && !o->trace && !o->tokens, LL_E_ARG,

@@ -207,9 +207,9 @@ static bool goes_round(const ll_search *s, const ll_how *h)
 /* Settings as they were given, but for those that the plan answers. */
 static void add_given(ll_buf *b, const wish *w, bool cuda)
 {
-    static const char *const answered[] = {"parallel.mesh",           "parallel.zero",
-                                           "parallel.schedule",       "parallel.transport",
-                                           "parallel.virtual_stages", "parallel.recompute"};
+    static const char *const answered[] = {
+        "parallel.mesh",           "parallel.zero",      "parallel.schedule", "parallel.transport",
+        "parallel.virtual_stages", "parallel.recompute", "train.micro_batch"};
     for (int i = 0; i < w->set->n; i++) {
         const ll_words one = {w->set->v + i, 1};
         bool skip = cuda && ll_plan_said(&one, "train.machine");
@@ -432,9 +432,10 @@ static ll_err print_json(const ll_search *s, const ll_found *f, int top, const a
     json_t *plans = json_array();
     for (int i = 0; i < top; i++) json_array_append_new(plans, plan_json(s, &f->best[i], w));
     return ll_cli_json(LL_JSON(
-        LL_IS("cluster", s->cluster->name), LL_IS("ranks", (int64_t)s->ranks),
-        LL_IS("parameters", (int64_t)f->best[0].out.parameters), LL_IS("tried", f->tried),
-        LL_IS("plans", plans), LL_IS("bound", ll_outcome_bound(&f->best[0].out)),
+        LL_IS("cluster", s->cluster->name), LL_IS("kernels", s->cluster->own.source),
+        LL_IS("ranks", (int64_t)s->ranks), LL_IS("parameters", (int64_t)f->best[0].out.parameters),
+        LL_IS("tried", f->tried), LL_IS("plans", plans),
+        LL_IS("bound", ll_outcome_bound(&f->best[0].out)),
         LL_IS("saves", LL_JSON(LL_IS("memory_1gib", a->memory), LL_IS("link_10_percent", a->link),
                                LL_IS("network_10_percent", a->network),
                                LL_IS("memory_bandwidth_10_percent", a->bandwidth)))));
@@ -442,6 +443,8 @@ static ll_err print_json(const ll_search *s, const ll_found *f, int top, const a
 
 static ll_err plan(const ll_plan_opts *o, const ll_run *r, const ll_cluster *c, const ll_lm *m)
 {
+    const ll_cluster mine = ll_cluster_own(c);
+    c = &mine;
     LL_OWN(ll_arena) arena = ll_arena_new();
     LL_OWN(ll_run) file = NULL;
     ll_found f;
@@ -479,6 +482,7 @@ static ll_err plan(const ll_plan_opts *o, const ll_run *r, const ll_cluster *c, 
             "v: stages a rank; micro x number: samples that a rank takes at once, and how "
             "often a step; z: ZeRO;\n%%: of the chips' peak, by what the model asks for and "
             "by what is done\n");
+    ll_plan_kernels(c);
     tell_answered(&w);
     CHECK(f.best[0].fits || !s.memory, LL_E_MEM,
           "nothing fits train.memory, %s, on %g ranks: use more of it, or %s", r->train.memory,

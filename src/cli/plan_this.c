@@ -62,8 +62,8 @@ static ll_err describe_gpu(ll_buf *b, bool *found)
         snprintf(first, sizeof first, "%.*s", (int)strcspn(c->chip.names, ","), c->chip.names);
         if (!*first || !strstr(f.name, first)) continue;
         *found = true;
-        ll_buf_printf(b, "like: %s\nchip: {name: \"%s\", memory: %.6g}\nnode: {chips: 1}\n",
-                      ll_cluster_name(i), f.name, 1e-9 * (double)f.bytes);
+        ll_buf_printf(b, "like: %s\nchip: {memory: %.6g}\nnode: {chips: 1}\n", ll_cluster_name(i),
+                      1e-9 * (double)f.bytes);
     }
     return LL_OK;
 }
@@ -83,7 +83,8 @@ static ll_err describe_cpu(ll_buf *b, double *others)
     ll_buf_printf(b,
                   "like: dgx-a100\n"
                   "about: \"this machine, measured: remove the file to measure again\"\n"
-                  "chip: {name: core, names: [], bf16: %.6g, tf32: 0, f32: %.6g, vector: %.6g,\n"
+                  "chip: {name: " LL_CORE
+                  ", names: [], bf16: %.6g, tf32: 0, f32: %.6g, vector: %.6g,\n"
                   "  memory: %.6g, bandwidth: %.6g, units: 1, tile_m: 16, tile_n: 16, gemm: 0.9,\n"
                   "  gemm_f32: 0.9, gemm_k: 8, stream: 0.8, attention: 0.5, conv: 0.6,\n"
                   "  launch: 1, reserved: 0.05}\n"

@@ -86,7 +86,7 @@ ll_err ll_recipe_compile(const ll_run *r, const ll_graph *g, const ll_recipe *w,
     TRY(ll_cut_make(late ? late : g, &o, &how, &c));
     /* Times are a cluster's: of the program, what every machine has in it. */
     o.machine = "cpu";
-    o.precision = strcmp(r->train.precision, "f32") ? "bf16" : "f32";
+    o.precision = strcmp(r->train.precision, "f32") && !w->halved ? "bf16" : "f32";
     o.threads = threads;
     o.any_order = false;
     o.compress = o.conv = o.workspace = NULL;
@@ -108,8 +108,9 @@ static bool try_way(ll_tries *s, const ll_recipe *w, ll_tried *o)
         s->left_out++;
         return false;
     }
+    if (w->halved) bytes -= p->work_bytes / 2;
     *o = (ll_tried){.way = *w, .bytes = bytes, .kinds = ll_program_kinds(p)};
-    o->out = ll_replay(s->cluster, p, m.n_rank > 1 ? &m : NULL, s->run->train.precision);
+    o->out = ll_replay(s->cluster, p, m.n_rank > 1 ? &m : NULL, s->run->train.precision, w->halved);
     o->out.model = ll_model_flops(s->g, (int)w->micro) / m.n_rank;
     double most = s->run->train.memory_bytes; /* what the run allows its tensors */
     o->fits = (double)bytes + 1e9 * s->cluster->chip.reserved <= 1e9 * s->cluster->chip.memory &&
@@ -240,7 +241,9 @@ void ll_tries_mesh(ll_tries *s, const char *mesh, int zero)
     ll_recipe w = {.zero = zero,
                    .per_node = (int)s->cluster->node.chips,
                    .micro = ll_run_micro_batches(s->run),
-                   .recompute = s->run->parallel.recompute};
+                   .recompute = s->run->parallel.recompute,
+                   .halved = strcmp(s->run->train.precision, "f32") &&
+                             strcmp(s->cluster->chip.name, LL_CORE)};
     ll_tried o;
     snprintf(w.mesh, sizeof w.mesh, "%s", mesh);
     if (try_way(s, &w, &o)) LL_PUSH(s->arena, s->v, s->n, s->room, o);

@@ -63,6 +63,15 @@ static const key keys[] = {
     UNIT(chip.host, 0, 1e5, "us"),
     UNIT(chip.launch, 0, 1e5, "us"),
     UNIT(chip.reserved, 0, 1e5, "GB"),
+    WORD(own.source),
+    NUMBER(own.gemm, 1e-3, 1),
+    NUMBER(own.gemm_fp8, 1e-3, 1),
+    NUMBER(own.gemm_k, 0, 1e5),
+    NUMBER(own.stream, 1e-3, 1),
+    NUMBER(own.attention, 1e-3, 1),
+    NUMBER(own.attention_k, 0, 1e5),
+    NUMBER(own.conv, 1e-3, 1),
+    UNIT(own.launch, 0, 1e5, "us"),
     WHOLE(node.chips, 1, 1e6),
     WHOLE(node.hosts, 1, 1e6),
     UNIT(node.link, 1e-3, 1e6, "GB/s"),
@@ -90,13 +99,14 @@ typedef struct loading {
     const char *file;
     const char *origin[N_KEY]; /* in this file */
     int depth;
+    bool names_chip;
 } loading;
 
 static ll_err load_bundled(const char *what, ll_cluster *c, int depth, bool given[N_KEY]);
 
 static bool is_section(void *context, const char *word, ll_near *near)
 {
-    static const char *const sections[] = {"chip", "node", "network", "cost"};
+    static const char *const sections[] = {"chip", "own", "node", "network", "cost"};
     (void)context;
     bool found = false;
     for (size_t i = 0; i < sizeof sections / sizeof *sections; i++) {
@@ -148,11 +158,12 @@ static ll_err assign(void *context, const ll_yaml_value *v)
     return LL_OK;
 }
 
-/* Only the line of `like`, which is needed before all others. */
+/* Only the line of `like`, which is needed before all others, and whether the chip is another. */
 static ll_err find_like(void *context, const ll_yaml_value *v)
 {
     loading *l = (loading *)context;
     if (!strcmp(v->key, "like")) l->c->like = ll_arena_strdup(l->c->arena, v->value);
+    l->names_chip |= !strcmp(v->key, "chip.name");
     return LL_OK;
 }
 
@@ -166,6 +177,7 @@ static ll_err parse(const char *bytes, size_t size, const char *file, ll_cluster
     c->like = NULL;
     TRY(ll_yaml_read(&y, bytes, size, file));
     if (c->like) TRY(load_bundled(c->like, c, depth + 1, given));
+    if (l.names_chip) c->own = (ll_own){0}; /* what was measured is of the other one */
     y.assign = assign;
     TRY(ll_yaml_read(&y, bytes, size, file));
     for (int i = 0; i < N_KEY; i++) given[i] |= l.origin[i] != NULL;
@@ -221,7 +233,7 @@ static ll_err finish(ll_cluster *c, const char *what, const bool given[N_KEY])
                                            "network.pod", "network.taper", "chip.attention_tuned",
                                            "node.hosts"};
     for (int i = 0; i < N_KEY; i++) {
-        bool may = given[i];
+        bool may = given[i] || !strncmp(keys[i].name, "own.", 4);
         for (size_t k = 0; k < sizeof optional / sizeof *optional; k++)
             may |= !strcmp(keys[i].name, optional[k]);
         CHECK(may, LL_E_CONFIG, "%s: %s is not set, and the file is like no other that sets it",
@@ -271,6 +283,20 @@ void ll_cluster_free(ll_cluster *c)
 const char *ll_cluster_name(int i)
 {
     return bundled[i].name;
+}
+
+ll_cluster ll_cluster_own(const ll_cluster *c)
+{
+    ll_cluster o = *c;
+    const struct {
+        double own, *to;
+    } all[] = {{c->own.gemm, &o.chip.gemm},           {c->own.gemm_fp8, &o.chip.gemm_fp8},
+               {c->own.gemm_k, &o.chip.gemm_k},       {c->own.stream, &o.chip.stream},
+               {c->own.attention, &o.chip.attention}, {c->own.attention_k, &o.chip.attention_k},
+               {c->own.conv, &o.chip.conv},           {c->own.launch, &o.chip.launch}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (all[i].own > 0) *all[i].to = all[i].own;
+    return o;
 }
 
 double ll_chip_peak(const ll_chip *c, const char *precision)

@@ -9,6 +9,8 @@
 #pragma once
 #include "base/arena.h"
 
+#define LL_CORE "core" /* the name of a chip that is a core of this machine */
+
 typedef struct ll_chip {
     const char *name;
     const char *names;            /* parts of names that others call it by, with commas */
@@ -20,12 +22,20 @@ typedef struct ll_chip {
     double stream;                           /* fraction of bandwidth that elementwise ops reach */
     double attention;                        /* fraction of bf16's peak, attention in one kernel */
     double attention_tuned;                  /* the same, written for this chip by its maker */
+    double attention_k;                      /* half of it where so many keys are seen */
     double conv;                             /* best fraction of the peak of convolutions */
     double overlap;  /* the norm in which times of work side by side add up */
     double host;     /* us more where the host waits for each kernel */
     double launch;   /* us from one kernel to the next */
     double reserved; /* GB of context and libraries */
 } ll_chip;
+
+/* What Loopline's own kernels were measured at on such a chip; 0: the chip's figure, which is of
+ * other systems. */
+typedef struct ll_own {
+    const char *source; /* on what they were measured; NULL: on none */
+    double gemm, gemm_fp8, gemm_k, stream, attention, attention_k, conv, launch;
+} ll_own;
 
 typedef struct ll_node_links {
     double chips;
@@ -59,6 +69,7 @@ typedef struct ll_cluster {
     const char *about; /* a line, with its sources */
     const char *like;
     ll_chip chip;
+    ll_own own;
     ll_node_links node;
     ll_network network;
     ll_expense cost;
@@ -73,5 +84,7 @@ void ll_cluster_free(ll_cluster *c);
 LL_OWNED(ll_cluster, ll_cluster_free);
 /* Name i of the bundled ones; NULL: there are no more. */
 const char *ll_cluster_name(int i);
+/* The cluster as Loopline's kernels find it: what was measured of them, or as it is. */
+ll_cluster ll_cluster_own(const ll_cluster *c);
 /* Of precision f32, tf32, bf16 or fp8 (f16 is bf16's), FLOP/s; 0: the chip has none. */
 double ll_chip_peak(const ll_chip *c, const char *precision);

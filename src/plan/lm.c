@@ -73,7 +73,7 @@ static void attention(work *w)
     w->t.f_flops += flops;
     if (h->system->attention) {
         double best = h->system->attention == 2 ? c->attention_tuned : c->attention;
-        double rate = best * peak * d / (d + 32) * 1.25;
+        double rate = best * peak * d / (d + 32) * 1.25 * m->seq / (m->seq + c->attention_k);
         double f = (m->encoder ? 1 : 0.5) * flops / rate;
         double ring = 0;
         if (h->context > 1) {
@@ -106,6 +106,13 @@ static void elementwise(work *w)
     double mask = h->system->dropout, inner = w->tokens * m->ffn / h->tensor;
     double qkv = w->tokens * m->width * (1 + 2 * m->kv_heads / m->heads) / h->tensor;
     double more = h->system->eager ? 1.5 : 1;
+    if (h->system->lean) { /* norms with their residuals; gates; rope, or biases' gradients */
+        stream(w, 16 * x, 16 * x, 2);
+        if (m->gated) stream(w, 6 * inner, 10 * inner, 1);
+        stream(w, m->gated ? 4 * qkv : 0, (m->gated ? 4 : 2) * qkv, 1);
+        if (m->dropout) stream(w, 2 * 4 * x, 2 * 4 * x, 2);
+        return;
+    }
     stream(w, more * x * (2 * 4 + 2 * (6 + mask)), more * x * (2 * 8 + 2 * (4 + mask)), 4);
     stream(w, more * inner * (m->gated ? 6 : 4), more * inner * (m->gated ? 10 : 6), 1);
     stream(w, 4 * qkv, 4 * qkv, 2);

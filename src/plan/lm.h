@@ -43,6 +43,7 @@ typedef struct ll_system {
     double sums;         /* times as long as rings that gradients' sums take; 0: 1 */
     bool slots;          /* embedding and head count as layers where stages are balanced */
     bool balanced;       /* layers are dealt by the time that stages take, with the ends' */
+    bool lean;           /* biases, activations and the loss are parts of products */
 } ll_system;
 
 typedef struct ll_how {

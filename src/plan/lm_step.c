@@ -65,9 +65,10 @@ static void find_ends(step *s)
     double tokens = h->micro_batch * s->m->seq / h->context, v = s->m->vocab / h->tensor;
     const char *p = strcmp(h->precision, "fp8") ? h->precision : "bf16";
     double k = s->m->width;
-    s->head_f = ll_cost_product(c, p, 1, tokens, v, k) + ll_cost_stream(c, 12 * tokens * v);
+    double apart = h->system->lean ? 0 : tokens * v; /* logits that the loss reads and writes */
+    s->head_f = ll_cost_product(c, p, 1, tokens, v, k) + ll_cost_stream(c, 12 * apart);
     s->head_b = ll_cost_product(c, p, 1, tokens, k, v) + ll_cost_product(c, p, 1, k, v, tokens) +
-                ll_cost_stream(c, 8 * tokens * v);
+                ll_cost_stream(c, 8 * apart);
     s->embed_f = ll_cost_stream(c, 8 * tokens * k);
     s->embed_b = ll_cost_stream(c, 8 * tokens * k);
 }

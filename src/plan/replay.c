@@ -4,11 +4,11 @@
 #include <math.h>
 
 /* Seconds of one instruction that has a kernel. */
-static double kernel(const ll_chip *c, const ll_instr *x, const char *precision)
+static double kernel(const ll_chip *c, const ll_instr *x, const char *precision, double bytes)
 {
     const ll_op *op = ll_op_find(x->op);
     ll_work work = op ? op->work : LL_WORK_OTHER;
-    double moved = x->bytes / (1e9 * c->bandwidth * c->stream), rate = 1e12 * c->vector;
+    double moved = bytes / (1e9 * c->bandwidth * c->stream), rate = 1e12 * c->vector;
     bool f32 = !strcmp(precision, "f32");
     if (work == LL_WORK_PRODUCT)
         rate = ll_chip_peak(c, precision) * (f32 ? c->gemm_f32 : c->gemm);
@@ -46,13 +46,13 @@ static double talk(const ll_cluster *c, const ll_program *p, const ll_mesh *m, c
 
 /* A section; comm: when communication is free. */
 static double section(const ll_cluster *c, const ll_program *p, const ll_mesh *m,
-                      const char *precision, int s, double now, double *comm, double *ends,
-                      ll_replayed *out)
+                      const char *precision, int s, double share, double now, double *comm,
+                      double *ends, ll_replayed *out)
 {
     for (int i = s ? p->end[s - 1] : 0; i < p->end[s]; i++) {
         const ll_instr *x = &p->instrs[i];
         if (x->kernel.run) {
-            double t = kernel(&c->chip, x, precision);
+            double t = kernel(&c->chip, x, precision, share * x->bytes);
             now += t;
             out->compute_s += t;
         } else if (x->wait) {
@@ -67,15 +67,16 @@ static double section(const ll_cluster *c, const ll_program *p, const ll_mesh *m
 }
 
 ll_replayed ll_replay(const ll_cluster *c, const ll_program *p, const ll_mesh *m,
-                      const char *precision)
+                      const char *precision, bool halved)
 {
+    double share = halved ? 0.5 : 1;
     ll_replayed out = {.work = ll_program_flops(p)};
     LL_OWN(ll_arena) arena = ll_arena_new();
     double *ends = LL_NEW_ARRAY(arena, double, p->n_instr + 1), comm = 0, now = 0;
     for (int k = 0; k < ll_program_rounds(p); k++)
-        now = section(c, p, m, precision, LL_MICRO, now, &comm, ends, &out);
-    now = section(c, p, m, precision, LL_REPORT, now, &comm, ends, &out);
-    now = section(c, p, m, precision, LL_UPDATE, now, &comm, ends, &out);
+        now = section(c, p, m, precision, LL_MICRO, share, now, &comm, ends, &out);
+    now = section(c, p, m, precision, LL_REPORT, share, now, &comm, ends, &out);
+    now = section(c, p, m, precision, LL_UPDATE, 1, now, &comm, ends, &out);
     double nodes = m ? ceil(m->n_rank / c->node.chips) : 1;
     out.step_s = now * (1 + c->network.jitter * log2(fmax(1, nodes)));
     return out;

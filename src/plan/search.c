@@ -247,6 +247,7 @@ const ll_system ll_system_loopline = {.name = "Loopline",
                                       .grad_bytes = 4,
                                       .param_bytes = 4,
                                       .state_bytes = 8,
-                                      .loss_bytes = 8,
+                                      .loss_bytes = 2,
+                                      .lean = true,
                                       .overlap_pipe = true,
                                       .balanced = true};

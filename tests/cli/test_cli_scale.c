@@ -1,5 +1,7 @@
-/* Traces of all ranks, and loopline bench scale. */
+/* Traces of all ranks, loopline bench scale, and what plan predicts of larger machines. */
 #include "cli/program.h"
+
+#include <math.h>
 
 static const char run_file[] =
     "model: {name: mlp, width: 24}\n"
@@ -203,12 +205,31 @@ static void scales_not(void **state)
     refuses(f, 1, "bench scale a.yaml --ranks 1,13 --steps 1", "the job on 13 ranks failed");
 }
 
+/* ---- plan ---- */
+
+static void plan_is_held(void **state)
+{
+    json_t *held = prints_json(*state, "plan --published held-out --json");
+    const json_t *all = json_object_get(held, "all"); /* as docs/performance.md tells */
+    assert_true(json_num(all, "held_out_error") < 0.055 && json_num(all, "coverage") > 0.75);
+    json_decref(held);
+    /* A step of ours that was measured: 28.4 ms, 10.8 GiB. */
+    json_t *own = prints_json(*state, "plan resnet50 --cluster h200 --ranks 1 --json -s "
+                                      "data.name=synthetic -s train.batch=256 -s "
+                                      "train.precision=bf16 -s train.optimizer=momentum");
+    const json_t *best = json_array_get(json_object_get(own, "plans"), 0);
+    assert_true(fabs(json_num(best, "step_s") / 28.4e-3 - 1) < 0.1);
+    assert_true(fabs(json_num(best, "bytes_per_rank") / (10.8 * 0x1p30) - 1) < 0.1);
+    json_decref(own);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(traces, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(tunes, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(scales, tmpdir_setup, tmpdir_teardown),
-        cmocka_unit_test_setup_teardown(scales_not, tmpdir_setup, tmpdir_teardown)};
+        cmocka_unit_test_setup_teardown(scales_not, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test_setup_teardown(plan_is_held, tmpdir_setup, tmpdir_teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

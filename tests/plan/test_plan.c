@@ -474,6 +474,60 @@ static void micro_batches(void **state)
     }
 }
 
+/* Steps of ours on an H200, as docs/performance.md has them. */
+static void own_kernels(void **state)
+{
+    static const struct {
+        ll_lm m;
+        double batch, measured_s;
+        const char *precision;
+    } runs[] = {
+        {{12, 768, 3072, 12, 12, 1024, 50304, .tied = true}, 64, 98.9e-3, "bf16"},
+        {{24, 1024, 4096, 16, 16, 1024, 50304, .tied = true}, 16, 71.5e-3, "bf16"},
+        {{48, 1600, 6400, 25, 25, 1024, 50304, .tied = true}, 16, 290e-3, "bf16"},
+        {{48, 1600, 6400, 25, 25, 1024, 50304, .tied = true}, 16, 214.5e-3, "fp8"},
+        {{12, 768, 3072, 12, 12, 8192, 50304, .tied = true}, 8, 170.2e-3, "bf16"},
+        {{12, 768, 3072, 6, 6, 8192, 50304, .tied = true}, 8, 154.6e-3, "bf16"},
+        {{30, 576, 1536, 9, 3, 2048, 49152, true, true}, 8, 46.6e-3, "bf16"},
+        {{12, 2048, 5632, 16, 4, 4096, 32000, true, true}, 4, 131.9e-3, "bf16"},
+    };
+    (void)state;
+    LL_OWN(ll_arena) a = ll_arena_new();
+    LL_OWN(ll_cluster) c = NULL;
+    assert_int_equal(ll_cluster_load("h200", &c), LL_OK);
+    const ll_cluster own = ll_cluster_own(c);
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        ll_how h = {.data = 1, .tensor = 1, .pipe = 1, .context = 1, .n_micro = 1};
+        h.micro_batch = runs[i].batch;
+        h.precision = runs[i].precision;
+        h.system = &ll_system_loopline;
+        ll_outcome ours, theirs;
+        assert_int_equal(ll_lm_step(&own, &runs[i].m, &h, a, false, &ours), LL_OK);
+        assert_int_equal(ll_lm_step(c, &runs[i].m, &h, a, false, &theirs), LL_OK);
+        double error = ours.step_s / runs[i].measured_s - 1;
+        if (fabs(error) > 0.07) fail_msg("run %zu is predicted %+.1f %%", i, 100 * error);
+        assert_true(theirs.step_s > 1.1 * ours.step_s);
+    }
+}
+
+static double own_gemm(const char *text)
+{
+    LL_OWN(ll_cluster) c = NULL;
+    assert_int_equal(ll_cluster_parse(text, strlen(text), "x.yaml", &c), LL_OK);
+    return ll_cluster_own(c).chip.gemm / c->chip.gemm;
+}
+
+/* What was measured goes with the chip, wherever in the file that stands. */
+static void own_of_chips(void **state)
+{
+    (void)state;
+    assert_true(own_gemm("like: h200\nnode: {chips: 4}\n") > 1);
+    assert_true(own_gemm("like: h200\nchip: {name: H300}\n") == 1);
+    assert_true(own_gemm("own: {gemm: 0.9}\nlike: h200\nchip: {name: H300, gemm: 0.5}\n") == 1.8);
+    assert_true(own_gemm("like: dgx-a100\n") == 1);
+    refuse("like: h200\nown: {gemm: 2}\n", "x.yaml:2: own.gemm is '2'");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -492,6 +546,8 @@ int main(void)
         cmocka_unit_test(hosts_of_a_node),
         cmocka_unit_test(searches),
         cmocka_unit_test(micro_batches),
+        cmocka_unit_test(own_kernels),
+        cmocka_unit_test(own_of_chips),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
