@@ -80,7 +80,13 @@ nvidia-smi -L
 ops() { # test programs
     local t state
     for t in ${*:-$gpu_tests}; do
-        if "$build/$t" >"$log" 2>&1; then state=ok; else state=FAIL && tail -n 20 "$log"; fi
+        case $t in
+        test_op_gpu) seq 0 3 | xargs -P 4 -I {} sh -c "SHARE={}/4 $build/$t >$log-{} 2>&1" ;;
+        *) "$build/$t" >"$log-0" 2>&1 ;;
+        esac
+        state=$?
+        cat "$log"-[0-3] >"$log" && rm -f "$log"-[0-3]
+        if [ $state = 0 ]; then state=ok; else state=FAIL && grep -A 3 -E 'ERROR|FAILED' "$log" | tail -n 20; fi
         row ops $t "$(grep -c '\[       OK' "$log") tests passed, $(grep -c '^\[  FAILED.*] [a-z]' "$log") failed, $(grep -c '\[  SKIPPED' "$log") skipped" $state
     done
 }

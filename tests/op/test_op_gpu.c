@@ -1,7 +1,8 @@
 /* test_op_gpu.c: every op's GPU kernel against its reference kernel, or what
  * it means where it has none (fuse/fuse.h), on every trial that the op
  * lists, in f32 and with floats as bf16, large ones with tf32 too; twice, for the same bits.
- * Skipped with a message where there is no GPU. SEED=7, ONLY=conv2d as in test_op.c. */
+ * Skipped with a message where there is no GPU. SEED=7, ONLY=conv2d as in test_op.c; SHARE=1/4: of
+ * four programs the second, with a quarter of the tests. */
 #include "ir/graph_text.h"
 #include "dev/gpu.h"
 #include "gpu_context.h"
@@ -496,6 +497,19 @@ static void test_draw(void **state)
     ll_gpu_free(gpu, data);
 }
 
+/* Most of a test is its reference, on one core. */
+static size_t keep_share(struct CMUnitTest *tests, size_t n)
+{
+    const char *text = getenv("SHARE");
+    size_t k = 0, of = 1, kept = 0;
+    if (text && (sscanf(text, "%zu/%zu", &k, &of) != 2 || k >= of)) {
+        printf("SHARE is %s, want such as 0/4\n", text);
+        exit(2);
+    }
+    for (size_t i = k; i < n; i += of) tests[kept++] = tests[i];
+    return kept;
+}
+
 int main(void)
 {
     const char *s = getenv("SEED"), *only = getenv("ONLY");
@@ -528,5 +542,5 @@ int main(void)
         tests[n++] = (struct CMUnitTest){"saturated numbers", test_saturated, NULL, NULL, NULL};
     if (!only || !strcmp(only, "classify"))
         tests[n++] = (struct CMUnitTest){"rows of classify", test_classify, NULL, NULL, NULL};
-    return _cmocka_run_group_tests("op on a GPU", tests, n, NULL, NULL);
+    return _cmocka_run_group_tests("op on a GPU", tests, keep_share(tests, n), NULL, NULL);
 }
