@@ -55,7 +55,7 @@ ll_err ll_gemm_peak(int threads, int64_t n, bool bf16, double *gflops, bool *bes
     *beside = isinf(alone);
     if (i > MOST) i = MOST;
     ll_stats_sort(held, i);
-    double best = *beside ? ll_quantile(held, i, 0.25) : alone; /* as kernels' (foresee.c) */
+    double best = *beside ? ll_quantile(held, i, 0.25) : alone; /* as kernels' (rehearse.c) */
     *gflops = 2e-9 * (double)(n * n * n) / best;
     return LL_OK;
 }

@@ -1,13 +1,9 @@
 /* foresee.h: how long a step of an opened session will take, before any was run.
  *
- * Kernels of the program run a few times on the session's own memory: in order where a pass is
- * short, with the collectives of ranks of one node, a pipeline's too, so that what they wait for
- * each other and for cores that they share is in it; else one of each op, attributes and shapes.
- * Those that would change parameters or state write beside these, or are reckoned by their bytes.
- * On a device all run in order, for a second. What a step takes follows from the program: its
- * instructions in order, collectives by the steps of their algorithms over the links as measured
- * (tune.h), between nodes beside kernels, a pipeline's actions that were not run by its schedule
- * (sched/pipeline.h). Ranks time their kernels at the same time, as they will work. */
+ * What its program is made of is rehearsed (rehearse.h). What a step takes follows from the
+ * program: its instructions in order, collectives by the steps of their algorithms over the links
+ * as measured (tune.h), between nodes beside kernels, a pipeline's actions that were not run by its
+ * schedule (sched/pipeline.h). */
 #pragma once
 #include "base/process.h"
 #include "base/waits.h"

@@ -1,0 +1,33 @@
+/* rehearse.h: how long what an opened session's program is made of takes here, found out by running
+ * it on the session's own memory.
+ *
+ * Kernels run a few times: in order where a pass is short, with the collectives of ranks of one
+ * node, a pipeline's too, so that what they wait for each other and for cores that they share is in
+ * it; else one of each op, attributes and shapes. Those that would change parameters or state write
+ * beside these, or are reckoned by their bytes. Ranks time their kernels at the same time, as they
+ * will work. */
+#pragma once
+#include "base/waits.h"
+#include "exec/session.h"
+
+typedef struct ll_rehearsal {
+    double most;     /* passes: a run of few steps does not wait for many */
+    double crowd;    /* threads for each core of the node, 1 or more */
+    bool far;        /* ranks are on several nodes: messages are under way while kernels run */
+    ll_waits *waits; /* of the session's threads: they count as if others left them their cores;
+                      * NULL: not known */
+} ll_rehearsal;
+
+typedef struct ll_rehearsed {
+    double *seconds;  /* [instr] 0: a collective that did not run */
+    bool *ran;        /* [instr] a collective, or its wait, that did: its seconds have it all */
+    bool together;    /* passes had the ranks' collectives in them */
+    double spare;     /* part of a pass in which one of this rank's cores had nothing to do */
+    double copy_rate; /* of memory, bytes a second */
+} ll_rehearsed;
+
+/* On the CPU. Collective over c (NULL: this process alone). */
+ll_err ll_rehearse(const ll_session *s, ll_comm *c, const ll_rehearsal *how, ll_arena *arena,
+                   ll_rehearsed *out);
+/* A step of a device's program, all of whose kernels run in order, for a second. Local. */
+ll_err ll_rehearse_device(ll_exec *e, double *seconds);
