@@ -460,16 +460,15 @@ static int32_t place_of(const ll_program *p, int i)
 /* Once over a range of instructions. */
 typedef struct sweep {
     ll_exec *e;
-    int from, to; /* of them all; of a stretch */
     int micro, times;
     uint64_t step;
     bool checked, own; /* own: but for what is late */
     culprit bad;
-    ll_err rc;
 } sweep;
 
-static ll_err run_at(sweep *r, int i)
+static ll_err run_at(void *given, int i)
 {
+    sweep *r = (sweep *)given;
     ll_bound *b = &r->e->instrs[i];
     const ll_program *p = r->e->p;
     if (b->instr->last && r->micro < r->times - 1) return LL_OK;
@@ -483,28 +482,33 @@ static ll_err run_at(sweep *r, int i)
     return LL_OK;
 }
 
+typedef struct stretch {
+    ll_run_one *run;
+    void *context;
+    int from, to;
+    ll_err rc;
+} stretch;
+
 static void run_stretch(void *given)
 {
-    sweep *r = (sweep *)given;
-    r->rc = LL_OK;
-    for (int i = r->from; i < r->to && r->rc == LL_OK; i++) r->rc = run_at(r, i);
+    stretch *s = (stretch *)given;
+    s->rc = LL_OK;
+    for (int i = s->from; i < s->to && s->rc == LL_OK; i++) s->rc = s->run(s->context, i);
 }
 
-/* By stretches of kernels that work in parts, where the machine has threads that stay together. */
-static ll_err run_sweep(sweep *r)
+ll_err ll_exec_each(const ll_exec *e, int from, int to, ll_run_one *run, void *context)
 {
-    const ll_machine *m = r->e->machine;
-    int end = r->to;
-    for (int i = r->from; i < end; i = r->to) {
+    const ll_machine *m = e->machine;
+    stretch s = {.run = run, .context = context, .from = from};
+    for (; s.from < to; s.from = s.to) {
         int n = 0;
-        while (m->together && i + n < end && r->e->p->instrs[i + n].kernel.parts) n++;
-        r->from = i;
-        r->to = n ? i + n : i + 1;
+        while (m->together && s.from + n < to && e->p->instrs[s.from + n].kernel.parts) n++;
+        s.to = n ? s.from + n : s.from + 1;
         if (n > 1)
-            m->together(r->e->p->threads, run_stretch, r);
+            m->together(e->p->threads, run_stretch, &s);
         else
-            run_stretch(r);
-        TRY(r->rc);
+            run_stretch(&s);
+        TRY(s.rc);
     }
     return LL_OK;
 }
@@ -530,8 +534,8 @@ static ll_err run_range(ll_exec *e, int section, int from, int to, uint64_t step
             TRY(e->machine->run(e, section, m, step));
             continue;
         }
-        r.from = from, r.to = to, r.micro = m;
-        TRY(run_sweep(&r));
+        r.micro = m;
+        TRY(ll_exec_each(e, from, to, run_at, &r));
     }
     if (section == LL_REPORT && e->machine->end) TRY(e->machine->end(e));
     if (acts && last) ll_acting_end(e);

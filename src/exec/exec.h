@@ -32,6 +32,10 @@ double ll_exec_scalar(const ll_exec *e, int slot);
 ll_err ll_exec_wait(ll_exec *e);
 /* Runs a section; the micro section once for each micro-batch. */
 ll_err ll_exec_run(ll_exec *e, int section, uint64_t step);
+/* Calls run for instructions from..to, in order, for kernels in a row that work in parts on threads
+ * that stay together. */
+typedef ll_err ll_run_one(void *context, int instr);
+ll_err ll_exec_each(const ll_exec *e, int from, int to, ll_run_one *run, void *context);
 /* What was put is taken, as before the first section: for a section that runs by itself. */
 ll_err ll_exec_begin(ll_exec *e, uint64_t step);
 /* Parts of a pipeline's step, so that the next can begin before other stages have told its results.

@@ -48,28 +48,31 @@ static double talk(const foresight *f, int i)
     return m->alpha[f->how.far] + bytes * m->beta[f->how.far] + packed;
 }
 
-/* Instructions one after another; communication between nodes on a clock of its own. */
-static double foresee_plain(const foresight *f)
+/* Instructions one after another; communication between nodes on a clock of its own. Where ranks
+ * did not rehearse together a collective begins when the last of them comes to it. */
+static ll_err foresee_plain(const foresight *f, double *seconds)
 {
     const ll_program *p = f->s->p;
     LL_OWN(ll_arena) arena = ll_arena_new();
-    double *cost_s = LL_NEW_ARRAY(arena, double, p->n_instr + 1), now = 0, talked = 0;
-    double *ends = LL_NEW_ARRAY(arena, double, p->n_instr + 1);
-    for (int i = 0; i < p->n_instr; i++)
-        cost_s[i] = f->of.seconds[i] + (f->s->cut->place && !f->of.ran[i] ? talk(f, i) : 0);
+    double *ends = LL_NEW_ARRAY(arena, double, p->n_instr + 1), now = 0, talked = 0;
+    int rounds = ll_program_rounds(p);
     for (int s = LL_MICRO; s <= LL_UPDATE; s++)
-        for (int k = 0; k < (s == LL_MICRO ? ll_program_rounds(p) : 1); k++)
+        for (int k = s == LL_MICRO ? 0 : rounds - 1; k < rounds; k++)
             for (int i = s ? p->end[s - 1] : 0; i < p->end[s]; i++) {
                 const ll_instr *x = &p->instrs[i];
-                if (s == LL_MICRO && x->last && k + 1 < ll_program_rounds(p)) continue;
-                if (x->wait && !f->of.ran[i])
-                    now = fmax(now, ends[x->pair]);
-                else if (x->collective && f->how.far)
-                    ends[i] = talked = fmax(now, talked) + cost_s[i];
-                else
-                    now += cost_s[i];
+                const ll_transfer *t = f->s->e->instrs[i].transfer;
+                if (s == LL_MICRO && x->last && k + 1 < rounds) continue;
+                double cost = f->of.seconds[i];
+                if (f->s->cut->place && !f->of.ran[i]) cost += talk(f, i);
+                if (x->wait) now = fmax(now, ends[x->pair]);
+                double *clock = x->collective && f->how.far ? &talked : &now;
+                ends[i] = fmax(now, *clock);
+                if (t && !f->of.together) TRY(ll_ranks_max(t->c, &ends[i]));
+                ends[i] += cost;
+                *clock = clock == &now ? now + cost : ends[i];
             }
-    return fmax(now, talked);
+    *seconds = fmax(now, talked);
+    return LL_OK;
 }
 
 /* A rank updates when its own actions are done, or where others tell it something first (parts of
@@ -156,7 +159,7 @@ ll_err ll_foresee_step(const ll_session *s, ll_comm *c, int64_t steps, ll_waits 
     TRY(ll_rehearse(s, c, &f.how, arena, &f.of));
     if (s->cut->plan && s->cut->plan->pipeline && !f.of.together)
         return foresee_pipe(&f, c, seconds);
-    *seconds = foresee_plain(&f);
+    TRY(foresee_plain(&f, seconds));
     out->spare = f.of.spare * *seconds;
     return ll_ranks_max(c, seconds);
 }

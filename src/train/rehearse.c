@@ -21,11 +21,11 @@ typedef struct rehearsal {
     ll_rehearsed *out;
     kernel kernels[KINDS];
     int n;
+    bool rehearses; /* passes have the ranks' collectives in them */
     double began;
     double timed_s, timed_flops; /* of what was timed: a rate for what was not */
-    char *room;                  /* where results go that would change parameters or state */
-    size_t room_bytes;
-    const double *each; /* [instr] seconds, in the program's order; NULL: by kind */
+    ll_kcall *calls;             /* [instr] that change no parameters or state; without out: none */
+    const double *each;          /* [instr] seconds, in the program's order; NULL: by kind */
 } rehearsal;
 
 static bool same_types(const ll_program *p, const int *a, const int *b, int n)
@@ -55,35 +55,9 @@ static bool is_harmless(const ll_program *p, const ll_instr *x)
     return true;
 }
 
-enum { MOST_OUT = 8 };
-
-static size_t result_bytes(const ll_program *p, const ll_instr *x)
+static bool can_run(const rehearsal *f, int i)
 {
-    size_t sum = 0;
-    for (int i = 0; i < x->n_out; i++) sum += ll_align64(p->slots[x->out[i]].bytes);
-    return sum;
-}
-
-static bool can_run(const rehearsal *f, const ll_instr *x)
-{
-    const ll_program *p = f->s->p;
-    return is_harmless(p, x) || (x->n_out <= MOST_OUT && result_bytes(p, x) <= f->room_bytes);
-}
-
-/* Runs an instruction's kernel; what it would change is left as it is. */
-static ll_err run_dry(const rehearsal *f, int i)
-{
-    const ll_bound *b = &f->s->e->instrs[i];
-    ll_kcall call = b->call;
-    ll_tensor out[MOST_OUT];
-    char *at = f->room;
-    for (int k = 0; k < call.n_out && !is_harmless(f->s->p, b->instr); k++) {
-        out[k] = call.out[k];
-        out[k].data = at;
-        at += ll_align64(f->s->p->slots[b->instr->out[k]].bytes);
-        if (k + 1 == call.n_out) call.out = out;
-    }
-    return b->instr->kernel.run(&call);
+    return f->s->p->instrs[i].kernel.run && f->calls[i].out;
 }
 
 /* Numbers that arithmetic is as quick with as it will be: no leftovers that happen to be denormal,
@@ -93,6 +67,63 @@ static void fill(const rehearsal *f, const ll_tensor *t, int slot)
     const ll_slot *s = &f->s->p->slots[slot];
     if (s->region == LL_WORK || (s->input && f->s->p->slots[s->input].kind == LL_BATCH))
         memset(t->data, ll_dtype_is_float(s->type.dtype) ? 0x3c : 0, s->bytes);
+}
+
+static size_t result_bytes(const ll_program *p, const ll_instr *x)
+{
+    size_t sum = 0;
+    for (int i = 0; i < x->n_out; i++) sum += ll_align64(p->slots[x->out[i]].bytes);
+    return sum;
+}
+
+/* A call that works in room in place of what it would change, and reads it there. */
+static ll_kcall beside(const ll_program *p, const ll_bound *b, ll_arena *arena, char *room)
+{
+    ll_kcall call = b->call;
+    ll_tensor *in = LL_NEW_ARRAY(arena, ll_tensor, call.n_in + 1);
+    ll_tensor *out = LL_NEW_ARRAY(arena, ll_tensor, call.n_out + 1);
+    for (int i = 0; i < call.n_in; i++) in[i] = call.in[i];
+    for (int k = 0; k < call.n_out; k++) {
+        out[k] = call.out[k];
+        for (int i = 0; i < call.n_in; i++)
+            if (in[i].data == out[k].data) in[i].data = room;
+        out[k].data = room;
+        room += ll_align64(p->slots[b->instr->out[k]].bytes);
+    }
+    call.in = in, call.out = out;
+    return call;
+}
+
+/* Calls that leave parameters and state as they are: those that change them have room for the
+ * largest, if that is not very large, one behind another: no cache has what it would not in a step.
+ */
+static void find_calls(rehearsal *f, ll_arena *arena)
+{
+    enum { MOST = 32 << 20 };
+    const ll_program *p = f->s->p;
+    size_t most = 0, at = 0;
+    f->calls = LL_NEW_ARRAY(arena, ll_kcall, p->n_instr + 1);
+    for (int i = 0; i < p->n_instr; i++) {
+        size_t bytes = result_bytes(p, &p->instrs[i]);
+        if (is_harmless(p, &p->instrs[i]))
+            f->calls[i] = f->s->e->instrs[i].call;
+        else if (p->instrs[i].kernel.run && bytes <= MOST && bytes > most)
+            most = bytes;
+    }
+    char *room = (char *)ll_align64((size_t)ll_arena_alloc(arena, most + 64));
+    memset(room, 0x3c, most);
+    for (int i = 0; i < p->n_instr; i++) {
+        size_t bytes = result_bytes(p, &p->instrs[i]);
+        if (f->calls[i].out || !p->instrs[i].kernel.run || bytes > most) continue;
+        if (at + bytes > most) at = 0;
+        f->calls[i] = beside(p, &f->s->e->instrs[i], arena, room + at);
+        at += bytes;
+    }
+}
+
+static ll_err run_dry(const rehearsal *f, int i)
+{
+    return f->s->p->instrs[i].kernel.run(&f->calls[i]);
 }
 
 static double worked(void)
@@ -150,7 +181,7 @@ static bool is_rehearsed(const rehearsal *f, int i)
     const ll_instr *x = &f->s->p->instrs[i];
     int start = x->wait ? x->pair : i;
     const ll_transfer *t = f->s->e->instrs[start].transfer;
-    return f->out->together && t && !t->codec && is_harmless(f->s->p, &f->s->p->instrs[start]);
+    return f->rehearses && t && !t->codec && is_harmless(f->s->p, &f->s->p->instrs[start]);
 }
 
 /* Ranks rehearse the same collectives, or none; those of a pipeline, whose programs are not alike,
@@ -160,14 +191,14 @@ static ll_err agree_to_rehearse(rehearsal *f, ll_comm *c)
     const ll_session *s = f->s;
     double most = 0, least;
     const ll_pipeline *pipe = s->cut->plan ? s->cut->plan->pipeline : NULL;
-    f->out->together = c && s->cut->place && !f->how.far && !(pipe && pipe->overlaps);
+    f->rehearses = c && s->cut->place && !f->how.far && !(pipe && pipe->overlaps);
     for (int i = 0, k = 1; i < s->p->n_instr; i++)
         if (s->p->instrs[i].collective)
             most += is_rehearsed(f, i) != (pipe != NULL) ? (double)k * k : 0, k++;
     least = -most;
     TRY(ll_ranks_max(c, &most));
     TRY(ll_ranks_max(c, &least));
-    f->out->together &= pipe ? most == 0 : most == -least;
+    f->rehearses &= pipe ? most == 0 : most == -least;
     return LL_OK;
 }
 
@@ -190,7 +221,7 @@ static int kind_of(const rehearsal *f, int i)
 static double seconds_of(const rehearsal *f, int i)
 {
     const ll_instr *x = &f->s->p->instrs[i];
-    if (f->each && (is_rehearsed(f, i) || (x->kernel.run && can_run(f, x)))) return f->each[i];
+    if (f->each && (is_rehearsed(f, i) || can_run(f, i))) return f->each[i];
     if (!x->kernel.run) return 0;
     int q = kind_of(f, i);
     return q < f->n ? f->kernels[q].seconds : reckon(f, x);
@@ -223,103 +254,61 @@ typedef struct pass {
     double *each; /* [instr] what it took */
     double held;  /* of all of it, waits */
     double from;
-    int at, to; /* of a stretch */
-    ll_err rc;
 } pass;
 
-static ll_err time_one(pass *s, int i)
+static ll_err time_one(void *given, int i)
 {
+    pass *s = (pass *)given;
     const rehearsal *f = s->f;
     const ll_bound *b = &f->s->e->instrs[i];
     bool together = is_rehearsed(f, i);
     for (int k = 0; !together && b->instr->collective && k < b->call.n_out; k++)
         fill(f, &b->call.out[k], b->instr->out[k]); /* as if it came from others */
-    if (!together && b->instr->collective) s->from = clock_of(f, f->out->together);
-    if (!together && (!b->instr->kernel.run || !can_run(f, b->instr))) return LL_OK;
+    if (!together && b->instr->collective) s->from = clock_of(f, f->rehearses);
+    if (!together && !can_run(f, i)) return LL_OK;
     TRY(together ? rehearse(f, i) : run_dry(f, i));
     if (f->s->e->n_in_flight) TRY(ll_comm_poll(f->s->e->comm));
-    double now = clock_of(f, f->out->together), took = now - s->from;
+    double now = clock_of(f, f->rehearses), took = now - s->from;
     s->each[i] = s->parts ? ll_waits_left(f->how.waits, took) : took;
     s->held += took - s->each[i];
-    s->from = s->parts ? clock_of(f, f->out->together) : now;
+    s->from = s->parts ? clock_of(f, f->rehearses) : now;
     return LL_OK;
 }
 
-static void time_stretch(void *given)
-{
-    pass *s = (pass *)given;
-    s->rc = LL_OK;
-    for (int i = s->at; i < s->to && s->rc == LL_OK; i++) s->rc = time_one(s, i);
-}
-
-/* Threads stay together as in a step (exec.c). row: all of it, each instruction, what cores did not
- * work. */
+/* row: all of it, each instruction, what cores did not work. */
 static ll_err time_pass(const rehearsal *f, bool parts, double *row, double *held)
 {
     const ll_program *p = f->s->p;
-    const ll_machine *m = f->s->machine;
     ll_waits_since(f->how.waits);
-    double start = clock_of(f, f->out->together), before = worked();
+    double start = clock_of(f, f->rehearses), before = worked();
     pass s = {.f = f, .parts = parts, .each = row + 1, .from = start};
-    for (; s.at < p->n_instr; s.at = s.to) {
-        int n = 0;
-        while (m->together && s.at + n < p->n_instr && p->instrs[s.at + n].kernel.parts) n++;
-        s.to = n ? s.at + n : s.at + 1;
-        if (n > 1)
-            m->together(p->threads, time_stretch, &s);
-        else
-            time_stretch(&s);
-        TRY(s.rc);
-    }
-    row[0] = clock_of(f, f->out->together) - start;
+    TRY(ll_exec_each(f->s->e, 0, p->n_instr, time_one, &s));
+    row[0] = clock_of(f, f->rehearses) - start;
     row[1 + p->n_instr] = p->threads * row[0] - (worked() - before);
     *held = s.held + ll_waits_since(f->how.waits);
     return LL_OK;
 }
 
-/* Passes that others held up, on any rank, tell less than those that they did not, if there are
- * some; *n: of how many. They are the same on all ranks. */
-static ll_err keep_unheld(ll_comm *c, double **rows, double *held, int *n)
+/* Where others held up every pass: the least that an instruction took; in parts, for which waits
+ * are known about, the least quarter. Of a collective it is the least of any rank's, for whom the
+ * others did not wait: they wait in the sum (foresee.c), where that can be. */
+static ll_err take_least(rehearsal *f, ll_comm *c, bool parts, double **rows, int n, double *each)
 {
-    static const ll_coll_opts site = {.site = "passes that were held up"};
-    int own = 0;
-    for (int k = 0; k < *n; k++) held[k] = ll_is_held(rows[k][0], held[k]);
-    if (c) TRY(ll_comm_allreduce(c, held, (size_t)*n, LL_F64, LL_REDUCE_MAX, &site));
-    for (int k = 0; k < *n; k++) {
-        double *row = rows[k];
-        if (held[k] > 0) continue;
-        rows[k] = rows[own];
-        rows[own++] = row;
+    const ll_program *p = f->s->p;
+    f->rehearses &= !p->pipe;
+    for (int i = 0; i < p->n_instr; i++) {
+        double own[PASSES];
+        int m = 0;
+        for (int k = 0; k < n; k++)
+            if (rows[k][1 + i] > 0) own[m++] = rows[k][1 + i];
+        ll_stats_sort(own, m);
+        each[i] = m ? own[(int)((parts ? 0.25 : 0.03) * m)] : seconds_of(f, i);
+        if (!is_rehearsed(f, i)) continue;
+        each[i] = -each[i];
+        TRY(ll_ranks_max(c, &each[i]));
+        each[i] = -each[i];
     }
-    *n = own < LEAST ? 0 : own;
     return LL_OK;
-}
-
-/* Where every pass was held up: the least that an instruction, or one of its kind, took; in parts,
- * for which waits are known about, the least quarter. A kind is looked at once: programs have
- * thousands of instructions. */
-static void take_least(const rehearsal *f, bool parts, double **rows, int passes, double *each)
-{
-    int n_instr = f->s->p->n_instr;
-    LL_OWN(ll_arena) arena = ll_arena_new();
-    double *own = LL_NEW_ARRAY(arena, double, n_instr *passes + 1);
-    int *kind = LL_NEW_ARRAY(arena, int, n_instr + 1), *first = LL_NEW_ARRAY(arena, int, f->n + 1);
-    for (int i = n_instr - 1; i >= 0; i--) first[kind[i] = kind_of(f, i)] = i;
-    for (int i = 0; i < n_instr; i++) {
-        bool timed = kind[i] < f->n;
-        if (timed && first[kind[i]] < i) {
-            each[i] = each[first[kind[i]]];
-            continue;
-        }
-        int n = 0;
-        for (int m = i; m < (timed ? n_instr : i + 1); m++)
-            for (int k = 0; kind[m] == kind[i] && k < passes; k++)
-                if (rows[k][1 + m] > 0) own[n++] = rows[k][1 + m];
-        ll_stats_sort(own, n);
-        each[i] = n       ? own[(int)((parts ? 0.25 : 0.03) * n)]
-                  : timed ? f->kernels[kind[i]].seconds
-                          : reckon(f, &f->s->p->instrs[i]);
-    }
 }
 
 /* One of each kind, while there is time; *all: of a pass. */
@@ -328,7 +317,7 @@ static ll_err time_kinds(rehearsal *f, double *all)
     const ll_program *p = f->s->p;
     for (int i = 0; i < p->n_instr; i++) {
         const ll_bound *b = &f->s->e->instrs[i];
-        if (b->instr->kernel.run && f->n < KINDS && can_run(f, b->instr) && kind_of(f, i) == f->n &&
+        if (can_run(f, i) && f->n < KINDS && kind_of(f, i) == f->n &&
             ll_now() - f->began < patience_s) {
             kernel *k = &f->kernels[f->n];
             TRY(time_kernel(f, i, &k->seconds));
@@ -341,62 +330,63 @@ static ll_err time_kinds(rehearsal *f, double *all)
     return LL_OK;
 }
 
-/* Sets f->each. All ranks make as many passes, and none waits for the others in between: it would
- * not in a step. */
+/* All ranks make as many, and wait for the others in between as little as in a step. Those that
+ * others held up, on any rank, tell less than those that they did not, of which there are to be
+ * some: *own, the first of *n rows. */
+static ll_err make_passes(const rehearsal *f, ll_comm *c, bool parts, int wanted, ll_arena *arena,
+                          double **rows, int *n, int *own)
+{
+    static const ll_coll_opts site = {.site = "passes that were held up"};
+    double held[PASSES + 1], began = ll_now();
+    int every = parts ? 1 : 8, most = (int)fmin(PASSES, fmax(LEAST, f->how.most)), seen = 0;
+    *own = *n = 0;
+    do {
+        double *row = rows[*n] = LL_NEW_ARRAY(arena, double, f->s->p->n_instr + 2);
+        TRY(time_pass(f, parts, row, &held[*n]));
+        held[*n] = ll_is_held(row[0], held[*n]);
+        if (++*n % every && *n < most) continue;
+        held[*n] = ll_now() - began;
+        if (c)
+            TRY(ll_comm_allreduce(c, held + seen, (size_t)(*n + 1 - seen), LL_F64, LL_REDUCE_MAX,
+                                  &site));
+        for (; seen < *n; seen++) {
+            if (held[seen] > 0) continue;
+            row = rows[seen], rows[seen] = rows[*own], rows[(*own)++] = row;
+        }
+        if (held[*n] > longest_s) break;
+    } while (*n < most && (*n < wanted || *own < LEAST));
+    return LL_OK;
+}
+
+/* Sets f->each. Small nets' kernels are as quick as the caches that those before them leave: whole
+ * passes, of which the middle half counts. Of a long pass what was timed of each kind is left. */
 static ll_err time_passes(rehearsal *f, ll_comm *c, ll_arena *arena)
 {
-    int n = f->s->p->n_instr;
-    double *rows[PASSES], *sum = LL_NEW_ARRAY(arena, double, n + 1), all = 0, took = 0;
-    double held[PASSES];
+    int n = f->s->p->n_instr, passes, own;
+    double *rows[PASSES], *sum = LL_NEW_ARRAY(arena, double, n + 2), all = 0, took = 0, held;
     TRY(ll_ranks_agree(c, time_kinds(f, &all)));
     TRY(ll_ranks_max(c, &all));
-    if (all > passes_s) f->out->together = false;
+    f->rehearses &= all <= passes_s;
     if (all > passes_s) return LL_OK;
-    int passes = (int)fmin(PASSES, fmax(LEAST, fmin(f->how.most, passes_s / all)));
     bool parts = f->how.waits && all > 0.01; /* else it would take as long to ask as to work */
-    rows[0] = LL_NEW_ARRAY(arena, double, n + 2);
-    TRY(time_pass(f, parts, rows[0], held)); /* pages, tables */
-    double began = ll_now(), long_s = 0;
-    for (int k = 0; k < passes; k++) {
-        rows[k] = LL_NEW_ARRAY(arena, double, n + 2);
-        TRY(time_pass(f, parts, rows[k], &held[k]));
-        if (k < LEAST || k % 8) continue; /* now and then ranks look at the time */
-        long_s = ll_now() - began;
-        TRY(ll_ranks_max(c, &long_s));
-        if (long_s > longest_s) passes = k + 1;
-    }
-    int own = passes;
-    TRY(keep_unheld(c, rows, held, &own));
+    TRY(time_pass(f, parts, sum, &held));    /* pages, tables */
+    TRY(make_passes(f, c, parts, (int)fmin(PASSES, passes_s / all), arena, rows, &passes, &own));
     if (own)
         ll_typical_row(rows, own, n + 1, sum);
     else
-        take_least(f, parts, rows, passes, sum);
-    if (!own) f->out->together = false; /* what a rank waited for others is what held these up */
-    double spare = fmax(0, sum[n]);
+        TRY(take_least(f, c, parts, rows, passes, sum));
+    f->out->together = f->rehearses && own;
+    double spare = own ? fmax(0, sum[n]) : 0;
     for (int i = 0; i < n; i++) {
         f->timed_s += sum[i];
         f->timed_flops += sum[i] > 0 ? f->s->p->instrs[i].flops : 0;
         took += sum[i];
         bool waits = f->s->p->instrs[i].wait && is_rehearsed(f, i); /* for others: it yields */
-        spare += waits ? sum[i] : 0;
+        spare += waits && own ? sum[i] : 0;
     }
     f->out->spare = f->how.crowd <= 1 && took > 0 ? spare / took : 0;
     f->each = sum;
     return LL_OK;
-}
-
-/* For the results of the largest update, if that is not very large. */
-static void find_room(rehearsal *f, ll_arena *arena)
-{
-    enum { MOST = 32 << 20 };
-    const ll_program *p = f->s->p;
-    for (int i = 0; i < p->n_instr; i++) {
-        size_t bytes = result_bytes(p, &p->instrs[i]);
-        if (p->instrs[i].kernel.run && !is_harmless(p, &p->instrs[i]) && bytes <= MOST &&
-            bytes > f->room_bytes)
-            f->room_bytes = bytes;
-    }
-    f->room = (char *)ll_arena_alloc(arena, f->room_bytes + 64);
 }
 
 /* Bytes a second of the kernel that moves most of them, which no cache holds if there is any. */
@@ -448,11 +438,11 @@ ll_err ll_rehearse(const ll_session *s, ll_comm *c, const ll_rehearsal *how, ll_
     *out = (ll_rehearsed){.seconds = LL_NEW_ARRAY(arena, double, n + 1),
                           .ran = LL_NEW_ARRAY(arena, bool, n + 1)};
     measure_copies(&f);
-    find_room(&f, arena);
+    find_calls(&f, arena);
     if (c) TRY(ll_comm_barrier(c)); /* kernels of all ranks run at once */
     TRY(agree_to_rehearse(&f, c));
     ll_err rc = time_passes(&f, c, arena);
-    if (rc != LL_OK && out->together) ll_comm_give_up(c); /* others may be in a collective */
+    if (rc != LL_OK && f.rehearses) ll_comm_give_up(c); /* others may be in a collective */
     TRY(ll_ranks_agree(c, rc));
     for (int i = 0; i < n; i++)
         out->seconds[i] = seconds_of(&f, i), out->ran[i] = is_rehearsed(&f, i);

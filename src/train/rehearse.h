@@ -3,9 +3,9 @@
  *
  * Kernels run a few times: in order where a pass is short, with the collectives of ranks of one
  * node, a pipeline's too, so that what they wait for each other and for cores that they share is in
- * it; else one of each op, attributes and shapes. Those that would change parameters or state write
- * beside these, or are reckoned by their bytes. Ranks time their kernels at the same time, as they
- * will work. */
+ * it; else one of each op, attributes and shapes. Those that would change parameters or state work
+ * in room beside these, or are reckoned by their bytes. Ranks time their kernels at the same time,
+ * as they will work. */
 #pragma once
 #include "base/waits.h"
 #include "exec/session.h"
@@ -20,8 +20,8 @@ typedef struct ll_rehearsal {
 
 typedef struct ll_rehearsed {
     double *seconds;  /* [instr] 0: a collective that did not run */
-    bool *ran;        /* [instr] a collective, or its wait, that did: its seconds have it all */
-    bool together;    /* passes had the ranks' collectives in them */
+    bool *ran;        /* [instr] a collective, or its wait, that did */
+    bool together;    /* what ranks wait for each other is in these seconds */
     double spare;     /* part of a pass in which one of this rank's cores had nothing to do */
     double copy_rate; /* of memory, bytes a second */
 } ll_rehearsed;
