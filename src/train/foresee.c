@@ -31,8 +31,7 @@ static double talk(const foresight *f, int i)
     for (int o = 0; o < x->n_in; o++)
         bytes += ll_collective_sent(&f->s->cut->place->mesh, x->collective, x->attrs[o],
                                     &f->s->p->slots[x->in[o]].type);
-    if (!f->how.far)
-        return 10e-6 + 2 * bytes / f->of.copy_rate; /* they copy to and from each other */
+    if (!f->how.far) return 10e-6 + 2 * bytes * f->of.byte_s; /* they copy to and from each other */
     double packed = t->packing ? 2 * bytes * m->kappa : 0;
     ll_coll_spec spec = t->call.spec;
     const ll_algo *algo;

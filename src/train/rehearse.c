@@ -23,9 +23,9 @@ typedef struct rehearsal {
     int n;
     bool rehearses; /* passes have the ranks' collectives in them */
     double began;
-    double timed_s, timed_flops; /* of what was timed: a rate for what was not */
-    ll_kcall *calls;             /* [instr] that change no parameters or state; without out: none */
-    const double *each;          /* [instr] seconds, in the program's order; NULL: by kind */
+    double timed_s[2], timed_work[2]; /* of what was timed, in operations and in bytes */
+    ll_kcall *calls;    /* [instr] that change no parameters or state; without out: none */
+    const double *each; /* [instr] seconds, in the program's order; NULL: by kind */
 } rehearsal;
 
 static bool same_types(const ll_program *p, const int *a, const int *b, int n)
@@ -143,6 +143,24 @@ static double clock_of(const rehearsal *f, bool together)
     return isnan(own) ? ll_now() : own * f->how.crowd / f->s->p->threads;
 }
 
+static bool moves(const ll_instr *x)
+{
+    return x->flops <= 4 * x->bytes;
+}
+
+static void count(rehearsal *f, const ll_instr *x, double seconds)
+{
+    f->timed_s[moves(x)] += seconds;
+    f->timed_work[moves(x)] += moves(x) ? x->bytes : x->flops;
+}
+
+/* What others of this program took for an operation or a byte. */
+static double reckon(const rehearsal *f, const ll_instr *x)
+{
+    double work = moves(x) ? x->bytes : x->flops, of = f->timed_work[moves(x)];
+    return of > 0 ? work * f->timed_s[moves(x)] / of : work / 1e10;
+}
+
 static ll_err time_kernel(rehearsal *f, int i, double *seconds)
 {
     const ll_bound *b = &f->s->e->instrs[i];
@@ -162,16 +180,8 @@ static ll_err time_kernel(rehearsal *f, int i, double *seconds)
         n += times[n] > 0;
     }
     if (n) *seconds = ll_typical(times, n);
-    f->timed_s += *seconds;
-    f->timed_flops += b->instr->flops;
+    count(f, b->instr, *seconds);
     return LL_OK;
-}
-
-/* What others of this program took for an operation or a byte. */
-static double reckon(const rehearsal *f, const ll_instr *x)
-{
-    double by_flops = f->timed_flops > 0 ? x->flops * f->timed_s / f->timed_flops : 0;
-    return x->flops > 4 * x->bytes ? by_flops : x->bytes / f->out->copy_rate;
 }
 
 /* A collective of ranks on this node whose results every step makes anew runs as it will: what a
@@ -225,26 +235,6 @@ static double seconds_of(const rehearsal *f, int i)
     if (!x->kernel.run) return 0;
     int q = kind_of(f, i);
     return q < f->n ? f->kernels[q].seconds : reckon(f, x);
-}
-
-/* In memory that every step makes anew, or where that is small in a little of its own. */
-static void measure_copies(rehearsal *f)
-{
-    enum { ROUNDS = 6, OWN = 1 << 16, MOST = 4 << 20 };
-    static char own[2 * OWN];
-    const ll_exec *e = f->s->e;
-    size_t half = f->s->p->work_bytes / 2;
-    bool here = half >= OWN && !e->borrowed;
-    char *memory = here ? e->slab + e->input_bytes : own;
-    if (!here) half = OWN;
-    if (half > MOST) half = MOST;
-    double best = INFINITY;
-    for (int i = 0; i < ROUNDS; i++) {
-        double start = ll_now();
-        memcpy(memory + (i % 2 ? half : 0), memory + (i % 2 ? 0 : half), half);
-        best = fmin(best, ll_now() - start);
-    }
-    f->out->copy_rate = 2 * (double)half / fmax(best, 1e-9); /* read and written */
 }
 
 /* A pass over the kernels, in order. */
@@ -378,8 +368,7 @@ static ll_err time_passes(rehearsal *f, ll_comm *c, ll_arena *arena)
     f->out->together = f->rehearses && own;
     double spare = own ? fmax(0, sum[n]) : 0;
     for (int i = 0; i < n; i++) {
-        f->timed_s += sum[i];
-        f->timed_flops += sum[i] > 0 ? f->s->p->instrs[i].flops : 0;
+        if (can_run(f, i) && sum[i] > 0) count(f, &f->s->p->instrs[i], sum[i]);
         took += sum[i];
         bool waits = f->s->p->instrs[i].wait && is_rehearsed(f, i); /* for others: it yields */
         spare += waits && own ? sum[i] : 0;
@@ -395,7 +384,7 @@ static ll_err device_rate(ll_exec *e, double *rate)
     int most = -1;
     for (int i = 0; i < e->p->n_instr; i++) {
         const ll_instr *x = &e->p->instrs[i];
-        if (x->kernel.run && is_harmless(e->p, x) && x->flops <= 4 * x->bytes &&
+        if (x->kernel.run && is_harmless(e->p, x) && moves(x) &&
             (most < 0 || x->bytes > e->p->instrs[most].bytes))
             most = i;
     }
@@ -437,7 +426,6 @@ ll_err ll_rehearse(const ll_session *s, ll_comm *c, const ll_rehearsal *how, ll_
     int n = s->p->n_instr;
     *out = (ll_rehearsed){.seconds = LL_NEW_ARRAY(arena, double, n + 1),
                           .ran = LL_NEW_ARRAY(arena, bool, n + 1)};
-    measure_copies(&f);
     find_calls(&f, arena);
     if (c) TRY(ll_comm_barrier(c)); /* kernels of all ranks run at once */
     TRY(agree_to_rehearse(&f, c));
@@ -446,5 +434,6 @@ ll_err ll_rehearse(const ll_session *s, ll_comm *c, const ll_rehearsal *how, ll_
     TRY(ll_ranks_agree(c, rc));
     for (int i = 0; i < n; i++)
         out->seconds[i] = seconds_of(&f, i), out->ran[i] = is_rehearsed(&f, i);
+    out->byte_s = reckon(&f, &(ll_instr){.bytes = 1});
     return LL_OK;
 }

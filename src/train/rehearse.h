@@ -19,11 +19,11 @@ typedef struct ll_rehearsal {
 } ll_rehearsal;
 
 typedef struct ll_rehearsed {
-    double *seconds;  /* [instr] 0: a collective that did not run */
-    bool *ran;        /* [instr] a collective, or its wait, that did */
-    bool together;    /* what ranks wait for each other is in these seconds */
-    double spare;     /* part of a pass in which one of this rank's cores had nothing to do */
-    double copy_rate; /* of memory, bytes a second */
+    double *seconds; /* [instr] 0: a collective that did not run */
+    bool *ran;       /* [instr] a collective, or its wait, that did */
+    bool together;   /* what ranks wait for each other is in these seconds */
+    double spare;    /* part of a pass in which one of this rank's cores had nothing to do */
+    double byte_s;   /* what kernels that mostly move data took for a byte */
 } ll_rehearsed;
 
 /* On the CPU. Collective over c (NULL: this process alone). */
