@@ -110,7 +110,7 @@ static ll_points smoothed(ll_arena *a, const ll_points *p)
         if (after > n - 1 - i) after = n - 1 - i;
         y[i] = (sum[i + after + 1] - sum[i - before]) / (before + after + 1);
     }
-    return (ll_points){x, y, n};
+    return (ll_points){x, y, n, n};
 }
 
 /* ---- drawing ---- */
@@ -294,44 +294,37 @@ ll_err ll_curve_write(const char *path, const ll_curve *c)
 
 /* ---- of a run folder: one that was resumed has the steps before it was stopped too ---- */
 
-enum { LOSS, VAL_LOSS, VAL_ACCURACY, N_SERIES };
-
 typedef struct reading {
     ll_arena *arena;
-    struct series {
-        double *x, *y;
-        int n, cap;
-    } series[N_SERIES];
+    ll_curve c;
 } reading;
 
 static void read_line(void *context, int64_t step, const json_t *line)
 {
-    static const char *const keys[N_SERIES] = {"loss", "val_loss", "val_accuracy"};
     reading *r = (reading *)context;
-    for (int i = 0; i < N_SERIES; i++) {
-        struct series *s = &r->series[i];
-        const json_t *v = json_object_get(line, keys[i]);
-        int cap = s->cap;
+    const struct {
+        const char *key;
+        ll_points *to;
+    } lists[] = {{"loss", &r->c.train_loss},
+                 {"val_loss", &r->c.val_loss},
+                 {"val_accuracy", &r->c.val_accuracy}};
+    for (int i = 0; i < 3; i++) {
+        ll_points *p = lists[i].to;
+        const json_t *v = json_object_get(line, lists[i].key);
+        int room = p->room;
         if (!json_is_number(v)) continue;
-        s->x = (double *)ll_arena_grow(r->arena, s->x, sizeof(double), s->n, &cap);
-        s->y = (double *)ll_arena_grow(r->arena, s->y, sizeof(double), s->n, &s->cap);
-        s->x[s->n] = (double)step;
-        s->y[s->n++] = json_number_value(v);
+        p->x = (double *)ll_arena_grow(r->arena, p->x, sizeof(double), p->n, &room);
+        p->x[p->n] = (double)step;
+        LL_PUSH(r->arena, p->y, p->n, p->room, json_number_value(v));
     }
 }
 
 ll_err ll_curve_of_run(const char *folder, const char *title, const char *caption)
 {
     LL_OWN(ll_arena) a = ll_arena_new();
-    reading r = {.arena = a};
-    const struct series *s = r.series;
+    reading r = {a, {.title = title, .caption = caption}};
     size_t kept;
     TRY(ll_metrics_lines(ll_arena_printf(a, "%s/metrics.jsonl", folder), INT64_MAX, read_line, &r,
                          &kept));
-    ll_curve c = {.title = title,
-                  .caption = caption,
-                  .train_loss = {s[LOSS].x, s[LOSS].y, s[LOSS].n},
-                  .val_loss = {s[VAL_LOSS].x, s[VAL_LOSS].y, s[VAL_LOSS].n},
-                  .val_accuracy = {s[VAL_ACCURACY].x, s[VAL_ACCURACY].y, s[VAL_ACCURACY].n}};
-    return ll_curve_write(ll_arena_printf(a, "%s/curve.svg", folder), &c);
+    return ll_curve_write(ll_arena_printf(a, "%s/curve.svg", folder), &r.c);
 }

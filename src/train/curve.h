@@ -4,8 +4,8 @@
 #include "base/arena.h"
 
 typedef struct ll_points {
-    const double *x, *y; /* x ascending: steps */
-    int n;
+    double *x, *y; /* x ascending: steps */
+    int n, room;   /* room: of a list that grows */
 } ll_points;
 
 typedef struct ll_curve {
