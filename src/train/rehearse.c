@@ -9,18 +9,14 @@ enum { TIMES = 5, MOST_TRIES = 12, KINDS = 512, LEAST = 3, PASSES = 128 };
 /* For all kernels; for one; a pass that is repeated for so long. */
 static const double patience_s = 1.5, enough_s = 0.02, passes_s = 1.2;
 static const double longest_s = 4; /* all passes, where others have the cores too */
-
-typedef struct kernel { /* calls that take as long as each other */
-    int first;          /* instruction */
-    double seconds;
-} kernel;
+static const double long_s = 0.01; /* a pass; else it would take as long to ask as to work */
 
 typedef struct rehearsal {
     const ll_session *s;
     ll_rehearsal how;
     ll_rehearsed *out;
-    kernel kernels[KINDS];
-    int n;
+    int n, first[KINDS]; /* kinds: calls that take as long as each other, by the first of them */
+    double kind_s[KINDS];
     bool rehearses; /* passes have the ranks' collectives in them */
     double began;
     double timed_s[2], timed_work[2]; /* of what was timed, in operations and in bytes */
@@ -222,8 +218,7 @@ static ll_err rehearse(const rehearsal *f, int i)
 static int kind_of(const rehearsal *f, int i)
 {
     int q = 0;
-    while (q < f->n && !alike(f->s->p, &f->s->p->instrs[f->kernels[q].first], &f->s->p->instrs[i]))
-        q++;
+    while (q < f->n && !alike(f->s->p, &f->s->p->instrs[f->first[q]], &f->s->p->instrs[i])) q++;
     return q;
 }
 
@@ -234,7 +229,7 @@ static double seconds_of(const rehearsal *f, int i)
     if (f->each && (is_rehearsed(f, i) || can_run(f, i))) return f->each[i];
     if (!x->kernel.run) return 0;
     int q = kind_of(f, i);
-    return q < f->n ? f->kernels[q].seconds : reckon(f, x);
+    return q < f->n ? f->kind_s[q] : reckon(f, x);
 }
 
 /* A pass over the kernels, in order. */
@@ -309,9 +304,8 @@ static ll_err time_kinds(rehearsal *f, double *all)
         const ll_bound *b = &f->s->e->instrs[i];
         if (can_run(f, i) && f->n < KINDS && kind_of(f, i) == f->n &&
             ll_now() - f->began < patience_s) {
-            kernel *k = &f->kernels[f->n];
-            TRY(time_kernel(f, i, &k->seconds));
-            k->first = i, f->n++;
+            TRY(time_kernel(f, i, &f->kind_s[f->n]));
+            f->first[f->n++] = i;
         }
         *all += seconds_of(f, i);
         for (int k = 0; k < b->call.n_in; k++)
@@ -323,12 +317,12 @@ static ll_err time_kinds(rehearsal *f, double *all)
 /* All ranks make as many, and wait for the others in between as little as in a step. Those that
  * others held up, on any rank, tell less than those that they did not, of which there are to be
  * some: *own, the first of *n rows. */
-static ll_err make_passes(const rehearsal *f, ll_comm *c, bool parts, int wanted, ll_arena *arena,
+static ll_err make_passes(const rehearsal *f, ll_comm *c, bool parts, double all, ll_arena *arena,
                           double **rows, int *n, int *own)
 {
     static const ll_coll_opts site = {.site = "passes that were held up"};
     double held[PASSES + 1], began = ll_now();
-    int every = parts ? 1 : 8, most = (int)fmin(PASSES, fmax(LEAST, f->how.most)), seen = 0;
+    int every = all > long_s ? 1 : 8, seen = 0, most = (int)fmin(PASSES, fmax(LEAST, f->how.most));
     *own = *n = 0;
     do {
         double *row = rows[*n] = LL_NEW_ARRAY(arena, double, f->s->p->n_instr + 2);
@@ -344,7 +338,7 @@ static ll_err make_passes(const rehearsal *f, ll_comm *c, bool parts, int wanted
             row = rows[seen], rows[seen] = rows[*own], rows[(*own)++] = row;
         }
         if (held[*n] > longest_s) break;
-    } while (*n < most && (*n < wanted || *own < LEAST));
+    } while (*n < most && (*n < passes_s / all || *own < LEAST));
     return LL_OK;
 }
 
@@ -358,9 +352,9 @@ static ll_err time_passes(rehearsal *f, ll_comm *c, ll_arena *arena)
     TRY(ll_ranks_max(c, &all));
     f->rehearses &= all <= passes_s;
     if (all > passes_s) return LL_OK;
-    bool parts = f->how.waits && all > 0.01; /* else it would take as long to ask as to work */
-    TRY(time_pass(f, parts, sum, &held));    /* pages, tables */
-    TRY(make_passes(f, c, parts, (int)fmin(PASSES, passes_s / all), arena, rows, &passes, &own));
+    bool parts = f->how.waits && all > long_s;
+    TRY(time_pass(f, parts, sum, &held)); /* pages, tables */
+    TRY(make_passes(f, c, parts, all, arena, rows, &passes, &own));
     if (own)
         ll_typical_row(rows, own, n + 1, sum);
     else
