@@ -74,7 +74,9 @@ static ll_err shape_of(const net *n, const ll_build *b, const Onnx__ValueInfo *v
             d = size_of(b, i == 1 ? "channels" : "image");
         else if (n->kind == TOKENS)
             d = size_of(b, "seq");
-        CHECK(d > 0, LL_E_ARG, "input %s: dimension %d may be any; only the first may", v->name, i);
+        CHECK(d > 0, LL_E_ARG,
+              "input %s: dimension %d may be any; only the first may: export it with a size",
+              v->name, i);
         s->d[i] = d;
     }
     return LL_OK;
@@ -87,7 +89,8 @@ static ll_err input(ll_graph *g, const net *n, const ll_build *b, const Onnx__Va
     x->name = v->name;
     x->type = tensor_of(v)->elem_type;
     ll_dtype t = ll_onnx_dtype(x->type);
-    CHECK(t == LL_F32 || t == LL_I32, LL_E_ARG, "input %s is of type %s", v->name,
+    CHECK(t == LL_F32 || t == LL_I32, LL_E_ARG,
+          "input %s is of type %s: float, half floats and whole numbers are read", v->name,
           ll_onnx_type_name(x->type));
     x->lies = n->kind == IMAGE ? ll_last(x->shape.n) : ll_plain;
     ll_shape s = {.n = x->shape.n};

@@ -5,6 +5,7 @@
  * The same is done for a node whose operands are merely known when an op asks for its numbers. */
 #include "onnx/walk.h"
 #include "onnx/scope.h"
+#include "base/text.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -158,6 +159,7 @@ static ll_err fold(walk *outer, const op *o, const host **found)
     if (rc == LL_OK && small && open) rc = compute(&w, &copy, found);
     for (int i = 0; i < o->n_out && rc == LL_OK && small && !open; i++)
         found[i] = copy.out[i]->host;
+    outer->blamed = w.blamed;
     ll_graph_free(w.g);
     return rc;
 }
@@ -262,11 +264,31 @@ static ll_err walk_op(op *o)
     if (!o->row->direct && all_fixed(o)) TRY(fold_into(o->w, o, true, &done));
     if (!done) TRY(o->row->walk(o));
     ll_err rc = ll_graph_check(o->g);
-    if (rc != LL_OK) NO(o, "%s", ll_arena_strdup(o->w->arena, ll_error_message()));
+    TRY(rc);
     TRY(attributes(o));
     for (int i = 0; i < o->n_out; i++)
         WANT(o, o->out[i]->type || !*o->n->output[i], "its result %d", i);
     return LL_OK;
+}
+
+/* A failure's message with the node that it is of, and what that was given: the innermost alone. */
+static ll_err blame(op *o, ll_err rc)
+{
+    ll_buf b = {.arena = o->w->arena};
+    if (o->w->blamed) return rc;
+    o->w->blamed = true;
+    for (int i = 0; i < o->n_in; i++) {
+        const value *x = o->in[i];
+        char shape[LL_SHAPE_TEXT];
+        ll_buf_printf(&b, "%s%s", i ? ", " : "", *o->n->input[i] ? o->n->input[i] : "nothing");
+        if (x && x->type)
+            ll_buf_printf(&b, " %s%s", ll_onnx_type_name(x->type),
+                          ll_shape_print(&x->shape, shape));
+    }
+    return RAISE(rc, "%s (%s node %s%smakes %s of %s)",
+                 ll_arena_strdup(b.arena, ll_error_message()), o->n->op_type, o->n->name,
+                 *o->n->name ? " " : "", o->n_out ? o->n->output[0] : "nothing",
+                 b.len ? b.text : "nothing");
 }
 
 static ll_err walk_node(walk *w, scope *s, const Onnx__Node *n)
@@ -276,15 +298,17 @@ static ll_err walk_node(walk *w, scope *s, const Onnx__Node *n)
     o->seen = LL_NEW(w->arena, uint64_t);
     o->in = LL_NEW_ARRAY(w->arena, value *, o->n_in + 1);
     o->out = LL_NEW_ARRAY(w->arena, value *, o->n_out + 1);
+    ll_err rc = LL_OK;
     for (int i = 0; i < o->n_in; i++)
-        if (*n->input[i]) TRY(ll_scope_find(s, n->input[i], &o->in[i]));
+        if (*n->input[i] && rc == LL_OK) rc = ll_scope_find(s, n->input[i], &o->in[i]);
+    if (rc != LL_OK) return blame(o, rc);
     while (o->n_in && !o->in[o->n_in - 1]) o->n_in--;
     while (o->n_out && !*n->output[o->n_out - 1]) o->n_out--;
     for (int i = 0; i < o->n_out; i++) {
         o->out[i] = LL_NEW(w->arena, value);
         o->out[i]->name = n->output[i];
     }
-    TRY(walk_op(o));
+    if ((rc = walk_op(o)) != LL_OK) return blame(o, rc);
     for (int i = 0; i < o->n_out; i++) {
         if (!o->out[i]->maker && o->row && !o->row->direct) o->out[i]->maker = o;
         if (*n->output[i]) TRY(ll_scope_add(s, n->output[i], o->out[i]));

@@ -84,6 +84,7 @@ struct walk {
     const char *head_weight, *head_bias;
     int head_dim;
     bool folding; /* on a graph of its own */
+    bool blamed;  /* the message of what failed names its node */
     /* The numbers of a value, found by computing them where they follow from known ones; a graph
      * that a node has, in a scope of its own. ll_onnx_walk sets both. */
     ll_err (*know)(walk *w, value *x, const host **out);

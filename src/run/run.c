@@ -133,6 +133,8 @@ static ll_err load_models(ll_run *r, const ll_model **list)
     bool onnx = ll_ends_with(whole, ".onnx");
     LL_WANT(r, "model.loss", onnx || !*r->model.loss,
             "model.loss is for ONNX networks (model.file)");
+    LL_WANT(r, "model.loss", !onnx || *r->model.loss,
+            "model.loss is empty: of an ONNX network it is cross_entropy (labels), mse or l1");
     ll_err rc = onnx ? ll_onnx_model(r->arena, r->model.file, r->model.loss, list)
                      : ll_models_load(r->model.file, list);
     LL_WANT(r, "model.file", rc == LL_OK, "model.file: %s", ll_error_message());
@@ -232,21 +234,15 @@ static ll_err finish_data(ll_run *r)
             "data.tokenizer is for text; %s reads no tokens", r->model.name);
     LL_WANT(r, "data.format", !*d->format || *d->path, "data.format is %s, but data.path is empty",
             d->format);
-    LL_WANT(
-        r, "data.format", !*d->format || !*d->name,
-        "data.name is %s, which has a format of its own: -s data.name= reads files at data.path, "
-        "-s data.format= reads %s",
-        d->name, d->name);
+    LL_WANT(r, "data.format", !*d->format || !*d->name,
+            "data.name is %s, which has a format of its own, not data.format %s: -s data.name= "
+            "reads %s, -s data.format= -s data.path= reads %s",
+            d->name, d->format, d->path, d->name);
     LL_WANT(r, "data.path", !*d->path || *d->name || *d->format,
             "data.path needs data.format (" LL_DATA_FORMATS ") or data.name");
     const ll_model *def = r->model.def;
     if (!*d->name && !*d->format && !def->data && def->input)
         d->name = images ? "fashion-mnist" : "kjv";
-    LL_WANT(r, "data.samples", !d->samples || !strcmp(d->name, "synthetic"),
-            "data.samples is for data.name synthetic, not %s", *d->name ? d->name : d->format);
-    const char *only = *d->val_path ? "data.val_path" : "data.fields";
-    LL_WANT(r, only, *d->format || (!*d->val_path && !*d->fields),
-            "%s is for files at data.path: say data.path and data.format", only);
     return finish_images(r);
 }
 
@@ -265,12 +261,9 @@ static ll_err finish_memory(ll_run *r)
 static ll_err finish_train(ll_run *r)
 {
     const ll_run_train *t = &r->train;
-    CHECK(!t->micro_batch || t->batch % t->micro_batch == 0, LL_E_CONFIG,
-          "%s: train.micro_batch %lld does not divide train.batch %lld",
-          strncmp(ll_run_origin(r, "train.batch"), "--set", 5)
-              ? ll_run_origin(r, "train.micro_batch")
-              : ll_run_origin(r, "train.batch"),
-          (long long)t->micro_batch, (long long)t->batch);
+    LL_WANT(r, "train.micro_batch", !t->micro_batch || t->batch % t->micro_batch == 0,
+            "train.micro_batch %lld does not divide train.batch %lld", (long long)t->micro_batch,
+            (long long)t->batch);
     TRY(finish_memory(r));
     const ll_schedule *s = &t->schedule;
     bool steps = !strcmp(s->shape, "step");
@@ -422,7 +415,7 @@ static ll_err finish_conv(ll_run *r)
     if (!*r->train.workspace) r->train.workspace = "auto";
     ll_err rc =
         ll_conv_read(ll_target_find(r->train.machine), r->train.conv, r->train.workspace, &how);
-    LL_WANT_OF(r, rc, "train.%s", ll_error_message());
+    LL_WANT(r, "", rc == LL_OK, "train.%s", ll_error_message());
     LL_WANT(r, "train.conv", !r->parallel.exact || !strcmp(r->train.conv, "accurate"),
             "train.conv %s rounds more, and parallel.exact not at all: use one of them",
             r->train.conv);
@@ -438,17 +431,16 @@ static bool is_linear(const ll_optim *o)
 static ll_err check_loose(const ll_run *r)
 {
     const ll_run_parallel *p = &r->parallel;
-    const char *where = ll_run_origin(r, "parallel.replicas");
     LL_OWN(ll_codec) k = NULL;
     ll_err rc = !strcmp(p->between.codec, "none")
                     ? LL_OK
                     : ll_codec_open(p->between.codec, "settings", 0, 0, &k);
     LL_WANT(r, "parallel.codec", rc == LL_OK, "parallel.codec: %s; or none", ll_error_message());
     bool batch = r->train.batch % p->replicas != 0;
-    CHECK(!batch && r->train.micro_batch % p->replicas == 0, LL_E_CONFIG,
-          "%s: parallel.replicas %lld does not divide train.%s %lld", where, (long long)p->replicas,
-          batch ? "batch" : "micro_batch",
-          (long long)(batch ? r->train.batch : r->train.micro_batch));
+    LL_WANT(r, "parallel.replicas", !batch && r->train.micro_batch % p->replicas == 0,
+            "parallel.replicas %lld does not divide train.%s %lld", (long long)p->replicas,
+            batch ? "batch" : "micro_batch",
+            (long long)(batch ? r->train.batch : r->train.micro_batch));
     LL_WANT(r, "parallel.compress", !strcmp(p->compress, "none"),
             "parallel.compress %s is not kept for each replica%s", p->compress,
             ll_consistency_rounds(&p->between) ? "" : ": use parallel.codec");
@@ -514,7 +506,7 @@ static ll_err finish_replicas(ll_run *r)
 {
     ll_run_parallel *p = &r->parallel;
     ll_err rc = ll_consistency_make(&p->said, p->replicas, &p->between);
-    LL_WANT_OF(r, rc, "%s", ll_error_message());
+    LL_WANT(r, "", rc == LL_OK, "%s", ll_error_message());
     ll_consistency_reduce(&p->between, p->replicas, is_linear(&r->train.optim));
     bool apart = ll_run_loose(r) && !ll_consistency_rounds(&p->between);
     LL_WANT(r, "parallel.replica_lr", !p->replica_lr || apart,
@@ -560,10 +552,10 @@ static ll_err check_overlap(const ll_run *r)
             "train.spike skips a step by its norm, which parallel.post_validation knows when it "
             "has begun the next: use train.clip, or leave out one of them");
     if (strcmp(r->parallel.schedule, "2bw")) return LL_OK;
-    LL_WANT(r, "train.spike", r->train.spike <= 0,
+    LL_WANT(r, "train.spike parallel.schedule", r->train.spike <= 0,
             "train.spike skips a step by its norm, which is known when schedule 2bw has begun the "
             "next: use train.clip, or another schedule");
-    LL_WANT(r, "train.memory", !*r->train.memory,
+    LL_WANT(r, "train.memory parallel.schedule", !*r->train.memory,
             "train.memory is a limit of schedules whose steps do not overlap: leave it out, or use "
             "another schedule than 2bw");
     return LL_OK;

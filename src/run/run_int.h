@@ -65,14 +65,11 @@ const char *ll_run_value(const ll_run *r, const char *key, ll_arena *arena);
 ll_err ll_run_check_needs(const ll_run *r);
 /* Once --set has replaced what asked for them, a file's are as if it had not set them. */
 ll_err ll_run_drop_idle(ll_run *r, const char *replaced);
-/* CHECK of settings: the message begins with where the key came from. */
-#define LL_WANT(r, key, cond, format, ...)                                                         \
-    CHECK(cond, LL_E_CONFIG, "%s: " format, ll_run_origin(r, key) __VA_OPT__(, ) __VA_ARGS__)
-/* The same where rc is a failure whose message names settings: it begins with where the first that
- * was set came from. */
-#define LL_WANT_OF(r, rc, format, ...)                                                             \
-    CHECK((rc) == LL_OK, LL_E_CONFIG, "%s",                                                        \
-          ll_run_told(r, ll_arena_printf((r)->arena, format __VA_OPT__(, ) __VA_ARGS__)))
-const char *ll_run_told(const ll_run *r, const char *message);
+/* CHECK of settings: the message begins with where it came from that they are so, of keys (words),
+ * and those that it names: the first that --set has set; else where the first of them is from. */
+#define LL_WANT(r, keys, cond, format, ...)                                                        \
+    CHECK(cond, LL_E_CONFIG, "%s",                                                                 \
+          ll_run_told(r, keys, ll_arena_printf((r)->arena, format __VA_OPT__(, ) __VA_ARGS__)))
+const char *ll_run_told(const ll_run *r, const char *keys, const char *message);
 /* A whole number in [min, max]. */
 ll_err ll_read_int(const ll_setting *s, double min, double max, int64_t *out);

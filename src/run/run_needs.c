@@ -9,6 +9,9 @@
 static const struct {
     const char *key, *of, *words;
 } needs[] = {
+    {"data.samples", "data.name", "synthetic"},
+    {"data.val_path", "data.format", NULL},
+    {"data.fields", "data.format", "csv npy npz safetensors hdf5 netcdf"},
     {"data.field", "data.format", "jsonl"},
     {"data.token_bytes", "data.format", "tokens"},
     {"train.momentum", "train.optimizer", "momentum nesterov lars larc muon"},

@@ -274,16 +274,35 @@ const char *ll_run_origin(const ll_run *r, const char *key)
     return r->file;
 }
 
-const char *ll_run_told(const ll_run *r, const char *message)
+/* Where the setting whose name is these n letters came from; NULL: there is none, or it was not
+ * set. */
+static const char *origin_of(const ll_run *r, const char *word, size_t n)
 {
-    const char *first = NULL, *origin = r->file;
-    for (int i = 0; ll_run_keys[i].name; i++) {
-        const char *at = strstr(message, ll_run_keys[i].name);
-        if (!at || !r->notes->origin[i] || (first && first <= at)) continue;
-        first = at;
-        origin = r->notes->origin[i];
+    const ll_run_notes *notes = r->notes;
+    for (int i = 0; ll_run_keys[i].name; i++)
+        if (strlen(ll_run_keys[i].name) == n && !strncmp(ll_run_keys[i].name, word, n))
+            return notes->origin[i];
+    for (int i = 0; i < notes->n_size; i++)
+        if (strlen(notes->sizes[i].name) == n && !strncmp(notes->sizes[i].name, word, n))
+            return notes->sizes[i].origin;
+    return NULL;
+}
+
+const char *ll_run_told(const ll_run *r, const char *keys, const char *message)
+{
+    static const char letters[] = "abcdefghijklmnopqrstuvwxyz0123456789_.";
+    const char *text = ll_arena_printf(r->arena, "%s %s", keys, message), *first = NULL;
+    for (const char *w = text; *w; w++) {
+        size_t n = strspn(w, letters);
+        const char *origin = memchr(w, '.', n) ? origin_of(r, w, n) : NULL; /* "out" is a word */
+        if (!first) first = origin;
+        if (origin && !strncmp(origin, "--set", 5)) {
+            first = origin;
+            break;
+        }
+        w += n ? n - 1 : 0;
     }
-    return ll_arena_printf(r->arena, "%s: %s", origin, message);
+    return ll_arena_printf(r->arena, "%s: %s", first ? first : r->file, message);
 }
 
 ll_run *ll_run_new(const char *file)

@@ -160,6 +160,20 @@ ll_err ll_run_cut(const ll_run *r, const char *mesh)
     return ll_cut_part(c, c->place, c->place->mesh.n_rank - 1, &part);
 }
 
+#define FROM "data.name data.path data.format" /* what says which data it is */
+
+/* What would bring samples and a model's input together. */
+static const char *remedy_for(const ll_run *r, const ll_data_info *info, const char *input)
+{
+    if (*r->model.loss && !strcmp(input, "y"))
+        return strcmp(r->model.loss, "cross_entropy")
+                   ? "model.loss=cross_entropy where y are labels"
+                   : "model.loss=mse or l1 where y are numbers, as many as outputs";
+    return info->kind == LL_IMAGES ? "the model's sizes to the data's, or data.image and "
+                                     "data.channels to the model's"
+                                   : "the model's sizes to the data's";
+}
+
 /* A batch input's samples against the data's field of its name. */
 static ll_err check_input(const ll_run *r, const ll_data_info *info, const ll_value *v)
 {
@@ -174,15 +188,13 @@ static ll_err check_input(const ll_run *r, const ll_data_info *info, const ll_va
     for (int i = 0, at = 0; i < info->n_field && at < 200; i++)
         at += snprintf(has + at, sizeof has - (size_t)at, "%s%.64s", i ? ", " : "",
                        info->fields[i].name);
-    LL_WANT(r, "data.name", f < info->fields + info->n_field,
+    LL_WANT(r, FROM, f < info->fields + info->n_field,
             "model %s takes batch data %s, data %s has no field of that name, but %s",
             r->model.name, v->name, info->name, has);
     CHECK(v->type.dtype == f->dtype && ll_shape_equal(&want, &f->shape), LL_E_SHAPE,
-          "model %s takes samples of %s%s as %s, data %s has %s%s: set the model's sizes to the "
-          "data's%s",
-          r->model.name, ll_dtype_name(v->type.dtype), ll_shape_print(&want, a), v->name,
-          info->name, ll_dtype_name(f->dtype), ll_shape_print(&f->shape, b),
-          info->kind == LL_IMAGES ? ", or data.image and data.channels to the model's" : "");
+          "model %s takes samples of %s%s as %s, data %s has %s%s: set %s", r->model.name,
+          ll_dtype_name(v->type.dtype), ll_shape_print(&want, a), v->name, info->name,
+          ll_dtype_name(f->dtype), ll_shape_print(&f->shape, b), remedy_for(r, info, v->name));
     return LL_OK;
 }
 
@@ -215,7 +227,7 @@ static ll_err check_vocab(const ll_run *r, const ll_data_info *info)
 static ll_err check_samples(const ll_run *r, const ll_data_info *info, const ll_graph *g)
 {
     bool tokens = ll_run_takes_tokens(r), other = tokens != (info->kind == LL_TOKENS);
-    LL_WANT(r, "data.name", !r->model.def->input || !other || info->kind == LL_RECORDS,
+    LL_WANT(r, FROM " model.name", !r->model.def->input || !other || info->kind == LL_RECORDS,
             "model %s takes %s, data %s has %s", r->model.name, tokens ? "tokens" : "images",
             info->name, tokens ? "images" : "tokens");
     for (int i = 1; i < g->n_value; i++)
@@ -287,7 +299,7 @@ ll_err ll_run_dataset(const ll_run *r, ll_dataset **out)
     CHECK(o.n_want >= 0, LL_E_CONFIG, "model %s takes more than %d inputs", r->model.name,
           LL_MAX_FIELDS);
     ll_err rc = ll_dataset_open(&o, &d);
-    CHECK(rc != LL_E_CONFIG, rc, "%s: %s", ll_run_origin(r, "data.name"), ll_error_message());
+    CHECK(rc != LL_E_CONFIG, rc, "%s", ll_run_told(r, FROM, ll_error_message()));
     TRY(rc);
     TRY(check_samples(r, ll_dataset_info(d), g));
     return LL_HAND(out, d);

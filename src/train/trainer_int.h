@@ -91,7 +91,7 @@ void ll_trainer_close(trainer *t, bool alone);
 bool ll_trainer_is_restart(const trainer *t); /* a later start of its job */
 const char *ll_trainer_file(const trainer *t, const char *name);
 /* What a checkpoint says of the run that made it, and one that goes on from it must agree in. */
-enum { LL_TRAINER_TRAIN = 5, LL_TRAINER_META = 14 }; /* from the first on: of section train */
+enum { LL_TRAINER_META = 14 };
 int ll_trainer_meta(const trainer *t, ll_arena *a, ll_st_pair out[LL_TRAINER_META]);
 /* A clock that stands still while the job is suspended; and what it has not counted is noted. */
 double ll_trainer_awake(void);

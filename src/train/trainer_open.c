@@ -158,8 +158,20 @@ static const char *in_words(ll_arena *a, const char *meta)
     return ll_arena_printf(a, "%.*s%s", (int)(at - meta), meta, at + strlen(unknown));
 }
 
+/* Settings that differ: what they were, what they are, and words for train that make them alike. */
+typedef struct odds {
+    ll_buf was, is, set;
+} odds;
+
+static void add_odd(odds *o, const char *key, const char *was, const char *is)
+{
+    ll_buf_printf(&o->was, "%s%.60s %.100s", o->was.len ? ", " : "", key, *was ? was : "empty");
+    ll_buf_printf(&o->is, "%s%.100s", o->is.len ? ", " : "", *is ? is : "empty");
+    ll_buf_printf(&o->set, " --set %.60s=%.100s", key, was);
+}
+
 /* A size that only one of them has is of another version. */
-static ll_err check_sizes(const trainer *t, const ll_st_file *f, const char *was)
+static void add_sizes(const trainer *t, const char *was, odds *o)
 {
     char *rest = ll_arena_strdup(t->arena, was), *word;
     while ((word = strsep(&rest, " "))) {
@@ -167,60 +179,70 @@ static ll_err check_sizes(const trainer *t, const ll_st_file *f, const char *was
         if (!value) continue;
         *value++ = '\0';
         int64_t own = ll_run_size(t->r, word, atoll(value));
-        CHECK(own == atoll(value), LL_E_CONFIG,
-              "%s was made with model.%.50s %.20s, this run has %" PRId64
-              ": resume with --set model.%.50s=%.20s",
-              f->path, word, value, own, word, value);
+        if (own != atoll(value))
+            add_odd(o, ll_arena_printf(t->arena, "model.%s", word), value,
+                    ll_arena_printf(t->arena, "%" PRId64, own));
     }
-    return LL_OK;
 }
 
-/* Settings that would give the data of the run that f is of, as words for train; or what they are
- * where it has the same, or does not say. */
-static const char *data_of(const trainer *t, const ll_st_file *f)
+/* Settings that would give the data of the run that f is of, as words for train. */
+static void add_data(const trainer *t, const ll_st_file *f, ll_buf *set)
 {
     static const char any[] =
         "data.threads data.cache data.fetch data.delay"; /* no sample changes */
     LL_OWN(ll_run) then = ll_run_of_checkpoint(f->path);
-    ll_buf b = {.arena = t->arena};
     for (const ll_key *k = ll_run_keys; then && k->name; k++) {
-        const char *was = ll_run_value(then, k->name, t->arena);
+        const char *was = ll_run_value(then, k->name, t->arena), *quote = *was == '[' ? "\"" : "";
         if (strncmp(k->name, "data.", 5) || strstr(any, k->name) ||
             !strcmp(was, ll_run_value(t->r, k->name, t->arena)))
             continue;
-        ll_buf_printf(&b, "%s--set %s=%s", b.len ? " " : "", k->name, was);
+        ll_buf_printf(set, " --set %s=%s%s%s", k->name, quote, was, quote);
     }
-    return b.len ? b.text : "the data and settings it began with";
+}
+
+/* What a checkpoint says of this; NULL: nothing. */
+static const char *was_of(const ll_st_file *f, const char *key)
+{
+    const char *was = ll_st_meta(f, key);
+    if (was) return was;
+    if (!strcmp(key, "prune_steps")) return "";
+    return !strcmp(key, "prune") || !strcmp(key, "quantize") ? "none"
+                                                             : NULL; /* of older versions */
 }
 
 /* A run can go on only with the settings that decide what a step does, and to which data. */
 static ll_err check_same(const trainer *t, const ll_st_file *f)
 {
     ll_st_pair now[LL_TRAINER_META];
-    int n = ll_trainer_meta(t, t->arena, now);
+    odds o = {{.arena = t->arena}, {.arena = t->arena}, {.arena = t->arena}};
+    int n = ll_trainer_meta(t, t->arena, now), data = -1;
     for (int i = 0; i < n; i++) {
-        const char *key = now[i].key, *is = now[i].value, *was = ll_st_meta(f, key);
-        bool none = !strcmp(key, "prune") || !strcmp(key, "quantize");
-        if (!was && none) was = "none"; /* of older versions */
-        if (!was && !strcmp(key, "prune_steps")) was = "";
-        if (!was || !strcmp(was, is)) continue;
-        if (!strcmp(key, "sizes")) {
-            TRY(check_sizes(t, f, was));
-            continue;
-        }
-        CHECK(i < LL_TRAINER_TRAIN, LL_E_CONFIG,
-              "%s was made with train.%s %.20s, this run has %s: resume with --set train.%s=%.20s",
-              f->path, key, was, is, key, was);
-        CHECK(strcmp(key, "data digest"), LL_E_CONFIG,
-              "%s: the files of its data are others than they were (their checksum was %.20s, is "
-              "%s): "
-              "resume with %s; train.init takes its weights alone",
-              f->path, was, is, data_of(t, f));
-        FAIL(LL_E_CONFIG, "%s was made with %s %.150s, this run has %s: resume with %s", f->path,
-             key, in_words(t->arena, was), in_words(t->arena, is),
-             strcmp(key, "data") ? "the settings it began with" : data_of(t, f));
+        const char *key = now[i].key, *was = was_of(f, key);
+        if (!was || !strcmp(was, now[i].value)) continue;
+        if (!strcmp(key, "sizes"))
+            add_sizes(t, was, &o);
+        else if (!strncmp(key, "data", 4))
+            data = data < 0 ? i : data;
+        else
+            add_odd(&o, i ? ll_arena_printf(t->arena, "train.%s", key) : "model.name", was,
+                    now[i].value);
     }
-    return LL_OK;
+    if (data >= 0) add_data(t, f, &o.set);
+    CHECK(!o.was.len, LL_E_CONFIG,
+          "%s was made with %s, this run has %s: resume with%s (rates, schedules, steps and meshes "
+          "may change; --init FILE begins anew with its weights)",
+          f->path, o.was.text, o.is.text, o.set.text);
+    if (data < 0) return LL_OK;
+    const char *with = o.set.len ? o.set.text : " the data and settings it began with";
+    const char *was = was_of(f, now[data].key), *is = now[data].value;
+    CHECK(!strcmp(now[data].key, "data"), LL_E_CONFIG,
+          "%s: the files of its data are others than they were (their checksum was %.20s, is %s): "
+          "resume with%s; --init FILE begins anew with its weights",
+          f->path, was, is, with);
+    FAIL(LL_E_CONFIG,
+         "%s was made with data %.150s, this run has %s: resume with%s; --init FILE begins anew "
+         "with its weights",
+         f->path, in_words(t->arena, was), in_words(t->arena, is), with);
 }
 
 const char *ll_trainer_norm(const trainer *t, char out[17])

@@ -6,6 +6,7 @@
 #include "op/ops.h"
 #include "run/ranks.h"
 #include "weights/residual.h"
+#include "weights/state.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -258,12 +259,21 @@ ll_err ll_checkpoint_int(const ll_st_file *f, const char *key, int64_t *value)
 }
 
 /* Of a tensor that only one of the run and the checkpoint has: why, where its name tells. */
-static const char *why_not_both(const char *name)
+static const char *why_not_both(const char *name, bool extra)
 {
-    size_t n = strlen(name), m = strlen(LL_NEXT);
-    return n > m && !strcmp(name + n - m, LL_NEXT) ? " (a second version, which runs with schedule "
-                                                     "2bw or train.delay have: set that alike)"
-                                                   : "";
+    static const char next[] =
+        " (a second version, which runs with schedule 2bw or train.delay have: set that alike)";
+    static const struct {
+        const char *end, *why[2]; /* the checkpoint has none; the run */
+    } all[] = {{LL_NEXT, {next, next}},
+               {LL_EMA,
+                {" (an average, which it has not: resume with --set train.ema=0; --init FILE "
+                 "begins anew with its weights, and train.ema)",
+                 " (averages of its parameters: resume with --set train.ema=0.999, or another "
+                 "above 0; --init FILE begins anew with its weights)"}}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (ll_ends_with(name, all[i].end)) return all[i].why[extra];
+    return "";
 }
 
 static ll_err fail_missing(const ll_st_file *f, const char *name)
@@ -271,7 +281,7 @@ static ll_err fail_missing(const ll_st_file *f, const char *name)
     ll_near near = {.word = name};
     for (int i = 0; i < f->n_entries; i++) ll_near_try(&near, f->entries[i].name);
     FAIL(LL_E_IO, "%s: has no tensor %s, which the model wants%s", f->path, name,
-         *why_not_both(name) ? why_not_both(name) : ll_near_hint(&near));
+         *why_not_both(name, false) ? why_not_both(name, false) : ll_near_hint(&near));
 }
 
 static ll_err check_wanted(const ll_st_file *f, const ll_st_tensor *t)
@@ -309,7 +319,7 @@ static ll_err check_no_extra(const ll_st_file *f, const ll_st_tensor *tensors, i
     CHECK(extra == 0, LL_E_SHAPE,
           "%s: has %d tensor%s that the model has not: %.80s%s%.80s%s%.80s%s%s", f->path, extra,
           extra > 1 ? "s" : "", names[0], extra > 1 ? ", " : "", names[1], extra > 2 ? ", " : "",
-          names[2], extra > 3 ? ", ..." : "", why_not_both(names[0]));
+          names[2], extra > 3 ? ", ..." : "", why_not_both(names[0], true));
     return LL_OK;
 }
 

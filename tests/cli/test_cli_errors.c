@@ -290,8 +290,29 @@ static void images(void **state)
     static char text[9000];
     memset(text, 'a', sizeof text - 1);
     write_text(tmpdir_path(state, "a.txt"), text);
-    refuses(f, 1, "train r.yaml --set data.format=text --set data.path=a.txt", "r.yaml",
-            "mlp takes images", "data text has tokens");
+    refuses(f, 1, "train r.yaml --set data.format=text --set data.path=a.txt",
+            "--set data.path=a.txt: model mlp takes images, data text has tokens");
+    put_images(state);
+    put_runs(state);
+    /* Of settings that do not go together, the one that was just asked for; what is proposed can
+     * be had. */
+    refuses(f, 1, "train good --resume -s data.name=cifar",
+            "--set data.name=cifar: data.name is cifar",
+            "data.name= reads d, -s data.format= -s data.path= reads cifar");
+    must(f, "train good --resume -s data.name=cifar -s data.name=");
+    refuses(f, 1, "train good --resume -s data.name=cifar -s data.format= -s data.path=",
+            "--set data.name=cifar: no dataset is named 'cifar'");
+    refuses(f, 1, "train good --resume -s data.name=synthetic -s data.format= -s data.path=",
+            "resume with --set data.name=\"\" --set data.path=d --set data.format=idx",
+            "--init FILE begins anew");
+    must(f, "train p.yaml --out s");
+    refuses(f, 1, "train s --resume -s data.name=cifar",
+            "--set data.name=cifar: no dataset is named 'cifar'"); /* not s/run.yaml's samples */
+    refuses(f, 1, "train s --resume -s data.val_path=d", "--set data.val_path=d: data.val_path");
+    refuses(f, 1, "train s --resume -s train.precision=bf16 -s train.base=int8 -s train.lora=2",
+            "--set train.base=int8: train.base int8 is with train.precision f32");
+    refuses(f, 1, "train s --resume -s train.lr=0.1 -s train.schedule=cosine -s train.min_lr=0.2",
+            "--set train.min_lr=0.2: train.min_lr 0.2 is above train.lr 0.1");
     assert_no_run(state);
 }
 

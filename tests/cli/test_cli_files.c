@@ -73,6 +73,17 @@ static void checkpoint_of_another_model(void **state)
     refuses(f, 1, "train out --resume --set train.seed=2", "train.seed 1", "this run has 2",
             "--set train.seed=1");
     refuses(f, 1, "train out --resume --set train.batch=16", "train.batch 8", "this run has 16");
+    refuses(f, 1,
+            "train out --resume -s model.width=17 -s model.depth=2 -s train.optimizer=sgd "
+            "-s data.samples=50",
+            "was made with train.optimizer adamw, model.width 16, model.depth 1, this run has sgd, "
+            "17, 2: resume with --set train.optimizer=adamw --set model.width=16 --set "
+            "model.depth=1 --set data.samples=",
+            "schedules, steps and meshes may change", "--init FILE begins anew");
+    refuses(f, 1, "train out --resume -s train.ema=0.9", "resume with --set train.ema=0;",
+            "--init FILE begins anew");
+    must(f, "train r.yaml --out averaged -s train.ema=0.9");
+    refuses(f, 1, "train averaged --resume -s train.ema=0", "--set train.ema=0.999, or another");
     refuses(f, 1, "eval out --checkpoint r.yaml", "r.yaml is damaged");
     refuses(f, 1, "eval out --checkpoint nosuch.safetensors", "nosuch.safetensors: No such file");
     must(f, "eval out");

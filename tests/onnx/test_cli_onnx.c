@@ -3,12 +3,9 @@
 #include "onnx/onnx.h"
 #include "base/file.h"
 #include "onnx/made.h"
-#include "tmpdir.h"
+#include "cli/program.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <cmocka.h>
 
 enum { N = 4, SIDE = 6, CHANNELS = 2, FILTERS = 3, CLASSES = 10 };
 
@@ -165,36 +162,51 @@ static void heads_and_losses(void **state)
     ll_graph_free(g);
 }
 
-/* The program beside this one, with words in which each %s is the test's folder. */
-static int cli(const char *words, void **state)
-{
-    char here[512] = "", line[2048];
-    const char *folder = *state;
-    assert_true(readlink("/proc/self/exe", here, sizeof here - 1) > 0);
-    *strrchr(here, '/') = '\0';
-    int n = snprintf(line, sizeof line, "%s/loopline ", here);
-    snprintf(line + n, sizeof line - (size_t)n, words, folder, folder);
-    return system(strcat(line, " >/dev/null 2>&1"));
-}
-
 /* loopline import makes a folder that train, verify and eval take. */
 static void imports(void **state)
 {
     LL_OWN(ll_arena) a = ll_arena_new();
+    const char *f = *state;
     net(state, a);
-    assert_int_equal(cli("import %s/net.onnx --out %s/run", state), 0);
-    assert_int_not_equal(cli("import %s/net.onnx --out %s/run", state), 0); /* not over it */
-#define ON_DATA " %s/run -s data.name=synthetic -s data.samples=64 -s train.batch=16"
-    assert_int_equal(cli("eval" ON_DATA, state), 0); /* the file's weights */
-    assert_int_equal(cli("train" ON_DATA " -s train.steps=3", state), 0);
-    assert_int_equal(cli("eval" ON_DATA, state), 0);
-    assert_int_not_equal(cli("train" ON_DATA " -s train.steps=3", state), 0);
-    assert_int_equal(cli("export %s/run --onnx %s/out.onnx", state), 0);
+    must(f, "import net.onnx --out run");
+    refuses(f, 1, "import net.onnx --out run", "run has a run already"); /* not over it */
+#define ON_DATA " run -s data.name=synthetic -s data.samples=64 -s train.batch=16"
+    must(f, "eval" ON_DATA); /* the file's weights */
+    must(f, "train" ON_DATA " -s train.steps=3");
+    must(f, "eval" ON_DATA);
+    refuses(f, 1, "train" ON_DATA " -s train.steps=3", "--resume");
+    must(f, "export run --onnx out.onnx");
     ll_onnx_summary s;
     assert_int_equal(ll_onnx_look(a, tmpdir_path(state, "out.onnx"), &s), LL_OK);
     assert_string_equal(s.inputs[0].shape, "[N,6,6,2]");
     assert_string_equal(s.outputs[0].name, "p");
     assert_int_equal(s.n_missing, 0);
+}
+
+/* What does not fit: the setting that would, and the node with what it was given. */
+static void misfits(void **state)
+{
+    LL_OWN(ll_arena) a = ll_arena_new();
+    const char *f = *state;
+    net(state, a);
+    must(f, "import net.onnx --out run");
+    refuses(f, 1, "eval" ON_DATA " -s model.loss=mse", "set model.loss=cross_entropy");
+    refuses(f, 1, "eval" ON_DATA " -s model.loss=", "--set model.loss=: model.loss is empty",
+            "cross_entropy");
+    Onnx__Model *m = made_model(a, 13);
+    Onnx__Graph *g = m->graph;
+    MADE_ADD(a, g->initializer, g->n_initializer, Onnx__Tensor,
+             tensor(a, "w", 2, (int64_t[]){3, 5}, 0));
+    MADE_ADD(a, g->input, g->n_input, Onnx__ValueInfo,
+             made_info(a, "in", ONNX_FLOAT, 2, (int64_t[]){-1, 4}));
+    MADE_ADD(a, g->output, g->n_output, Onnx__ValueInfo,
+             made_info(a, "out", ONNX_FLOAT, 2, (int64_t[]){-1, 5}));
+    made_node(a, g, "Relu", "in", "t");
+    made_node(a, g, "MatMul", "t w", "out");
+    size_t size;
+    uint8_t *data = made_bytes(a, m, &size);
+    assert_int_equal(ll_file_write(tmpdir_path(state, "bad.onnx"), data, size), LL_OK);
+    refuses(f, 1, "import bad.onnx", "MatMul node", "makes out of t float[1,4], w float[3,5])");
 }
 
 int main(void)
@@ -204,6 +216,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(trains, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(heads_and_losses, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(imports, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test_setup_teardown(misfits, tmpdir_setup, tmpdir_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -223,7 +223,7 @@ static void mistakes_are_named(void **state)
         {"model: {name: picture}\ndata: {path: a}", {"data.path needs data.format"}},
         {"model: {name: picture}\ndata: {format: idx}", {"data.path is empty"}},
         {"model: {name: picture}\ndata: {name: a, path: b, format: idx}",
-         {"-s data.name= reads files"}},
+         {"-s data.name= reads b"}},
         {"model: {name: picture}\ndata: {samples: 5}", {"synthetic, not fashion-mnist"}},
         {"model: {name: sentence}\ndata: {crop: 5}", {"data.crop is for images"}},
         /* YAML itself */
