@@ -2,6 +2,7 @@
 #include "cli/args.h"
 #include "base/near.h"
 #include "base/text.h"
+#include "run/run.h"
 
 #include <errno.h>
 #include <math.h>
@@ -13,6 +14,7 @@ typedef struct parse {
     void *opts;
     int argc, at;
     char *const *argv;
+    uint64_t given; /* which options, by their rows */
 } parse;
 
 static bool is_option(const ll_arg *a)
@@ -36,14 +38,59 @@ static const char *long_name(const ll_arg *a, ll_arena *arena)
     return ll_arena_printf(arena, "%.*s", (int)strcspn(a->name, "|"), a->name);
 }
 
+static const ll_arg *find_option(const ll_command *c, const char *word, size_t n)
+{
+    const ll_arg *a = c->args;
+    while (a->name && !(is_option(a) && names(a, word, n))) a++;
+    return a->name ? a : NULL;
+}
+
+/* ---- what an unknown option may have meant ---- */
+
+typedef struct others {
+    const char *word;
+    ll_buf have;           /* commands that have it */
+    const ll_arg *setting; /* of one of them, where it stands for a setting; NULL: of none */
+    int n;
+} others;
+
+static void add_commands(others *o, const ll_command *const *c)
+{
+    enum { SHOWN = 4 };
+    for (; *c; c++) {
+        if ((*c)->subs) add_commands(o, (*c)->subs);
+        const ll_arg *a = (*c)->subs ? NULL : find_option(*c, o->word, strlen(o->word));
+        if (!a) continue;
+        if (a->kind == LL_ARG_SETTING) o->setting = a;
+        if (o->n++ < SHOWN) ll_buf_printf(&o->have, "%s%s", o->n > 1 ? ", " : "", (*c)->name);
+    }
+}
+
+/* "; -s parallel.exact=true sets it", "; train, verify have it", or nothing. */
+static const char *elsewhere(const parse *p, const char *word)
+{
+    others o = {.word = word, .have = {.arena = p->arena}};
+    add_commands(&o, ll_commands());
+    const char *key = o.setting ? o.setting->initial : ll_run_key_of(word + 2, p->arena);
+    bool ranks = key && !strncmp(key, "parallel.", 9); /* of commands that have some */
+    if (key && !strncmp(word, "--", 2) && find_option(p->command, "--set", 5) &&
+        (!ranks || find_option(p->command, "--mesh", 6)))
+        return ll_arena_printf(p->arena, "; -s %s%s sets it", key, strchr(key, '=') ? "" : "=...");
+    if (!o.n) return "";
+    return ll_arena_printf(p->arena, "; %s%s", o.have.text,
+                           o.n > 4   ? " and others have it"
+                           : o.n > 1 ? " have it"
+                                     : " has it");
+}
+
 static ll_err unknown_option(const parse *p, const char *word, size_t n)
 {
     ll_near near = {.word = ll_arena_printf(p->arena, "%.*s", (int)n, word)};
     for (const ll_arg *a = p->command->args; a->name; a++)
         if (is_option(a)) ll_near_try(&near, long_name(a, p->arena));
     ll_near_try(&near, "--help");
-    FAIL(LL_E_ARG, "%s has no option %s%s; see loopline %s --help", p->command->name, near.word,
-         ll_near_hint(&near), p->command->name);
+    FAIL(LL_E_ARG, "%s has no option %s%s%s; see loopline %s --help", p->command->name, near.word,
+         ll_near_hint(&near), elsewhere(p, near.word), p->command->name);
 }
 
 /* Digits; or 1e10, 1.5G, 10B, where that is whole. */
@@ -104,10 +151,13 @@ static ll_err take_option(parse *p)
 {
     const char *word = p->argv[p->at++];
     size_t n = strcspn(word, "=");
-    const ll_arg *a = p->command->args;
-    while (a->name && !(is_option(a) && names(a, word, n))) a++;
-    if (!a->name) return unknown_option(p, word, n);
+    const ll_arg *a = find_option(p->command, word, n);
+    if (!a) return unknown_option(p, word, n);
     const char *name = long_name(a, p->arena);
+    uint64_t bit = 1ull << (a - p->command->args) % 64;
+    CHECK(!(p->given & bit) || a->kind == LL_ARG_FLAG || a->kind == LL_ARG_WORDS, LL_E_ARG,
+          "%s is given twice: want it once", name);
+    p->given |= bit;
     if (!a->value) {
         CHECK(!word[n], LL_E_ARG, "%s takes no value, but is given '%s'", name, word + n + 1);
         return store(p, a, NULL);

@@ -62,6 +62,9 @@ static ll_err one(const opts *o, const ll_model *m, bool first, json_t *list)
     LL_OWN(ll_run) r = NULL;
     facts f = {0};
     TRY(ll_cli_run(m->name, &o->set, true, &r));
+    for (int i = 0; i < o->set.n; i++)
+        CHECK(!strncmp(o->set.v[i], "model.", 6), LL_E_ARG,
+              "--set %s is no size of a model: inspect takes every setting", o->set.v[i]);
     TRY(measure(r, &f));
     if (!o->json && first) printf("%-10s %14s %13s  sizes\n", "model", "parameters", "a sample");
     if (o->json)

@@ -283,7 +283,12 @@ ll_err ll_cli_trained_load(const ll_run *r, const ll_trained_opts *o, ll_session
 
 ll_err ll_cli_trained(const ll_trained_opts *o, ll_trained *t)
 {
+    static const char mesh[] = "parallel.mesh=";
     TRY(ll_cli_trained_run(o, &t->run));
+    for (int i = 0; i < o->set.n; i++)
+        CHECK(strncmp(o->set.v[i], mesh, strlen(mesh)) || !o->set.v[i][strlen(mesh)], LL_E_ARG,
+              "--set %s: %s is by one process, whatever mesh trained the run", o->set.v[i],
+              ll_cli_name());
     TRY(ll_run_graph(t->run, 1, NULL, &t->g));
     ll_session_opts how = ll_cli_trained_session(t->run, NULL, NULL);
     TRY(ll_session_open(t->g, &how, &t->s));

@@ -1,5 +1,7 @@
 /* plan_published.c: loopline plan --published FILE.csv. */
 #include "base/file.h"
+#include "base/near.h"
+#include "base/text.h"
 #include "cli/common.h"
 #include "cli/plan.h"
 #include "plan/published.h"
@@ -17,11 +19,23 @@ static const struct {
 };
 #undef TABLE
 
-static const char *bundled(const char *name)
+/* A bundled table by its name, or a file's, which *read then is. */
+static ll_err table_of(const char *name, uint8_t **read, const char **text, size_t *size)
 {
-    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
-        if (!strcmp(tables[i].name, name)) return tables[i].text;
-    return NULL;
+    enum { LIMIT = 64 << 20 };
+    ll_near near = {.word = name};
+    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
+        ll_near_try(&near, tables[i].name);
+        if (strcmp(tables[i].name, name)) continue;
+        *text = tables[i].text;
+        *size = strlen(*text);
+        return LL_OK;
+    }
+    ll_err rc = ll_file_read(name, LIMIT, read, size);
+    CHECK(rc == LL_OK || strchr(name, '/') || ll_ends_with(name, ".csv"), rc, "%s%s; bundled are%s",
+          ll_error_message(), ll_near_hint(&near), near.known);
+    *text = (const char *)*read;
+    return rc;
 }
 
 static double error_of(const ll_published *r)
@@ -154,7 +168,7 @@ static ll_err print_json(const ll_published *rows, int n)
 
 ll_err ll_plan_published(const ll_plan_opts *o)
 {
-    enum { LIMIT = 64 << 20, CLUSTERS = 16 };
+    enum { CLUSTERS = 16 };
     LL_OWN(ll_arena) arena = ll_arena_new();
     LL_OWN_MEMORY uint8_t *text = NULL;
     size_t size;
@@ -162,12 +176,8 @@ ll_err ll_plan_published(const ll_plan_opts *o)
     int n_more = 0, n = 0;
     ll_published *rows = NULL;
     CHECK(o->clusters.n <= CLUSTERS, LL_E_ARG, "at most %d clusters", CLUSTERS);
-    const char *name = o->published ? o->published : "large", *rows_text = bundled(name);
-    if (!rows_text) {
-        TRY(ll_file_read(name, LIMIT, &text, &size));
-        rows_text = (const char *)text;
-    } else
-        size = strlen(rows_text);
+    const char *name = o->published ? o->published : "large", *rows_text;
+    TRY(table_of(name, &text, &rows_text, &size));
     ll_err rc = LL_OK;
     for (; rc == LL_OK && n_more < o->clusters.n; n_more += rc == LL_OK)
         rc = ll_cluster_load(o->clusters.v[n_more], &more[n_more]);

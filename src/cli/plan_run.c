@@ -198,12 +198,6 @@ static bool is_cuda(const ll_chip *c)
     return strncmp(c->name, "TPU", 3) && strncmp(c->name, "MI", 2) && strncmp(c->name, "V100", 4);
 }
 
-/* From the last rank to the first, which train does not trust NCCL with (exec/session.c). */
-static bool goes_round(const ll_search *s, const ll_how *h)
-{
-    return h->pipe > 1 && h->virtual_stages > 1 && is_cuda(&s->cluster->chip);
-}
-
 /* Settings as they were given, but for those that the plan answers. */
 static void add_given(ll_buf *b, const wish *w, bool cuda)
 {
@@ -263,7 +257,7 @@ static const char *train_words(const ll_search *s, const ll_candidate *c, const 
     if (stages != p->virtual_stages) ll_buf_printf(&b, " -s parallel.virtual_stages=%d", stages);
     if (h->zero != p->zero) ll_buf_printf(&b, " --zero %d", h->zero);
     /* as predicted; of its own accord train takes a pipeline's messages through the host */
-    bool nccl = h->pipe > 1 && is_cuda(&s->cluster->chip) && !goes_round(s, h);
+    bool nccl = h->pipe > 1 && is_cuda(&s->cluster->chip);
     if (nccl && strcmp(p->transport, "nccl")) ll_buf_puts(&b, " -s parallel.transport=nccl");
     if (strcmp(ll_remake_name(h->remake), p->recompute))
         ll_buf_printf(&b, " -s parallel.recompute=%s", ll_remake_name(h->remake));
@@ -456,7 +450,8 @@ static ll_err plan(const ll_plan_opts *o, const ll_run *r, const ll_cluster *c, 
                    .ranks = (double)o->ranks,
                    .batch = (double)r->train.batch,
                    .zero = -1,
-                   .remake = -1};
+                   .remake = -1,
+                   .nccl = is_cuda(&c->chip)};
     CHECK(ll_chip_peak(&c->chip, s.precision) > 0, LL_E_ARG, "chip %s has no products of %s",
           c->chip.name, s.precision);
     TRY(ask_mesh(o->mesh, &s));
@@ -496,9 +491,6 @@ static ll_err plan(const ll_plan_opts *o, const ll_run *r, const ll_cluster *c, 
             is_cuda(&c->chip) ? "" : ", elsewhere, for no machine of Loopline's has ",
             is_cuda(&c->chip) ? "" : c->chip.name, run.text,
             train_words(&s, &f.best[0], &w, arena));
-    if (goes_round(&s, &f.best[0].how))
-        fprintf(stderr, "Messages of interleaved stages go through the host there, which takes "
-                        "longer than predicted; -s parallel.schedule=1f1b goes by NCCL.\n");
     return LL_OK;
 }
 
@@ -508,7 +500,6 @@ ll_err ll_plan_run(const ll_plan_opts *o)
     LL_OWN(ll_cluster) c = NULL;
     ll_lm m;
     CHECK(o->clusters.n == 1, LL_E_ARG, "want one --cluster: a bundled one's name, or a file");
-    CHECK(o->ranks >= 1, LL_E_ARG, "want --ranks N");
     TRY(ll_plan_cluster(o->clusters.v[0], &c));
     bool here = !strcmp(c->name, "this");
     LL_OWN(ll_arena) a = ll_arena_new();
@@ -528,6 +519,10 @@ ll_err ll_plan_run(const ll_plan_opts *o)
     ll_plan_opts own = *o;
     if (!o->mesh && ll_plan_said(&o->set, "parallel.mesh") && *r->parallel.mesh)
         own.mesh = r->parallel.mesh;
+    ll_mesh mesh;
+    TRY(ll_mesh_parse(own.mesh ? own.mesh : "", &mesh));
+    if (own.mesh && !own.ranks) own.ranks = mesh.n_rank;
+    CHECK(own.ranks, LL_E_ARG, "want --ranks N, chips of cluster %s, or --mesh", c->name);
     if (here || !is_lm(r, &m)) return ll_plan_graph(&own, r, c); /* compiled and replayed */
     TRY(count_parameters(r, &m.counted));
     return plan(&own, r, c, &m);

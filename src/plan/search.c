@@ -105,6 +105,7 @@ static ll_err try_memory(walk *w, ll_how h)
 
 static ll_err try_pipes(walk *w, ll_how h)
 {
+    enum { LANES = 24 }; /* of train's messages by NCCL, which does not go round three ranks */
     static const char *const schedules[] = {NULL, "zb-h1", "zb-h2"};
     const ll_search *s = w->s;
     double stage = s->model->layers / h.pipe;
@@ -113,6 +114,7 @@ static ll_err try_pipes(walk *w, ll_how h)
     for (int v = 1; v <= 8 && v <= stage; v++) {
         if (fmod(stage, v) != 0 && v > 1) continue;
         if (v > 1 && (fmod(h.n_micro, h.pipe) != 0 || h.pipe > 64)) continue;
+        if (v > 1 && s->nccl && (h.pipe > 2 || 2 * (2 * v - 1) > LANES)) continue;
         if (!allowed(s->virtual_stages, v)) continue;
         h.virtual_stages = v;
         for (int k = 0; k < (v == 1 ? 3 : 1); k++) {
@@ -172,6 +174,42 @@ static void leave_likes(ll_found *f)
     f->n = n;
 }
 
+/* Of what was asked for, what cannot be, and what could. Ranks have equal parts, which train does not
+ * ask for. */
+static const char *why_none(const ll_search *s, ll_arena *a)
+{
+    double batch = s->batch, heads = s->model->heads, layers = s->model->layers;
+    double each = s->data > 0 ? s->data : s->ranks, enough = each * ceil(batch / each);
+    double share = batch / fmax(1, s->data);
+    bool turns = s->virtual_stages > 1 || (s->schedule && !strcmp(s->schedule, "interleaved"));
+    if (s->data > 0 && fmod(batch, s->data) != 0)
+        return ll_arena_printf(
+            a, "data=%.0f does not cut train.batch %.0f into equal parts: -s train.batch=%.0f",
+            s->data, batch, enough);
+    if (s->tensor > 0 && fmod(heads, s->tensor) != 0)
+        return ll_arena_printf(a, "tensor=%.0f does not cut %.0f heads into equal parts", s->tensor,
+                               heads);
+    if (s->pipe > fmin(64, layers))
+        return ll_arena_printf(a, "pipe=%.0f is more than %s%.0f", s->pipe,
+                               layers < 64 ? "the model's layers, " : "", fmin(64, layers));
+    if (s->pipe > 1 && s->zero >= 2)
+        return ll_arena_printf(a, "parallel.zero %d is not with a pipeline: 0 and 1 are", s->zero);
+    if (turns)
+        return ll_arena_printf(
+            a,
+            "interleaved wants %.0f layers and a rank's micro-batches in equal parts%s; 1f1b, "
+            "zb-h1 and zb-h2 do not",
+            layers, s->nccl ? ", and pipe=2: train lets NCCL go round no more ranks" : "");
+    if (s->pipe > 1 && share < s->pipe / 2)
+        return ll_arena_printf(
+            a, "pipe=%.0f wants %.0f micro-batches or more, and train.batch %.0f has %.0f a rank",
+            s->pipe, ceil(s->pipe / 2), batch, share);
+    return ll_arena_printf(a,
+                           "tensor cuts %.0f heads and data a train.batch of %.0f into equal "
+                           "parts, pipe is at most %.0f layers: -s train.batch=%.0f would do",
+                           heads, batch, layers, enough);
+}
+
 ll_err ll_plan_search(const ll_search *s, ll_arena *arena, ll_found *out)
 {
     enum { SHORTEST = 256 }; /* tokens of a rank's part of a sequence */
@@ -194,10 +232,7 @@ ll_err ll_plan_search(const ll_search *s, ll_arena *arena, ll_found *out)
                                           .precision = s->precision,
                                           .system = s->system}));
             }
-    CHECK(out->n, LL_E_ARG,
-          "no such mesh of %g ranks: tensor must divide %g heads, data the batch of %g, pipe is at "
-          "most %g layers",
-          s->ranks, s->model->heads, s->batch, s->model->layers);
+    CHECK(out->n, LL_E_ARG, "no plan of %.0f ranks: %s", s->ranks, why_none(s, arena));
     qsort(out->best, (size_t)out->n, sizeof *out->best, by_time);
     leave_likes(out);
     return LL_OK;

@@ -21,6 +21,7 @@ typedef struct ll_search {
     int virtual_stages, zero, remake;
     double memory;        /* bytes that a rank's tensors may take; 0: as the chip has */
     const char *schedule; /* NULL: any */
+    bool nccl;            /* a pipeline's messages go as train lets NCCL take them */
 } ll_search;
 
 typedef struct ll_found {

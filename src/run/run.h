@@ -149,6 +149,9 @@ LL_OWNED(ll_run, ll_run_free);
 
 /* Every setting, defaults included, as a run file that reads back the same. */
 char *ll_run_print(const ll_run *r, ll_arena *arena);
+/* The key whose last word this is ("batch", "micro-batch"), or that other programs call so
+ * ("batch-size"); NULL: none is. */
+const char *ll_run_key_of(const char *word, ll_arena *arena);
 /* The reference of all keys: name, type, default, help; a line each. */
 char *ll_run_help(ll_arena *arena);
 

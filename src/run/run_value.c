@@ -178,6 +178,27 @@ static const char *last_part(const char *name)
     return dot ? dot + 1 : name;
 }
 
+const char *ll_run_key_of(const char *word, ll_arena *arena)
+{
+    static const struct {
+        const char *theirs, *ours;
+    } called[] = {{"batch_size", "train.batch"}, {"learning_rate", "train.lr"},
+                  {"device", "train.machine"},   {"dataset", "data.name"},
+                  {"max_steps", "train.steps"},  {"num_epochs", "train.epochs"},
+                  {"wd", "train.weight_decay"},  {"dtype", "train.precision"}};
+    char *plain = ll_arena_strdup(arena, word);
+    for (char *c = plain; *c; c++)
+        if (*c == '-') *c = '_';
+    for (const ll_key *k = ll_run_keys; k->name; k++)
+        if (!strcmp(last_part(k->name), plain)) return k->name;
+    for (const ll_model *const *m = ll_model_all(); *m; m++)
+        for (const ll_size *x = (*m)->sizes; x->name; x++)
+            if (!strcmp(x->name, plain)) return ll_arena_printf(arena, "model.%s", x->name);
+    for (size_t i = 0; i < sizeof called / sizeof *called; i++)
+        if (!strcmp(called[i].theirs, plain)) return called[i].ours;
+    return NULL;
+}
+
 static ll_err unknown_key(const ll_run *r, const ll_setting *s)
 {
     ll_near near = {.word = s->key}, last = {.word = last_part(s->key)};
@@ -194,8 +215,8 @@ static ll_err unknown_key(const ll_run *r, const ll_setting *s)
             ll_near_try(&last, x->name);
             if (last.best != before) elsewhere = ll_arena_printf(r->arena, "model.%s", x->name);
         }
-    bool same_word = last.best && !strcmp(last.best, last.word);
-    const char *best = same_word || !near.best ? elsewhere : near.best;
+    const char *same = ll_run_key_of(last.word, r->arena);
+    const char *best = same ? same : near.best ? near.best : elsewhere;
     char key[64];
     FAIL(LL_E_CONFIG, "%s: %s is not a key of run files%s%s%s", s->origin, shown(s->key, key),
          best ? "; did you mean " : "", best ? best : "", best ? "?" : "");

@@ -36,7 +36,16 @@ static void command_line(void **state)
     refuses(f, 2, "train p.yaml --rezume", "--rezume", "did you mean --resume?", "--help");
     refuses(f, 2, "train p.yaml --out", "--out wants a value", "DIR");
     refuses(f, 2, "train p.yaml --json=yes", "--json takes no value", "yes");
-    refuses(f, 2, "serve x --json", "serve has no option --json");
+    refuses(f, 2, "serve x --json", "serve has no option --json", "and others have it");
+    refuses(f, 2, "inspect p.yaml --exact", "no option --exact; -s parallel.exact=true sets it");
+    refuses(f, 2, "train p.yaml --trce x", "did you mean --trace?");
+    refuses(f, 2, "train p.yaml --batch-size 4", "-s train.batch=... sets it");
+    refuses(f, 2, "train p.yaml --layers 4", "-s model.layers=... sets it");
+    refuses(f, 2, "eval out --mesh data=2", "no option --mesh; ", "and others have it");
+    refuses(f, 2, "train p.yaml --published x", "no option --published; plan has it");
+    refuses(f, 2, "train p.yaml --mesh data=1 --mesh data=2", "--mesh is given twice");
+    refuses(f, 1, "train p.yaml -s learning_rate=1", "did you mean train.lr?");
+    refuses(f, 1, "models mlp -s train.batch=4", "train.batch=4 is no size of a model");
     refuses(f, 2, "train", "train wants RUN");
     refuses(f, 2, "train p.yaml q.yaml", "'q.yaml' is one word too many");
     refuses(f, 2, "eval runs/p --samples many", "--samples is 'many'", "a whole number");
@@ -128,6 +137,25 @@ static void plans(void **state)
             "parallel.canonical: plans of models that are compiled");
     refuses(f, 1, "plan p.yaml --cluster h200 --ranks 2 -s parallel.transport=host",
             "parallel.transport: plans of models that are compiled");
+    refuses(f, 1, "plan s.yaml --cluster h200 --mesh data=72", /* ranks are the mesh's */
+            "no plan of 72 ranks: data=72 does not cut train.batch 4", "-s train.batch=72");
+    must(f, "plan s.yaml --cluster h200 --mesh data=72 -s train.batch=72");
+    refuses(f, 1, "plan s.yaml --cluster h200 --ranks 72", "-s train.batch=72 would do");
+    refuses(f, 1, "plan s.yaml --cluster h200", "want --ranks N, chips of cluster h200, or --mesh");
+    refuses(f, 1, "plan s.yaml --cluster h200 --mesh tensor=3", "tensor=3 does not cut 2 heads");
+    refuses(f, 1, "plan s.yaml --cluster h200 --mesh pipe=2", "pipe=2 is more than the model's");
+    refuses(f, 1, "plan --published heldout", "heldout: No such file", "did you mean held-out?",
+            "bundled are held-out large");
+#define STAGES "plan s.yaml --cluster h200 -s model.layers=16 -s train.batch=64 --json --top 99"
+    /* What train refuses is not proposed: stages that go round three ranks or more by NCCL. */
+    outcome round = succeeds(f, STAGES " --mesh pipe=4");
+    assert_null(strstr(round.out, "interleaved"));
+    outcome_free(&round);
+    round = succeeds(f, STAGES " --mesh pipe=2");
+    assert_non_null(strstr(round.out, "interleaved"));
+    assert_null(strstr(round.out, "\"virtual_stages\": 8"));
+    outcome_free(&round);
+    refuses(f, 1, STAGES " --mesh pipe=4 -s parallel.schedule=interleaved", "pipe=2: train lets");
     outcome told = program_run(f, NULL, "plan --check x");
     assert_null(strstr(told.err, "folder ")); /* no table of nothing */
     outcome_free(&told);
@@ -374,6 +402,7 @@ static void folders(void **state)
     refuses(f, 1, "train p.yaml --out /proc/nowhere/x", "/proc/nowhere");
     refuses(f, 1, "eval nothing", "'nothing'");
     refuses(f, 1, "eval ./nothing", "./nothing");
+    refuses(f, 1, "eval out -s parallel.mesh=data=2", "eval is by one process");
     refuses(f, 1, "eval p.yaml", "runs/p has no checkpoint", "loopline train");
     /* A run that never saved cannot be resumed, and says how to go on. */
     char *run = read_whole(tmpdir_path(state, "out/run.yaml"), NULL);
