@@ -111,6 +111,18 @@ static bool read_count(const char *text, long long *out)
            v < 9e15 && v == floor(v);
 }
 
+/* What is written says by its name what it is: no SVG goes into x.png. */
+static ll_err check_ending(const ll_arg *a, const char *name, const char *text)
+{
+    static const char written[] = " .svg .html .safetensors .gguf .onnx .npy ";
+    const char *form = a->value ? strchr(a->value, '.') : NULL, *slash = strrchr(text, '/');
+    const char *ending = strrchr(slash ? slash : text, '.');
+    bool checked = form && strstr(written, form) && ending;
+    CHECK(!checked || !strcmp(ending, form), LL_E_ARG, "%s is '%s', want a name that ends in %s",
+          name, text, form);
+    return LL_OK;
+}
+
 static ll_err store(const parse *p, const ll_arg *a, const char *text)
 {
     void *to = (char *)p->opts + a->offset;
@@ -119,7 +131,7 @@ static ll_err store(const parse *p, const ll_arg *a, const char *text)
     errno = 0;
     switch (a->kind) {
     case LL_ARG_FLAG: *(bool *)to = true; return LL_OK;
-    case LL_ARG_TEXT: *(const char **)to = text; return LL_OK;
+    case LL_ARG_TEXT: *(const char **)to = text; return check_ending(a, name, text);
     case LL_ARG_INT:
     case LL_ARG_COUNT: {
         long long v = 0, least = a->kind == LL_ARG_COUNT;

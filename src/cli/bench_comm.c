@@ -26,7 +26,7 @@ static const ll_arg args[] = {
     {"--fresh", OPT(fresh), NULL, "tune anew, even if there is a table"},
     {"--table", OPT(table), "FILE", "the tuner's table"},
     {"--json", OPT(json), NULL, "one JSON list on standard output"},
-    {"--svg", OPT(svg), "FILE", "draw measured and predicted times"},
+    {"--svg", OPT(svg), "FILE.svg", "draw measured and predicted times"},
     {0}};
 
 static ll_err find_coll(const char *name, ll_coll *out)
@@ -38,7 +38,8 @@ static ll_err find_coll(const char *name, ll_coll *out)
         *out = (ll_coll)c;
         if (!strcmp(known, name)) return LL_OK;
     }
-    FAIL(LL_E_ARG, "there is no collective '%s'%s", name, ll_near_hint(&near));
+    FAIL(LL_E_ARG, "there is no collective '%s'%s; there are%s", name, ll_near_hint(&near),
+         near.known);
 }
 
 static ll_err read_size(const char *text, size_t n_char, size_t *out)

@@ -34,8 +34,8 @@ static const ll_arg args[] = {
     {"--out", LL_OPT(opts, out), "DIR", "a run's folder for each preset goes there",
      "runs/consistency"},
     {"--overwrite", LL_OPT(opts, overwrite), NULL, "runs that are there already start anew"},
-    {"--svg", LL_OPT(opts, svg), "FILE", "the picture (empty: DIR/consistency.svg)"},
-    {"--html", LL_OPT(opts, html), "FILE",
+    {"--svg", LL_OPT(opts, svg), "FILE.svg", "the picture (empty: DIR/consistency.svg)"},
+    {"--html", LL_OPT(opts, html), "FILE.html",
      "table and picture as one page (empty: DIR/consistency.html)"},
     {"--json", LL_OPT(opts, json), NULL, "one JSON object on standard output"},
     {0}};

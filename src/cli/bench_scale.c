@@ -34,7 +34,7 @@ static const ll_arg args[] = {
      "parallel.zero"},
     {"--threads|-t", LL_OPT(opts, threads), "N",
      "of each rank; default: as many as leave a core for every thread of the most ranks"},
-    {"--steps", LL_OPT(opts, steps), "N", "timed in each repeat", "20"},
+    {"--steps", LL_ARG_COUNT, offsetof(opts, steps), "N", "timed in each repeat", "20"},
     {"--warm-up", LL_OPT(opts, warm_up), "N", "steps before them", "3"},
     {"--repeats", LL_ARG_COUNT, offsetof(opts, repeats), "N", "jobs for each number of ranks (3)"},
     {"--trace", LL_OPT(opts, trace), "FILE", "a Chrome trace of the most ranks' last repeat"},

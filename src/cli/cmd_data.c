@@ -74,13 +74,13 @@ static ll_err list(const opts *o)
     return LL_OK;
 }
 
-static ll_err show_images(const opts *o, const ll_dataset *d, ll_split split, int64_t n)
+static ll_err show_images(const opts *o, const ll_dataset *d, ll_split split)
 {
     enum { ROW = 4 };
     for (int64_t i = 0; i < o->count; i += ROW) {
         int64_t index[ROW];
         int row = (int)(o->count - i < ROW ? o->count - i : ROW);
-        for (int k = 0; k < row; k++) index[k] = (o->from + i + k) % n;
+        for (int k = 0; k < row; k++) index[k] = o->from + i + k;
         TRY(ll_show_images(d, split, index, row, ll_show_style(stdout), stdout));
     }
     return LL_OK;
@@ -108,27 +108,34 @@ static ll_err show_records(const opts *o, const ll_dataset *d, ll_split split)
     return LL_OK;
 }
 
-static ll_err show(const opts *o, const ll_dataset *d)
+static ll_err show(const opts *given, const ll_dataset *d)
 {
+    opts own = *given, *o = &own;
     const ll_data_info *i = ll_dataset_info(d);
     ll_split split = o->val ? LL_VAL : LL_TRAIN;
     if (o->json) return ll_cli_json(info_json(i));
+    CHECK(i->n[split] > 0, LL_E_IO, "that part of %s is empty", i->name);
+    int64_t there = i->kind == LL_TOKENS ? i->tokens[split] : i->n[split];
+    CHECK(o->from < there, LL_E_ARG, "--from is %lld, and there are %lld %s", (long long)o->from,
+          (long long)there, i->kind == LL_TOKENS ? "tokens" : "samples");
+    if (i->kind == LL_TOKENS) o->count *= 100;
+    if (o->count > there - o->from) o->count = there - o->from;
     char shape[LL_SHAPE_TEXT];
     printf("%s: %lld train, %lld validation, samples %s, %s  %s\n\n", i->name,
            (long long)i->n[LL_TRAIN], (long long)i->n[LL_VAL],
            ll_shape_print(&i->fields[0].shape, shape), LL_BYTES(i->file_bytes), i->where);
-    CHECK(i->n[split] > 0, LL_E_IO, "that part of %s is empty", i->name);
     if (i->kind == LL_RECORDS) return show_records(o, d, split);
-    if (i->kind == LL_IMAGES) return show_images(o, d, split, i->n[split]);
-    int64_t count = 100 * o->count, from = o->from;
-    if (from + count > i->tokens[split]) from = 0;
-    if (count > i->tokens[split]) count = i->tokens[split];
-    return ll_show_tokens(d, split, from, count, stdout);
+    if (i->kind == LL_IMAGES) return show_images(o, d, split);
+    return ll_show_tokens(d, split, o->from, o->count, stdout);
 }
 
 static ll_err run(const void *given)
 {
     const opts *o = (const opts *)given;
+    const char *idle = o->format ? "--format" : o->fields ? "--fields" : o->val ? "--val" : NULL;
+    CHECK(o->name || o->path || !idle, LL_E_ARG, "%s is of a NAME, or of files at --path", idle);
+    CHECK(!o->name || !o->format, LL_E_ARG,
+          "'%s' has a format of its own: --format is of files at --path, without a NAME", o->name);
     if (!o->name && !o->path) return list(o);
     LL_OWN(ll_dataset) d = NULL;
     ll_data_opts how = {.name = o->name, .path = o->path, .format = o->format, .fields = o->fields};

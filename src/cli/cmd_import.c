@@ -223,8 +223,8 @@ static ll_err new_folder(const opts *o, ll_arena *a, const char **out)
     TRY(ll_mkdirs(o->out));
     LL_OWN_MEMORY char *whole = realpath(o->out, NULL);
     CHECK(whole, LL_E_IO, "%s: %m", o->out);
-    CHECK(access(ll_arena_printf(a, "%s/run.yaml", whole), F_OK), LL_E_ARG, "%s has a run already",
-          o->out);
+    CHECK(access(ll_arena_printf(a, "%s/run.yaml", whole), F_OK), LL_E_ARG,
+          "%s has a run already: give another --out", o->out);
     *out = ll_arena_strdup(a, whole);
     return LL_OK;
 }

@@ -41,7 +41,7 @@ static const ll_arg args[] = {
     {"--conv", LL_OPT(opts, conv), NULL,
      "how train.conv fast makes each convolution under train.workspace, and what other limits "
      "cost; what was not measured yet is"},
-    {"--svg", LL_OPT(opts, svg), "FILE", "with --schedule: the picture as SVG too"},
+    {"--svg", LL_OPT(opts, svg), "FILE.svg", "with --schedule: the picture as SVG too"},
     {"--as", LL_OPT(opts, form), "text|csv",
      "with --schedule: the schedule alone, to be edited and given to parallel.schedule"},
     {"--eval", LL_OPT(opts, eval), NULL, "the graph for evaluation, not training"},

@@ -546,8 +546,15 @@ static ll_err open_http(server *s)
 static ll_err open_all(server *s, ll_arena *a)
 {
     const opts *o = s->o;
-    CHECK(o->port < 65536 && o->connections <= 4096 && o->batch <= 1024, LL_E_ARG,
-          "--port is at most 65535, --connections 4096, --batch 1024");
+    const struct {
+        const char *name;
+        int64_t v, most;
+    } limits[] = {{"--port", o->port, 65535},
+                  {"--connections", o->connections, 4096},
+                  {"--batch", o->batch, 1024}};
+    for (int i = 0; i < 3; i++)
+        CHECK(limits[i].v <= limits[i].most, LL_E_ARG, "%s is %lld, want at most %lld",
+              limits[i].name, (long long)limits[i].v, (long long)limits[i].most);
     TRY(ll_talk_begin(&o->talk, &s->t));
     s->t.waits = true;
     TRY(ll_talk_ranks(&s->t, o->batch));

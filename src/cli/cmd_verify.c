@@ -212,6 +212,8 @@ static ll_err verify(const opts *o, const ll_mesh *m, const ll_run *r, ll_comm *
     char mesh[LL_MESH_TEXT];
     ll_mesh_text(m, mesh);
     TRY(ll_comm_agree(c, ll_mesh_fits(m, ll_comm_size(c))));
+    CHECK(ll_comm_size(c) > 1, LL_E_ARG,
+          "there is one rank, and verify compares several with it: --mesh data=2, or -n 2");
     /* Rank 0 decides for all: nodes may have different files. */
     double random = lacks_data(o, r, ll_comm_rank(c) == 0);
     if (ll_comm_size(c) > 1) TRY(ll_comm_broadcast(c, &random, 1, LL_F64, 0, NULL));

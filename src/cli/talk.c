@@ -389,15 +389,16 @@ ll_err ll_talk_family(const ll_talk *t, const ll_family **out)
 {
     const char *template = t->t ? t->t->chat : NULL;
     *out = NULL;
-    CHECK(template, LL_E_ARG,
-          "%s: its tokenizer says nothing of conversations (chat_template): use generate, of serve "
-          "/v1/completions",
-          t->o->of.folder);
+    CHECK(
+        template, LL_E_ARG,
+        "%s: its tokenizer says nothing of conversations (chat_template): use generate, or serve's "
+        "/v1/completions",
+        t->o->of.folder);
     for (size_t i = 0; i < sizeof families / sizeof *families && !*out; i++)
         if (strstr(template, families[i].mark)) *out = &families[i];
     CHECK(*out, LL_E_ARG,
           "%s: conversations are not written with <|im_start|> or <|start_header_id|>, the "
-          "families that are known: use generate, of serve /v1/completions",
+          "families that are known: use generate, or serve's /v1/completions",
           t->o->of.folder);
     return LL_OK;
 }

@@ -148,6 +148,8 @@ static void tell_idle(const ll_train_start *s)
                 (long long)s->run->parallel.zero);
     if (s->run->train.compare && s->report->ranks == 1)
         fprintf(stderr, "train.compare compares nothing: there is one rank\n");
+    if (s->run->parallel.tune && s->report->ranks == 1)
+        fprintf(stderr, "parallel.tune measures nothing: there is one rank\n");
 }
 
 /* How long a step will take. */

@@ -334,6 +334,8 @@ static ll_err find_known(const char *name, const ll_known **k)
 static ll_err find(const ll_data_opts *o, const ll_known **k, const format **f)
 {
     *k = NULL;
+    CHECK(!o->name || !o->path || strcmp(o->name, "synthetic"), LL_E_CONFIG,
+          "data synthetic is made, not read: data.path %s is not for it", o->path);
     CHECK(o->name || (o->path && o->format), LL_E_CONFIG,
           "a dataset needs a name, or a path and a format (" LL_DATA_FORMATS ")");
     if (o->name) TRY(find_known(o->name, k));

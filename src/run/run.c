@@ -60,9 +60,14 @@ static ll_err load_file(const char *path, ll_run **out)
     LL_OWN_MEMORY uint8_t *bytes = NULL;
     size_t size;
     TRY(ll_file_read(path, FILE_READ_LIMIT, &bytes, &size));
-    TRY(ll_run_parse((const char *)bytes, size, path, out));
-    (*out)->name = name_of(path, (*out)->arena);
-    return LL_OK;
+    LL_OWN(ll_run) r = NULL;
+    TRY(ll_run_parse((const char *)bytes, size, path, &r));
+    bool says = r->notes->n_size || r->layouts.n || r->params.n;
+    for (int i = 0; ll_run_keys[i].name; i++) says |= r->notes->origin[i] != NULL;
+    CHECK(says, LL_E_CONFIG, "%s says nothing: a run file has at least model: {name: lenet5}",
+          path);
+    r->name = name_of(path, r->arena);
+    return LL_HAND(out, r);
 }
 
 static ll_err load_bundled(const char *name, ll_run **out)
@@ -76,7 +81,13 @@ static ll_err load_bundled(const char *name, ll_run **out)
         }
         ll_near_try(&near, b->name);
     }
-    if (near.best) FAIL(LL_E_CONFIG, "no run named '%s'; did you mean %s?", name, near.best);
+    ll_near model = {.word = name};
+    for (const ll_model *const *m = ll_model_all(); *m; m++) ll_near_try(&model, (*m)->name);
+    CHECK(!ll_model_find(name), LL_E_CONFIG,
+          "'%s' is a model, not a run: a run file has model: {name: %s}; bundled runs are%s", name,
+          name, near.known);
+    const char *best = near.best ? near.best : model.best;
+    if (best) FAIL(LL_E_CONFIG, "no run named '%s'; did you mean %s?", name, best);
     FAIL(LL_E_CONFIG, "no run named '%s'; there are:%s, or give a file such as my/run.yaml", name,
          near.known);
 }
@@ -86,8 +97,10 @@ static ll_err load_folder(const char *folder, ll_arena *scratch, ll_run **out)
 {
     char *place = ll_arena_strdup(scratch, folder);
     for (size_t n = strlen(place); n > 1 && place[n - 1] == '/'; n--) place[n - 1] = '\0';
-    TRY(load_file(ll_arena_printf(scratch, "%s/run.yaml", place), out));
-    ll_err rc = ll_run_assign(*out, &(ll_setting){.key = "out", .value = place, .origin = place});
+    ll_err rc = load_file(ll_arena_printf(scratch, "%s/run.yaml", place), out);
+    CHECK(rc != LL_E_IO, rc, "%s: the folder holds no run", ll_error_message());
+    TRY(rc);
+    rc = ll_run_assign(*out, &(ll_setting){.key = "out", .value = place, .origin = place});
     if (rc == LL_OK) return rc;
     ll_run_free(*out);
     *out = NULL;
@@ -174,8 +187,11 @@ static ll_err set_size(ll_run *r, const ll_size_note *note)
         }
         ll_near_try(&near, s->name);
     }
-    FAIL(LL_E_CONFIG, "%s: '%.50s' is not a size of model %s%s", note->origin, name, r->model.name,
-         ll_near_hint(&near));
+    const char *at = note->origin, *by = ll_run_origin(r, "model.name");
+    bool other =
+        !strncmp(by, "--set", 5) && strncmp(at, "--set", 5); /* the file's is not asked for */
+    FAIL(LL_E_CONFIG, "%s: '%.50s'%s%s is not a size of model %s%s", other ? by : at, name,
+         other ? " of " : "", other ? at : "", r->model.name, ll_near_hint(&near));
 }
 
 static ll_err finish_model(ll_run *r)

@@ -100,6 +100,10 @@ static const char *choose(ll_run *r, const ll_key *k, const char *value, ll_near
 {
     if (!*value && !*k->initial) return "";
     near->word = value;
+    static const char *const called[][2] = {
+        {"gpu", "cuda"}, {"float32", "f32"}, {"fp32", "f32"}, {"bfloat16", "bf16"}};
+    for (size_t i = 0; i < sizeof called / sizeof *called; i++)
+        if (!strcmp(value, called[i][0])) near->word = called[i][1];
     for (const char *c = k->choices; *c; c += strspn(c, " ")) {
         size_t n = strcspn(c, " ");
         char *word = (char *)ll_arena_copy(r->arena, c, n + 1);
@@ -215,7 +219,7 @@ static ll_err unknown_key(const ll_run *r, const ll_setting *s)
             ll_near_try(&last, x->name);
             if (last.best != before) elsewhere = ll_arena_printf(r->arena, "model.%s", x->name);
         }
-    const char *same = ll_run_key_of(last.word, r->arena);
+    const char *same = *last.word ? ll_run_key_of(last.word, r->arena) : NULL;
     const char *best = same ? same : near.best ? near.best : elsewhere;
     char key[64];
     FAIL(LL_E_CONFIG, "%s: %s is not a key of run files%s%s%s", s->origin, shown(s->key, key),

@@ -172,6 +172,7 @@ static ll_err open_header(const char *path, ll_st_file **f)
 static ll_err check_readable(const char *path)
 {
     CHECK(access(path, R_OK) == 0, LL_E_IO, "checkpoint %s: %s", path, strerror(errno));
+    CHECK(!ll_is_folder(path), LL_E_IO, "checkpoint %s is a folder: name a file in it", path);
     return LL_OK;
 }
 

@@ -165,7 +165,7 @@ static ll_err read_one(ll_weights *w)
     TRY(ll_file_map(w->path, &w->map, &w->bytes));
     w->kind = "PyTorch";
     w->torch = true;
-    bool some = w->bytes > 4;
+    bool some = w->bytes >= 4;
     if (is_pickle(w) || (some && !memcmp(w->map, "PK\3\4", 4)))
         return ll_pth_parse(w->map, w->bytes, w);
     if (some && !memcmp(w->map, "GGUF", 4)) {

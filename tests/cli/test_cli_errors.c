@@ -59,6 +59,16 @@ static void command_line(void **state)
     refuses(f, 1, "train p.yaml -s parallel.codec=int8",
             "--set parallel.codec=int8: parallel.codec");
     refuses(f, 1, "models xyzzy", "'xyzzy'", "there are:", " gpt ");
+    refuses(f, 1, "data --format csv", "--format is of a NAME, or of files at --path");
+    refuses(f, 1, "data synthetic --format csv", "'synthetic' has a format of its own");
+    refuses(f, 1, "data synthetic --from 10000", "--from is 10000, and there are 10000 samples");
+    refuses(f, 1, "data synthetic --path p.yaml", "data synthetic is made, not read");
+    refuses(f, 1, "bench comm -n 1 --op sum", "no collective 'sum'; there are all-reduce ");
+    refuses(f, 1, "bench step p.yaml --seconds -1", "--seconds is -1, want 0 or more");
+    refuses(f, 2, "bench scale p.yaml --steps 0", "--steps is '0'", "1 or more");
+    refuses(f, 1, "verify p.yaml", "there is one rank", "--mesh data=2");
+    refuses(f, 2, "eval out --confusion x.png", "--confusion is 'x.png'", "ends in .svg");
+    refuses(f, 1, "serve out --port 70000", "--port is 70000, want at most 65535");
     refuses(f, 1, "data fashion-mnst", "'fashion-mnst'", "did you mean fashion-mnist?");
     refuses(f, 1, "inspect p.yaml --graph --json", "--graph", "leave out --json");
     refuses(f, 1, "inspect x.safetensors --mesh data=2", "is a checkpoint", "--json alone");
@@ -206,7 +216,11 @@ static void run_files(void **state)
     refuses(f, 1, "train nosuch.yaml", "nosuch.yaml: No such file");
     refuses(f, 1, "train lenet5-fashon", "'lenet5-fashon'", "did you mean lenet5-fashion?");
     refuses(f, 1, "train xyzzy", "'xyzzy'", "there are:", "mlp-fashion", "my/run.yaml");
-    refuses(f, 1, "train .", "./run.yaml: No such file");
+    refuses(f, 1, "train .", "./run.yaml: No such file", "the folder holds no run");
+    BAD_FILE("", "bad.yaml says nothing", "model: {name: lenet5}");
+    BAD_FILE("# later\n", "bad.yaml says nothing");
+    refuses(f, 1, "train resnet18", "'resnet18' is a model, not a run", "resnet18-cifar10");
+    refuses(f, 1, "bench step rensnet18", "no run named 'rensnet18'; did you mean resnet18?");
     assert_no_run(state);
 }
 
@@ -215,6 +229,11 @@ static void settings(void **state)
     const char *f = *state;
     put_runs(state);
     refuses(f, 1, "train p.yaml --set layout.nosuch*=[-]", "nosuch*", "no value of such a name");
+    refuses(f, 1, "train p.yaml -s model.name=lenet5",
+            "--set model.name=lenet5: 'width' of p.yaml:1 is not a size of model lenet5");
+    refuses(f, 1, "train p.yaml --machine gpu", "did you mean cuda?"); /* which is no slip */
+    refuses(f, 1, "train p.yaml -s train.precision=float32", "did you mean f32?");
+    refuses(f, 1, "train p.yaml -s data.path=d", "--set data.path=d: data synthetic is made");
     refuses(f, 1, "train p.yaml --set train.bacth=3", "--set train.bacth=3", "train.batch?");
     refuses(f, 1, "train p.yaml --set bacth=3", "--set bacth=3", "did you mean train.batch?");
     refuses(f, 1, "train p.yaml --set train.batch", "want key=value");
@@ -248,10 +267,12 @@ static void settings(void **state)
     assert_non_null(strstr(v.err, "train.prompt is of models that embed"));
     assert_ptr_equal(strchr(v.err, '\n'), v.err + strlen(v.err) - 1); /* once, in one line */
     outcome_free(&v);
-    outcome o = program_run(f, NULL, "train p.yaml --zero 1 --set train.compare=2 --out one");
+    outcome o =
+        program_run(f, NULL, "train p.yaml --zero 1 --tune --set train.compare=2 --out one");
     assert_int_equal(o.status, 0);
     assert_non_null(strstr(o.err, "parallel.zero 1 cuts nothing: axis data has one rank\n"));
     assert_non_null(strstr(o.err, "train.compare compares nothing: there is one rank\n"));
+    assert_non_null(strstr(o.err, "parallel.tune measures nothing: there is one rank\n"));
     outcome_free(&o);
 }
 
@@ -403,6 +424,8 @@ static void folders(void **state)
     refuses(f, 1, "eval nothing", "'nothing'");
     refuses(f, 1, "eval ./nothing", "./nothing");
     refuses(f, 1, "eval out -s parallel.mesh=data=2", "eval is by one process");
+    refuses(f, 1, "eval out -s train.lr=1", "train.lr is of training", "eval does not read it");
+    refuses(f, 1, "eval out --checkpoint out", "checkpoint out is a folder: name a file in it");
     refuses(f, 1, "eval p.yaml", "runs/p has no checkpoint", "loopline train");
     /* A run that never saved cannot be resumed, and says how to go on. */
     char *run = read_whole(tmpdir_path(state, "out/run.yaml"), NULL);
