@@ -57,6 +57,9 @@ static ll_err next(reader *r)
         bool at_mark = p->error == YAML_SCANNER_ERROR || p->error == YAML_PARSER_ERROR;
         size_t line = at_mark ? p->problem_mark.line : p->mark.line;
         const char *problem = p->problem ? p->problem : "out of memory";
+        CHECK(!strstr(problem, "cannot start any token"), LL_E_CONFIG,
+              "%s:%zu: not YAML: a tab, or a sign that wants quotes: lines are indented by spaces",
+              r->file, line + 1);
         CHECK(!p->context, LL_E_CONFIG, "%s:%zu: not YAML: %s, %s that starts on line %zu", r->file,
               line + 1, problem, p->context, p->context_mark.line + 1);
         FAIL(LL_E_CONFIG, "%s:%zu: not YAML: %s", r->file, line + 1, problem);

@@ -138,6 +138,25 @@ static void tell_in_step(const ll_run *r)
                 p->between.name);
 }
 
+/* What the rate would do after the run's last step: more steps may come by --resume. */
+static void tell_rate(const ll_train_start *s)
+{
+    const ll_schedule *x = &s->run->train.schedule;
+    double steps = (double)s->steps, first = (double)x->step_size;
+    for (int i = 0; i < x->milestones.n; i++)
+        if (!i || x->milestones.v[i] < first) first = x->milestones.v[i];
+    if (x->warmup > steps)
+        fprintf(stderr,
+                "train.warmup %g ends after the run, of %.0f steps: its rate stays below "
+                "train.lr\n",
+                x->warmup, steps);
+    if (!strcmp(x->shape, "step") && first >= steps)
+        fprintf(stderr,
+                "train.schedule step: the first one, after step %g, is not within the "
+                "run's %.0f steps\n",
+                first, steps);
+}
+
 /* Settings for several ranks, on one: a job that has lost the others goes on, so no refusal. */
 static void tell_idle(const ll_train_start *s)
 {
@@ -208,6 +227,7 @@ static void on_start(void *context, const ll_train_start *s)
     tell_apart(s);
     tell_in_step(s->run);
     tell_idle(s);
+    tell_rate(s);
     if (s->run->parallel.canonical) fprintf(stderr, "sums over ranks in canonical order\n");
     if (s->steps < s->run->train.steps)
         fprintf(stderr, "%s: train.epochs %lld ends before train.steps %lld\n",

@@ -474,10 +474,11 @@ static ll_err open_data(trainer *t)
 {
     TRY(ll_run_dataset(t->r, &t->data));
     const ll_data_info *info = ll_dataset_info(t->data);
-    CHECK(
-        t->r->train.batch <= info->n[LL_TRAIN], LL_E_CONFIG,
-        "train.batch is %lld, more than the %lld samples of data %s: a batch would hold some twice",
-        (long long)t->r->train.batch, (long long)info->n[LL_TRAIN], info->name);
+    LL_WANT(t->r, "train.batch", t->r->train.batch <= info->n[LL_TRAIN],
+            "train.batch is %lld, more than the %lld samples of data %s, of which a batch would "
+            "hold some twice: use %lld or less",
+            (long long)t->r->train.batch, (long long)info->n[LL_TRAIN], info->name,
+            (long long)info->n[LL_TRAIN]);
     t->steps = ll_run_steps(t->r, info->n[LL_TRAIN]);
     t->until = t->until && t->until < t->steps ? t->until : t->steps;
     t->epoch_steps = (info->n[LL_TRAIN] + t->r->train.batch - 1) / t->r->train.batch;

@@ -219,6 +219,7 @@ static void run_files(void **state)
     refuses(f, 1, "train .", "./run.yaml: No such file", "the folder holds no run");
     BAD_FILE("", "bad.yaml says nothing", "model: {name: lenet5}");
     BAD_FILE("# later\n", "bad.yaml says nothing");
+    BAD_FILE("train:\n\tbatch: 3\n", "bad.yaml:2: not YAML: a tab", "indented by spaces");
     refuses(f, 1, "train resnet18", "'resnet18' is a model, not a run", "resnet18-cifar10");
     refuses(f, 1, "bench step rensnet18", "no run named 'rensnet18'; did you mean resnet18?");
     assert_no_run(state);
@@ -233,6 +234,8 @@ static void settings(void **state)
             "--set model.name=lenet5: 'width' of p.yaml:1 is not a size of model lenet5");
     refuses(f, 1, "train p.yaml --machine gpu", "did you mean cuda?"); /* which is no slip */
     refuses(f, 1, "train p.yaml -s train.precision=float32", "did you mean f32?");
+    refuses(f, 1, "train p.yaml -s train.batch=80",
+            "--set train.batch=80: train.batch is 80, more than the 40 samples", "use 40 or less");
     refuses(f, 1, "train p.yaml -s data.path=d", "--set data.path=d: data synthetic is made");
     refuses(f, 1, "train p.yaml --set train.bacth=3", "--set train.bacth=3", "train.batch?");
     refuses(f, 1, "train p.yaml --set bacth=3", "--set bacth=3", "did you mean train.batch?");
@@ -267,11 +270,12 @@ static void settings(void **state)
     assert_non_null(strstr(v.err, "train.prompt is of models that embed"));
     assert_ptr_equal(strchr(v.err, '\n'), v.err + strlen(v.err) - 1); /* once, in one line */
     outcome_free(&v);
-    outcome o =
-        program_run(f, NULL, "train p.yaml --zero 1 --tune --set train.compare=2 --out one");
+    outcome o = program_run(
+        f, NULL, "train p.yaml --zero 1 --tune --set train.compare=2 -s train.warmup=90 --out one");
     assert_int_equal(o.status, 0);
     assert_non_null(strstr(o.err, "parallel.zero 1 cuts nothing: axis data has one rank\n"));
     assert_non_null(strstr(o.err, "train.compare compares nothing: there is one rank\n"));
+    assert_non_null(strstr(o.err, "train.warmup 90 ends after the run, of 4 steps"));
     assert_non_null(strstr(o.err, "parallel.tune measures nothing: there is one rank\n"));
     outcome_free(&o);
 }

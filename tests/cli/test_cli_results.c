@@ -263,8 +263,11 @@ static void export_c(void **state)
     assert_non_null(fgets(line, sizeof line, f));
     assert_non_null(strstr(line, "wanted samples of (28, 28, 1)"));
     assert_int_not_equal(pclose(f), 0);
-    refuses(*state, 1, "export r --weights r/run.yaml", "is a file of a run");
-    refuses(*state, 1, "predict r two.npy --npy r/metrics.jsonl", "is a file of a run");
+    write_text(tmpdir_path(state, "r/a.safetensors"), "mine");
+    write_text(tmpdir_path(state, "r/a.npy"), "mine");
+    refuses(*state, 1, "export r --weights r/a.safetensors", "is a file of a run");
+    refuses(*state, 1, "predict r two.npy --npy r/a.npy", "is a file of a run");
+    refuses(*state, 2, "export r --weights r/run.yaml", "want a name that ends in .safetensors");
     outcome o = program_run(*state, NULL, "export r");
     assert_non_null(strstr(o.err, "--c DIR"));
     outcome_free(&o);
