@@ -9,7 +9,7 @@
 #include <string.h>
 
 typedef struct parse {
-    const ll_command *command;
+    const ll_command *command, *const *all;
     ll_arena *arena;
     void *opts;
     int argc, at;
@@ -70,7 +70,7 @@ static void add_commands(others *o, const ll_command *const *c)
 static const char *elsewhere(const parse *p, const char *word)
 {
     others o = {.word = word, .have = {.arena = p->arena}};
-    add_commands(&o, ll_commands());
+    add_commands(&o, p->all);
     const char *key = o.setting ? o.setting->initial : ll_run_key_of(word + 2, p->arena);
     bool ranks = key && !strncmp(key, "parallel.", 9); /* of commands that have some */
     if (key && !strncmp(word, "--", 2) && find_option(p->command, "--set", 5) &&
@@ -202,10 +202,10 @@ static ll_err check_rest(const parse *p, const ll_arg *next)
     return LL_OK;
 }
 
-ll_err ll_args_parse(const ll_command *c, int argc, char *const *argv, ll_arena *arena, void *opts,
-                     bool *help)
+ll_err ll_args_parse(const ll_command *c, const ll_command *const *all, int argc, char *const *argv,
+                     ll_arena *arena, void *opts, bool *help)
 {
-    parse p = {.command = c, .arena = arena, .opts = opts, .argc = argc, .argv = argv};
+    parse p = {.command = c, .all = all, .arena = arena, .opts = opts, .argc = argc, .argv = argv};
     *help = false;
     memset(opts, 0, c->opts_bytes);
     for (int i = 0; i < argc && strcmp(argv[i], "--"); i++)

@@ -86,7 +86,7 @@ static int run(const ll_command *c, int argc, char *const *argv, ll_arena *arena
     if (c->subs) return no_second(c, argc > 0 ? argv[0] : "");
     void *opts = ll_arena_alloc(arena, c->opts_bytes);
     bool help;
-    if (ll_args_parse(c, argc, argv, arena, opts, &help) != LL_OK)
+    if (ll_args_parse(c, ll_commands(), argc, argv, arena, opts, &help) != LL_OK)
         return ll_cli_fail("loopline", ll_error_message(), 2);
     if (help) {
         fputs(ll_args_help(c, arena), stdout);

@@ -174,8 +174,8 @@ static void leave_likes(ll_found *f)
     f->n = n;
 }
 
-/* Of what was asked for, what cannot be, and what could. Ranks have equal parts, which train does not
- * ask for. */
+/* Of what was asked for, what cannot be, and what could. Ranks have equal parts here, which train
+ * does not ask for. */
 static const char *why_none(const ll_search *s, ll_arena *a)
 {
     double batch = s->batch, heads = s->model->heads, layers = s->model->layers;

@@ -42,7 +42,7 @@ static ll_err parse(const ll_command *c, const char *line, ll_arena *arena, opts
     for (char *w = strtok_r(ll_arena_strdup(arena, line), " ", &rest); w;
          w = strtok_r(NULL, " ", &rest))
         words[n++] = w;
-    return ll_args_parse(c, n, words, arena, o, help);
+    return ll_args_parse(c, ll_commands(), n, words, arena, o, help);
 }
 
 static void reads_all_forms(void **state)

@@ -52,6 +52,17 @@ static void command_line(void **state)
     refuses(f, 1, "train p.yaml --from x.safetensors", "--from goes with --resume");
     refuses(f, 1, "train p.yaml --resume --overwrite", "exclude each other");
     refuses(f, 2, "bench speed mlp", "bench wants WHAT", "step comm scale");
+    outcome o = program_run(f, NULL, "");
+    assert_int_equal(o.status, 2);
+    assert_non_null(strstr(o.err, "usage: loopline COMMAND"));
+    outcome_free(&o);
+    assert_no_run(state);
+}
+
+static void commands(void **state)
+{
+    const char *f = *state;
+    put_runs(state);
     refuses(f, 1, "models rensnet18", "'rensnet18'", "did you mean resnet18?");
     refuses(f, 1, "models gpt -s layers=2", "did you mean model.layers?"); /* and no table */
     refuses(f, 1, "train p.yaml -s widht=2", "did you mean model.width?");
@@ -130,10 +141,6 @@ static void command_line(void **state)
     refuses(f, 1, "generate x --draft-tokens 2", "--draft-tokens is of --draft");
     refuses(f, 1, "verify mlp --seed 7", "--seed is of --fuzz", "train.seed=7");
     refuses(f, 1, "import . --out x --names n.txt", "--names");
-    outcome o = program_run(f, NULL, "");
-    assert_int_equal(o.status, 2);
-    assert_non_null(strstr(o.err, "usage: loopline COMMAND"));
-    outcome_free(&o);
     assert_no_run(state);
 }
 
@@ -530,11 +537,17 @@ int main(void)
 {
 #define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, tmpdir_setup, tmpdir_teardown)
     const struct CMUnitTest tests[] = {
-        IN_FOLDER(command_line), IN_FOLDER(plans),
-        IN_FOLDER(run_files),    IN_FOLDER(settings),
-        IN_FOLDER(images),       IN_FOLDER(leaves_nothing_behind),
-        IN_FOLDER(tokens),       IN_FOLDER(run_files_of_strangers),
-        IN_FOLDER(not_finite),   IN_FOLDER(standard_output),
+        IN_FOLDER(command_line),
+        IN_FOLDER(commands),
+        IN_FOLDER(plans),
+        IN_FOLDER(run_files),
+        IN_FOLDER(settings),
+        IN_FOLDER(images),
+        IN_FOLDER(leaves_nothing_behind),
+        IN_FOLDER(tokens),
+        IN_FOLDER(run_files_of_strangers),
+        IN_FOLDER(not_finite),
+        IN_FOLDER(standard_output),
         IN_FOLDER(folders),
     };
     return cmocka_run_group_tests_name("cli_errors", tests, NULL, NULL);

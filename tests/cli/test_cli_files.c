@@ -69,7 +69,7 @@ static void checkpoint_of_another_model(void **state)
     refuses(f, 1, "train out --resume --set train.optimizer=sgd", LAST, "optimizer adamw",
             "this run has sgd");
     refuses(f, 1, "train out --resume --set model.name=lenet5 --set model.image=28",
-            "'width' is not a size of model lenet5");
+            "'width' of out/run.yaml:", "is not a size of model lenet5");
     refuses(f, 1, "train out --resume --set train.seed=2", "train.seed 1", "this run has 2",
             "--set train.seed=1");
     refuses(f, 1, "train out --resume --set train.batch=16", "train.batch 8", "this run has 16");

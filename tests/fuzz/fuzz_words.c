@@ -111,7 +111,8 @@ static void words(char *text)
         if (!(*c)->args) continue;
         ll_arena *a = ll_arena_new();
         bool help;
-        ll_err e = ll_args_parse(*c, n, argv, a, ll_arena_alloc(a, (*c)->opts_bytes), &help);
+        ll_err e = ll_args_parse(*c, ll_commands(), n, argv, a, ll_arena_alloc(a, (*c)->opts_bytes),
+                                 &help);
         LL_ASSERT(e == LL_OK || *ll_error_message());
         ll_arena_free(a);
     }
