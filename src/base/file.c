@@ -86,6 +86,12 @@ ll_err ll_mkdirs_above(const char *path)
     return ll_mkdirs(folder);
 }
 
+bool ll_is_same_file(const char *a, const char *b)
+{
+    struct stat x, y;
+    return !stat(a, &x) && !stat(b, &y) && x.st_ino == y.st_ino && x.st_dev == y.st_dev;
+}
+
 bool ll_is_folder(const char *path)
 {
     struct stat st;

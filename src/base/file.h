@@ -16,6 +16,8 @@ ll_err ll_file_map(const char *path, const uint8_t **data, size_t *size);
 ll_err ll_mkdirs(const char *folder);
 ll_err ll_mkdirs_above(const char *path);
 bool ll_is_folder(const char *path);
+/* Are both there, and would writing the one destroy the other? */
+bool ll_is_same_file(const char *a, const char *b);
 bool ll_file_exists(const char *path);      /* a folder, too */
 const char *ll_base_name(const char *path); /* what follows the last slash */
 /* $XDG_CACHE_HOME/loopline, or ~/.cache/loopline; false: no home to keep anything in. */

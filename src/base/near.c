@@ -1,6 +1,7 @@
 /* near.c: edit distance (optimal string alignment) by dynamic programming over three rows. */
 #include "base/near.h"
 
+#include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -9,6 +10,11 @@ enum { WORD_MAX = 63 }; /* longer words are never a slip of the finger apart: cu
 static int least(int a, int b)
 {
     return a < b ? a : b;
+}
+
+static bool same(char a, char b)
+{
+    return tolower((unsigned char)a) == tolower((unsigned char)b);
 }
 
 int ll_edit_distance(const char *a, const char *b)
@@ -20,9 +26,9 @@ int ll_edit_distance(const char *a, const char *b)
         int *now = rows[i % 3], *up = rows[(i + 2) % 3], *up2 = rows[(i + 1) % 3];
         now[0] = i;
         for (int j = 1; j <= m; j++) {
-            int change = up[j - 1] + (a[i - 1] != b[j - 1]);
+            int change = up[j - 1] + !same(a[i - 1], b[j - 1]);
             now[j] = least(change, least(up[j], now[j - 1]) + 1);
-            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+            if (i > 1 && j > 1 && same(a[i - 1], b[j - 2]) && same(a[i - 2], b[j - 1]))
                 now[j] = least(now[j], up2[j - 2] + 1);
         }
     }

@@ -16,5 +16,6 @@ typedef struct ll_near {
 void ll_near_try(ll_near *near, const char *known);
 /* "; did you mean conv2d?", or nothing: lives in near. */
 const char *ll_near_hint(ll_near *near);
-/* Fewest letters to insert, delete, change, or swap with a neighbour, to turn a into b. */
+/* Fewest letters to insert, delete, change, or swap with a neighbour, to turn a into b, small or
+ * large ones. */
 int ll_edit_distance(const char *a, const char *b);

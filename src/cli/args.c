@@ -89,6 +89,7 @@ static ll_err unknown_option(const parse *p, const char *word, size_t n)
     for (const ll_arg *a = p->command->args; a->name; a++)
         if (is_option(a)) ll_near_try(&near, long_name(a, p->arena));
     ll_near_try(&near, "--help");
+    CHECK(strcmp(near.word, "--help"), LL_E_ARG, "--help takes no value");
     FAIL(LL_E_ARG, "%s has no option %s%s%s; see loopline %s --help", p->command->name, near.word,
          ll_near_hint(&near), elsewhere(p, near.word), p->command->name);
 }

@@ -61,8 +61,8 @@ typedef struct ll_command {
 } ll_command;
 
 /* Fills opts (zeroed first) from the words after the command's name. *help: --help was among them,
- * and nothing else was checked. Strings are those of argv or of the arena. all: as ll_commands(), of
- * which messages tell what has an option that this one has not. */
+ * and nothing else was checked. Strings are those of argv or of the arena. all: as ll_commands(),
+ * of which messages tell what has an option that this one has not. */
 ll_err ll_args_parse(const ll_command *c, const ll_command *const *all, int argc, char *const *argv,
                      ll_arena *arena, void *opts, bool *help);
 char *ll_args_help(const ll_command *c, ll_arena *arena);

@@ -312,6 +312,11 @@ static ll_err run(const void *given)
     LL_OWN(ll_tokenizer) tokenizer = NULL;
     LL_OWN(ll_arena) a = ll_arena_new();
     if (o->npy) TRY(ll_cli_spare(o->npy));
+    for (int i = 0; o->npy && i < o->files.n; i++) {
+        const char *word = o->files.v[i], *named = strchr(word, '=');
+        CHECK(!ll_is_same_file(o->npy, word) && !(named && ll_is_same_file(o->npy, named + 1)),
+              LL_E_ARG, "--npy %s is read, and would be written over: give another name", o->npy);
+    }
     TRY(ll_cli_trained(&o->of, &t));
     TRY(ll_predictor_open(t.run, t.s, o->result, &p));
     work w = {.o = o, .t = &t, .p = p, .info = ll_predictor_info(p), .a = a};

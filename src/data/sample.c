@@ -220,9 +220,9 @@ ll_err ll_dataset_tokens(const ll_dataset *d, ll_split split, int64_t from, int6
     for (int64_t i = 0; i < count; i++) {
         int32_t t = token(p, s->token_bytes, i);
         CHECK(t >= 0 && t < f->vocab, LL_E_IO,
-              "%s: token %d at offset %zu, wanted 0 to %lld (the vocabulary is %lld: model.vocab)", s->file, t,
-              s->token_offset + (size_t)((at + i) * s->token_bytes), (long long)f->vocab - 1,
-              (long long)f->vocab);
+              "%s: token %d at offset %zu, wanted 0 to %lld (the vocabulary is %lld: model.vocab)",
+              s->file, t, s->token_offset + (size_t)((at + i) * s->token_bytes),
+              (long long)f->vocab - 1, (long long)f->vocab);
         out[i] = t;
     }
     return ll_mapped_check();

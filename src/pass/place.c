@@ -44,9 +44,11 @@ static ll_err place_batch(placer *c, int v)
             c->p->made[v].split[d] &= (ll_axes)~bit(a);
             continue;
         }
-        CHECK(x->type.shape.d[d] >= ranks, LL_E_SHARD,
-              "%s=%d: dimension %d of %s has %lld elements, fewer than the %d ranks that share it",
-              c->m->name[a], c->m->size[a], d, x->name, (long long)x->type.shape.d[d], ranks);
+        CHECK(
+            x->type.shape.d[d] >= ranks, LL_E_SHARD,
+            "%s=%d: dimension %d of %s has %lld elements, fewer than the %d ranks that share it%s",
+            c->m->name[a], c->m->size[a], d, x->name, (long long)x->type.shape.d[d], ranks,
+            d ? "" : ": use fewer, or a larger train.batch or train.micro_batch");
     }
     if (c->p->pins[v]) c->p->made[v] = ll_pin_settle(c->p->pins[v], &c->p->made[v]);
     c->p->seen[v] = c->p->made[v];

@@ -3,10 +3,10 @@
 #include "replicas/loose_int.h"
 
 #include "base/crc32c.h"
+#include "base/file.h"
 #include "run/ranks.h"
 
 #include <errno.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 bool ll_loose_served(const ll_loose *x)
@@ -33,13 +33,6 @@ static uint32_t sum_settings(const ll_loose *x)
     return sum;
 }
 
-/* Would writing the one destroy the other? */
-static bool same_folder(const char *a, const char *b)
-{
-    struct stat x, y;
-    return !stat(a, &x) && !stat(b, &y) && x.st_ino == y.st_ino && x.st_dev == y.st_dev;
-}
-
 ll_err ll_loose_repeat(ll_loose *x, const char *run, int64_t *until)
 {
     const char *path = order_of(x, run);
@@ -47,7 +40,7 @@ ll_err ll_loose_repeat(ll_loose *x, const char *run, int64_t *until)
           "--replay: changes at an open server have no order that could be repeated: use "
           "parallel.consistency async");
     CHECK(access(path, R_OK) == 0, LL_E_IO, "--replay: %s: %s", path, strerror(errno));
-    CHECK(!same_folder(run, x->run->out), LL_E_ARG,
+    CHECK(!ll_is_same_file(run, x->run->out), LL_E_ARG,
           "--replay: %s would be written over: repeat the run in another folder, with --out", run);
     TRY(ll_turns_read(path, x->index, sum_settings(x), &x->repeat));
     *until = x->repeat.until;

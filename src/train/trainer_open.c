@@ -219,13 +219,16 @@ static ll_err check_same(const trainer *t, const ll_st_file *f)
     for (int i = 0; i < n; i++) {
         const char *key = now[i].key, *was = was_of(f, key);
         if (!was || !strcmp(was, now[i].value)) continue;
+        CHECK(i, LL_E_CONFIG,
+              "%s is of model %.60s, and this run of %s: name a checkpoint of this run, or resume "
+              "the run that it is of",
+              f->path, was, now[i].value);
         if (!strcmp(key, "sizes"))
             add_sizes(t, was, &o);
         else if (!strncmp(key, "data", 4))
             data = data < 0 ? i : data;
         else
-            add_odd(&o, i ? ll_arena_printf(t->arena, "train.%s", key) : "model.name", was,
-                    now[i].value);
+            add_odd(&o, ll_arena_printf(t->arena, "train.%s", key), was, now[i].value);
     }
     if (data >= 0) add_data(t, f, &o.set);
     CHECK(!o.was.len, LL_E_CONFIG,

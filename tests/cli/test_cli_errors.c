@@ -38,6 +38,8 @@ static void command_line(void **state)
     refuses(f, 2, "train p.yaml --json=yes", "--json takes no value", "yes");
     refuses(f, 2, "serve x --json", "serve has no option --json", "and others have it");
     refuses(f, 2, "inspect p.yaml --exact", "no option --exact; -s parallel.exact=true sets it");
+    refuses(f, 2, "TRAIN p.yaml", "no command 'TRAIN'; did you mean train?");
+    refuses(f, 2, "train --help=3", "--help takes no value");
     refuses(f, 2, "train p.yaml --trce x", "did you mean --trace?");
     refuses(f, 2, "train p.yaml --batch-size 4", "-s train.batch=... sets it");
     refuses(f, 2, "train p.yaml --layers 4", "-s model.layers=... sets it");

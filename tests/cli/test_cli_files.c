@@ -82,6 +82,10 @@ static void checkpoint_of_another_model(void **state)
             "schedules, steps and meshes may change", "--init FILE begins anew");
     refuses(f, 1, "train out --resume -s train.ema=0.9", "resume with --set train.ema=0;",
             "--init FILE begins anew");
+    write_text(tmpdir_path(state, "g.yaml"), "model: {name: gpt, layers: 1, width: 16, heads: 2, "
+                                             "seq: 12, vocab: 32}\ndata: {name: synthetic}\n");
+    refuses(f, 1, "train g.yaml --out none --resume --from " LAST,
+            LAST " is of model mlp, and this run of gpt");
     must(f, "train r.yaml --out averaged -s train.ema=0.9");
     refuses(f, 1, "train averaged --resume -s train.ema=0", "--set train.ema=0.999, or another");
     refuses(f, 1, "eval out --checkpoint r.yaml", "r.yaml is damaged");

@@ -263,6 +263,8 @@ static void export_c(void **state)
     assert_non_null(fgets(line, sizeof line, f));
     assert_non_null(strstr(line, "wanted samples of (28, 28, 1)"));
     assert_int_not_equal(pclose(f), 0);
+    refuses(*state, 1, "predict r two.npy --npy two.npy", "--npy two.npy is read", "another name");
+    refuses(*state, 1, "predict r x=two.npy --npy two.npy", "--npy two.npy is read");
     write_text(tmpdir_path(state, "r/a.safetensors"), "mine");
     write_text(tmpdir_path(state, "r/a.npy"), "mine");
     refuses(*state, 1, "export r --weights r/a.safetensors", "is a file of a run");
