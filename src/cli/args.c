@@ -168,7 +168,8 @@ static ll_err take_option(parse *p)
     if (!a) return unknown_option(p, word, n);
     const char *name = long_name(a, p->arena);
     uint64_t bit = 1ull << (a - p->command->args) % 64;
-    CHECK(!(p->given & bit) || a->kind == LL_ARG_FLAG || a->kind == LL_ARG_WORDS, LL_E_ARG,
+    /* of settings and counts the last is meant, as with --set: advice may be put behind a line */
+    CHECK(!(p->given & bit) || (a->kind != LL_ARG_TEXT && a->kind != LL_ARG_NUMBER), LL_E_ARG,
           "%s is given twice: want it once", name);
     p->given |= bit;
     if (!a->value) {

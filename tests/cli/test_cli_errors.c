@@ -44,7 +44,7 @@ static void command_line(void **state)
     refuses(f, 2, "train p.yaml --layers 4", "-s model.layers=... sets it");
     refuses(f, 2, "eval out --mesh data=2", "no option --mesh; ", "and others have it");
     refuses(f, 2, "train p.yaml --published x", "no option --published; plan has it");
-    refuses(f, 2, "train p.yaml --mesh data=1 --mesh data=2", "--mesh is given twice");
+    refuses(f, 2, "eval out --checkpoint a --checkpoint b", "--checkpoint is given twice");
     refuses(f, 1, "train p.yaml -s learning_rate=1", "did you mean train.lr?");
     refuses(f, 1, "models mlp -s train.batch=4", "train.batch=4 is no size of a model");
     refuses(f, 2, "train", "train wants RUN");
