@@ -109,6 +109,7 @@ ll_err ll_cut_lowers(const ll_cut *c, const ll_session_opts *asked, const ll_mac
                            .threads = asked->threads,
                            .n_micro = asked->micro_batches,
                            .any_order = asked->any_order,
+                           .flush = !asked->exact,
                            .ctx = ctx,
                            .level = ctx ? m->level(ctx) : 0,
                            .blocking = asked->blocking && !c->plan};

@@ -169,6 +169,7 @@ static void bind_instr(ll_exec *e, int i)
                          .seed = e->opts.seed,
                          .tf32 = p->tf32,
                          .any_order = p->any_order,
+                         .flush = p->flush,
                          .timing = p->any_order && (!e->comm || ll_comm_size(e->comm) == 1)};
 }
 

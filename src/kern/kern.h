@@ -38,8 +38,9 @@ typedef struct ll_kcall {
     int64_t *trouble;
     /* tf32: products, convolutions and attention of f32 may round operands to tf32. any_order: sums
      * may be made in any order, and so have other bits each time. timing: algorithms may be chosen
-     * by timing them, too; not where other ranks must come to the same bits. */
-    bool tf32, timing, any_order;
+     * by timing them, too; not where other ranks must come to the same bits. flush: elementwise
+     * work on a CPU takes subnormal numbers for zeros. */
+    bool tf32, timing, any_order, flush;
     const char *solver; /* the one that is asked for, where it fits; NULL: the first that fits */
     int64_t at_once;    /* of convolutions, where a solver cuts: images at once; 0: all */
 } ll_kcall;

@@ -463,6 +463,7 @@ ll_err ll_lower(const ll_graph *g, const ll_lower_opts *opts, ll_program **out)
     p->target = opts->target;
     p->threads = opts->threads > 0 ? opts->threads : 1;
     p->any_order = opts->any_order;
+    p->flush = opts->flush;
     p->ctx = opts->ctx;
     p->tf32 = opts->precision == LL_PRECISION_tf32;
     p->n_micro = opts->n_micro > 0 ? opts->n_micro : 1;

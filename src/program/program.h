@@ -104,6 +104,7 @@ typedef struct ll_program {
     bool unrolled;  /* a pipeline's: each micro-batch has instructions of its own */
     bool tf32;      /* products, convolutions, attention of f32 may round operands to tf32 */
     bool any_order; /* sums may be made in any order where that is quicker */
+    bool flush;     /* subnormal numbers may be taken for zeros where that is quicker */
     struct ll_cuda_context
         *ctx; /* of the GPU that kernels were chosen for; not the program's own */
     size_t persistent_bytes, work_bytes, scratch_bytes, bytes;
@@ -119,6 +120,7 @@ typedef struct ll_lower_opts {
     ll_precision precision;
     int threads, n_micro;
     bool any_order;      /* on machine cuda: attention's gradient may be summed in any order */
+    bool flush;          /* subnormal numbers may be taken for zeros: not in exact mode */
     bool no_fuse;        /* one instruction per node: for finding where a number went wrong */
     bool as_is;          /* the graph's own nodes, those that are needed; ref expands some */
     size_t bucket_bytes; /* of gradients that are summed as one; 0: the target's */

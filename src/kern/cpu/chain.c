@@ -13,6 +13,7 @@
 #include "kern/cpu/chain.h"
 
 #include "base/num.h"
+#include "kern/cpu/flush.h"
 #include "kern/cpu/row.h"
 
 enum {
@@ -35,6 +36,7 @@ typedef struct plan {
     int place[N_REG], last[N_REG]; /* where a register lives; the last step that reads it */
     bool once[LL_FUSE_IN];         /* the slot is the same in every tile */
     bool ahead;                    /* the next tile's operands are asked for */
+    bool flush;                    /* subnormal numbers are zeros */
     float constant[N_REG];         /* registers after the steps' results: numbers */
 } plan;
 
@@ -292,6 +294,7 @@ static void run_tiles(const void *job, int64_t from, int64_t to)
     float slots[(p->n_slot + 1) * LL_TILE] __attribute__((aligned(64)));
     const float *r[N_REG] = {0};
     const ll_fused_attr *f = p->f;
+    uint64_t mode = ll_flush_begin(p->flush);
     int full_tile = p->n < p->tile ? (int)p->n : p->tile;
     for (int i = 0; i < f->n_in; i++)
         if (p->place[i] != IN_TENSOR && p->once[i])
@@ -305,12 +308,13 @@ static void run_tiles(const void *job, int64_t from, int64_t to)
         int64_t e = t * p->tile, left = p->n - e;
         run_tile(p, r, slots, e, left < p->tile ? (int)left : p->tile);
     }
+    ll_flush_end(p->flush, mode);
 }
 
-void ll_chain_run(const ll_fused_attr *f, const ll_tensor *in, const ll_tensor *out, int threads)
+void ll_chain_run(const ll_fused_attr *f, const ll_kcall *c)
 {
     plan p;
-    p.f = f, p.in = in, p.out = out;
+    p.f = f, p.in = c->in, p.out = c->out, p.flush = c->flush;
     p.n = ll_numel(&f->shape);
     p.n_step = p.n_slot = p.cost = 0;
     p.n_reg = f->n_in + f->n_step;
@@ -319,6 +323,5 @@ void ll_chain_run(const ll_fused_attr *f, const ll_tensor *in, const ll_tensor *
     p.tile = choose_tile(&p);
     plan_places(&p);
     p.ahead = pays_ahead(&p);
-    threads = ll_team_for(threads, p.n * (p.cost + 1));
-    ll_in_parts(threads, ll_ceil_div(p.n, p.tile), run_tiles, &p);
+    ll_in_parts(ll_team(c, p.n * (p.cost + 1)), ll_ceil_div(p.n, p.tile), run_tiles, &p);
 }

@@ -42,6 +42,6 @@ void ll_tile_store(const ll_tensor *y, int64_t e, int n, const float *x);
 /* One elementwise op in f64, its number k, for any element types. */
 void ll_elementwise_f64(const ll_kcall *c, ll_ew op, double k);
 
-/* Tensors in[] and out[] as f->n_in and f->n_out say. An output may be the very buffer of an input
- * that has its size and type. */
-void ll_chain_run(const ll_fused_attr *f, const ll_tensor *in, const ll_tensor *out, int threads);
+/* The call's tensors as f->n_in and f->n_out say. An output may be the very buffer of an input that
+ * has its size and type. */
+void ll_chain_run(const ll_fused_attr *f, const ll_kcall *c);

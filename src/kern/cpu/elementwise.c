@@ -36,7 +36,7 @@ static ll_err run(const ll_kcall *c, ll_ew op)
         f.repeat[i] = 1;
     }
     f.step[0] = (ll_fused_step){k, (int16_t)op, 0, 1, 2};
-    ll_chain_run(&f, c->in, c->out, c->threads);
+    ll_chain_run(&f, c);
     return LL_OK;
 }
 
@@ -50,7 +50,7 @@ LL_EW(X)
 
 ll_err fused_cpu(const ll_kcall *c)
 {
-    ll_chain_run((const ll_fused_attr *)c->attr, c->in, c->out, c->threads);
+    ll_chain_run((const ll_fused_attr *)c->attr, c);
     return LL_OK;
 }
 
