@@ -17,6 +17,9 @@
 #include "kern/cpu/conv2d_int.h"
 
 #include <omp.h>
+#if defined(__AVX512VL__)
+#include <immintrin.h>
+#endif
 
 #if !defined(__AVX__) && !defined(LL_REAL_F64)
 #define FOUR_LANES
@@ -151,15 +154,62 @@ LL_INLINE void put_four(const int mf, const ll_vec a[MAX_MF], int64_t pitch, ll_
 }
 #endif
 
-#if defined(__AVX512F__) && !defined(LL_REAL_F64)
-#define PAIRS
-/* Two filters' numbers of 16 pixels, in turns. */
-LL_INLINE void put_pair(ll_vec a, ll_vec b, ll_real *to)
+#if defined(__AVX512VL__) && !defined(LL_REAL_F64)
+#define EIGHT_FILTERS
+/* Eight filters of 16 pixels, a vector each, become vectors of two pixels, k and k + 8, of eight
+ * filters each; or the other way round. */
+LL_INLINE void turn(ll_vec a[8])
 {
-    ll_vec_to(
-        to, __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23));
-    ll_vec_to(to + LL_LANES, __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13,
-                                                     29, 14, 30, 15, 31));
+    ll_vec b[8], c[8];
+    LL_UNROLL for (int i = 0; i < 8; i += 2)
+    {
+        b[i] = __builtin_shufflevector(a[i], a[i + 1], 0, 16, 1, 17, 4, 20, 5, 21, 8, 24, 9, 25, 12,
+                                       28, 13, 29);
+        b[i + 1] = __builtin_shufflevector(a[i], a[i + 1], 2, 18, 3, 19, 6, 22, 7, 23, 10, 26, 11,
+                                           27, 14, 30, 15, 31);
+    }
+    LL_UNROLL for (int i = 0; i < 8; i += 2)
+    {
+        const int k = i / 4 * 4 + i % 4 / 2; /* 0, 1, 4, 5 */
+        c[i] = __builtin_shufflevector(b[k], b[k + 2], 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12,
+                                       13, 28, 29);
+        c[i + 1] = __builtin_shufflevector(b[k], b[k + 2], 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26,
+                                           27, 14, 15, 30, 31);
+    }
+    LL_UNROLL for (int i = 0; i < 4; i++)
+    {
+        a[i] = __builtin_shufflevector(c[i], c[i + 4], 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24,
+                                       25, 26, 27);
+        a[i + 4] = __builtin_shufflevector(c[i], c[i + 4], 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14,
+                                           15, 28, 29, 30, 31);
+    }
+}
+
+/* n pixels, `pitch` apart, of n_f filters. */
+LL_INLINE void put_eight(ll_vec a[8], int64_t n_f, int64_t n, int64_t pitch, ll_real *y)
+{
+    const __mmask8 some = (__mmask8)((1u << n_f) - 1);
+    turn(a);
+    LL_UNROLL for (int k = 0; k < 8; k++)
+    {
+        __m512 both = (__m512)a[k];
+        if (k < n) _mm256_mask_storeu_ps(y + k * pitch, some, _mm512_castps512_ps256(both));
+        if (k + 8 < n)
+            _mm256_mask_storeu_ps(y + (k + 8) * pitch, some, _mm512_extractf32x8_ps(both, 1));
+    }
+}
+
+/* The reverse; pixels and filters that are not there are zeros. */
+LL_INLINE void take_eight(const ll_real *dy, int64_t n_f, int64_t n, int64_t pitch, ll_vec a[8])
+{
+    const unsigned all = (1u << n_f) - 1;
+    LL_UNROLL for (int k = 0; k < 8; k++)
+    {
+        __m256 low = _mm256_maskz_loadu_ps((__mmask8)(k < n ? all : 0), dy + k * pitch);
+        __m256 high = _mm256_maskz_loadu_ps((__mmask8)(k + 8 < n ? all : 0), dy + (k + 8) * pitch);
+        a[k] = (ll_vec)_mm512_insertf32x8(_mm512_castps256_ps512(low), high, 1);
+    }
+    turn(a);
 }
 #endif
 
@@ -178,22 +228,20 @@ LL_INLINE void put(const int mf, const int nv, ll_sums *sums, int64_t n_f, int64
         return;
     }
 #endif
-#ifdef PAIRS
-    if (n_f == mf) { /* two numbers at a time: single stores took as long as the sums */
-        ll_real pairs[MAX_MF / 2][2 * MAX_NV * LL_LANES];
-        LL_UNROLL for (int i = 0; i < mf; i += 2) LL_UNROLL for (int j = 0; j < nv; j++)
-            put_pair(sums[i][j], sums[i + 1][j], &pairs[i / 2][2 * j * LL_LANES]);
-        for (int64_t j = 0; j < ll_min64(n, nv * LL_LANES); j++)
-            LL_UNROLL for (int i = 0; i < mf; i += 2)
-                memcpy(y + j * pitch + i, &pairs[i / 2][2 * j], 2 * sizeof(ll_real));
-        return;
+#ifdef EIGHT_FILTERS
+    LL_UNROLL for (int j = 0; j < nv; j++)
+    {
+        ll_vec a[8];
+        LL_UNROLL for (int i = 0; i < 8; i++) a[i] = sums[i < mf ? i : 0][j];
+        put_eight(a, n_f, n - j * LL_LANES, pitch, y + j * LL_LANES * pitch);
     }
-#endif
+#else
     ll_real flat[MAX_MF][MAX_NV * LL_LANES];
     LL_UNROLL for (int i = 0; i < mf; i++) LL_UNROLL for (int j = 0; j < nv; j++)
         ll_vec_to(&flat[i][j * LL_LANES], sums[i][j]);
     for (int64_t j = 0; j < ll_min64(n, nv * LL_LANES); j++)
         for (int64_t i = 0; i < n_f; i++) y[j * pitch + i] = flat[i][j];
+#endif
 }
 
 LL_INLINE void tile(const int mf, const int nv, const taps *t, int64_t n_f, int64_t n,
@@ -393,10 +441,20 @@ static void copy_dy(const ll_conv_shape *v, const sizes *z, const ll_real *dy, l
         for (; p + 4 <= v->ow && v->f >= 4; p += 4)
             take_four(dy + p * v->f, v->f, plane, planes + p);
 #endif
+#ifdef EIGHT_FILTERS
+        for (; p < v->ow; p += LL_LANES)
+            for (int64_t f = 0; f < v->f; f += 8) {
+                ll_vec a[8];
+                int64_t n_f = ll_min64(8, v->f - f);
+                take_eight(dy + p * v->f + f, n_f, v->ow - p, v->f, a);
+                for (int64_t i = 0; i < n_f; i++) ll_vec_to(planes + (f + i) * plane + p, a[i]);
+            }
+#else
         for (int64_t f = 0; f < v->f; f++) {
             for (int64_t k = p; k < v->ow; k++) planes[f * plane + k] = dy[k * v->f + f];
             for (int64_t k = v->ow; k < z->columns; k++) planes[f * plane + k] = 0;
         }
+#endif
     }
 }
 
