@@ -186,7 +186,7 @@ const ll_key ll_run_keys[] = {
     TEXT("train.conv", train.conv, "accurate",
          "machine cpu, convolutions: accurate (sums of products), fast (the quickest, as measured "
          "here once and kept in the user's cache; some round more), or a solver where it fits: "
-         "direct, gather, outer, im2col, winograd4, winograd2, fft16, fft32, plain"),
+         "direct, joined, gather, outer, im2col, winograd4, winograd2, fft16, fft32, plain"),
     TEXT("train.workspace", train.workspace, "auto",
          "machine cpu: bytes by which what convolutions work in may raise the memory's peak, such "
          "as 64MiB: they take fewer images at once, or another way (auto: any)"),

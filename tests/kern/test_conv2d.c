@@ -209,13 +209,14 @@ static void test_models(void **state)
     (void)state;
     problem p[] = {square(3, 28, 1, 6, 5, 1, 2),
                    square(5, 14, 6, 16, 5, 1, 0),
+                   square(2, 29, 5, 7, 5, 1, 2),
                    square(2, 8, 64, 64, 3, 1, 1),
                    square(2, 5, 70, 66, 1, 2, 0),
                    square(5, 4, 130, 40, 3, 1, 1),
                    square(1, 19, 3, 20, 7, 2, 3),
                    square(IMAGES, 14 / LESS, 33, 35, 5, 1, 2),
                    square(IMAGES < 7 ? IMAGES : 7, 20, 17, 18, 3, 1, 1)};
-    const char *algorithm[] = {"direct", "gather", "gather", "gather",
+    const char *algorithm[] = {"direct", "gather", "gather", "gather", "gather",
                                "gather", "gather", "gather", "gather"};
     for (size_t i = 0; i < sizeof p / sizeof *p; i++) {
         check(&p[i], algorithm[i]);

@@ -1,6 +1,7 @@
 /* conv2d.c: the convolution kernels of the CPU machine, which op/conv2d.c lists as solvers:
  *
  *     direct   conv2d, conv2d_dw of very few channels: vectors along the image's rows
+ *     joined   conv2d_dx of few channels: vectors along taps and channels of a filter row
  *     gather   conv2d, conv2d_dx: a matrix product that reads the image in place
  *     outer    conv2d_dw: sums of outer products over pixels
  *     im2col   all three: what each output reads is copied, and multiplied as one matrix
@@ -172,6 +173,12 @@ static double all_flops(const ll_conv_shape *v)
     return 2.0 * (double)v->n * (double)(v->f * v->cg) * pairs(v, 0, false) * pairs(v, 1, false);
 }
 
+/* With those beside the image, but not those above or below. */
+static double joined_flops(const ll_conv_shape *v)
+{
+    return 2.0 * (double)v->n * (double)(v->f * v->c) * pairs(v, 0, true) * pairs(v, 1, false);
+}
+
 static void work_by(const way *w, const ll_kcall *c, double *done, double *padded)
 {
     ll_conv_shape v = shape_of(w->d, c);
@@ -226,6 +233,8 @@ ANY(im2col, LL_CONV, ll_conv_im2col)
 ANY(dx_im2col, LL_CONV_DX, ll_conv_im2col)
 ANY(dw_im2col, LL_CONV_DW, ll_conv_im2col)
 BOTH(dw_outer, LL_CONV_DW, ll_conv_outer)
+SOLVER(dx_joined, LL_CONV_DX, 0, joined_flops, ll_conv_joined_room, NULL, ll_conv_joined, NULL)
+FITS(dx_joined, LL_CONV_DX, ll_conv_joined_fits(&v))
 FITS(direct, LL_CONV, few_channels(&v))
 FITS(dx_direct, LL_CONV_DX, few_results(&v))
 FITS(dw_direct, LL_CONV_DW, few_channels(&v))
@@ -253,6 +262,7 @@ const ll_solver conv2d_cpu[] = {FIRST(),
                                 OTHERS(, conv2d_ref),
                                 {0}};
 const ll_solver conv2d_dx_cpu[] = {FIRST(dx_),
+                                   ROW("joined", dx_joined, .fits = dx_joined_fits),
                                    ROW("direct", dx_direct, .fits = dx_direct_fits),
                                    ROW("gather", dx_gather),
                                    OTHERS(dx_, conv2d_dx_ref),

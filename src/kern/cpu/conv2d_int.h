@@ -33,6 +33,10 @@ ll_conv_room ll_conv_direct_dw_room_f32, ll_conv_direct_dw_room_f64;
 ll_conv_run ll_conv_gather_f32, ll_conv_gather_f64, ll_conv_outer_f32, ll_conv_outer_f64;
 ll_conv_run ll_conv_direct_f32, ll_conv_direct_f64, ll_conv_direct_dw_f32, ll_conv_direct_dw_f64;
 
+bool ll_conv_joined_fits(const ll_conv_shape *v);
+ll_conv_room ll_conv_joined_room;
+ll_conv_run ll_conv_joined;
+
 ll_conv_room ll_conv_im2col_room; /* all types */
 ll_conv_run ll_conv_im2col;
 
