@@ -94,15 +94,22 @@ static __attribute__((noinline)) void tile_of(const ll_conv_shape *v, const row 
     }
 }
 
+static ll_vec add_up(const ll_conv_shape *v, const float *lines, int64_t pitch)
+{
+    ll_vec sum = ll_vec_at(lines);
+    for (int64_t s = 1; s < v->s; s++) sum += ll_vec_at(lines + s * pitch);
+    return sum;
+}
+
 /* w * c numbers, each the sum of all lines. */
 static void add_lines(const ll_conv_shape *v, const float *lines, float *dx)
 {
-    int64_t pitch = pitch_of(v), n = v->w * v->c;
+    int64_t pitch = pitch_of(v), n = v->w * v->c, e = 0;
     lines += v->a.pad[2] * v->c;
-    for (int64_t e = 0; e < n; e += LL_LANES) {
-        ll_vec sum = ll_vec_at(lines + e);
-        for (int64_t s = 1; s < v->s; s++) sum += ll_vec_at(lines + s * pitch + e);
-        memcpy(dx + e, &sum, sizeof(float) * (size_t)ll_min64(LL_LANES, n - e));
+    for (; e + LL_LANES <= n; e += LL_LANES) ll_vec_to(dx + e, add_up(v, lines + e, pitch));
+    for (; e < n; e++) {
+        dx[e] = lines[e];
+        for (int64_t s = 1; s < v->s; s++) dx[e] += lines[s * pitch + e];
     }
 }
 
