@@ -55,7 +55,7 @@ static void expand_grad(ll_graph *g, const void *attr, const ll_val *in, int, ll
 }
 
 static const ll_op batchnorm_grad = {
-    LL_OP(batchnorm_grad, NORM, 5, 3, .scratch = col_sums_cpu_scratch),
+    LL_OP(batchnorm_grad, NORM, 5, 3, .scratch = col_sums_cpu_scratch, .parts = true),
     LL_ATTRS(ll_norm_attr, eps),
     .dims = "*c, *c, c, c, c -> *c, c, c",
     .wide_in = 1u << 2 | 1u << 3 | 1u << 4,
@@ -100,7 +100,7 @@ static void grad(ll_bwd *b)
 }
 
 static const ll_op batchnorm = {
-    LL_OP(batchnorm, NORM, 3, 3, .scratch = batchnorm_cpu_scratch),
+    LL_OP(batchnorm, NORM, 3, 3, .scratch = batchnorm_cpu_scratch, .parts = true),
     LL_ATTRS(ll_norm_attr, eps),
     .dims = "*c, c, c -> *c, c, c",
     .wide_in = 1u << 1 | 1u << 2,

@@ -181,8 +181,8 @@ ll_val ll_pool2d(ll_graph *g, ll_val x, const ll_window *w, bool max)
 #define MAX_GRAD(x, y, places, size, a)                                                            \
     "f32[" y "], i32[" y "]<" places " {" a ", image=[" size "]}",
 #define POOL_OP(fn, operands, results)                                                             \
-    LL_REF_OP(fn, POOL, operands, results), LL_ATTRS(ll_pool_attr, size, stride, pad, image),      \
-        .window = "hw"
+    LL_REF_OP(fn, POOL, operands, results, .parts = true),                                         \
+        LL_ATTRS(ll_pool_attr, size, stride, pad, image), .window = "hw"
 #define FORWARD .infer = infer, .split = split
 #define BACKWARD .infer = infer_grad, .split = split_grad
 

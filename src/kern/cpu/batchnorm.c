@@ -72,30 +72,62 @@ static void add_chunk(const float *x, int64_t rows, int64_t cols, moments *m, fl
     }
 }
 
+/* Rows of cols numbers; of each chunk of them its moments, and room. */
+typedef struct rows_of {
+    const float *x;
+    int64_t rows, cols;
+    int chunks;
+    moments *part;
+    float *room;
+} rows_of;
+
+static void add_chunks(const void *given, int64_t first, int64_t end)
+{
+    const rows_of *g = (const rows_of *)given;
+    for (int i = (int)first; i < end; i++) {
+        int64_t from = ll_chunk_from(g->rows, g->chunks, i);
+        int64_t to = ll_chunk_from(g->rows, g->chunks, i + 1);
+        add_chunk(g->x + from * g->cols, to - from, g->cols, &g->part[i],
+                  g->room + 3 * g->cols * i);
+    }
+}
+
 /* Moments of all rows, in the first chunk's place of scratch. */
 static moments statistics(const ll_kcall *c, const float *x, int64_t rows, int64_t cols, int team)
 {
     moments part[LL_CHUNKS];
     int chunks = ll_n_chunk(rows);
     double *at = (double *)c->scratch;
-    float *room = (float *)(at + 2 * cols * chunks);
-#pragma omp parallel for num_threads(team) schedule(static)
-    for (int i = 0; i < chunks; i++) {
-        int64_t from = ll_chunk_from(rows, chunks, i), to = ll_chunk_from(rows, chunks, i + 1);
+    for (int i = 0; i < chunks; i++)
         part[i] = (moments){0, at + 2 * cols * i, at + 2 * cols * i + cols};
-        add_chunk(x + from * cols, to - from, cols, &part[i], room + 3 * cols * i);
-    }
+    rows_of g = {x, rows, cols, chunks, part, (float *)(at + 2 * cols * chunks)};
+    ll_in_parts(team, chunks, add_chunks, &g);
     for (int i = 1; i < chunks; i++) combine(&part[0], &part[i], cols);
     return part[0];
 }
 
+typedef struct scaling {
+    const float *x, *mean, *k, *b;
+    float *y;
+    int64_t cols;
+} scaling;
+
 /* y = (x - mean) k + b, where b makes up for the rounding of mean. */
+static void scale_rows(const void *given, int64_t from, int64_t to)
+{
+    const scaling g = *(const scaling *)given; /* which no store can change */
+    for (int64_t r = from; r < to; r++) {
+#pragma omp simd
+        for (int64_t j = 0; j < g.cols; j++)
+            g.y[r * g.cols + j] = (g.x[r * g.cols + j] - g.mean[j]) * g.k[j] + g.b[j];
+    }
+}
+
 ll_err batchnorm_cpu(const ll_kcall *c)
 {
     const float *x = (const float *)c->in[0].data, *gain = (const float *)c->in[1].data;
     const float *bias = (const float *)c->in[2].data;
-    float *y = (float *)c->out[0].data, *mean = (float *)c->out[1].data;
-    float *var = (float *)c->out[2].data;
+    float *mean = (float *)c->out[1].data, *var = (float *)c->out[2].data;
     double eps = ((const ll_norm_attr *)c->attr)->eps;
     int64_t rows = ll_rows(&c->in[0]), cols = ll_cols(&c->in[0]);
     int team = ll_team(c, rows * cols * 4);
@@ -108,12 +140,7 @@ ll_err batchnorm_cpu(const ll_kcall *c)
         k[j] = (float)scale;
         b[j] = (float)((double)bias[j] + ((double)mean[j] - m.mean[j]) * scale);
     }
-#pragma omp parallel for num_threads(team) schedule(static)
-    for (int64_t r = 0; r < rows; r++) {
-#pragma omp simd
-        for (int64_t j = 0; j < cols; j++)
-            y[r * cols + j] = (x[r * cols + j] - mean[j]) * k[j] + b[j];
-    }
+    ll_in_parts(team, rows, scale_rows, &(scaling){x, mean, k, b, (float *)c->out[0].data, cols});
     return LL_OK;
 }
 
@@ -121,6 +148,25 @@ size_t batchnorm_cpu_scratch(const ll_kcall *c)
 {
     size_t chunks = (size_t)ll_n_chunk(ll_rows(&c->in[0])), cols = (size_t)ll_cols(&c->in[0]);
     return chunks * cols * (2 * sizeof(double) + 3 * sizeof(float));
+}
+
+typedef struct slopes {
+    const float *dy, *x, *mean, *k, *a, *b;
+    float *dx;
+    int64_t cols;
+} slopes;
+
+/* dx = k (dy - a - (x - mean) b) */
+static void slope_rows(const void *given, int64_t from, int64_t to)
+{
+    const slopes g = *(const slopes *)given;
+    for (int64_t r = from; r < to; r++) {
+#pragma omp simd
+        for (int64_t j = 0; j < g.cols; j++) {
+            int64_t i = r * g.cols + j;
+            g.dx[i] = g.k[j] * (g.dy[i] - g.a[j] - (g.x[i] - g.mean[j]) * g.b[j]);
+        }
+    }
 }
 
 ll_err batchnorm_grad_cpu(const ll_kcall *c)
@@ -135,7 +181,6 @@ ll_err batchnorm_grad_cpu(const ll_kcall *c)
     int team = ll_team(c, rows * cols * 4);
     ll_col_sums(
         c, &(ll_col_sums_of){.shift = mean, .per_column = true, .total = dgain, .plain = dbias});
-    /* dx = k (dy - a - (x - mean) b) */
     float *k = (float *)c->scratch, *a = k + cols, *b = a + cols;
     for (int64_t j = 0; j < cols; j++) {
         double rstd = 1 / sqrt((double)var[j] + eps);
@@ -144,13 +189,6 @@ ll_err batchnorm_grad_cpu(const ll_kcall *c)
         a[j] = dbias[j] / (float)rows;
         b[j] = (float)(dgain[j] * rstd / (double)rows);
     }
-#pragma omp parallel for num_threads(team) schedule(static)
-    for (int64_t r = 0; r < rows; r++) {
-#pragma omp simd
-        for (int64_t j = 0; j < cols; j++) {
-            int64_t i = r * cols + j;
-            dx[i] = k[j] * (dy[i] - a[j] - (x[i] - mean[j]) * b[j]);
-        }
-    }
+    ll_in_parts(team, rows, slope_rows, &(slopes){dy, x, mean, k, a, b, dx, cols});
     return LL_OK;
 }

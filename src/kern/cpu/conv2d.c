@@ -257,18 +257,18 @@ ALL(fft32, 32, ll_conv_fft)
         "plain", .run = ref, .asked = true                                                         \
     }
 const ll_solver conv2d_cpu[] = {FIRST(),
-                                ROW("direct", direct, .fits = direct_fits),
-                                ROW("gather", gather),
+                                ROW("direct", direct, .fits = direct_fits, .parts = true),
+                                ROW("gather", gather, .parts = true),
                                 OTHERS(, conv2d_ref),
                                 {0}};
 const ll_solver conv2d_dx_cpu[] = {FIRST(dx_),
-                                   ROW("joined", dx_joined, .fits = dx_joined_fits),
-                                   ROW("direct", dx_direct, .fits = dx_direct_fits),
-                                   ROW("gather", dx_gather),
+                                   ROW("joined", dx_joined, .fits = dx_joined_fits, .parts = true),
+                                   ROW("direct", dx_direct, .fits = dx_direct_fits, .parts = true),
+                                   ROW("gather", dx_gather, .parts = true),
                                    OTHERS(dx_, conv2d_dx_ref),
                                    {0}};
 const ll_solver conv2d_dw_cpu[] = {FIRST(dw_),
-                                   ROW("direct", dw_direct, .fits = dw_direct_fits),
-                                   ROW("outer", dw_outer),
+                                   ROW("direct", dw_direct, .fits = dw_direct_fits, .parts = true),
+                                   ROW("outer", dw_outer, .parts = true),
                                    OTHERS(dw_, conv2d_dw_ref),
                                    {0}};

@@ -16,7 +16,6 @@
  * This text is for f32; conv2d_direct_f64.c compiles it for f64 (real.h). */
 #include "kern/cpu/conv2d_int.h"
 
-#include <omp.h>
 #if defined(__AVX512VL__)
 #include <immintrin.h>
 #endif
@@ -360,33 +359,45 @@ size_t LL_REAL(ll_conv_direct_room)(const ll_conv_shape *v)
     return z.filter_bytes + z.place_bytes + (size_t)v->threads * z.x_bytes;
 }
 
+typedef struct call {
+    const ll_conv_shape *v;
+    const sizes *z;
+    const ll_kcall *c;
+    int64_t strips; /* of an image */
+} call;
+
+/* Strips [from, to) of all images, with planes of their own. */
+static void run_strips(const void *given, int number, int64_t from, int64_t to)
+{
+    const call *k = (const call *)given;
+    const ll_conv_shape *v = k->v;
+    const sizes *z = k->z;
+    const ll_real *w = (const ll_real *)k->c->scratch, *x = (const ll_real *)k->c->in[0].data;
+    const int64_t *place = (const int64_t *)((const char *)w + z->filter_bytes);
+    char *buffers = (char *)k->c->scratch + z->filter_bytes + z->place_bytes;
+    ll_real *planes = (ll_real *)(buffers + (size_t)number * z->x_bytes);
+    ll_real *y = (ll_real *)k->c->out[0].data;
+    int64_t span = (v->r - 1) * v->a.dilation[0] + 1, strips = k->strips;
+    memset(planes, 0, z->x_bytes);
+    for (; from < to; from++) {
+        int64_t n = from / strips, o0 = from % strips * v->oh / strips;
+        int64_t o1 = (from % strips + 1) * v->oh / strips;
+        int64_t i0 = o0 * v->a.stride[0] - v->a.pad[0];
+        int64_t i1 = (o1 - 1) * v->a.stride[0] - v->a.pad[0] + span;
+        copy_image(v, z, x + n * v->h * v->w * v->c, ll_max64(i0, 0), ll_min64(i1, v->h), planes);
+        for (int64_t o = o0; o < o1; o++)
+            run_row(v, z, planes, w, place, o, y + (n * v->oh + o) * v->ow * v->f);
+    }
+}
+
 void LL_REAL(ll_conv_direct)(const ll_conv_shape *given, const ll_kcall *c)
 {
     const ll_conv_shape t = given->d == LL_CONV_DX ? turned(given) : *given, *v = &t;
     sizes z = sizes_of(v);
-    const ll_real *x = (const ll_real *)c->in[0].data;
-    ll_real *w = (ll_real *)c->scratch, *y = (ll_real *)c->out[0].data;
     int64_t *place = (int64_t *)((char *)c->scratch + z.filter_bytes);
-    char *buffers = (char *)place + z.place_bytes;
-    int64_t strips = v->n >= v->threads ? 1 : ll_min64(v->oh, v->threads), jobs = v->n * strips;
-    int64_t span = (v->r - 1) * v->a.dilation[0] + 1;
-    list_taps(v, &z, (const ll_real *)c->in[1].data, w, place);
-#pragma omp parallel num_threads(v->threads)
-    {
-        int me = omp_get_thread_num(), team = omp_get_num_threads();
-        ll_real *planes = (ll_real *)(buffers + (size_t)me * z.x_bytes);
-        memset(planes, 0, z.x_bytes);
-        for (int64_t k = jobs * me / team; k < jobs * (me + 1) / team; k++) {
-            int64_t n = k / strips, o0 = k % strips * v->oh / strips;
-            int64_t o1 = (k % strips + 1) * v->oh / strips;
-            int64_t i0 = o0 * v->a.stride[0] - v->a.pad[0];
-            int64_t i1 = (o1 - 1) * v->a.stride[0] - v->a.pad[0] + span;
-            copy_image(v, &z, x + n * v->h * v->w * v->c, ll_max64(i0, 0), ll_min64(i1, v->h),
-                       planes);
-            for (int64_t o = o0; o < o1; o++)
-                run_row(v, &z, planes, w, place, o, y + (n * v->oh + o) * v->ow * v->f);
-        }
-    }
+    call k = {v, &z, c, v->n >= v->threads ? 1 : ll_min64(v->oh, v->threads)};
+    list_taps(v, &z, (const ll_real *)c->in[1].data, (ll_real *)c->scratch, place);
+    ll_in_numbered_parts(v->threads, v->n * k.strips, run_strips, &k);
 }
 
 /* ---- conv2d_dw ---- */
@@ -515,33 +526,48 @@ size_t LL_REAL(ll_conv_direct_dw_room)(const ll_conv_shape *v)
     return (size_t)v->threads * (z.x_bytes + z.dy_bytes + z.sum_bytes);
 }
 
-void LL_REAL(ll_conv_direct_dw)(const ll_conv_shape *v, const ll_kcall *k)
+/* Shares [from, to) of v->threads of the images, each into sums of its own. */
+static void add_shares(const void *given, int64_t from, int64_t to)
 {
-    sizes z = sizes_of(v);
-    const ll_real *dy = (const ll_real *)k->in[0].data, *x = (const ll_real *)k->in[1].data;
-    ll_real *dw = (ll_real *)k->out[0].data, *all = (ll_real *)k->scratch;
-    char *buffers = (char *)k->scratch + (size_t)v->threads * z.sum_bytes;
-#pragma omp parallel num_threads(v->threads)
-    {
-        int me = omp_get_thread_num(), team = omp_get_num_threads();
-        for (int64_t t = me; t < v->threads; t += team) {
-            ll_real *sums = (ll_real *)((char *)all + (size_t)t * z.sum_bytes);
-            ll_real *planes = (ll_real *)(buffers + (size_t)t * (z.x_bytes + z.dy_bytes));
-            ll_real *dy_planes = (ll_real *)((char *)planes + z.x_bytes);
-            for (size_t i = 0; i < z.sum_bytes / sizeof *sums; i++) sums[i] = (ll_real)v->start;
-            memset(planes, 0, z.x_bytes);
-            for (int64_t n = v->n * t / v->threads; n < v->n * (t + 1) / v->threads; n++) {
-                copy_image(v, &z, x + n * v->h * v->w * v->c, 0, v->h, planes);
-                copy_dy(v, &z, dy + n * v->oh * v->ow * v->f, dy_planes);
-                add_image(v, &z, dy_planes, planes, sums);
-            }
+    const call *k = (const call *)given;
+    const ll_conv_shape *v = k->v;
+    const sizes *z = k->z;
+    const ll_real *dy = (const ll_real *)k->c->in[0].data, *x = (const ll_real *)k->c->in[1].data;
+    char *all = (char *)k->c->scratch, *buffers = all + (size_t)v->threads * z->sum_bytes;
+    for (; from < to; from++) {
+        ll_real *sums = (ll_real *)(all + (size_t)from * z->sum_bytes);
+        ll_real *planes = (ll_real *)(buffers + (size_t)from * (z->x_bytes + z->dy_bytes));
+        ll_real *dy_planes = (ll_real *)((char *)planes + z->x_bytes);
+        for (size_t i = 0; i < z->sum_bytes / sizeof *sums; i++) sums[i] = (ll_real)v->start;
+        memset(planes, 0, z->x_bytes);
+        for (int64_t n = v->n * from / v->threads; n < v->n * (from + 1) / v->threads; n++) {
+            copy_image(v, z, x + n * v->h * v->w * v->c, 0, v->h, planes);
+            copy_dy(v, z, dy + n * v->oh * v->ow * v->f, dy_planes);
+            add_image(v, z, dy_planes, planes, sums);
         }
     }
-    for (int64_t e = 0; e < v->f * v->r * v->s * v->c; e++) {
+}
+
+/* Elements [from, to) of the filter. */
+static void join_shares(const void *given, int64_t from, int64_t to)
+{
+    const call *k = (const call *)given;
+    const ll_conv_shape *v = k->v;
+    const ll_real *all = (const ll_real *)k->c->scratch;
+    ll_real *dw = (ll_real *)k->c->out[0].data;
+    for (int64_t e = from; e < to; e++) {
         int64_t c = e % v->c, s = e / v->c % v->s, r = e / (v->c * v->s) % v->r;
         int64_t f = e / (v->c * v->s * v->r);
-        int64_t tile = ((f / DW_F * v->c + c) * v->r + r) * z.s_tiles + s / DW_S;
+        int64_t tile = ((f / DW_F * v->c + c) * v->r + r) * k->z->s_tiles + s / DW_S;
         int64_t at = (tile * DW_F + f % DW_F) * DW_S + s % DW_S;
-        dw[e] = add_lanes(all + at * LL_LANES, v->threads, z.sum_bytes, (ll_real)v->start);
+        dw[e] = add_lanes(all + at * LL_LANES, v->threads, k->z->sum_bytes, (ll_real)v->start);
     }
+}
+
+void LL_REAL(ll_conv_direct_dw)(const ll_conv_shape *v, const ll_kcall *c)
+{
+    sizes z = sizes_of(v);
+    call k = {v, &z, c, 1};
+    ll_in_parts(v->threads, v->threads, add_shares, &k);
+    ll_in_parts(v->threads, v->f * v->r * v->s * v->c, join_shares, &k);
 }

@@ -26,7 +26,6 @@
  * (real.h). */
 #include "kern/cpu/conv2d_int.h"
 
-#include <omp.h>
 
 enum {
 #if defined(__AVX__) && !defined(__AVX512F__)
@@ -498,19 +497,35 @@ size_t LL_REAL(ll_conv_gather_room)(const ll_conv_shape *v)
     return p.filter_bytes + p.thread_bytes * (size_t)v->threads;
 }
 
+typedef struct call {
+    const ll_conv_shape *v;
+    const plan *p;
+    const ll_kcall *c;
+} call;
+
+/* Shares [from, to) of v->threads. */
+static void pack_shares(const void *given, int64_t from, int64_t to)
+{
+    const call *k = (const call *)given;
+    for (; from < to; from++)
+        pack_filters(k->v, k->p, (int)from, k->v->threads, k->c->in[1].data,
+                     (ll_real *)k->c->scratch);
+}
+
+static void run_blocks(const void *given, int number, int64_t from, int64_t to)
+{
+    const call *k = (const call *)given;
+    char *scratch = (char *)k->c->scratch;
+    char *mine = scratch + k->p->filter_bytes + k->p->thread_bytes * (size_t)number;
+    for (; from < to; from++)
+        run_block(k->v, k->p, from, k->c->in[0].data, (const ll_real *)scratch,
+                  (ll_real *)k->c->out[0].data, mine);
+}
+
 void LL_REAL(ll_conv_gather)(const ll_conv_shape *v, const ll_kcall *c)
 {
     plan p = plan_of(v);
-    ll_real *filters = (ll_real *)c->scratch;
-    char *mine = (char *)c->scratch + p.filter_bytes;
-    int64_t blocks = p.n_image * p.n_row;
-#pragma omp parallel num_threads(v->threads)
-    {
-        int me = omp_get_thread_num(), team = omp_get_num_threads();
-        pack_filters(v, &p, me, team, c->in[1].data, filters);
-#pragma omp barrier
-        for (int64_t i = blocks * me / team; i < blocks * (me + 1) / team; i++)
-            run_block(v, &p, i, c->in[0].data, filters, (ll_real *)c->out[0].data,
-                      mine + p.thread_bytes * (size_t)me);
-    }
+    call k = {v, &p, c};
+    ll_in_parts(v->threads, v->threads, pack_shares, &k);
+    ll_in_numbered_parts(v->threads, p.n_image * p.n_row, run_blocks, &k);
 }

@@ -7,6 +7,7 @@
 #include "base/num.h"
 #include "kern/attr.h"
 #include "kern/cpu/micro.h"
+#include "kern/cpu/row.h"
 #include "kern/kern.h"
 
 typedef enum ll_conv_direction { LL_CONV, LL_CONV_DX, LL_CONV_DW } ll_conv_direction;

@@ -10,8 +10,6 @@
  * line p % s, where no two of them meet, and the lines are added up. */
 #include "kern/cpu/conv2d_int.h"
 
-#include <omp.h>
-
 enum { NR = 2 * LL_LANES, MOST = 12 /* pixels of a tile */ };
 
 bool ll_conv_joined_fits(const ll_conv_shape *v)
@@ -129,19 +127,28 @@ static void run_row(const ll_conv_shape *v, const float *dy, const float *w, int
     add_lines(v, lines, dx);
 }
 
+typedef struct call {
+    const ll_conv_shape *v;
+    const ll_kcall *c;
+} call;
+
+/* Rows [from, to) of all images, with lines of their own. */
+static void run_rows(const void *given, int number, int64_t from, int64_t to)
+{
+    const call *k = (const call *)given;
+    const ll_conv_shape *v = k->v;
+    const float *dy = (const float *)k->c->in[0].data, *w = (const float *)k->c->scratch;
+    char *all = (char *)k->c->scratch + filter_bytes(v);
+    float *lines = (float *)(all + (size_t)number * line_bytes(v));
+    float *dx = (float *)k->c->out[0].data;
+    memset(lines, 0, line_bytes(v)); /* what no pixel writes stays so */
+    for (; from < to; from++)
+        run_row(v, dy + from / v->h * v->oh * v->ow * v->f, w, from % v->h, lines,
+                dx + from * v->w * v->c);
+}
+
 void ll_conv_joined(const ll_conv_shape *v, const ll_kcall *c)
 {
-    const float *dy = (const float *)c->in[0].data;
-    float *w = (float *)c->scratch, *dx = (float *)c->out[0].data;
-    pack(v, (const float *)c->in[1].data, w);
-#pragma omp parallel num_threads(v->threads)
-    {
-        int me = omp_get_thread_num(), team = omp_get_num_threads();
-        int64_t rows = v->n * v->h;
-        float *lines = (float *)((char *)c->scratch + filter_bytes(v) + (size_t)me * line_bytes(v));
-        memset(lines, 0, line_bytes(v)); /* what no pixel writes stays so */
-        for (int64_t k = rows * me / team; k < rows * (me + 1) / team; k++)
-            run_row(v, dy + k / v->h * v->oh * v->ow * v->f, w, k % v->h, lines,
-                    dx + k * v->w * v->c);
-    }
+    pack(v, (const float *)c->in[1].data, (float *)c->scratch);
+    ll_in_numbered_parts(v->threads, v->n * v->h, run_rows, &(call){v, c});
 }

@@ -22,8 +22,6 @@
  * This text is for f32 (and bf16); conv2d_outer_f64.c compiles it for f64 (real.h). */
 #include "kern/cpu/conv2d_int.h"
 
-#include <omp.h>
-
 enum {
 #if defined(__AVX__) && !defined(__AVX512F__)
     MF = 6,
@@ -291,13 +289,13 @@ static void add_up(const ll_real *from, int64_t parts, int64_t per_part, int64_t
     memcpy(to, sum, sizeof(ll_real) * (size_t)cols);
 }
 
-/* Adds the parts up, for panels me, me + team, ... of all groups. */
-static void finish(const ll_conv_shape *v, const plan *p, const ll_real *sums, int me, int team,
-                   ll_real *dw)
+/* Adds the parts up, for panels [from, to) of all groups. */
+static void finish(const ll_conv_shape *v, const plan *p, const ll_real *sums, int64_t from,
+                   int64_t to_panel, ll_real *dw)
 {
     int64_t per_part = (int64_t)(p->part_bytes / sizeof(ll_real));
     int64_t one = v->r * v->s * v->cg, row = p->joined ? v->s * v->c : v->cg;
-    for (int64_t k = me; k < v->groups * p->panels; k += team) {
+    for (int64_t k = from; k < to_panel; k++) {
         int64_t g = k / p->panels, q = k % p->panels, n_f = ll_min64(MF, v->fg - q * MF);
         ll_real *to = dw + (g * v->fg + q * MF) * one;
         for (int64_t c = 0; c < p->slices; c++)
@@ -319,20 +317,34 @@ size_t LL_REAL(ll_conv_outer_room)(const ll_conv_shape *v)
     return (size_t)p.parts * p.part_bytes + (size_t)v->threads * (p.dy_bytes + p.x_bytes);
 }
 
+typedef struct call {
+    const ll_conv_shape *v;
+    const plan *p;
+    const ll_kcall *c;
+} call;
+
+/* Shares [from, to) of v->threads. */
+static void add_shares(const void *given, int64_t from, int64_t to)
+{
+    const call *k = (const call *)given;
+    const plan *p = k->p;
+    char *buffers = (char *)k->c->scratch + (size_t)p->parts * p->part_bytes;
+    for (int64_t i = from; i < to; i++)
+        add_part(k->v, p, i / p->shares, i % p->shares, k->c->in[0].data, k->c->in[1].data,
+                 (ll_real *)((char *)k->c->scratch + (size_t)(i / p->shares) * p->part_bytes),
+                 buffers + (size_t)i * (p->dy_bytes + p->x_bytes));
+}
+
+static void finish_panels(const void *given, int64_t from, int64_t to)
+{
+    const call *k = (const call *)given;
+    finish(k->v, k->p, (const ll_real *)k->c->scratch, from, to, (ll_real *)k->c->out[0].data);
+}
+
 void LL_REAL(ll_conv_outer)(const ll_conv_shape *v, const ll_kcall *c)
 {
-    const void *dy = c->in[0].data, *x = c->in[1].data;
     plan p = plan_of(v);
-    ll_real *sums = (ll_real *)c->scratch;
-    char *buffers = (char *)c->scratch + (size_t)p.parts * p.part_bytes;
-    int64_t per_part = (int64_t)(p.part_bytes / sizeof(ll_real));
-#pragma omp parallel num_threads(v->threads)
-    {
-        int me = omp_get_thread_num(), team = omp_get_num_threads();
-        for (int64_t i = me; i < v->threads; i += team)
-            add_part(v, &p, i / p.shares, i % p.shares, dy, x, sums + i / p.shares * per_part,
-                     buffers + (size_t)i * (p.dy_bytes + p.x_bytes));
-#pragma omp barrier
-        finish(v, &p, sums, me, team, (ll_real *)c->out[0].data);
-    }
+    call k = {v, &p, c};
+    ll_in_parts(v->threads, v->threads, add_shares, &k);
+    ll_in_parts(v->threads, v->groups * p.panels, finish_panels, &k);
 }

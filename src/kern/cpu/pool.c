@@ -9,7 +9,7 @@
  * each is written by one thread, and summed in one order. */
 #include "base/num.h"
 #include "kern/attr.h"
-#include "kern/cpu/team.h"
+#include "kern/cpu/row.h"
 #include "kern/kern.h"
 
 ll_kernel max_pool_cpu, max_pool_grad_cpu, max_pool_pick_cpu, avg_pool_cpu, avg_pool_grad_cpu;
@@ -141,30 +141,30 @@ INLINE void max_row(const int lanes, const pool *call, int64_t row, const float 
     }
 }
 
-ll_err max_pool_cpu(const ll_kcall *k)
+/* Rows [from, to) of all images' outputs. */
+static void max_rows(const void *given, int64_t from, int64_t to)
 {
+    const ll_kcall *k = (const ll_kcall *)given;
     pool v = pool_of(k, &k->in[0], &k->out[0]);
     const float *x = (const float *)k->in[0].data;
     float *y = (float *)k->out[0].data;
     int32_t *index = (int32_t *)k->out[1].data;
-#pragma omp parallel for num_threads(threads(k, &v))
-    for (int64_t row = 0; row < v.n * v.oh; row++) {
+    for (int64_t row = from; row < to; row++) {
         if (v.c >= LANES)
             max_row(LANES, &v, row, x, y, index);
         else
             max_row(FEW(v.c), &v, row, x, y, index);
     }
-    return LL_OK;
 }
 
-ll_err max_pool_pick_cpu(const ll_kcall *k)
+static void pick_rows(const void *given, int64_t from, int64_t to)
 {
+    const ll_kcall *k = (const ll_kcall *)given;
     pool v = pool_of(k, &k->in[0], &k->out[0]);
     const float *x = (const float *)k->in[0].data;
     const int32_t *index = (const int32_t *)k->in[1].data;
     float *y = (float *)k->out[0].data;
-#pragma omp parallel for num_threads(threads(k, &v))
-    for (int64_t row = 0; row < v.n * v.oh; row++)
+    for (int64_t row = from; row < to; row++)
         for (int64_t e = 0; e < v.ow * v.c; e++) {
             int64_t n = row / v.oh, out = row * v.ow * v.c + e, place = index[out];
             int64_t i = start(&v, 0, row % v.oh) + place / v.a.size[1];
@@ -172,7 +172,6 @@ ll_err max_pool_pick_cpu(const ll_kcall *k)
             bool real = place >= 0 && i >= 0 && i < v.h && j >= 0 && j < v.w;
             y[out] = real ? x[((n * v.h + i) * v.w + j) * v.c + e % v.c] : 0;
         }
-    return LL_OK;
 }
 
 /* ---- averages ---- */
@@ -190,13 +189,13 @@ INLINE void sum_pixels(const int lanes, const pool *v, const float *in, int64_t 
     }
 }
 
-ll_err avg_pool_cpu(const ll_kcall *k)
+static void avg_rows(const void *given, int64_t from, int64_t to)
 {
+    const ll_kcall *k = (const ll_kcall *)given;
     pool v = pool_of(k, &k->in[0], &k->out[0]);
     const float *x = (const float *)k->in[0].data;
     float *y = (float *)k->out[0].data, scale = 1 / (float)(v.a.size[0] * v.a.size[1]);
-#pragma omp parallel for num_threads(threads(k, &v))
-    for (int64_t row = 0; row < v.n * v.oh; row++) {
+    for (int64_t row = from; row < to; row++) {
         range r = inside(&v, 0, row % v.oh);
         int64_t i = row / v.oh * v.h + start(&v, 0, row % v.oh);
         for (int64_t p = 0; p < v.ow; p++) {
@@ -208,7 +207,28 @@ ll_err avg_pool_cpu(const ll_kcall *k)
                 sum_pixels(FEW(v.c), &v, x, at, v.w * v.c, r, inside(&v, 1, p), scale, out);
         }
     }
+}
+
+static ll_err in_rows(const ll_kcall *k, ll_part *rows)
+{
+    pool v = pool_of(k, &k->in[0], &k->out[0]);
+    ll_in_parts(threads(k, &v), v.n * v.oh, rows, k);
     return LL_OK;
+}
+
+ll_err max_pool_cpu(const ll_kcall *k)
+{
+    return in_rows(k, max_rows);
+}
+
+ll_err max_pool_pick_cpu(const ll_kcall *k)
+{
+    return in_rows(k, pick_rows);
+}
+
+ll_err avg_pool_cpu(const ll_kcall *k)
+{
+    return in_rows(k, avg_rows);
 }
 
 /* ---- gradients ---- */
@@ -302,17 +322,22 @@ static void spread_image(const spread *g)
         gather_image(FEW(g->v.c), g);
 }
 
+/* Images [from, to); all: of the first. */
+static void spread_images(const void *all, int64_t from, int64_t to)
+{
+    spread g = *(const spread *)all;
+    const pool *v = &g.v;
+    int64_t in = v->oh * v->ow * v->c, out = v->h * v->w * v->c;
+    g.dy += from * in, g.index += g.index ? from * in : 0, g.dx += from * out;
+    for (; from < to; from++, g.dy += in, g.index += g.index ? in : 0, g.dx += out)
+        spread_image(&g);
+}
+
 static ll_err spread_all(const ll_kcall *k, const int32_t *index, float scale)
 {
-    pool v = pool_of(k, &k->out[0], &k->in[0]);
-    const float *dy = (const float *)k->in[0].data;
-    float *dx = (float *)k->out[0].data;
-    int64_t in = v.oh * v.ow * v.c, out = v.h * v.w * v.c;
-#pragma omp parallel for num_threads(threads(k, &v))
-    for (int64_t n = 0; n < v.n; n++) {
-        spread g = {v, dy + n * in, index ? index + n * in : NULL, dx + n * out, scale};
-        spread_image(&g);
-    }
+    spread g = {pool_of(k, &k->out[0], &k->in[0]), (const float *)k->in[0].data, index,
+                (float *)k->out[0].data, scale};
+    ll_in_parts(threads(k, &g.v), g.v.n, spread_images, &g);
     return LL_OK;
 }
 
