@@ -26,7 +26,6 @@
  * (real.h). */
 #include "kern/cpu/conv2d_int.h"
 
-
 enum {
 #if defined(__AVX__) && !defined(__AVX512F__)
     MR = 6, /* 16 registers: 12 sums */
