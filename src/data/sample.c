@@ -202,6 +202,20 @@ static int32_t token(const uint8_t *p, int bytes, int64_t i)
     return (int32_t)t;
 }
 
+/* The least vocabulary that all of the data fits; text that is bytes may have any of them. */
+static int64_t least_vocab(const ll_dataset *d)
+{
+    int64_t most = 0;
+    if (d->info.is_text) return 256;
+    for (int s = 0; s < 2; s++)
+        LL_EACH (const ll_segment, x, d->split[s].item, d->split[s].count)
+            for (int64_t i = 0; i < x->n; i++) {
+                int64_t t = token(x->tokens, x->token_bytes, i);
+                if (t > most) most = t;
+            }
+    return most + 1;
+}
+
 ll_err ll_dataset_tokens(const ll_dataset *d, ll_split split, int64_t from, int64_t count,
                          int32_t *out)
 {
@@ -219,10 +233,12 @@ ll_err ll_dataset_tokens(const ll_dataset *d, ll_split split, int64_t from, int6
     const uint8_t *p = s->tokens + at * s->token_bytes;
     for (int64_t i = 0; i < count; i++) {
         int32_t t = token(p, s->token_bytes, i);
-        CHECK(t >= 0 && t < f->vocab, LL_E_IO,
-              "%s: token %d at offset %zu, wanted 0 to %lld (the vocabulary is %lld: model.vocab)",
-              s->file, t, s->token_offset + (size_t)((at + i) * s->token_bytes),
-              (long long)f->vocab - 1, (long long)f->vocab);
+        size_t offset = s->token_offset + (size_t)((at + i) * s->token_bytes);
+        CHECK(t >= 0, LL_E_IO, "%s: token %d at offset %zu, wanted 0 or more", s->file, t, offset);
+        CHECK(t < f->vocab, LL_E_ARG,
+              "model.vocab is %lld, too small for the data's tokens: %s has token %d at offset "
+              "%zu: use model.vocab=%lld",
+              (long long)f->vocab, s->file, t, offset, (long long)least_vocab(d));
         out[i] = t;
     }
     return ll_mapped_check();

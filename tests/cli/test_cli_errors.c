@@ -398,9 +398,10 @@ static void tokens(void **state)
     put_tokens(path, 1000, 1000, 32);
     must(f, "train r.yaml --out good");
     put_tokens(path, 1000, 1000, 33);
-    refuses(f, 1, "train r.yaml --out bad", "t.bin: token 32 at offset", "0 to 31",
-            "the vocabulary is 32");
+    refuses(f, 1, "train r.yaml --out bad", "model.vocab is 32, too small", "t.bin has token 32",
+            "use model.vocab=33");
     assert_false(file_exists(tmpdir_path(state, "bad"))); /* refused before there is a run */
+    must(f, "train r.yaml --out bad --set model.vocab=33");
     put_tokens(path, 1000, 1001, 32);
     refuses(f, 1, "train r.yaml", "t.bin", "1001 tokens", "2000 bytes");
     put_tokens(path, 1000, -5, 32);
@@ -412,7 +413,7 @@ static void tokens(void **state)
     refuses(f, 1,
             "train r.yaml --set data.format=text --set data.path=r.yaml "
             "--set data.val_fraction=0.3 --out bad2",
-            "r.yaml: token", "the vocabulary is 32");
+            "model.vocab is 32, too small", "r.yaml has token", "use model.vocab=256");
     assert_no_run(state);
 }
 

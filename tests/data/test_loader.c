@@ -210,7 +210,7 @@ static void thread_errors(void **state)
         assert_int_equal(((const int32_t *)b.data[1])[19], 20 * i + 20);
     }
     for (int i = 0; i < 2; i++)
-        fails(ll_loader_next(l, &b), "val.bin: token 150 at offset 1324, wanted 0 to 149");
+        fails(ll_loader_next(l, &b), "val.bin has token 150 at offset 1324: use model.vocab=200");
     ll_loader_close(l);
     fails(ll_loader_open(d, &(ll_loader_opts){.how = {.flip = true}, .batch = 2}, &l),
           "for images");
