@@ -607,7 +607,7 @@ typedef struct ll_session_opts {
      * cheap is made again), "full" (all but what enters a block), or the bytes that may be kept, of
      * one micro-batch of the whole graph: "200MiB". No bit of a result depends on it. */
     const char *recompute;
-    /* Bytes that a rank's tensors may take, as planned: a pipeline's stages and schedule "auto" are
+    /* Bytes that tensors of a rank's step may take, as planned: a pipeline's stages and "auto" are
      * made to keep within it; LL_E_MEM, with what would do, where they cannot; 0: any. */
     size_t memory;
     /* A folder; of machine cuda "host", pinned memory: activations, and state of the optimizer,

@@ -118,6 +118,26 @@ const char *ll_text_bytes(double bytes, char out[LL_NUMBER_TEXT])
     return in_units(bytes, 1024, units, out);
 }
 
+/* As the next number up that reads so, or down: in steps less than its last digit. */
+static const char *bytes_within(double bytes, bool up, char out[LL_NUMBER_TEXT])
+{
+    double read = bytes, near = bytes;
+    ll_text_bytes(near, out);
+    while (ll_text_to_bytes(out, &read) && (up ? read < bytes : read > bytes))
+        ll_text_bytes(near *= up ? 1.0005 : 0.9995, out);
+    return out;
+}
+
+const char *ll_text_bytes_up(double bytes, char out[LL_NUMBER_TEXT])
+{
+    return bytes_within(bytes, true, out);
+}
+
+const char *ll_text_bytes_down(double bytes, char out[LL_NUMBER_TEXT])
+{
+    return bytes_within(bytes, false, out);
+}
+
 const char *ll_text_time(double s, char out[LL_NUMBER_TEXT])
 {
     static const char *const units[] = {" s", " ms", " us", " ns"};
@@ -181,8 +201,9 @@ bool ll_text_to_bytes(const char *text, double *out)
     static const struct {
         const char *name;
         double bytes;
-    } units[] = {{"B", 1},        {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30},
-                 {"TiB", 0x1p40}, {"kB", 1e3},     {"MB", 1e6},     {"GB", 1e9}};
+    } units[] = {{"B", 1},        {"KiB", 0x1p10}, {"MiB", 0x1p20},
+                 {"GiB", 0x1p30}, {"TiB", 0x1p40}, {"PiB", 0x1p50},
+                 {"kB", 1e3},     {"MB", 1e6},     {"GB", 1e9}};
     char *end;
     double n = strtod(text, &end);
     while (end > text && *end == ' ') end++;

@@ -25,6 +25,9 @@ int ll_utf8_at(const char *text);
 #define LL_NUMBER_TEXT 32
 const char *ll_text_count(double n, char out[LL_NUMBER_TEXT]);     /* 938, 18.8k, 124M */
 const char *ll_text_bytes(double bytes, char out[LL_NUMBER_TEXT]); /* 512 B, 212 MiB */
+/* Not less than what is needed; not more than what there is: ll_text_to_bytes reads it back so. */
+const char *ll_text_bytes_up(double bytes, char out[LL_NUMBER_TEXT]);
+const char *ll_text_bytes_down(double bytes, char out[LL_NUMBER_TEXT]);
 bool ll_text_to_bytes(const char *text, double *out);         /* 512B, 64MiB, 1.5 GB; false: none */
 const char *ll_text_time(double s, char out[LL_NUMBER_TEXT]); /* 812 us, 3.41 ms, 1.20 s */
 const char *ll_text_duration(double s, char out[LL_NUMBER_TEXT]); /* 4.2s, 2m 13s, 1h 02m */
@@ -34,6 +37,8 @@ const char *ll_text_counted(int64_t n, const char *word, char out[LL_NUMBER_TEXT
 #define LL_TEXT(of, x) ll_text_##of((double)(x), (char[LL_NUMBER_TEXT]){0})
 #define LL_AMOUNT(x) LL_TEXT(count, x)
 #define LL_BYTES(x) LL_TEXT(bytes, x)
+#define LL_BYTES_UP(x) LL_TEXT(bytes_up, x)
+#define LL_BYTES_DOWN(x) LL_TEXT(bytes_down, x)
 #define LL_TIME(x) LL_TEXT(time, x)
 #define LL_DURATION(x) LL_TEXT(duration, x)
 #define LL_COUNTED(n, word) ll_text_counted(n, word, (char[LL_NUMBER_TEXT]){0})

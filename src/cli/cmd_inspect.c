@@ -101,7 +101,7 @@ typedef struct cut { /* a run's graph, as sessions of it have it */
     ll_room room;
     ll_cut *of;
     ll_graph *part;     /* the rank's that is asked for; NULL: nothing is cut */
-    size_t least, most; /* bytes planned by ranks */
+    double least, most; /* bytes planned by ranks, of those with fewest and with most */
     traffic lines[64];
     int n_line;
 } cut;
@@ -183,6 +183,9 @@ static void print_traffic(const opts *o, const cut *c)
     printf("mesh %s: %d ranks, tensors of one %s", ll_mesh_text(m, mesh), m->n_rank,
            LL_BYTES(c->least));
     if (c->most > c->least) printf(" to %s", LL_BYTES(c->most));
+    printf(" (%.0f bytes), as train.memory limits them;\ntrain has buffers of communication "
+           "beside them, and tells how large",
+           c->most);
     if (cut) printf("\naxis sequence cuts %s of attention", cut);
     printf("\nrank %lld sends %s a step:\n", (long long)o->rank, LL_BYTES(sent_in_all(c)));
     for (int i = 0; i < c->n_line; i++) {
@@ -224,7 +227,7 @@ static json_t *summary_json(const ll_run *r, const ll_graph *g, const ll_program
     LL_JSON_ADD(j, LL_IS("mesh", ll_mesh_text(&c->of->place->mesh, mesh)),
                 LL_IS("ranks", c->of->place->mesh.n_rank));
     const char *cut = sequence_cut(c->of->place);
-    return LL_JSON_ADD(j, LL_IF(cut, "sequence", cut), LL_IS("bytes_per_rank", c->most),
+    return LL_JSON_ADD(j, LL_IF(cut, "sequence", cut), LL_IS("bytes_per_rank", (int64_t)c->most),
                        LL_IS("sent_bytes", sent_in_all(c)), LL_IS("collectives", traffic_json(c)));
 }
 
@@ -283,20 +286,6 @@ static ll_err show_graph(const opts *o, const ll_run *r, const ll_graph *g, cons
     return LL_OK;
 }
 
-/* What the run's codec keeps of gradients from step to step. */
-static ll_err add_residuals(const ll_run *r, const ll_program *p, size_t *bytes)
-{
-    LL_OWN(ll_codec) k = NULL;
-    const char *codec = ll_codec_asked(r->parallel.compress);
-    if (!codec) return LL_OK;
-    TRY(ll_codec_open(codec, "inspect", 1, 0, &k));
-    bool keeps = ll_codec_residual(k);
-    for (int i = 0; keeps && i < p->n_instr; i++)
-        for (int o = 0; p->instrs[i].compressed && o < p->instrs[i].n_in; o++)
-            *bytes += p->slots[p->instrs[i].in[o]].bytes;
-    return LL_OK;
-}
-
 static ll_err show_schedule(const opts *o, const ll_run *r, const ll_graph *g, const cut *c)
 {
     CHECK(c->of->plan, LL_E_ARG,
@@ -327,10 +316,9 @@ static ll_err measure(const opts *o, const ll_run *r, cut *c, double *used)
         TRY(ll_cut_part(c->of, c->of->place, k, &g));
         double beside;
         TRY(lower(o, c, g, k, &beside, &p));
-        size_t bytes = p->bytes;
-        double *most = &used[c->of->plan ? ll_mesh_coord(m, pipe, k) : 0];
-        if ((double)bytes + beside > *most) *most = (double)bytes + beside;
-        TRY(add_residuals(r, p, &bytes));
+        double bytes, *most = &used[c->of->plan ? ll_mesh_coord(m, pipe, k) : 0];
+        TRY(ll_cut_bytes(&c->asked, p, &bytes));
+        if (bytes + beside > *most) *most = bytes + beside;
         if (bytes < c->least || !c->most) c->least = bytes;
         if (bytes > c->most) c->most = bytes;
         if (k == o->rank) TRY(count_traffic(r, p, &c->of->place->mesh, c));

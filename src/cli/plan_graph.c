@@ -189,11 +189,13 @@ ll_err ll_plan_choose(ll_run *r, int64_t ranks)
     const ll_tried plain = s.v[0]; /* data=RANKS, where that can be */
     ll_tries_sort(&s);
     if (!s.v[0].fits) {
-        if (ll_job_rank() <= 0) ll_plan_remedy(r, ranks, 1e9 * c->chip.memory);
+        const ll_tried *least = ll_tries_least(&s);
+        if (ll_job_rank() <= 0) ll_plan_remedy(r, ranks, ll_tries_room(&s));
         FAIL(LL_E_MEM,
-             "--parallel auto: no mesh of %lld ranks fits: %s takes %s a rank, and there are %s",
-             (long long)ranks, s.v[0].way.mesh, LL_BYTES(s.v[0].bytes),
-             LL_BYTES(1e9 * c->chip.memory));
+             "--parallel auto: no mesh of %lld ranks fits: tensors of %s take %s a rank, and there "
+             "are %s",
+             (long long)ranks, least->way.mesh, LL_BYTES_UP(least->bytes),
+             LL_BYTES_DOWN(ll_tries_room(&s)));
     }
     if (ll_job_rank() <= 0) tell_choice(&s, &plain, ranks);
     if (ranks > 1) r->parallel.mesh = ll_arena_strdup(r->arena, s.v[0].way.mesh);
@@ -241,11 +243,13 @@ static void print_text(const ll_plan_opts *o, const ll_tries *s, int top)
                 s->trouble);
     if (r->layouts.n && !o->mesh)
         fprintf(stderr, "The run has layouts of its own: no others were tried.\n");
-    if (!b->fits && r->train.memory_bytes > 0)
-        fprintf(stderr, "Nothing fits train.memory, %s: use more ranks, or more of it.\n",
-                r->train.memory);
+    double least = (double)ll_tries_least(s)->bytes;
+    if (!b->fits && least + 1e9 * c->chip.reserved <= 1e9 * c->chip.memory)
+        fprintf(stderr, "Nothing fits train.memory, %s: use more ranks, or %s of it.\n",
+                r->train.memory, LL_BYTES_UP(least));
     else if (!b->fits)
-        fprintf(stderr, "Nothing fits %g GB: use more ranks.\n", c->chip.memory);
+        fprintf(stderr, "Nothing fits %g GB, of which %g are reserved: use more ranks.\n",
+                c->chip.memory, c->chip.reserved);
     if (!b->fits || o->ranks == 1) return;
     fprintf(stderr, "In the run file, in place of its sections parallel and layout:\n");
     print_lines(r, b);

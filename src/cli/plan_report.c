@@ -71,7 +71,7 @@ static void draw_memory(ll_buf *b, const ll_candidate *c, ll_arena *a)
     int last = p->n_rank - 1, n = 0;
     point *v = LL_NEW_ARRAY(a, point, 2 * (p->n_action[0] + p->n_action[last]) + 4);
     const ll_bytes *m = &c->out.bytes;
-    double fixed = ll_bytes_sum(m) - m->activations, most = c->out.times.peak[0];
+    double fixed = ll_bytes_tensors(m) - m->activations, most = c->out.times.peak[0];
     for (int k = 0; k < 2; k++) {
         int r = k ? last : 0;
         double held = 0, unit = most > 0 ? m->activations / most : 0;
@@ -85,8 +85,8 @@ static void draw_memory(ll_buf *b, const ll_candidate *c, ll_arena *a)
             v[n++] = (point){t, (fixed + held * unit) / 1e9, NULL, k + 1};
         }
     }
-    plot(b, "Memory in a step", "the first rank of the pipeline, and the last one", "s", "GB", v, n,
-         false);
+    plot(b, "Tensors in a step", "the first rank of the pipeline, and the last one", "s", "GB", v,
+         n, false);
 }
 
 /* Kernels of a layer under the chip's roofs. */
@@ -187,16 +187,16 @@ static void table(ll_buf *b, const ll_search *s, const ll_found *f, int top)
 {
     char mesh[LL_HOW_TEXT];
     ll_buf_puts(b, "<table><tr><th>mesh<th>schedule<th>micro-batch<th>ZeRO<th>recompute<th>step, "
-                   "s<th>tokens/s<th>memory, GB<th>bubble<th>exposed, s</tr>\n");
+                   "s<th>tokens/s<th>tensors, GB<th>bubble<th>exposed, s</tr>\n");
     LL_EACH (const ll_candidate, c, f->best, top) {
         ll_buf_printf(b,
                       "<tr><td>%s<td>%s<td>%g x %d<td>%d<td>%s<td>%.4g<td>%.4g<td>%.1f%s<td>%.1f "
                       "%%<td>%.3g</tr>\n",
                       ll_how_mesh(&c->how, mesh), ll_how_schedule(&c->how), c->how.micro_batch,
                       c->how.n_micro, c->how.zero, ll_remake_name(c->how.remake), c->out.step_s,
-                      s->batch * s->model->seq / c->out.step_s, ll_bytes_sum(&c->out.bytes) / 1e9,
-                      c->fits ? "" : " (does not fit)", 100 * c->out.bubble,
-                      c->out.tensor_s + c->out.data_s);
+                      s->batch * s->model->seq / c->out.step_s,
+                      ll_bytes_tensors(&c->out.bytes) / 1e9, c->fits ? "" : " (does not fit)",
+                      100 * c->out.bubble, c->out.tensor_s + c->out.data_s);
     }
     ll_buf_puts(b, "</table>\n");
 }

@@ -263,8 +263,10 @@ static const char *train_words(const ll_search *s, const ll_candidate *c, const 
         ll_buf_printf(&b, " -s parallel.recompute=%s", ll_remake_name(h->remake));
     if (h->offload && strcmp(w->file->train.offload, "host"))
         ll_buf_puts(&b, " -s train.offload=host");
-    if (h->offload && !s->memory)
-        ll_buf_printf(&b, " -s train.memory=%.0fGB", s->cluster->chip.memory);
+    const ll_chip *chip = &s->cluster->chip;
+    if (h->offload && !s->memory) /* what is reserved is no tensors' */
+        ll_buf_printf(&b, " -s train.memory=%.2fGB",
+                      floor(100 * (chip->memory - chip->reserved)) / 100);
     add_given(&b, w, is_cuda(&s->cluster->chip));
     return b.text;
 }
@@ -303,7 +305,8 @@ static json_t *plan_json(const ll_search *s, const ll_candidate *c, const wish *
                 LL_IS("model_flops_per_rank", o->model_flops / s->ranks),
                 LL_IS("percent_of_peak", percent(s, o->model_flops, o->step_s)),
                 LL_IS("hardware_percent_of_peak", percent(s, o->hardware_flops, o->step_s)),
-                LL_IS("bytes_per_rank", (int64_t)ll_bytes_sum(&o->bytes)),
+                LL_IS("bytes_per_rank", (int64_t)ll_bytes_tensors(&o->bytes)),
+                LL_IS("reserved_bytes", (int64_t)o->bytes.reserved),
                 LL_IS("bytes_by_kind", LL_JSON(LL_IS("weights", (int64_t)o->bytes.weights),
                                                LL_IS("gradients", (int64_t)o->bytes.gradients),
                                                LL_IS("optimizer", (int64_t)o->bytes.optimizer),
@@ -369,7 +372,7 @@ static void print_plan(const ll_search *s, const ll_candidate *c)
             LL_TIME(c->out.step_s * spread), LL_AMOUNT(tokens_per_s(s, c)),
             percent(s, c->out.model_flops, c->out.step_s),
             percent(s, c->out.hardware_flops, c->out.step_s));
-    fprintf(stderr, "%9s%s%s\n", LL_BYTES(ll_bytes_sum(&c->out.bytes)),
+    fprintf(stderr, "%9s%s%s\n", LL_BYTES(ll_bytes_tensors(&c->out.bytes)),
             c->how.offload ? "  state in host memory" : "", c->fits ? "" : "  does not fit");
 }
 
@@ -395,7 +398,7 @@ static void explain(const ll_search *s, const ll_found *f, const advice *a, doub
     fprintf(stderr, "\nThe best is bound by %s:\n", ll_outcome_bound(&b->out));
     print_parts(&b->out);
     fprintf(stderr,
-            "  memory: weights %s, gradients %s, optimizer %s, activations %s, buffers %s\n",
+            "  tensors: weights %s, gradients %s, optimizer %s, activations %s, buffers %s\n",
             LL_BYTES(b->out.bytes.weights), LL_BYTES(b->out.bytes.gradients),
             LL_BYTES(b->out.bytes.optimizer), LL_BYTES(b->out.bytes.activations),
             LL_BYTES(b->out.bytes.buffers));
@@ -469,21 +472,25 @@ static ll_err plan(const ll_plan_opts *o, const ll_run *r, const ll_cluster *c, 
     fprintf(stderr,
             "%s, %s parameters, batch %g, on %g x %s (%s): %d plans\n"
             "  mesh                             schedule     v micro x number z recompute     step "
-            "(80 %%)                  tokens/s model %% hardware %% memory\n",
+            "(80 %%)                  tokens/s model %% hardware %% tensors\n",
             r->model.name, LL_AMOUNT(f.best[0].out.parameters), s.batch, s.ranks, c->chip.name,
             c->name, f.tried);
     for (int i = 0; i < top; i++) print_plan(&s, &f.best[i]);
     fprintf(stderr,
             "v: stages a rank; micro x number: samples that a rank takes at once, and how "
             "often a step; z: ZeRO;\n%%: of the chips' peak, by what the model asks for and "
-            "by what is done\n");
+            "by what is done; tensors: of the fullest rank, as train.memory limits them,\n"
+            "beside %g GB of each chip's %g that are reserved\n",
+            c->chip.reserved, c->chip.memory);
     ll_plan_kernels(c);
     tell_answered(&w);
-    CHECK(f.best[0].fits || !s.memory, LL_E_MEM,
-          "nothing fits train.memory, %s, on %g ranks: use more of it, or %s", r->train.memory,
-          s.ranks, enough_ranks(&s, arena));
-    CHECK(f.best[0].fits, LL_E_MEM, "nothing fits the %g GB of %s on %g ranks: use %s",
-          c->chip.memory, c->chip.name, s.ranks, enough_ranks(&s, arena));
+    const ll_bytes *least = &f.best[0].out.bytes; /* of what does not fit, the first has fewest */
+    CHECK(f.best[0].fits || ll_bytes_sum(least) > 1e9 * c->chip.memory, LL_E_MEM,
+          "nothing fits train.memory, %s, on %g ranks: use %s of it, or %s", r->train.memory,
+          s.ranks, LL_BYTES_UP(ll_bytes_tensors(least)), enough_ranks(&s, arena));
+    CHECK(f.best[0].fits, LL_E_MEM,
+          "nothing fits the %g GB of %s, of which %g are reserved, on %g ranks: use %s",
+          c->chip.memory, c->chip.name, c->chip.reserved, s.ranks, enough_ranks(&s, arena));
     explain(&s, &f, &a, w.tokens);
     ll_buf run = {.arena = arena};
     add_word(&run, o->run);

@@ -112,10 +112,23 @@ static bool try_way(ll_tries *s, const ll_recipe *w, ll_tried *o)
     *o = (ll_tried){.way = *w, .bytes = bytes, .kinds = ll_program_kinds(p)};
     o->out = ll_replay(s->cluster, p, m.n_rank > 1 ? &m : NULL, s->run->train.precision, w->halved);
     o->out.model = ll_model_flops(s->g, (int)w->micro) / m.n_rank;
-    double most = s->run->train.memory_bytes; /* what the run allows its tensors */
-    o->fits = (double)bytes + 1e9 * s->cluster->chip.reserved <= 1e9 * s->cluster->chip.memory &&
-              (most <= 0 || (double)bytes <= most);
+    o->fits = (double)bytes <= ll_tries_room(s);
     return true;
+}
+
+double ll_tries_room(const ll_tries *s)
+{
+    const ll_chip *c = &s->cluster->chip;
+    double limit = s->run->train.memory_bytes, room = 1e9 * (c->memory - c->reserved);
+    return limit > 0 && limit < room ? limit : room;
+}
+
+const ll_tried *ll_tries_least(const ll_tries *s)
+{
+    const ll_tried *least = s->v;
+    LL_EACH (const ll_tried, o, s->v, s->n)
+        if (o->bytes < least->bytes) least = o;
+    return least;
 }
 
 /* ---- different axes for different layers ---- */

@@ -51,3 +51,7 @@ void ll_tries_meshes(ll_tries *s, int64_t ranks, int zero);
 void ll_tries_all(ll_tries *s, int64_t ranks, int zero);
 /* What fits first, then the quickest. */
 void ll_tries_sort(ll_tries *s);
+/* Bytes that a rank's tensors may take: of the chip what is not reserved, or train.memory. */
+double ll_tries_room(const ll_tries *s);
+/* Of what was tried, that of fewest bytes. */
+const ll_tried *ll_tries_least(const ll_tries *s);

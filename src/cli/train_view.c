@@ -59,14 +59,16 @@ static void find_peak(ll_view *v, const ll_train_start *s)
 static void tell_memory(const ll_train_start *s)
 {
     const ll_train_memory *m = &s->report->memory;
+    double more = m->tensors - m->step - m->comm; /* validation's; of post_validation */
     fprintf(stderr,
-            "memory planned of %s: %s: tensors%s %s (%.0f bytes), copies %s, batches read ahead "
-            "%s, data %s, program, libraries and graphs %s%s\n",
+            "memory planned of %s: %s: tensors %s (%.0f bytes)%s%s%s%s, copies %s, batches read "
+            "ahead %s, data %s, program, libraries and graphs %s%s\n",
             s->session->machine->ask ? "the device"
             : s->report->ranks > 1   ? "each process"
                                      : "the process",
-            LL_BYTES(m->planned), s->report->ranks > 1 ? " and communication" : "",
-            LL_BYTES(m->tensors), m->tensors, LL_BYTES(m->copies), LL_BYTES(m->batches),
+            LL_BYTES(m->planned), LL_BYTES(m->step), m->step, m->comm > 0 ? ", communication " : "",
+            m->comm > 0 ? LL_BYTES(m->comm) : "", more > 0 ? ", beside steps " : "",
+            more > 0 ? LL_BYTES(more) : "", LL_BYTES(m->copies), LL_BYTES(m->batches),
             LL_BYTES(m->data), LL_BYTES(m->rest),
             m->planned > 1.01 * (m->tensors + m->copies + m->batches + m->data + m->rest)
                 ? "; compiling takes more than these together"
@@ -421,6 +423,8 @@ ll_err ll_view_json(const ll_run *r, const ll_train_report *t, const ll_start *j
         LL_IS("samples_per_s", t->samples_per_s), LL_IS("tokens_per_s", t->tokens_per_s),
         LL_IS("peak_bytes_planned", (int64_t)t->memory.planned),
         LL_IS("peak_bytes_used", (int64_t)t->memory.used),
+        LL_IS("step_bytes_planned", (int64_t)t->memory.step),
+        LL_IS("comm_bytes_planned", (int64_t)t->memory.comm),
         LL_IS("tensor_bytes_planned", (int64_t)t->memory.tensors),
         LL_IS("tensor_bytes_used", (int64_t)t->memory.tensors_used),
         LL_IS("aside_bytes", (int64_t)t->memory.aside), LL_IS("compress", r->parallel.compress),

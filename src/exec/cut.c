@@ -124,6 +124,20 @@ ll_err ll_cut_lowers(const ll_cut *c, const ll_session_opts *asked, const ll_mac
     return LL_OK;
 }
 
+ll_err ll_cut_bytes(const ll_session_opts *asked, const ll_program *p, double *bytes)
+{
+    LL_OWN(ll_codec) k = NULL;
+    const char *codec = ll_codec_asked(asked->compress);
+    *bytes = (double)p->bytes;
+    if (!codec) return LL_OK;
+    TRY(ll_codec_open(codec, "account", 1, 0, &k));
+    bool keeps = ll_codec_residual(k);
+    for (int i = 0; keeps && i < p->n_instr; i++)
+        for (int o = 0; p->instrs[i].compressed && o < p->instrs[i].n_in; o++)
+            *bytes += (double)p->slots[p->instrs[i].in[o]].bytes;
+    return LL_OK;
+}
+
 ll_err ll_cut_beside(const ll_cut *c, const ll_lower_opts *how, int rank, double *bytes)
 {
     LL_OWN(ll_graph) g = NULL;

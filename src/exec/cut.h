@@ -41,6 +41,10 @@ ll_err ll_cut_part(const ll_cut *c, const ll_placement *place, int rank, ll_grap
  * as the cut. */
 ll_err ll_cut_lowers(const ll_cut *c, const ll_session_opts *asked, const ll_machine *m,
                      ll_cuda_context *ctx, int rank, ll_pipe_span span, ll_lower_opts *out);
+/* Bytes of a rank's program: its tensors, and what a codec keeps of gradients from step to step.
+ * That is what ll_session_opts.memory limits, what train tells of a step, and what inspect shows;
+ * communication's own buffers are known when ranks have met. */
+ll_err ll_cut_bytes(const ll_session_opts *asked, const ll_program *p, double *bytes);
 /* Bytes that a step made again with all bits takes beside a rank's program; 0: there is none. */
 ll_err ll_cut_beside(const ll_cut *c, const ll_lower_opts *how, int rank, double *bytes);
 

@@ -1,6 +1,8 @@
 /* pipe.c: pipelines planned. */
 #include "exec/pipe.h"
 
+#include "base/text.h"
+
 #include <ctype.h>
 #include <stdio.h>
 
@@ -163,21 +165,48 @@ static const char *tell_ways(const ll_room *room, bool piped, char out[128])
     return out;
 }
 
-ll_err ll_room_judge(ll_room *room, const ll_pipe_plan *p, const double *used, bool *again)
+/* With a limit that is told to do, plans are made anew: what fits one may not be found by another.
+ */
+static void ask_for_more(ll_room *room)
+{
+    double limit = fmax(room->least, room->limit * (1 + room->step));
+    ll_room more = {.offload = room->offload,
+                    .recompute = room->recompute,
+                    .schedule = room->schedule,
+                    .refused = room->refused > 0 ? room->refused : room->limit,
+                    .step = fmax(2 * room->step, 1. / 32)};
+    ll_text_to_bytes(LL_BYTES_UP(limit), &more.limit);
+    *room = more;
+}
+
+static ll_err refuse(const ll_room *room, bool piped)
 {
     char ways[128];
-    int n = p && p->held ? p->pipeline->n_rank : 1;
+    FAIL(LL_E_MEM, "memory %s is too little: %s takes %s%s%s: allow that, or use %s",
+         LL_BYTES_DOWN(room->refused),
+         piped ? "of the stages and schedules tried, with the best the fullest rank"
+               : "a rank's program",
+         LL_BYTES_UP(room->limit),
+         room->wide ? ", counting steps of exact sums made again with all bits" : "",
+         room->offload ? " besides what is laid aside" : "", tell_ways(room, piped, ways));
+}
+
+ll_err ll_room_judge(ll_room *room, const ll_pipe_plan *p, const double *used, bool *again)
+{
+    bool piped = p && p->held;
+    int n = piped ? p->pipeline->n_rank : 1;
     double most = 0;
     for (int r = 0; r < n; r++) most = fmax(most, used[r]);
     *again = false;
-    if (room->limit <= 0 || most <= room->limit) return LL_OK;
+    if (room->limit <= 0 || most <= room->limit)
+        return room->refused > 0 ? refuse(room, piped) : LL_OK;
     room->least = room->least > 0 ? fmin(room->least, most) : most;
-    *again = room->offload && !room->aside;
-    if (*again) { /* ranks that lay aside run nodes in another order, which may take more */
-        room->aside = true;
+    *again = true;
+    if (room->offload && !room->aside) {
+        room->aside = true; /* ranks that lay aside run nodes in another order: may take more */
         return LL_OK;
     }
-    for (int r = 0; r < n && p && p->held; r++) {
+    for (int r = 0; r < n && piped; r++) {
         double excess = used[r] - room->limit; /* stages and schedules move by leaps */
         int nth = room->n_try % TRIES;
         if (nth == TRIES - 1)
@@ -187,14 +216,7 @@ ll_err ll_room_judge(ll_room *room, const ll_pipe_plan *p, const double *used, b
         room->over[r] = used[r] - p->held[r] + room->push[r];
     }
     room->n_try++;
-    *again = p && p->held && room->n_try < TRIES * AIMS;
-    CHECK(*again, LL_E_MEM, "memory %s: %s takes %s%s%s: allow more, or use %s",
-          LL_BYTES(room->limit),
-          p && p->held ? "of the stages and schedules tried, with the best the fullest rank"
-                       : "a rank's program",
-          LL_BYTES(room->least),
-          room->wide ? ", counting steps of exact sums made again with all bits" : "",
-          room->offload ? " besides what is laid aside" : "", tell_ways(room, p && p->held, ways));
+    if (!piped || room->n_try >= TRIES * AIMS) ask_for_more(room);
     return LL_OK;
 }
 

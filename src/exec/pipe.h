@@ -19,6 +19,8 @@ typedef struct ll_room {
     double over[LL_MAX_PIPE]; /* of ranks along axis pipe: bytes more than the account says */
     double push[LL_MAX_PIPE]; /* of these, so that a plan that was too large is not made again */
     double least;             /* of these plans, what the fullest rank takes */
+    double refused; /* the limit as it was asked for, and limit what may do; 0: it is not refused */
+    double step;    /* by which that grows where it does not */
 } ll_room;
 
 typedef struct ll_pipe_plan {
@@ -45,8 +47,8 @@ typedef struct ll_pipe_opts {
 ll_err ll_pipe_make(const ll_graph *g, const ll_mesh *m, const ll_pipe_opts *o, ll_arena *arena,
                     const ll_pipe_plan **out);
 /* Whether what ranks have planned fits: used: [ranks along pipe] bytes, of those that have most. If
- * not, *again: another plan may, with what the room now knows; none: LL_E_MEM, with what would. p
- * NULL: no pipeline, one used. */
+ * not, *again: another plan may, with what the room now knows. Where none does, others follow that
+ * show which limit would, then LL_E_MEM with that. p NULL: no pipeline, one used. */
 ll_err ll_room_judge(ll_room *room, const ll_pipe_plan *p, const double *used, bool *again);
 /* Bytes that ranks' programs are to keep within by laying values aside; 0: they keep all. */
 size_t ll_room_aside(const ll_room *room);

@@ -286,7 +286,8 @@ static ll_err judge(ll_session *s, bool *again)
     double *mine = &used[m ? ll_mesh_coord(m, ll_mesh_axis(m, LL_AXIS_PIPE), s->team->rank) : 0];
     s->room.wide = s->opts.exact && !s->wide;
     if (s->room.wide) TRY(measure_wide(s));
-    *mine = (double)s->p->bytes + s->room.beside;
+    TRY(agree(s, ll_cut_bytes(&s->opts, s->p, mine)));
+    *mine += s->room.beside;
     if (s->team)
         TRY(ll_comm_allreduce(s->opts.comm, used, LL_MAX_PIPE, LL_F64, LL_REDUCE_MAX, NULL));
     return agree(s, ll_room_judge(&s->room, s->cut->plan, used, again));

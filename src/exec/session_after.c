@@ -47,8 +47,8 @@ static ll_err find_saved(ll_session *s)
     for (int i = 0; i < x->n_saved; i++) bytes += padded(s, x->saved[i]);
     x->room = (char *)aligned_alloc(64, bytes);
     CHECK(x->room, LL_E_MEM,
-          "no memory for %zu MiB of parameters and state as they were: leave out post_validation",
-          bytes >> 20);
+          "no memory for %s of parameters and state as they were: leave out post_validation",
+          LL_BYTES_UP(bytes));
     s->e->extra_bytes += bytes;
     return LL_OK;
 }

@@ -20,7 +20,7 @@ ll_err ll_cuda_map_aside(ll_exec *e, size_t bytes, char **out)
     CHECK(bytes <= all, LL_E_MEM,
           "offload: %s are to be laid aside in pinned memory, and this machine has %s: use a "
           "smaller model or train.micro_batch",
-          LL_BYTES(bytes), LL_BYTES(all));
+          LL_BYTES_UP(bytes), LL_BYTES_DOWN(all));
     TRY(ll_gpu_pinned(bytes, &data));
     *out = ll_cuda_of(e)->aside = (char *)data;
     return LL_OK;

@@ -4,9 +4,14 @@
 #include <math.h>
 #include <string.h>
 
-double ll_bytes_sum(const ll_bytes *b)
+double ll_bytes_tensors(const ll_bytes *b)
 {
     return b->weights + b->gradients + b->optimizer + b->activations + b->buffers;
+}
+
+double ll_bytes_sum(const ll_bytes *b)
+{
+    return ll_bytes_tensors(b) + b->reserved;
 }
 
 double ll_lm_parameters(const ll_lm *m)

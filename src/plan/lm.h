@@ -62,8 +62,10 @@ typedef struct ll_how {
 
 typedef struct ll_bytes {
     double weights, gradients, optimizer, activations, buffers;
+    double reserved; /* of the chip: what libraries and the driver have, which is no tensor */
 } ll_bytes;
-double ll_bytes_sum(const ll_bytes *b);
+double ll_bytes_tensors(const ll_bytes *b); /* which train.memory limits */
+double ll_bytes_sum(const ll_bytes *b);     /* and what is reserved: which the chip has room for */
 
 typedef struct ll_outcome {
     double step_s;

@@ -229,7 +229,7 @@ static void find_memory(step *s, const double *peak)
         if (r == (int)h->pipe - 1) b.buffers += tokens * s->m->vocab / h->tensor * y->loss_bytes;
         if (h->tensor > 1) b.buffers += 4 * tokens * s->m->width;
         if (s->m->dropout) b.buffers += 4 * tokens * s->m->width;
-        b.buffers += 1e9 * s->c->chip.reserved;
+        b.reserved = 1e9 * s->c->chip.reserved;
         if (ll_bytes_sum(&b) > most) most = ll_bytes_sum(&b), s->out->bytes = b;
     }
 }

@@ -497,7 +497,8 @@ static ll_err predict(const table *t, int64_t row, ll_published *r)
         r->predicted_memory -= d.chip.reserved; /* the allocator's own count */
     else                                        /* blocks that it keeps beyond what is used */
         r->predicted_memory +=
-            communicators_gb + 1e-9 * kept_blocks * (o.bytes.activations + o.bytes.buffers);
+            communicators_gb +
+            1e-9 * kept_blocks * (o.bytes.activations + o.bytes.buffers + o.bytes.reserved);
     return LL_OK;
 }
 

@@ -63,9 +63,8 @@ const char *ll_how_kind(const ll_how *h)
 
 bool ll_plan_fits(const ll_search *s, const ll_outcome *o)
 {
-    const ll_chip *c = &s->cluster->chip;
-    double all = ll_bytes_sum(&o->bytes);
-    return all <= 1e9 * c->memory && (!s->memory || all - 1e9 * c->reserved <= s->memory);
+    return ll_bytes_sum(&o->bytes) <= 1e9 * s->cluster->chip.memory &&
+           (!s->memory || ll_bytes_tensors(&o->bytes) <= s->memory);
 }
 
 static ll_err try_one(walk *w, const ll_how *h)

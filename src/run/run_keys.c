@@ -195,8 +195,8 @@ const ll_key ll_run_keys[] = {
          "attention's gradient is summed in any order, which is quicker"),
     INT("train.threads", train.threads, "0", 0, 4096, "0: one for each core"),
     TEXT("train.memory", train.memory, "",
-         "bytes that a rank's tensors may take, such as 2GiB: a pipeline's stages, and schedule "
-         "auto, are made to fit (empty: any)"),
+         "bytes that the tensors of a rank's step may take, such as 2GiB, without buffers of "
+         "communication: a pipeline's stages, and schedule auto, are made to fit (empty: any)"),
     TEXT("train.offload", train.offload, "",
          "a folder; on machine cuda host, which is pinned memory: activations and the optimizer's "
          "state that train.memory has no room for lie in a file there, or in that, while nobody "

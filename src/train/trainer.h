@@ -11,6 +11,8 @@
 
 /* Bytes of the rank with most. On a machine with devices tensors are in theirs. */
 typedef struct ll_train_memory {
+    double step;    /* of tensors those of the program that trains: what train.memory limits */
+    double comm;    /* and buffers of communication */
     double tensors; /* of the programs, validation's too, and of communication: to the byte */
     double copies;  /* of the state: for a checkpoint that is being written, for replicas */
     double batches; /* samples read ahead */

@@ -22,12 +22,12 @@ ll_err ll_trainer_plan_memory(trainer *t)
     ll_train_memory *m = &t->report->memory;
     int64_t count, first, micro = ll_run_micro_batches(t->r);
     ll_session_rows(t->s, &first, &count);
-    m->tensors = (double)(ll_session_bytes(t->s) + ll_evaluator_bytes(t->eval) +
-                          ll_exec_comm_bytes(t->s->e) + ll_evaluator_comm_bytes(t->eval) +
-                          ll_residual_bytes(t->s));
     size_t between = 0;
     if (t->loose) TRY(ll_loose_comm_bytes(t->loose, &between));
-    m->tensors += (double)between;
+    m->step = (double)(t->s->p->bytes + ll_residual_bytes(t->s));
+    m->comm = (double)(ll_exec_comm_bytes(t->s->e) + ll_evaluator_comm_bytes(t->eval) + between);
+    m->tensors =
+        m->step + m->comm + (double)t->s->e->extra_bytes + (double)ll_evaluator_bytes(t->eval);
     m->copies = (double)(ll_saver_bytes(t->saver) + ll_session_aside_bytes(t->s) +
                          (t->loose ? ll_loose_bytes(t->loose) : 0));
     m->batches =
@@ -49,8 +49,8 @@ ll_err ll_trainer_plan_memory(trainer *t)
     m->wide = wide_bytes(t, false);
     if (!t->s->machine->ask) /* compiling may take more than training */
         m->planned = fmax(m->planned, (double)ll_process_peak());
-    double *const most[] = {&m->tensors, &m->copies, &m->batches, &m->data,
-                            &m->rest,    &m->aside,  &m->wide,    &m->planned};
+    double *const most[] = {&m->step, &m->comm, &m->tensors, &m->copies, &m->batches,
+                            &m->data, &m->rest, &m->aside,   &m->wide,   &m->planned};
     for (size_t i = 0; i < sizeof most / sizeof *most; i++) TRY(ll_ranks_max(t->comm, most[i]));
     return LL_OK;
 }

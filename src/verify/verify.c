@@ -208,7 +208,13 @@ static ll_err train_cut(verifier *v, int64_t step)
 static ll_err open_sessions(verifier *v)
 {
     ll_session_opts o = v->o->session;
-    TRY(ll_comm_agree(v->c, ll_session_open(v->g, &o, &v->cut)));
+    ll_err cut = ll_session_open(v->g, &o, &v->cut);
+    if (cut == LL_E_MEM && o.memory)
+        cut = RAISE(cut,
+                    "%s (verify's ranks keep every gradient, whole, to a step's end: not what "
+                    "train needs)",
+                    ll_error_message());
+    TRY(ll_comm_agree(v->c, cut));
     ll_session_opts alone = ll_verify_alone(v);
     ll_err rc = v->rank == 0 ? ll_session_open(v->g, &alone, &v->alone) : LL_OK;
     if (rc == LL_OK && v->alone && v->o->begin) rc = v->o->begin(v->o->context, v->alone);

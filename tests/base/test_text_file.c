@@ -34,6 +34,17 @@ static void numbers_for_people(void **state)
     assert_string_equal(ll_text_bytes(212.0 * 1048576, t), "212 MiB");
     assert_string_equal(ll_text_bytes(1004.0 * 1048576, t), "1004 MiB");
     assert_string_equal(ll_text_bytes(1.5 * 1073741824, t), "1.50 GiB");
+    assert_string_equal(ll_text_bytes_up(210 * 1024 + 1, t), "211 KiB");
+    assert_string_equal(ll_text_bytes_up(210 * 1024, t), "210 KiB");
+    assert_string_equal(ll_text_bytes_up(1023.8 * 1024, t), "1.00 MiB");
+    assert_string_equal(ll_text_bytes_down(211 * 1024 - 1, t), "210 KiB");
+    assert_string_equal(ll_text_bytes_down(0, t), "0 B");
+    for (double b = 1, read; b < 0x1p58; b = floor(b * 1.37) + 3) { /* as they are read back */
+        assert_true(ll_text_to_bytes(ll_text_bytes_up(b, t), &read));
+        assert_true(read >= b && read <= b * 1.011);
+        assert_true(ll_text_to_bytes(ll_text_bytes_down(b, t), &read));
+        assert_true(read <= b && read >= b * 0.989);
+    }
     assert_string_equal(ll_text_time(3.41e-3, t), "3.41 ms");
     assert_string_equal(ll_text_time(0.9999, t), "1.00 s");
     assert_string_equal(ll_text_time(812e-6, t), "812 us");

@@ -1,5 +1,6 @@
 /* The memory that a run plans is what the system says that it took: every bundled run, small. */
 #include "cli/program.h"
+#include "base/text.h"
 #include "run/run.h"
 
 #include <math.h>
@@ -65,6 +66,113 @@ static void planned_is_used(void **state)
             fail_msg("%s: planned %.0f bytes, used %.0f", rows[k].run, planned, used);
         json_decref(j);
     }
+}
+
+/* What an error says that it takes, as it is given to train.memory. */
+static const char *taken(const outcome *o, const char *before, char out[32])
+{
+    const char *said = strstr(o->err, before);
+    char number[16], unit[8];
+    if (o->status != 1 || !said ||
+        sscanf(said + strlen(before), " %15[0-9.] %7[KMiB]", number, unit) != 2)
+        fail_msg("%d: no figure behind '%s': %s", o->status, before, o->err);
+    snprintf(out, 32, "%s%s", number, unit);
+    return out;
+}
+
+/* The figure that an error names is enough, of every command that takes a limit; inspect names
+ * train's; and what train tells of a step, and inspect of a rank, is what is limited. */
+static void what_is_named_is_enough(void **state)
+{
+    static const char run[] =
+        "model: {name: gpt, layers: 2, width: 24, heads: 2, seq: 11, vocab: 50}\n"
+        "data: {name: synthetic, samples: 64}\ntrain: {batch: 6, steps: 1, threads: 1}\n";
+    static const struct {
+        int ranks;
+        const char *how;
+    } of[] = {{1, ""},
+              {1, "-s train.offload=."},
+              {2, "--mesh data=2 -s parallel.compress=topk:0.1"},
+              {2, "--mesh data=2 --zero 3"},
+              {2, "--mesh tensor=2 -s train.offload=."},
+              {2, "--mesh pipe=2 -s train.micro_batch=2"},
+              {2, "--mesh pipe=2 -s train.micro_batch=1 -s parallel.schedule=auto"},
+              {2, "--mesh pipe=2 -s train.micro_batch=2 -s train.offload=."}};
+    write_text(tmpdir_path(state, "r.yaml"), run);
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        char line[256], limit[32], shown[32];
+        for (int k = 0; k < 3; k++) { /* verify is of ranks, and takes no codec */
+            static const char *const commands[] = {"train r.yaml --json --overwrite --out a -n %d",
+                                                   "inspect r.yaml --json",
+                                                   "verify r.yaml --steps 1 --json -n %d"};
+            if (k == 2 && (of[i].ranks == 1 || strstr(of[i].how, "compress"))) continue;
+            size_t n = (size_t)snprintf(line, sizeof line, commands[k], of[i].ranks);
+            snprintf(line + n, sizeof line - n, " %s -s train.memory=", of[i].how);
+            n = strlen(line);
+            snprintf(line + n, sizeof line - n, "20KiB");
+            outcome o = program_run(*state, NULL, line);
+            taken(&o, " takes", k ? shown : limit);
+            assert_non_null(strstr(o.err, "memory 20.0 KiB is too little"));
+            assert_non_null(strstr(o.err, ": allow that, or use "));
+            assert_true((k == 2) == (strstr(o.err, "keep every gradient") != NULL));
+            outcome_free(&o);
+            snprintf(line + n, sizeof line - n, "%s", k ? shown : limit);
+            json_t *j = prints_json(*state, line), *t;
+            if (k == 1) {
+                assert_string_equal(shown, limit);
+                snprintf(line, sizeof line, "train r.yaml --json --overwrite --out a -n %d %s",
+                         of[i].ranks, of[i].how);
+                snprintf(line + strlen(line), sizeof line - strlen(line), " -s train.memory=%s",
+                         limit);
+                t = prints_json(*state, line);
+                assert_true(json_num(t, "step_bytes_planned") ==
+                            json_num(j, of[i].ranks > 1 ? "bytes_per_rank" : "peak_bytes"));
+                assert_true(json_num(t, "tensor_bytes_planned") ==
+                            json_num(t, "tensor_bytes_used"));
+                assert_true((json_num(t, "comm_bytes_planned") > 0) == (of[i].ranks > 1));
+                json_decref(t);
+            }
+            json_decref(j);
+        }
+    }
+}
+
+/* plan's figures are of tensors, as train's are: within the limit, without what a chip has reserved.
+ * Those of compiled models are inspect's to the byte. */
+static void plans_are_limited(void **state)
+{
+    static const char *const of[] = {
+        "plan gpt-kjv --cluster dgx-h100 --ranks 2 --top 100000",
+        "plan lenet5-fashion --cluster dgx-h100 --ranks 2 --top 100000"};
+    char limit[32], line[256];
+    for (int i = 0; i < 2; i++) {
+        outcome o;
+        snprintf(line, sizeof line, "%s -s train.memory=20KiB", of[i]);
+        o = program_run(*state, NULL, line);
+        if (i) o.status = 1; /* it told them all the same */
+        taken(&o, i ? "use more ranks, or" : "on 2 ranks: use", limit);
+        outcome_free(&o);
+        snprintf(line, sizeof line, "%s --json -s train.memory=%s", of[i], limit);
+        json_t *j = prints_json(*state, line), *p;
+        double most;
+        size_t k;
+        assert_true(ll_text_to_bytes(limit, &most));
+        json_array_foreach(json_object_get(j, "plans"), k, p)
+        {
+            bool fits = json_is_true(json_object_get(p, "fits"));
+            assert_true(k > 0 || fits);
+            assert_true(fits == (json_num(p, "bytes_per_rank") <= most));
+        }
+        json_decref(j);
+    }
+    json_t *p = prints_json(
+        *state, "plan lenet5-fashion --cluster dgx-h100 --ranks 2 --mesh data=2 --json");
+    json_t *j =
+        prints_json(*state, "inspect lenet5-fashion --mesh data=2 --json -s train.threads=1");
+    assert_true(json_num(json_array_get(json_object_get(p, "plans"), 0), "bytes_per_rank") ==
+                json_num(j, "bytes_per_rank"));
+    json_decref(p);
+    json_decref(j);
 }
 
 /* inspect counts what train does, and what is said to fit does, and is not what was tried. */
@@ -260,7 +368,7 @@ static void said_once(void **state)
     refuses(*state, 1, /* nor is it told to do what it does */
             "train r.yaml -n 2 --mesh pipe=2 --out a -s parallel.recompute=full "
             "-s parallel.schedule=auto",
-            "allow more, or use offload, smaller micro-batches, or more stages");
+            "allow that, or use offload, smaller micro-batches, or more stages");
 }
 
 static void every_run_has_a_row(void **state)
@@ -277,6 +385,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_run_has_a_row),
+        cmocka_unit_test_setup_teardown(what_is_named_is_enough, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test_setup_teardown(plans_are_limited, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(hints_are_true, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(other_hints, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(hints_of_replicas, tmpdir_setup, tmpdir_teardown),
