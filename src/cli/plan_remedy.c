@@ -47,6 +47,16 @@ static bool fits(need *d, const ll_recipe *w, int64_t ranks, size_t *bytes)
     return (double)*bytes <= d->room;
 }
 
+/* What is said of a pipeline is refused without one. */
+static void tell_no_pipe(const ll_run_parallel *was, const char *mesh)
+{
+    ll_mesh m;
+    if (ll_mesh_parse(mesh, &m) != LL_OK || ll_mesh_axis(&m, LL_AXIS_PIPE) >= 0) return;
+    if (*was->schedule) fprintf(stderr, ", parallel.schedule=");
+    if (*was->stages) fprintf(stderr, ", parallel.stages=");
+    if (was->virtual_stages > 1) fprintf(stderr, ", parallel.virtual_stages=0");
+}
+
 static void tell(const need *d, const ll_recipe *w, int64_t ranks, size_t bytes)
 {
     const ll_run_parallel *was = &d->run->parallel;
@@ -54,6 +64,7 @@ static void tell(const need *d, const ll_recipe *w, int64_t ranks, size_t bytes)
             (long long)(d->of * d->run->train.batch / w->micro));
     if (w->recompute && strcmp(w->recompute, was->recompute))
         fprintf(stderr, ", parallel.recompute=%s", w->recompute);
+    tell_no_pipe(was, w->mesh);
     if (w->aside) fprintf(stderr, ", train.memory=%zuB, train.offload=FOLDER", w->aside);
     if (ranks != d->ranks || strcmp(w->mesh, d->mesh) || w->zero != was->zero) {
         if (ranks > 1)

@@ -29,14 +29,15 @@ static ll_err lower_rank(const ll_cut *c, const ll_session_opts *o, size_t aside
     LL_OWN(ll_graph) part = NULL;
     const ll_machine *cpu;
     ll_lower_opts l;
-    double beside;
+    double beside, own;
     TRY(ll_machine_find(o->machine, &cpu));
     TRY(ll_cut_lowers(c, o, cpu, NULL, rank, LL_WHOLE_STEP, &l));
     TRY(ll_cut_beside(c, &l, rank, &beside));
     l.memory = !aside ? 0 : aside > (size_t)beside ? aside - (size_t)beside : 1;
     TRY(ll_cut_part(c, c->place, rank, &part));
     TRY(ll_lower(part, &l, out));
-    *bytes = (*out)->bytes + (size_t)beside;
+    TRY(ll_cut_bytes(o, *out, &own));
+    *bytes = (size_t)(own + beside);
     return LL_OK;
 }
 
@@ -89,7 +90,7 @@ ll_err ll_recipe_compile(const ll_run *r, const ll_graph *g, const ll_recipe *w,
     o.precision = strcmp(r->train.precision, "f32") && !w->halved ? "bf16" : "f32";
     o.threads = threads;
     o.any_order = false;
-    o.compress = o.conv = o.workspace = NULL;
+    o.conv = o.workspace = NULL;
     TRY(lower_fullest(c, &o, w->aside, &p, bytes));
     return LL_HAND(out, p);
 }

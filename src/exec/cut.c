@@ -11,6 +11,69 @@ static bool has_pipe(const ll_mesh *m)
     return ll_mesh_axis(m, LL_AXIS_PIPE) >= 0;
 }
 
+static ll_err check_no_pipe(const ll_session_opts *o)
+{
+    CHECK(!o->schedule && !o->stages && o->virtual_stages <= 1, LL_E_ARG,
+          "schedule, stages and virtual_stages are of a pipeline: add pipe=2 or more to the mesh, "
+          "or leave them out");
+    return LL_OK;
+}
+
+/* Ranks of a pipeline have different gradients, and a checkpoint wants to know of all of them. */
+static ll_err check_residual(const char *codec)
+{
+    LL_OWN(ll_codec) k = NULL;
+    TRY(ll_codec_open(codec, "pipeline", 1, 0, &k));
+    CHECK(!ll_codec_residual(k), LL_E_SHARD,
+          "compress %s keeps what it has not sent, which checkpoints of a pipeline do not hold: "
+          "use bf16, f16 or qsgd:4, or a mesh without axis pipe",
+          codec);
+    return LL_OK;
+}
+
+/* Compression is of gradients that an all-reduce over axis data sums. */
+static ll_err check_compress(const ll_session_opts *o, const ll_mesh *m)
+{
+    if (!o->compress || !strcmp(o->compress, "none")) return LL_OK;
+    const char *mesh = o->mesh ? o->mesh : "";
+    CHECK(!o->exact, LL_E_ARG, "compress %s changes sums that exact keeps exact: use one of them",
+          o->compress);
+    CHECK(ll_mesh_axis(m, LL_AXIS_DATA) >= 0, LL_E_SHARD,
+          "compress %s is of gradients that are summed over axis data, which mesh \"%s\" does not "
+          "have: add data=2 or more to it, or use compress none",
+          o->compress, mesh);
+    CHECK(!o->zero, LL_E_SHARD,
+          "compress %s with zero %d: gradients that are kept in parts are summed by "
+          "reduce-scatter, which no codec does: use zero 0, or compress none",
+          o->compress, o->zero);
+    return ll_codec_asked(o->compress) && has_pipe(m) ? check_residual(o->compress) : LL_OK;
+}
+
+/* Ranks that make the same value must come to the same bits; along axis data none do. */
+static ll_err check_order(const ll_session_opts *o, const ll_mesh *m)
+{
+    int data = ll_mesh_axis(m, LL_AXIS_DATA);
+    if (!o->any_order) return LL_OK;
+    CHECK(!o->exact, LL_E_ARG, "exact sums and sums in any order: use one or the other");
+    CHECK(m->n_rank == 1 || (data >= 0 && m->size[data] == m->n_rank), LL_E_SHARD,
+          "sums in any order with mesh \"%s\": ranks that make the same value would come to other "
+          "bits: use axis data alone, or sums in order",
+          o->mesh);
+    CHECK(m->n_rank == 1 || !o->layouts || !o->layouts->pattern, LL_E_SHARD,
+          "sums in any order with layout %s: ranks that make the same value would come to other "
+          "bits: use sums in order",
+          o->layouts->pattern);
+    return LL_OK;
+}
+
+/* What is refused of this mesh, whoever asks. */
+static ll_err check(const ll_session_opts *asked, const ll_mesh *m, bool alone)
+{
+    if (!has_pipe(m)) TRY(check_no_pipe(asked));
+    if (!alone) TRY(check_compress(asked, m));
+    return check_order(asked, m);
+}
+
 static ll_err plan_stages(ll_cut *c, const ll_mesh *m, const ll_session_opts *asked,
                           const ll_cut_opts *o)
 {
@@ -71,6 +134,7 @@ ll_err ll_cut_make(const ll_graph *g, const ll_session_opts *asked, const ll_cut
     c->arena = a;
     c->whole = g;
     TRY(ll_mesh_parse(asked->mesh ? asked->mesh : "", &m));
+    TRY(check(asked, &m, o->alone));
     TRY(recompute(c, &m, asked, o));
     if (o->alone && !asked->exact) { /* nothing is cut, but a pattern must mean something */
         TRY(ll_pins_find(c->whole, &m, asked->layouts, o->like, a, &pins));

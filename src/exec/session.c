@@ -43,14 +43,6 @@ static ll_err find_team(ll_session *s, const ll_mesh *m)
     return LL_OK;
 }
 
-static ll_err check_no_pipe(const ll_session_opts *o)
-{
-    CHECK(!o->schedule && !o->stages && o->virtual_stages <= 1, LL_E_ARG,
-          "schedule, stages and virtual_stages are of a pipeline: add pipe=2 or more to the mesh, "
-          "or leave them out");
-    return LL_OK;
-}
-
 static ll_err check_round(const ll_session *s)
 {
     const ll_pipe_plan *p = s->cut->plan;
@@ -72,7 +64,10 @@ static ll_err partition(ll_session *s)
     bool alone = !o->comm || ll_comm_size(o->comm) == 1;
     CHECK(!alone || m.n_rank == 1, LL_E_SHARD,
           "mesh \"%s\" is of %d ranks, but there is one: use -n %d", o->mesh, m.n_rank, m.n_rank);
-    if (ll_mesh_axis(&m, LL_AXIS_PIPE) < 0) TRY(check_no_pipe(o));
+    CHECK(!alone || !o->compress || !strcmp(o->compress, "none"), LL_E_SHARD,
+          "compress %s is of gradients that ranks sum, and there is one rank: use -n 2 or more, or "
+          "compress none",
+          o->compress);
     if (!alone) TRY(find_team(s, &m));
     ll_cut_opts how = {.alone = alone, .wide = s->wide, .room = &s->room};
     if (!alone) how.nodes = ll_comm_nodes(o->comm);
@@ -81,61 +76,6 @@ static ll_err partition(ll_session *s)
     TRY(ll_cut_make(s->g, o, &how, &s->cut));
     TRY(check_round(s));
     return s->cut->place ? ll_cut_part(s->cut, s->cut->place, my_rank(s), &s->part) : LL_OK;
-}
-
-/* Ranks of a pipeline have different gradients, and a checkpoint wants to know of all of them. */
-static ll_err check_residual(const char *codec)
-{
-    LL_OWN(ll_codec) k = NULL;
-    TRY(ll_codec_open(codec, "pipeline", 1, 0, &k));
-    CHECK(!ll_codec_residual(k), LL_E_SHARD,
-          "compress %s keeps what it has not sent, which checkpoints of a pipeline do not hold: "
-          "use bf16, f16 or qsgd:4, or a mesh without axis pipe",
-          codec);
-    return LL_OK;
-}
-
-/* Compression is of gradients that an all-reduce over axis data sums. */
-static ll_err check_compress(const ll_session *s)
-{
-    const ll_session_opts *o = &s->opts;
-    if (!o->compress || !strcmp(o->compress, "none")) return LL_OK;
-    const char *mesh = o->mesh ? o->mesh : "";
-    CHECK(!o->exact, LL_E_ARG, "compress %s changes sums that exact keeps exact: use one of them",
-          o->compress);
-    CHECK(s->team, LL_E_SHARD,
-          "compress %s is of gradients that ranks sum, and there is one rank: use -n 2 or more, or "
-          "compress none",
-          o->compress);
-    CHECK(ll_mesh_axis(&s->team->m, LL_AXIS_DATA) >= 0, LL_E_SHARD,
-          "compress %s is of gradients that are summed over axis data, which mesh \"%s\" does not "
-          "have: add data=2 or more to it, or use compress none",
-          o->compress, mesh);
-    CHECK(!o->zero, LL_E_SHARD,
-          "compress %s with zero %d: gradients that are kept in parts are summed by "
-          "reduce-scatter, which no codec does: use zero 0, or compress none",
-          o->compress, o->zero);
-    bool piped = ll_mesh_axis(&s->team->m, LL_AXIS_PIPE) >= 0;
-    return ll_codec_asked(o->compress) && piped ? check_residual(o->compress) : LL_OK;
-}
-
-/* Ranks that make the same value must come to the same bits; along axis data none do. */
-static ll_err check_order(const ll_session *s)
-{
-    const ll_session_opts *o = &s->opts;
-    const ll_mesh *m = s->team ? &s->team->m : NULL;
-    int data = m ? ll_mesh_axis(m, LL_AXIS_DATA) : -1;
-    if (!o->any_order) return LL_OK;
-    CHECK(!o->exact, LL_E_ARG, "exact sums and sums in any order: use one or the other");
-    CHECK(!m || (data >= 0 && m->size[data] == m->n_rank), LL_E_SHARD,
-          "sums in any order with mesh \"%s\": ranks that make the same value would come to other "
-          "bits: use axis data alone, or sums in order",
-          o->mesh);
-    CHECK(!m || !o->layouts || !o->layouts->pattern, LL_E_SHARD,
-          "sums in any order with layout %s: ranks that make the same value would come to other "
-          "bits: use sums in order",
-          o->layouts->pattern);
-    return LL_OK;
 }
 
 static ll_err check_offload(const ll_session *s)
@@ -159,8 +99,6 @@ static ll_err compile(ll_session *s)
           s->opts.precision);
     TRY(check_offload(s));
     TRY(partition(s));
-    TRY(check_compress(s));
-    TRY(check_order(s));
     if (s->machine->open_context) TRY(s->machine->open_context(s->devices.mine, &s->ctx));
     return ll_session_lower(s, false, &s->p);
 }

@@ -266,7 +266,9 @@ static ll_err finish_memory(ll_run *r)
 {
     const ll_run_train *t = &r->train;
     char text[LL_ASIDE_TEXT];
-    LL_WANT(r, "train.memory", !*t->memory || ll_text_to_bytes(t->memory, &r->train.memory_bytes),
+    LL_WANT(r, "train.memory",
+            !*t->memory ||
+                (ll_text_to_bytes(t->memory, &r->train.memory_bytes) && t->memory_bytes >= 1),
             "train.memory is '%.40s', want bytes, such as 200MiB", t->memory);
     if (!*t->offload) return LL_OK;
     const char *why = ll_aside_refused(ll_target_find(t->machine), t->offload, text);

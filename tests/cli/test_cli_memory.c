@@ -137,8 +137,8 @@ static void what_is_named_is_enough(void **state)
     }
 }
 
-/* plan's figures are of tensors, as train's are: within the limit, without what a chip has reserved.
- * Those of compiled models are inspect's to the byte. */
+/* plan's figures are of tensors, as train's are: within the limit, without what chips reserve. Of
+ * compiled models they are inspect's to the byte. */
 static void plans_are_limited(void **state)
 {
     static const char *const of[] = {
@@ -222,9 +222,10 @@ static const char *follow(void **state, const char *line, char hint[512])
     if (strstr(said, "train.offload=FOLDER")) snprintf(more, sizeof more, "-s train.offload=.");
     snprintf(hint, 512, "%.*s", (int)strcspn(said, "\n"), said);
     bool full = strstr(hint, "parallel.recompute=full");
+    bool unpiped = strstr(hint, "parallel.schedule=");
     outcome_free(&o);
-    must(*state, "%s --set train.micro_batch=%lld %s %s", line, micro,
-         full ? "-s parallel.recompute=full" : "", more);
+    must(*state, "%s --set train.micro_batch=%lld %s %s %s", line, micro,
+         full ? "-s parallel.recompute=full" : "", unpiped ? "-s parallel.schedule=" : "", more);
     return hint;
 }
 
@@ -264,6 +265,20 @@ static void hints_of_replicas(void **state)
                  'a' + i, memory[i]);
         assert_null(strstr(follow(state, line, hint), "offload"));
     }
+}
+
+/* What a codec keeps is counted, and it goes with some meshes alone; without a pipeline there is no
+ * schedule. */
+static void hints_go_together(void **state)
+{
+    char hint[512];
+    write_text(tmpdir_path(state, "g.yaml"), gpt);
+    follow(state, "train g.yaml -n 2 --compress topk:0.1 --out a -s train.memory=800KiB", hint);
+    follow(state,
+           "train g.yaml -n 2 --mesh pipe=2 -s parallel.schedule=zb-h1 --out b -s "
+           "train.micro_batch=2 -s train.memory=300KiB",
+           hint);
+    assert_non_null(strstr(hint, ", parallel.schedule= on "));
 }
 
 /* Where what keeps all values fits, a limit changes nothing. */
@@ -390,6 +405,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(hints_are_true, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(other_hints, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(hints_of_replicas, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test_setup_teardown(hints_go_together, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(room_enough_is_no_limit, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(stages_that_fit, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(of_this_machine, tmpdir_setup, tmpdir_teardown),
