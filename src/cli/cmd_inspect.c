@@ -368,10 +368,7 @@ static ll_err measure_whole(const opts *o, const cut *c, double *used)
 static ll_err cut_to_fit(const opts *o, const ll_run *r, const ll_graph *g, cut *c)
 {
     bool sums_up = !o->graph && !o->dot && !o->program && !o->schedule && !o->conv;
-    c->room.limit = (double)c->asked.memory;
-    c->room.offload = *r->train.offload;
-    c->room.recompute = r->parallel.recompute;
-    c->room.schedule = r->parallel.schedule;
+    c->room = ll_room_of(&c->asked, g);
     for (bool again = true; again;) {
         double used[LL_MAX_PIPE] = {0};
         forget(c);

@@ -145,6 +145,18 @@ static const ll_stage_room *stage_room(const ll_room *room, const ll_pipeline *p
     return x;
 }
 
+ll_room ll_room_of(const ll_session_opts *asked, const ll_graph *g)
+{
+    ll_room room = {.limit = (double)asked->memory,
+                    .offload = asked->offload,
+                    .recompute = asked->recompute,
+                    .schedule = asked->schedule,
+                    .whole = true};
+    LL_EACH (const ll_value, v, g->values + 1, g->n_value - 1)
+        if (ll_is_batch(v) && v->type.shape.n && v->type.shape.d[0] > 1) room.whole = false;
+    return room;
+}
+
 size_t ll_room_aside(const ll_room *room)
 {
     return room->aside ? (size_t)fmax(room->limit - room->beside, 1) : 0;
@@ -158,10 +170,11 @@ static bool is(const char *asked, const char *what)
 /* What would make it less, and was not asked for. */
 static const char *tell_ways(const ll_room *room, bool piped, char out[128])
 {
-    snprintf(out, 128, "%s%ssmaller micro-batches, %sor more %s", room->offload ? "" : "offload, ",
-             is(room->recompute, "full") ? "" : "recompute full, ",
-             piped && !is(room->schedule, "auto") ? "schedule auto, " : "",
-             piped ? "stages" : "ranks");
+    int n = snprintf(out, 128, "%s%s%s%s", room->offload ? "" : "offload, ",
+                     is(room->recompute, "full") ? "" : "recompute full, ",
+                     room->whole ? "" : "smaller micro-batches, ",
+                     piped && !is(room->schedule, "auto") ? "schedule auto, " : "");
+    snprintf(out + n, 128 - (size_t)n, "%smore %s", n ? "or " : "", piped ? "stages" : "ranks");
     return out;
 }
 
@@ -173,6 +186,7 @@ static void ask_for_more(ll_room *room)
     ll_room more = {.offload = room->offload,
                     .recompute = room->recompute,
                     .schedule = room->schedule,
+                    .whole = room->whole,
                     .refused = room->refused > 0 ? room->refused : room->limit,
                     .step = fmax(2 * room->step, 1. / 32)};
     ll_text_to_bytes(LL_BYTES_UP(limit), &more.limit);

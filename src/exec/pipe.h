@@ -12,6 +12,7 @@ typedef struct ll_room {
     double limit;                     /* bytes; 0: any */
     bool offload;                     /* what it has no room for may be laid aside */
     const char *recompute, *schedule; /* as asked for, so that nobody is told to; NULL: not */
+    bool whole;                       /* a micro-batch is one sample: there is no smaller one */
     bool aside;                       /* is: what keeps all values has no room */
     bool wide;                /* counted too: a step of exact sums made again with all bits */
     double beside;            /* bytes of that, of this rank */
@@ -46,6 +47,8 @@ typedef struct ll_pipe_opts {
 /* Of the whole graph, on a mesh with axis pipe. The plan lives in the arena. */
 ll_err ll_pipe_make(const ll_graph *g, const ll_mesh *m, const ll_pipe_opts *o, ll_arena *arena,
                     const ll_pipe_plan **out);
+/* Of what is asked for a graph of one micro-batch. */
+ll_room ll_room_of(const ll_session_opts *asked, const ll_graph *g);
 /* Whether what ranks have planned fits: used: [ranks along pipe] bytes, of those that have most. If
  * not, *again: another plan may, with what the room now knows. Where none does, others follow that
  * show which limit would, then LL_E_MEM with that. p NULL: no pipeline, one used. */

@@ -183,10 +183,8 @@ static ll_err new_session(ll_graph *g, const ll_session_opts *opts, bool wide, l
     s->span = span;
     s->arena = ll_arena_new();
     if (!s->opts.precision) s->opts.precision = "f32";
-    if (!s->opts.share) s->room.limit = (double)s->opts.memory;
-    s->room.offload = s->opts.offload != NULL;
-    s->room.recompute = s->opts.recompute;
-    s->room.schedule = s->opts.schedule;
+    s->room = ll_room_of(opts, g);
+    if (opts->share) s->room.limit = 0;
     if (s->opts.threads <= 0) s->opts.threads = omp_get_max_threads();
     if (s->opts.micro_batches <= 0) s->opts.micro_batches = 1;
     *out = s;

@@ -384,6 +384,8 @@ static void said_once(void **state)
             "train r.yaml -n 2 --mesh pipe=2 --out a -s parallel.recompute=full "
             "-s parallel.schedule=auto",
             "allow that, or use offload, smaller micro-batches, or more stages");
+    refuses(*state, 1, "train r.yaml -n 2 --mesh pipe=2 --out a -s train.micro_batch=1",
+            "allow that, or use offload, recompute full, schedule auto, or more stages");
 }
 
 static void every_run_has_a_row(void **state)
