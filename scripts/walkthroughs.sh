@@ -13,7 +13,7 @@ else
 fi | tar -c -T - | tar -x -C "$copy"
 
 # Folders above those that the walks add to: the programs that are built here have nothing of them.
-for folder in ccode cli data onnx plan token train; do
+for folder in ccode cli data infer model onnx plan replicas run token train verify weights; do
     find "$copy/src/$folder" -name '*.c' ! -name main.c -delete
 done
 
