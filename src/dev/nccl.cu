@@ -52,7 +52,7 @@ static const ll_library library = {"libnccl.so." LL_MAJOR(NCCL_MAJOR),
 
 static_assert(sizeof(ncclUniqueId) == LL_GPU_GROUP_ID, "ncclUniqueId");
 
-ll_err ll_gpu_group_library(const char **out)
+extern "C" ll_err ll_gpu_group_library(const char **out)
 {
     static char text[48];
     int v = 0;
@@ -63,7 +63,7 @@ ll_err ll_gpu_group_library(const char **out)
     return LL_OK;
 }
 
-ll_err ll_gpu_group_id(unsigned char id[LL_GPU_GROUP_ID])
+extern "C" ll_err ll_gpu_group_id(unsigned char id[LL_GPU_GROUP_ID])
 {
     ncclUniqueId made;
     TRY(ll_load_library(&library));
@@ -72,8 +72,9 @@ ll_err ll_gpu_group_id(unsigned char id[LL_GPU_GROUP_ID])
     return LL_OK;
 }
 
-ll_err ll_gpu_group_open(ll_gpu *g, ll_stream_id s, const unsigned char id[LL_GPU_GROUP_ID],
-                         int size, int rank, ll_gpu_group **out)
+extern "C" ll_err ll_gpu_group_open(ll_gpu *g, ll_stream_id s,
+                                    const unsigned char id[LL_GPU_GROUP_ID], int size, int rank,
+                                    ll_gpu_group **out)
 {
     ncclUniqueId theirs;
     TRY(ll_load_library(&library));
@@ -94,14 +95,14 @@ ll_err ll_gpu_group_open(ll_gpu *g, ll_stream_id s, const unsigned char id[LL_GP
     return LL_OK;
 }
 
-void ll_gpu_group_close(ll_gpu_group *x)
+extern "C" void ll_gpu_group_close(ll_gpu_group *x)
 {
     if (!x) return;
     if (x->comm) nccl.ncclCommDestroy(x->comm);
     free(x);
 }
 
-ll_err ll_gpu_group_check(ll_gpu_group *x)
+extern "C" ll_err ll_gpu_group_check(ll_gpu_group *x)
 {
     ncclResult_t found = ncclSuccess;
     CHECK(x->comm, LL_E_COMM, "NCCL was ended after a failure");
@@ -110,19 +111,19 @@ ll_err ll_gpu_group_check(ll_gpu_group *x)
     return LL_OK;
 }
 
-void ll_gpu_group_abort(ll_gpu_group *x)
+extern "C" void ll_gpu_group_abort(ll_gpu_group *x)
 {
     if (x && x->comm) nccl.ncclCommAbort(x->comm);
     if (x) x->comm = NULL;
 }
 
-ll_err ll_gpu_group_begin(void)
+extern "C" ll_err ll_gpu_group_begin(void)
 {
     NCCL_TRY(nccl.ncclGroupStart());
     return LL_OK;
 }
 
-ll_err ll_gpu_group_end(void)
+extern "C" ll_err ll_gpu_group_end(void)
 {
     NCCL_TRY(nccl.ncclGroupEnd());
     return LL_OK;
@@ -140,49 +141,49 @@ static ncclDataType_t type_of(ll_dtype t)
     }
 }
 
-ll_err ll_gpu_all_reduce(ll_gpu_group *x, const void *in, void *out, int64_t n, ll_dtype t,
-                         bool max)
+extern "C" ll_err ll_gpu_all_reduce(ll_gpu_group *x, const void *in, void *out, int64_t n,
+                                    ll_dtype t, bool max)
 {
     NCCL_TRY(nccl.ncclAllReduce(in, out, (size_t)n, type_of(t), max ? ncclMax : ncclSum, x->comm,
                                 x->stream));
     return LL_OK;
 }
 
-ll_err ll_gpu_reduce(ll_gpu_group *x, const void *in, void *out, int64_t n, ll_dtype t, bool max,
-                     int to)
+extern "C" ll_err ll_gpu_reduce(ll_gpu_group *x, const void *in, void *out, int64_t n, ll_dtype t,
+                                bool max, int to)
 {
     NCCL_TRY(nccl.ncclReduce(in, out, (size_t)n, type_of(t), max ? ncclMax : ncclSum, to, x->comm,
                              x->stream));
     return LL_OK;
 }
 
-ll_err ll_gpu_reduce_scatter(ll_gpu_group *x, const void *in, void *out, int64_t n, ll_dtype t,
-                             bool max)
+extern "C" ll_err ll_gpu_reduce_scatter(ll_gpu_group *x, const void *in, void *out, int64_t n,
+                                        ll_dtype t, bool max)
 {
     NCCL_TRY(nccl.ncclReduceScatter(in, out, (size_t)n, type_of(t), max ? ncclMax : ncclSum,
                                     x->comm, x->stream));
     return LL_OK;
 }
 
-ll_err ll_gpu_all_gather(ll_gpu_group *x, const void *in, void *out, size_t bytes)
+extern "C" ll_err ll_gpu_all_gather(ll_gpu_group *x, const void *in, void *out, size_t bytes)
 {
     NCCL_TRY(nccl.ncclAllGather(in, out, bytes, ncclUint8, x->comm, x->stream));
     return LL_OK;
 }
 
-ll_err ll_gpu_broadcast(ll_gpu_group *x, void *data, size_t bytes, int from)
+extern "C" ll_err ll_gpu_broadcast(ll_gpu_group *x, void *data, size_t bytes, int from)
 {
     NCCL_TRY(nccl.ncclBroadcast(data, data, bytes, ncclUint8, from, x->comm, x->stream));
     return LL_OK;
 }
 
-ll_err ll_gpu_send(ll_gpu_group *x, const void *data, size_t bytes, int to)
+extern "C" ll_err ll_gpu_send(ll_gpu_group *x, const void *data, size_t bytes, int to)
 {
     NCCL_TRY(nccl.ncclSend(data, bytes, ncclUint8, to, x->comm, x->stream));
     return LL_OK;
 }
 
-ll_err ll_gpu_receive(ll_gpu_group *x, void *data, size_t bytes, int from)
+extern "C" ll_err ll_gpu_receive(ll_gpu_group *x, void *data, size_t bytes, int from)
 {
     NCCL_TRY(nccl.ncclRecv(data, bytes, ncclUint8, from, x->comm, x->stream));
     return LL_OK;
