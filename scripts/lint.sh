@@ -102,19 +102,33 @@ circles_of() {
     }' pass=1 "${files[@]}" pass=2 "${files[@]}" | sort
 }
 
-# Each header alone, as C and as C++ (for nvcc).
+# Each header alone as C; as C++ (for nvcc) a folder's one behind the other, alone where that fails.
 headers_alone() {
-    local mpi gen
+    local gen
     gen=$(mktemp -d) # what the build makes of onnx.proto; headers that want it wait for protoc-c
     protoc-c --proto_path=src/onnx --c_out="$gen" onnx.proto 2>/dev/null
     mpi="-I$gen -DOMPI_SKIP_MPICXX -DMPICH_SKIP_MPICXX $(mpicc -show 2>/dev/null | grep -oE -- '-(I|isystem )[^ ]+' | tr '\n' ' ')"
+    compiles() { # LANGUAGE HEADER...
+        local lang=$1
+        shift
+        # shellcheck disable=SC2086
+        printf '#include "%s"\n' "${@#*/}" | $lang -Wall -Wextra -Werror -Isrc -Iinclude $mpi -fsyntax-only - >/dev/null 2>&1
+    }
+    alone() { # LANGUAGE HEADER...
+        for h in "${@:2}"; do
+            compiles "$1" "$h" ||
+                echo "$h:1: does not compile alone: echo '#include \"${h#*/}\"' | $1 -Wall -Wextra -Isrc -Iinclude -fsyntax-only -"
+        done
+    }
+    of_folder() { # HEADER...
+        alone 'gcc -std=gnu2x -x c' "$@"
+        compiles 'g++ -std=c++17 -x c++' "$@" || alone 'g++ -std=c++17 -x c++' "$@"
+    }
     export mpi
-    printf '%s\n' "${headers[@]}" | if [ -e "$gen/onnx.pb-c.h" ]; then cat; else grep -vE '^src/onnx/(read|scope|walk)\.h'; fi | xargs -P "$(nproc)" -I{} sh -c '
-        h=$(echo "{}" | sed "s,^src/,,;s,^include/,,")
-        for lang in "gcc -std=gnu2x -x c" "g++ -std=c++17 -x c++"; do
-            echo "#include \"$h\"" | $lang -Wall -Wextra -Werror -Isrc -Iinclude $mpi -fsyntax-only - >/dev/null 2>&1 ||
-                echo "{}:1: does not compile alone: echo \"#include \\\"$h\\\"\" | $lang -Wall -Wextra -Isrc -Iinclude -fsyntax-only -"
-        done'
+    export -f compiles alone of_folder
+    printf '%s\n' "${headers[@]}" | if [ -e "$gen/onnx.pb-c.h" ]; then cat; else grep -vE '^src/onnx/(read|scope|walk)\.h'; fi |
+        awk -F/ '{ f = $0; sub(/\/[^\/]*$/, "", f); of[f] = of[f] " " $0 } END { for (f in of) print of[f] }' |
+        xargs -P "$(nproc)" -I{} bash -c 'of_folder {}'
     rm -r "$gen"
 }
 
