@@ -109,16 +109,26 @@ static void compare_rounded(const ll_gemm_call *g, int rounded, const double *be
         }
 }
 
+/* A row behind the other: read once, not once for each sum. */
+static double *rows_of(const void *from, ll_dtype t, int64_t n, int64_t k, int64_t rs, int64_t cs)
+{
+    double *to = malloc((size_t)(n * k) * sizeof *to + 1);
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t p = 0; p < k; p++) to[i * k + p] = ll_load(from, t, i * rs + p * cs);
+    return to;
+}
+
 static void compare(const ll_gemm_call *g, ll_dtype in, ll_dtype out, const void *before,
                     const char *what)
 {
+    double *a = rows_of(g->a, in, g->m, g->k, g->a_rs, g->a_cs);
+    double *b = rows_of(g->b, in, g->n, g->k, g->b_cs, g->b_rs);
     for (int64_t i = 0; i < g->m; i++)
         for (int64_t j = 0; j < g->n; j++) {
             int64_t at = i * g->c_rs + j * g->c_cs;
             double want = g->add ? ll_load(before, out, at) : 0, size = fabs(want);
             for (int64_t p = 0; p < g->k; p++) {
-                double x = ll_load(g->a, in, i * g->a_rs + p * g->a_cs) *
-                           ll_load(g->b, in, p * g->b_rs + j * g->b_cs);
+                double x = a[i * g->k + p] * b[j * g->k + p];
                 want += x;
                 size += fabs(x);
             }
@@ -129,6 +139,8 @@ static void compare(const ll_gemm_call *g, ll_dtype in, ll_dtype out, const void
                 fail_msg("%s %lldx%lldx%lld at %lld,%lld: %g, want %g", what, (long long)g->m,
                          (long long)g->n, (long long)g->k, (long long)i, (long long)j, got, want);
         }
+    free(a);
+    free(b);
 }
 
 static void run_one(int64_t m, int64_t n, int64_t k, int layout, ll_dtype from, ll_dtype to,
