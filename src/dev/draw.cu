@@ -36,7 +36,7 @@ static __global__ void draw(T *to, int64_t n, const __grid_constant__ ll_gpu_dra
     }
 }
 
-extern "C" ll_err ll_gpu_draw(ll_gpu *g, void *to, const ll_gpu_drawing *d)
+ll_err ll_gpu_draw(ll_gpu *g, void *to, const ll_gpu_drawing *d)
 {
     enum { THREADS = 256, BLOCKS = 4096 };
     place p = {};

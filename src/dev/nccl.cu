@@ -52,7 +52,7 @@ static const ll_library library = {"libnccl.so." LL_MAJOR(NCCL_MAJOR),
 
 static_assert(sizeof(ncclUniqueId) == LL_GPU_GROUP_ID, "ncclUniqueId");
 
-extern "C" ll_err ll_gpu_group_library(const char **out)
+ll_err ll_gpu_group_library(const char **out)
 {
     static char text[48];
     int v = 0;
@@ -63,7 +63,7 @@ extern "C" ll_err ll_gpu_group_library(const char **out)
     return LL_OK;
 }
 
-extern "C" ll_err ll_gpu_group_id(unsigned char id[LL_GPU_GROUP_ID])
+ll_err ll_gpu_group_id(unsigned char id[LL_GPU_GROUP_ID])
 {
     ncclUniqueId made;
     TRY(ll_load_library(&library));
@@ -72,9 +72,8 @@ extern "C" ll_err ll_gpu_group_id(unsigned char id[LL_GPU_GROUP_ID])
     return LL_OK;
 }
 
-extern "C" ll_err ll_gpu_group_open(ll_gpu *g, ll_stream_id s,
-                                    const unsigned char id[LL_GPU_GROUP_ID], int size, int rank,
-                                    ll_gpu_group **out)
+ll_err ll_gpu_group_open(ll_gpu *g, ll_stream_id s, const unsigned char id[LL_GPU_GROUP_ID],
+                         int size, int rank, ll_gpu_group **out)
 {
     ncclUniqueId theirs;
     TRY(ll_load_library(&library));
@@ -95,14 +94,14 @@ extern "C" ll_err ll_gpu_group_open(ll_gpu *g, ll_stream_id s,
     return LL_OK;
 }
 
-extern "C" void ll_gpu_group_close(ll_gpu_group *x)
+void ll_gpu_group_close(ll_gpu_group *x)
 {
     if (!x) return;
     if (x->comm) nccl.ncclCommDestroy(x->comm);
     free(x);
 }
 
-extern "C" ll_err ll_gpu_group_check(ll_gpu_group *x)
+ll_err ll_gpu_group_check(ll_gpu_group *x)
 {
     ncclResult_t found = ncclSuccess;
     CHECK(x->comm, LL_E_COMM, "NCCL was ended after a failure");
@@ -111,19 +110,19 @@ extern "C" ll_err ll_gpu_group_check(ll_gpu_group *x)
     return LL_OK;
 }
 
-extern "C" void ll_gpu_group_abort(ll_gpu_group *x)
+void ll_gpu_group_abort(ll_gpu_group *x)
 {
     if (x && x->comm) nccl.ncclCommAbort(x->comm);
     if (x) x->comm = NULL;
 }
 
-extern "C" ll_err ll_gpu_group_begin(void)
+ll_err ll_gpu_group_begin(void)
 {
     NCCL_TRY(nccl.ncclGroupStart());
     return LL_OK;
 }
 
-extern "C" ll_err ll_gpu_group_end(void)
+ll_err ll_gpu_group_end(void)
 {
     NCCL_TRY(nccl.ncclGroupEnd());
     return LL_OK;
@@ -141,49 +140,49 @@ static ncclDataType_t type_of(ll_dtype t)
     }
 }
 
-extern "C" ll_err ll_gpu_all_reduce(ll_gpu_group *x, const void *in, void *out, int64_t n,
-                                    ll_dtype t, bool max)
+ll_err ll_gpu_all_reduce(ll_gpu_group *x, const void *in, void *out, int64_t n, ll_dtype t,
+                         bool max)
 {
     NCCL_TRY(nccl.ncclAllReduce(in, out, (size_t)n, type_of(t), max ? ncclMax : ncclSum, x->comm,
                                 x->stream));
     return LL_OK;
 }
 
-extern "C" ll_err ll_gpu_reduce(ll_gpu_group *x, const void *in, void *out, int64_t n, ll_dtype t,
-                                bool max, int to)
+ll_err ll_gpu_reduce(ll_gpu_group *x, const void *in, void *out, int64_t n, ll_dtype t, bool max,
+                     int to)
 {
     NCCL_TRY(nccl.ncclReduce(in, out, (size_t)n, type_of(t), max ? ncclMax : ncclSum, to, x->comm,
                              x->stream));
     return LL_OK;
 }
 
-extern "C" ll_err ll_gpu_reduce_scatter(ll_gpu_group *x, const void *in, void *out, int64_t n,
-                                        ll_dtype t, bool max)
+ll_err ll_gpu_reduce_scatter(ll_gpu_group *x, const void *in, void *out, int64_t n, ll_dtype t,
+                             bool max)
 {
     NCCL_TRY(nccl.ncclReduceScatter(in, out, (size_t)n, type_of(t), max ? ncclMax : ncclSum,
                                     x->comm, x->stream));
     return LL_OK;
 }
 
-extern "C" ll_err ll_gpu_all_gather(ll_gpu_group *x, const void *in, void *out, size_t bytes)
+ll_err ll_gpu_all_gather(ll_gpu_group *x, const void *in, void *out, size_t bytes)
 {
     NCCL_TRY(nccl.ncclAllGather(in, out, bytes, ncclUint8, x->comm, x->stream));
     return LL_OK;
 }
 
-extern "C" ll_err ll_gpu_broadcast(ll_gpu_group *x, void *data, size_t bytes, int from)
+ll_err ll_gpu_broadcast(ll_gpu_group *x, void *data, size_t bytes, int from)
 {
     NCCL_TRY(nccl.ncclBroadcast(data, data, bytes, ncclUint8, from, x->comm, x->stream));
     return LL_OK;
 }
 
-extern "C" ll_err ll_gpu_send(ll_gpu_group *x, const void *data, size_t bytes, int to)
+ll_err ll_gpu_send(ll_gpu_group *x, const void *data, size_t bytes, int to)
 {
     NCCL_TRY(nccl.ncclSend(data, bytes, ncclUint8, to, x->comm, x->stream));
     return LL_OK;
 }
 
-extern "C" ll_err ll_gpu_receive(ll_gpu_group *x, void *data, size_t bytes, int from)
+ll_err ll_gpu_receive(ll_gpu_group *x, void *data, size_t bytes, int from)
 {
     NCCL_TRY(nccl.ncclRecv(data, bytes, ncclUint8, from, x->comm, x->stream));
     return LL_OK;
