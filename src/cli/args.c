@@ -71,9 +71,11 @@ static const char *elsewhere(const parse *p, const char *word)
 {
     others o = {.word = word, .have = {.arena = p->arena}};
     add_commands(&o, p->all);
-    const char *key = o.setting ? o.setting->initial : ll_run_key_of(word + 2, p->arena);
+    const char *key = strncmp(word, "--", 2) ? NULL
+                      : o.setting            ? o.setting->initial
+                                             : ll_run_key_of(word + 2, p->arena);
     bool ranks = key && !strncmp(key, "parallel.", 9); /* of commands that have some */
-    if (key && !strncmp(word, "--", 2) && find_option(p->command, "--set", 5) &&
+    if (key && find_option(p->command, "--set", 5) &&
         (!ranks || find_option(p->command, "--mesh", 6)))
         return ll_arena_printf(p->arena, "; -s %s%s sets it", key, strchr(key, '=') ? "" : "=...");
     if (!o.n) return "";

@@ -114,6 +114,7 @@ static void mistakes_are_named(void **state)
         {"a --jsno", "train has no option --jsno; did you mean --json?"},
         {"a --stesp=4", "train has no option --stesp; did you mean --steps?"},
         {"a -z", "train has no option -z; see loopline train --help"},
+        {"a -=4", "train has no option -; see loopline train --help"},
         {"a --json=1", "--json takes no value, but is given '1'"},
         {"a --steps", "--steps wants a value: --steps N"},
         {"a --steps 4.5", "--steps is '4.5', want a whole number"},
