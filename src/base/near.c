@@ -41,7 +41,13 @@ void ll_near_try(ll_near *near, const char *known)
     snprintf(near->known + used, sizeof near->known - used, " %s", known);
     int d = ll_edit_distance(near->word, known);
     int enough = least((int)strnlen(near->word, WORD_MAX), (int)strnlen(known, WORD_MAX)) / 3;
-    if (d > (enough > 1 ? enough : 1) || (near->best && d >= near->distance)) return;
+    /* dgx-h100 for h100, rather than h200. */
+    bool part = d && strlen(near->word) >= 4 && strstr(known, near->word);
+    if (part && (!near->part || strlen(known) < strlen(near->best)) &&
+        (!near->best || near->distance))
+        near->part = true;
+    else if (d > (enough > 1 ? enough : 1) || (near->best && (d >= near->distance || near->part)))
+        return;
     near->best = known;
     near->distance = d;
 }

@@ -10,6 +10,7 @@ typedef struct ll_near {
     const char *word;
     const char *best; /* the nearest tried so far; NULL: nothing is near enough to suggest */
     int distance;     /* of best */
+    bool part;        /* the word is a part of best */
     char hint[96], known[512]; /* known: all that were tried, a space before each */
 } ll_near;
 

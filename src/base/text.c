@@ -123,7 +123,7 @@ static const char *bytes_within(double bytes, bool up, char out[LL_NUMBER_TEXT])
 {
     double read = bytes, near = bytes;
     ll_text_bytes(near, out);
-    while (ll_text_to_bytes(out, &read) && (up ? read < bytes : read > bytes))
+    while (ll_text_to_bytes(out, &read) && (up ? read < bytes : floor(read) > bytes))
         ll_text_bytes(near *= up ? 1.0005 : 0.9995, out);
     return out;
 }

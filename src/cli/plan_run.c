@@ -227,8 +227,7 @@ static void tell_answered(const wish *w)
               {"parallel.zero", p->zero},
               {"parallel.schedule", *p->schedule},
               {"parallel.virtual_stages", p->virtual_stages},
-              {"parallel.recompute", strcmp(p->recompute, "none")},
-              {"train.micro_batch", w->file->train.micro_batch}};
+              {"parallel.recompute", strcmp(p->recompute, "none")}};
     const char *before = "";
     for (size_t i = 0; i < sizeof of / sizeof *of; i++)
         if (of[i].set && !ll_plan_said(w->set, of[i].key)) {
@@ -236,6 +235,8 @@ static void tell_answered(const wish *w)
             before = ", ";
         }
     if (*before) fprintf(stderr, ": plans have others too; -s keeps to one\n");
+    if (w->file->train.micro_batch)
+        fprintf(stderr, "The run file's train.micro_batch: plans have their own\n");
 }
 
 /* Words with which train takes the plan: what was given, and what the file has otherwise. */

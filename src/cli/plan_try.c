@@ -109,8 +109,13 @@ static bool try_way(ll_tries *s, const ll_recipe *w, ll_tried *o)
         s->left_out++;
         return false;
     }
-    if (w->halved) bytes -= p->work_bytes / 2;
     *o = (ll_tried){.way = *w, .bytes = bytes, .kinds = ll_program_kinds(p)};
+    if (w->halved) { /* what lies in the work region */
+        size_t half = p->work_bytes / 2, other = o->kinds.other < half ? o->kinds.other : half;
+        o->bytes = bytes -= half;
+        o->kinds.other -= other;
+        o->kinds.gradients -= half - other; /* work has no more than these two */
+    }
     o->out = ll_replay(s->cluster, p, m.n_rank > 1 ? &m : NULL, s->run->train.precision, w->halved);
     o->out.model = ll_model_flops(s->g, (int)w->micro) / m.n_rank;
     o->fits = (double)bytes <= ll_tries_room(s);

@@ -86,8 +86,10 @@ static void attention(work *w)
             ring = ll_cost_gather(
                 w->c, near, 4 * h->micro_batch * m->seq * d * fmax(1, m->kv_heads / h->tensor));
         }
-        w->t.f += ll_cost_beside(c, f, ring);
-        w->t.i += ll_cost_beside(c, 2.5 * f, 2 * ring);
+        double ff = ll_cost_beside(c, f, ring), bb = ll_cost_beside(c, 2.5 * f, 2 * ring);
+        w->t.f += ff;
+        w->t.i += bb;
+        w->t.ring = (h->remake == LL_REMAKE_FULL ? 2 : 1) * (ff - f) + bb - 2.5 * f;
         return;
     }
     /* Products of heads whose size is no multiple of 8 do not run on tensor units. */

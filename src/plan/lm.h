@@ -43,6 +43,7 @@ typedef struct ll_system {
     double sums;         /* times as long as rings that gradients' sums take; 0: 1 */
     bool slots;          /* embedding and head count as layers where stages are balanced */
     bool balanced;       /* layers are dealt by the time that stages take, with the ends' */
+    bool zero_data;      /* ZeRO cuts over axis data, not over sequence too */
     bool lean;           /* biases, activations and the loss are parts of products */
 } ll_system;
 
@@ -89,6 +90,7 @@ double ll_lm_flops(const ll_lm *m);
 typedef struct ll_layer_time {
     double f, i, w;
     double tensor; /* of a forward pass, collectives of axis tensor that are not hidden */
+    double ring;   /* of all passes, what is exchanged over axis sequence and is not hidden */
     double f_flops;
 } ll_layer_time;
 ll_layer_time ll_lm_layer(const ll_cluster *c, const ll_lm *m, const ll_how *h);

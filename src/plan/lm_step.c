@@ -186,6 +186,12 @@ static void sum_gradients(step *s, double params)
     s->out->data_s += sums + after;
 }
 
+/* Ranks that ZeRO cuts over. */
+static double cut_over(const step *s)
+{
+    return s->h->system->zero_data ? s->h->data : s->data.n;
+}
+
 /* Bytes of a layer's activations that a micro-batch leaves for the backward pass. */
 static double kept(const step *s, ll_remake remake)
 {
@@ -208,7 +214,7 @@ static void find_memory(step *s, const double *peak)
 {
     const ll_how *h = s->h;
     const ll_system *y = h->system;
-    double d = s->data.n,
+    double d = cut_over(s),
            per[3] = {h->zero >= 3 ? d : 1, h->zero >= 2 ? d : 1, h->zero >= 1 ? d : 1};
     if (h->zero >= 3 && h->shard > 0) per[0] = per[1] = per[2] = h->shard;
     double most = 0, tokens = h->micro_batch * s->m->seq / h->context;
@@ -236,7 +242,7 @@ static void find_memory(step *s, const double *peak)
 
 static void find_update(step *s, double params)
 {
-    double mine = s->h->zero ? params / s->data.n : params, state = s->h->system->state_bytes;
+    double mine = s->h->zero ? params / cut_over(s) : params, state = s->h->system->state_bytes;
     /* Norm, moments and parameters, read and written. */
     s->out->update_s = ll_cost_stream(&s->c->chip, mine * (20 + state));
     if (!s->h->offload) return;
@@ -261,8 +267,8 @@ ll_err ll_lm_step(const ll_cluster *c, const ll_lm *m, const ll_how *h, ll_arena
     s.layer_params = m->width * (m->width * (2 + 2 * kv) + (m->gated ? 3 : 2) * m->ffn) / h->tensor;
     s.ends_params = m->vocab * m->width / h->tensor;
     s.layer = ll_lm_layer(c, m, h);
-    out->tensor_s =
-        h->n_micro * m->layers / h->pipe * s.layer.tensor * (h->remake == LL_REMAKE_FULL ? 3 : 2);
+    out->tensor_s = h->n_micro * m->layers / h->pipe *
+                    (s.layer.tensor * (h->remake == LL_REMAKE_FULL ? 3 : 2) + s.layer.ring);
     find_ends(&s);
     gather_layers(&s);
     deal(&s);

@@ -87,7 +87,7 @@ static ll_err try_memory(walk *w, ll_how h)
     const ll_search *s = w->s;
     for (int zero = 0; zero <= 3; zero++) {
         if (s->zero >= 0 && s->zero != zero) continue;
-        if (zero && h.data * h.context <= 1 && s->zero < 0) continue;
+        if (zero && (h.system->zero_data ? 1 : h.context) * h.data <= 1 && s->zero < 0) continue;
         if (zero >= 2 && h.pipe > 1) continue;
         bool fits = false;
         for (int k = 0; !fits && k <= 2 * LL_REMAKE_FULL + 1; k++) {
@@ -203,10 +203,11 @@ static const char *why_none(const ll_search *s, ll_arena *a)
         return ll_arena_printf(
             a, "pipe=%.0f wants %.0f micro-batches or more, and train.batch %.0f has %.0f a rank",
             s->pipe, ceil(s->pipe / 2), batch, share);
-    return ll_arena_printf(a,
-                           "tensor cuts %.0f heads and data a train.batch of %.0f into equal "
-                           "parts, pipe is at most %.0f layers: -s train.batch=%.0f would do",
-                           heads, batch, layers, enough);
+    return ll_arena_printf(
+        a,
+        "tensor cuts %.0f heads, sequence positions and data a train.batch of "
+        "%.0f into equal parts, pipe is at most %.0f layers: -s train.batch=%.0f would do",
+        heads, batch, layers, enough);
 }
 
 ll_err ll_plan_search(const ll_search *s, ll_arena *arena, ll_found *out)
@@ -262,7 +263,7 @@ const char *ll_outcome_bound(const ll_outcome *o)
         double s;
         const char *what;
     } parts[] = {{o->compute_s - o->tensor_s, "the chips' arithmetic and memory"},
-                 {o->tensor_s, "sums over axis tensor"},
+                 {o->tensor_s, "exchanges over axes tensor and sequence"},
                  {o->bubble_s, "the pipeline's bubble"},
                  {o->data_s, "sums over axis data"},
                  {o->update_s, "the update of parameters"},
@@ -282,6 +283,7 @@ const ll_system ll_system_loopline = {.name = "Loopline",
                                       .param_bytes = 4,
                                       .state_bytes = 8,
                                       .loss_bytes = 2,
+                                      .zero_data = true,
                                       .lean = true,
                                       .overlap_pipe = true,
                                       .balanced = true};

@@ -186,10 +186,22 @@ const char *ll_run_key_of(const char *word, ll_arena *arena)
 {
     static const struct {
         const char *theirs, *ours;
-    } called[] = {{"batch_size", "train.batch"}, {"learning_rate", "train.lr"},
-                  {"device", "train.machine"},   {"dataset", "data.name"},
-                  {"max_steps", "train.steps"},  {"num_epochs", "train.epochs"},
-                  {"wd", "train.weight_decay"},  {"dtype", "train.precision"}};
+    } called[] = {{"batch_size", "train.batch"},
+                  {"learning_rate", "train.lr"},
+                  {"device", "train.machine"},
+                  {"dataset", "data.name"},
+                  {"max_steps", "train.steps"},
+                  {"num_epochs", "train.epochs"},
+                  {"wd", "train.weight_decay"},
+                  {"dtype", "train.precision"},
+                  {"bf16", "train.precision"},
+                  {"amp", "train.precision"},
+                  {"zero_stage", "parallel.zero"},
+                  {"fsdp", "parallel.zero"},
+                  {"grad_clip", "train.clip"},
+                  {"max_grad_norm", "train.clip"},
+                  {"gradient_accumulation_steps", "train.micro_batch"},
+                  {"gradient_checkpointing", "parallel.recompute"}};
     char *plain = ll_arena_strdup(arena, word);
     for (char *c = plain; *c; c++)
         if (*c == '-') *c = '_';

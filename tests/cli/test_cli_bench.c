@@ -45,6 +45,7 @@ static void measures(void **state)
     check_xml(svg);
     assert_non_null(strstr(svg, "all-reduce on 2 ranks"));
     free(svg);
+    unlink(tmpdir_path(state, "t.json"));
     outcome o = succeeds(f, "bench comm -n 2 --sizes 4K --seconds 0.1 --table t.json "
                             "--op broadcast --shared --canonical");
     /* where the machine is too busy to measure, none is kept */

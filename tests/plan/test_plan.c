@@ -474,6 +474,33 @@ static void micro_batches(void **state)
     }
 }
 
+/* ZeRO cuts over data alone, and what axis sequence exchanges is told apart. */
+static void over_sequence(void **state)
+{
+    (void)state;
+    LL_OWN(ll_arena) a = ll_arena_new();
+    LL_OWN(ll_cluster) c = NULL;
+    ll_lm m = {12, 768, 3072, 12, 12, 1024, 50304, .tied = true};
+    ll_how h = {.data = 4, .tensor = 1, .pipe = 1, .context = 4, .zero = 2, .n_micro = 1};
+    ll_outcome out, slow;
+    ll_found f;
+    assert_int_equal(ll_cluster_load("dgx-a100", &c), LL_OK);
+    h.micro_batch = 8, h.precision = "bf16", h.system = &ll_system_loopline;
+    assert_int_equal(ll_lm_step(c, &m, &h, a, false, &out), LL_OK);
+    double params = 12 * (4.0 * 768 * 768 + 2.0 * 768 * 3072) + 50304 * 768;
+    assert_true(fabs(out.bytes.optimizer - 8 * params / 4) < 1);
+    ll_search s = {.cluster = c, .model = &m, .system = &ll_system_loopline, .precision = "bf16"};
+    s.ranks = 7, s.batch = 7, s.zero = s.remake = -1;
+    s.data = s.tensor = s.pipe = 1, s.context = 7;
+    m.seq = 1022;
+    assert_int_equal(ll_plan_search(&s, a, &f), LL_OK);
+    for (int i = 0; i < f.n; i++) assert_int_equal(f.best[i].how.zero, 0);
+    c->node.link /= 100;
+    assert_int_equal(ll_lm_step(c, &m, &h, a, false, &slow), LL_OK);
+    assert_true(slow.tensor_s > 0.5 * slow.step_s && out.tensor_s < 0.5 * out.step_s);
+    assert_string_equal(ll_outcome_bound(&slow), "exchanges over axes tensor and sequence");
+}
+
 /* Steps of ours on an H200, as docs/performance.md has them. */
 static void own_kernels(void **state)
 {
@@ -546,6 +573,7 @@ int main(void)
         cmocka_unit_test(hosts_of_a_node),
         cmocka_unit_test(searches),
         cmocka_unit_test(micro_batches),
+        cmocka_unit_test(over_sequence),
         cmocka_unit_test(own_kernels),
         cmocka_unit_test(own_of_chips),
     };
