@@ -188,7 +188,7 @@ static bool same_inputs(const ll_graph *a, const ll_graph *b, ll_kind kind)
 static ll_graph *graph_with(ll_run r, const ll_size *sizes)
 {
     ll_graph *g;
-    memcpy(r.model.sizes, sizes, sizeof r.model.sizes);
+    memcpy(r.model.sizes, sizes, LL_MAX_SIZES * sizeof *sizes);
     return ll_run_graph(&r, 1, NULL, &g) == LL_OK ? g : NULL;
 }
 

@@ -197,7 +197,7 @@ static ll_err set_size(ll_run *r, const ll_size_note *note)
 static ll_err finish_model(ll_run *r)
 {
     TRY(find_model(r));
-    memcpy(r->model.sizes, r->model.def->sizes, sizeof r->model.sizes);
+    memcpy(r->model.sizes, r->model.def->sizes, sizeof r->model.def->sizes);
     for (int i = 0; i < r->notes->n_size; i++) TRY(set_size(r, &r->notes->sizes[i]));
     return LL_OK;
 }
@@ -283,6 +283,9 @@ static ll_err finish_train(ll_run *r)
             "train.micro_batch %lld does not divide train.batch %lld", (long long)t->micro_batch,
             (long long)t->batch);
     TRY(finish_memory(r));
+    LL_WANT(r, "train.eps", t->optim.eps == 0 || t->optim.eps >= FLT_MIN,
+            "train.eps is %g, too small for f32: use 0, the optimizer's usual, or 1.2e-38 and more",
+            t->optim.eps);
     const ll_schedule *s = &t->schedule;
     bool steps = !strcmp(s->shape, "step");
     LL_WANT(r, "train.schedule", !steps || s->step_size || s->milestones.n,

@@ -19,10 +19,10 @@
 
 typedef struct ll_run_model {
     const char *name;
-    const char *file;            /* "": bundled, or the program's own; finished: absolute */
-    const char *loss;            /* of an ONNX file; "": not said */
-    const ll_model *def;         /* finished: the model of that name */
-    ll_size sizes[LL_MAX_SIZES]; /* finished: its sizes as set; ends with name NULL */
+    const char *file;                /* "": bundled, or the program's own; finished: absolute */
+    const char *loss;                /* of an ONNX file; "": not said */
+    const ll_model *def;             /* finished: the model of that name */
+    ll_size sizes[LL_MAX_SIZES + 1]; /* finished: its sizes as set; ends with name NULL */
 } ll_run_model;
 
 typedef struct ll_run_data {

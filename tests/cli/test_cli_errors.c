@@ -41,6 +41,8 @@ static void command_line(void **state)
     refuses(f, 2, "TRAIN p.yaml", "no command 'TRAIN'; did you mean train?");
     refuses(f, 2, "train --help=3", "--help takes no value");
     refuses(f, 2, "train p.yaml --batch-size 4", "-s train.batch=... sets it");
+    refuses(f, 1, "train p.yaml -s train.optimizer=adam -s train.eps=1e-39", "train.eps",
+            "1.2e-38");
     refuses(f, 2, "train p.yaml --layers 4", "-s model.layers=... sets it");
     refuses(f, 2, "eval out --mesh data=2", "no option --mesh; ", "and others have it");
     refuses(f, 2, "train p.yaml --published x", "no option --published; plan has it");
