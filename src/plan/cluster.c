@@ -66,12 +66,12 @@ static const key keys[] = {
     WORD(own.source),
     NUMBER(own.gemm, 1e-3, 1),
     NUMBER(own.gemm_fp8, 1e-3, 1),
-    NUMBER(own.gemm_k, 0, 1e5),
+    NUMBER(own.gemm_k, 1e-3, 1e5),
     NUMBER(own.stream, 1e-3, 1),
     NUMBER(own.attention, 1e-3, 1),
-    NUMBER(own.attention_k, 0, 1e5),
+    NUMBER(own.attention_k, 1e-3, 1e5),
     NUMBER(own.conv, 1e-3, 1),
-    UNIT(own.launch, 0, 1e5, "us"),
+    UNIT(own.launch, 1e-3, 1e5, "us"),
     WHOLE(node.chips, 1, 1e6),
     WHOLE(node.hosts, 1, 1e6),
     UNIT(node.link, 1e-3, 1e6, "GB/s"),
@@ -239,6 +239,10 @@ static ll_err finish(ll_cluster *c, const char *what, const bool given[N_KEY])
         CHECK(may, LL_E_CONFIG, "%s: %s is not set, and the file is like no other that sets it",
               what, keys[i].name);
     }
+    for (int i = 0; i < N_KEY && !c->own.source; i++)
+        CHECK(strncmp(keys[i].name, "own.", 4) || !*(double *)(void *)((char *)c + keys[i].offset),
+              LL_E_CONFIG, "%s: %s is set, and own.source does not say on what it was measured",
+              what, keys[i].name);
     if (!c->network.taper) c->network.taper = 1;
     if (!c->chip.attention_tuned) c->chip.attention_tuned = c->chip.attention;
     if (!c->chip.gemm_fp8) c->chip.gemm_fp8 = c->chip.gemm;

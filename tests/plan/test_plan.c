@@ -550,9 +550,13 @@ static void own_of_chips(void **state)
     (void)state;
     assert_true(own_gemm("like: h200\nnode: {chips: 4}\n") > 1);
     assert_true(own_gemm("like: h200\nchip: {name: H300}\n") == 1);
-    assert_true(own_gemm("own: {gemm: 0.9}\nlike: h200\nchip: {name: H300, gemm: 0.5}\n") == 1.8);
+    assert_true(
+        own_gemm("own: {source: it, gemm: 0.9}\nlike: h200\nchip: {name: H300, gemm: 0.5}\n") ==
+        1.8);
     assert_true(own_gemm("like: dgx-a100\n") == 1);
     refuse("like: h200\nown: {gemm: 2}\n", "x.yaml:2: own.gemm is '2'");
+    refuse("like: h200\nown: {gemm_k: 0}\n", "own.gemm_k is '0'");
+    refuse("like: dgx-a100\nown: {gemm: 0.5}\n", "own.gemm is set, and own.source");
 }
 
 int main(void)
