@@ -220,6 +220,8 @@ gpt pipe=3 $small --set train.micro_batch=2 --set parallel.schedule=zb-h2
 gpt pipe=2,data=2 $small --set train.micro_batch=4 --set parallel.schedule=zb-h1
 gpt pipe=2 $small --set model.layers=4 --set train.micro_batch=3 --set parallel.schedule=zb-v
 gpt pipe=2 $small --set model.layers=4 --set train.micro_batch=3 --set parallel.schedule=interleaved
+gpt pipe=3 $small --set model.layers=6 --set train.micro_batch=2 --set parallel.schedule=breadth-first
+gpt pipe=4 $small --set model.layers=8 --set train.micro_batch=3 --set parallel.schedule=interleaved
 gpt pipe=4 $small --set model.layers=8 --set train.micro_batch=2 --set parallel.schedule=zb-v
 gpt pipe=3 $small --set model.layers=6 --set train.micro_batch=2 --set parallel.schedule=dualpipe-v
 gpt pipe=2,tensor=2 $small --set train.micro_batch=3

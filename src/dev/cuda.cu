@@ -272,9 +272,10 @@ ll_err ll_gpu_captured(ll_gpu *g, ll_gpu_graph **out)
     ll_gpu_graph *w = (ll_gpu_graph *)calloc(1, sizeof *w);
     LL_ASSERT(w);
     cudaError_t e = cudaGraphInstantiate(&w->exec, graph, 0);
+    if (e == cudaSuccess) e = cudaGraphUpload(w->exec, g->stream);
     cudaGraphDestroy(graph);
     if (e != cudaSuccess) {
-        free(w);
+        ll_gpu_drop(w);
         return told(e, "graph", __FILE__, __LINE__, __func__);
     }
     *out = w;

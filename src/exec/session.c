@@ -43,18 +43,6 @@ static ll_err find_team(ll_session *s, const ll_mesh *m)
     return LL_OK;
 }
 
-static ll_err check_round(const ll_session *s)
-{
-    const ll_pipe_plan *p = s->cut->plan;
-    bool round = false; /* from the last rank to the first */
-    for (int i = 1; p && i < p->stages->n; i++) round |= p->rank_of[i] < p->rank_of[i - 1] - 1;
-    CHECK(!round || !s->devices.direct, LL_E_ARG,
-          "transport nccl does not carry stages that go round the ranks (interleaved, "
-          "breadth-first), which were seen to hang on GPUs: use host, or a schedule that does not "
-          "(1f1b, zb-h2, zb-v, dualpipe-v)");
-    return LL_OK;
-}
-
 /* This rank's part of the graph. */
 static ll_err partition(ll_session *s)
 {
@@ -74,7 +62,13 @@ static ll_err partition(ll_session *s)
     if (!alone) how.canonical = ll_comm_options(o->comm)->canonical;
     if (o->share) how.like = o->share->cut;
     TRY(ll_cut_make(s->g, o, &how, &s->cut));
-    TRY(check_round(s));
+    const ll_pipe_plan *p = s->cut->plan;
+    int pipe = p ? m.size[ll_mesh_axis(&m, LL_AXIS_PIPE)] : 1;
+    CHECK(!p || !s->devices.direct || p->stages->n <= pipe || pipe == m.n_rank, LL_E_ARG,
+          "transport nccl carries several stages a rank where pipe is the mesh's only axis: with "
+          "others (\"%s\") they were seen to hang on GPUs; use host, or a schedule of one stage a "
+          "rank (1f1b, zb-h2)",
+          o->mesh);
     return s->cut->place ? ll_cut_part(s->cut, s->cut->place, my_rank(s), &s->part) : LL_OK;
 }
 

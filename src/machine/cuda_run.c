@@ -217,21 +217,31 @@ static ll_segment *segment_of(ll_exec *e, const ll_span *s)
     return &ll_cuda_of(e)->segments[(size_t)s->micro * (size_t)e->p->n_instr + (size_t)s->from];
 }
 
-/* The first run of a segment is not captured; from the second on it is replayed. */
-static ll_err replay(ll_exec *e, const ll_span *s, bool marks)
+/* Are messages between stages under way beside what is queued here? */
+static bool has_messages(const ll_exec *e)
+{
+    return ll_cuda_of(e)->nccl && e->opts.team->pipe;
+}
+
+static ll_err record(ll_exec *e, const ll_span *s, bool marks, ll_gpu_graph **out)
 {
     ll_gpu *g = ll_cuda_of(e)->gpu;
+    TRY(ll_gpu_capture(g));
+    ll_err rc = has_lanes(e, s) && !marks ? queue_in_lanes(e, s, NULL) : queue(e, s, marks);
+    ll_err end = ll_gpu_captured(g, out);
+    TRY(rc);
+    return end;
+}
+
+/* The first run of a segment is not captured; from the second on it is replayed. Beside messages
+ * nothing may be captured (see below): there graphs are made before, of what is not measured. */
+static ll_err replay(ll_exec *e, const ll_span *s, bool marks)
+{
     ll_segment *x = segment_of(e, s);
     ll_gpu_graph **graph = marks ? &x->marked : &x->graph;
-    if (x->runs++ == 0) return queue(e, s, marks);
-    if (!*graph) {
-        TRY(ll_gpu_capture(g));
-        ll_err rc = has_lanes(e, s) && !marks ? queue_in_lanes(e, s, NULL) : queue(e, s, marks);
-        ll_err end = ll_gpu_captured(g, graph);
-        TRY(rc);
-        TRY(end);
-    }
-    return ll_gpu_replay(g, *graph);
+    if (!*graph && (x->runs++ == 0 || (marks && has_messages(e)))) return queue(e, s, marks);
+    if (!*graph) TRY(record(e, s, marks, graph));
+    return ll_gpu_replay(ll_cuda_of(e)->gpu, *graph);
 }
 
 /* ---- measuring ---- */
@@ -276,10 +286,29 @@ static ll_err measure(ll_exec *e, const ll_span *s)
 
 /* ---- the first step ---- */
 
-/* A kernel's code is loaded when it is first launched, for which CUDA may wait for all streams: for
- * a message, too, from a rank that waits for what comes after that launch here. So all are launched
- * once before messages are under way. What they write is written again, and what they find wrong
- * with the data is found again. */
+/* The end of those from i on that lie between two collectives. */
+static int span_end(const ll_exec *e, int i, int to)
+{
+    while (i < to && is_queued(e, i)) i++;
+    return i;
+}
+
+static ll_err record_section(ll_exec *e, int section, uint64_t step)
+{
+    const ll_cuda *o = ll_cuda_of(e);
+    ll_span s = {.step = step, .once = section != LL_MICRO};
+    for (int i = section ? o->end[section - 1] : 0; i < o->end[section]; i = s.to + (s.to == i)) {
+        s.from = i;
+        s.to = span_end(e, i, o->end[section]);
+        if (s.to > i) TRY(record(e, &s, false, &segment_of(e, &s)->graph));
+    }
+    return LL_OK;
+}
+
+/* A kernel's code is loaded when it is first launched, graphs and events are given memory when they
+ * are made, for which CUDA may wait for all streams: for a message, too, from a rank that waits for
+ * what comes after that here. So all are launched once, and graphs and events made, before messages
+ * are under way. What kernels write is written again, what is wrong with data is found again. */
 static ll_err rehearse(ll_exec *e, uint64_t step)
 {
     ll_cuda *o = ll_cuda_of(e);
@@ -287,7 +316,10 @@ static ll_err rehearse(ll_exec *e, uint64_t step)
     LL_EACH (const ll_launch, l, o->launches, o->end[LL_REPORT])
         if (e->instrs[l->instr[0]].instr->kernel.run) TRY(queue_one(e, l, &s));
     o->rehearsed = true;
+    TRY(ll_gpu_record(o->gpu, LL_STREAM_COMPUTE, over(e, o->end[LL_UPDATE]))); /* the last */
     TRY(ll_gpu_fill(o->gpu, o->trouble, 0, LL_TROUBLE_WORDS * sizeof(int64_t)));
+    for (int section = LL_MICRO; section <= LL_REPORT; section++)
+        TRY(record_section(e, section, step));
     return ll_gpu_wait(o->gpu);
 }
 
@@ -316,8 +348,7 @@ ll_err ll_cuda_run(ll_exec *e, int section, int micro, uint64_t step)
     ll_cuda *o = ll_cuda_of(e);
     int to = o->end[section];
     ll_span s = {.micro = micro, .step = step, .once = section != LL_MICRO};
-    bool lanes = o->nccl && e->opts.team->pipe;
-    if (lanes && !o->rehearsed && section == LL_MICRO) TRY(rehearse(e, step));
+    if (has_messages(e) && !o->rehearsed && section == LL_MICRO) TRY(rehearse(e, step));
     for (int i = section ? o->end[section - 1] : 0; i < to;) {
         s.from = i;
         if (!is_queued(e, i)) {
@@ -325,8 +356,7 @@ ll_err ll_cuda_run(ll_exec *e, int section, int micro, uint64_t step)
             if (runs(e, l, &s)) TRY(timed_collective(e, l->instr[0]));
             continue;
         }
-        while (i < to && is_queued(e, i)) i++;
-        s.to = i;
+        s.to = i = span_end(e, i, to);
         TRY(e->profiling || e->trace ? measure(e, &s) : replay(e, &s, false));
     }
     return LL_OK;

@@ -104,7 +104,7 @@ static ll_err try_memory(walk *w, ll_how h)
 
 static ll_err try_pipes(walk *w, ll_how h)
 {
-    enum { LANES = 24 }; /* of train's messages by NCCL, which does not go round three ranks */
+    enum { LANES = 24 }; /* of train's messages by NCCL, which has them in pipelines alone */
     static const char *const schedules[] = {NULL, "zb-h1", "zb-h2"};
     const ll_search *s = w->s;
     double stage = s->model->layers / h.pipe;
@@ -113,7 +113,8 @@ static ll_err try_pipes(walk *w, ll_how h)
     for (int v = 1; v <= 8 && v <= stage; v++) {
         if (fmod(stage, v) != 0 && v > 1) continue;
         if (v > 1 && (fmod(h.n_micro, h.pipe) != 0 || h.pipe > 64)) continue;
-        if (v > 1 && s->nccl && (h.pipe > 2 || 2 * (2 * v - 1) > LANES)) continue;
+        if (v > 1 && s->nccl && (h.pipe < s->ranks || 2 * (2 * v - (h.pipe == 2)) > LANES))
+            continue;
         if (!allowed(s->virtual_stages, v)) continue;
         h.virtual_stages = v;
         for (int k = 0; k < (v == 1 ? 3 : 1); k++) {
@@ -196,9 +197,9 @@ static const char *why_none(const ll_search *s, ll_arena *a)
     if (turns)
         return ll_arena_printf(
             a,
-            "interleaved wants %.0f layers and a rank's micro-batches in equal parts%s; 1f1b, "
-            "zb-h1 and zb-h2 do not",
-            layers, s->nccl ? ", and pipe=2: train lets NCCL go round no more ranks" : "");
+            "interleaved wants %.0f layers and a rank's micro-batches in equal parts; 1f1b, zb-h1 "
+            "and zb-h2 do not",
+            layers);
     if (s->pipe > 1 && share < s->pipe / 2)
         return ll_arena_printf(
             a, "pipe=%.0f wants %.0f micro-batches or more, and train.batch %.0f has %.0f a rank",
