@@ -18,7 +18,6 @@ typedef struct part_opts {
     int zero, n_micro, threads;
     bool blocking, poison;
     size_t bucket_bytes, memory;
-    bool subsets;
     ll_overlap overlap;
     const char *schedule; /* of axis pipe */
 } part_opts;
@@ -51,7 +50,6 @@ typedef struct part_opts {
     TRY(part_cut(c, place, o, &how, &mine));
     how.blocking = o->blocking;
     how.bucket_bytes = o->bucket_bytes;
-    how.subsets = o->subsets;
     TRY(ll_lower(mine, &how, &out->p));
     ll_graph_free(mine);
     ll_placement_free(place);
