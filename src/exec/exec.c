@@ -106,7 +106,7 @@ static ll_err place_slots(ll_exec *e, const ll_exec_opts *opts, const size_t *of
             TRY(e->machine->init(e, p->inputs[i].slot));
         if (there < 0) continue;
         const ll_type *t = &opts->share->p->slots[there].type;
-        CHECK(t->dtype == s->type.dtype && ll_shape_equal(&t->shape, &s->type.shape), LL_E_SHAPE,
+        CHECK(ll_type_equal(t, &s->type), LL_E_SHAPE,
               "%s differs in shape or type from the session it is shared with", s->name);
         e->address[p->inputs[i].slot] = opts->share->address[there];
     }

@@ -200,7 +200,7 @@ static bool of_kept(const ll_graph *g, const int *uses, ll_val v, const ll_node 
 /* The value again, for node n. */
 static ll_err emit_again(ll_rewrite *rw, const ll_node *n, const ll_node *const from[2])
 {
-    ll_rewrite_at(rw, n);
+    ll_graph_at(rw->to, n);
     for (int m = 1; m >= 0; m--) {
         ll_val in[LL_MAX_IN], sum;
         if (!from[m]) continue;
@@ -458,7 +458,7 @@ static ll_err emit_group(fusing *f, int k)
     ll_shape shape = ll_graph_shape(f->g, last->out[0]);
     a->shape.n = shape.n;
     for (int d = 0; d < shape.n; d++) a->shape.d[d] = shape.d[d];
-    ll_rewrite_at(&f->rw, last);
+    ll_graph_at(f->rw.to, last);
     make_steps(f, k, a, in);
     for (int s = 0; s < gr->n; s++) {
         ll_val v = f->g->nodes[gr->member[s]].out[0];

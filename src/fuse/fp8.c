@@ -173,7 +173,7 @@ static ll_err lower_parameters(lowering *l)
         const ll_node *n = &l->g->nodes[i];
         for (int k = 0; k < 2 && l->chosen[i] && is_product(n); k++) {
             if (!is_parameter(l->g, n->in[k])) continue;
-            ll_rewrite_at(&l->rw, &l->g->nodes[0]);
+            ll_graph_at(l->rw.to, &l->g->nodes[0]);
             TRY(quantized(l, n->in[k]));
         }
     }
@@ -182,7 +182,7 @@ static ll_err lower_parameters(lowering *l)
 
 static ll_err lower_sum(lowering *l, const ll_node *n)
 {
-    ll_rewrite_at(&l->rw, n);
+    ll_graph_at(l->rw.to, n);
     TRY(quantized(l, n->in[0]));
     ll_rewrite_map(&l->rw, n->out[0], l->of[n->in[0].id].sum);
     return LL_OK;
@@ -247,7 +247,7 @@ static ll_err lower_product(lowering *l, const ll_node *n)
     int first, n_in = 4;
     fits(l, n, s);
     TRY(attr_of(l, n, &first, &a));
-    ll_rewrite_at(&l->rw, n);
+    ll_graph_at(l->rw.to, n);
     for (int k = 0; k < 2; k++) {
         int from = k ? !first : first;
         const wanted *w = &l->of[n->in[from].id];

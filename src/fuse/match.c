@@ -74,7 +74,7 @@ static bool same_types(ll_match *m)
     for (int i = 1; i < m->t->n_same; i++) {
         const ll_type *a = &ll_value_of(m->g, m->value[m->t->same[0]])->type;
         const ll_type *b = &ll_value_of(m->g, m->value[m->t->same[i]])->type;
-        if (a->dtype != b->dtype || !ll_shape_equal(&a->shape, &b->shape))
+        if (!ll_type_equal(a, b))
             return ll_match_no(m, "%s and %s are not of one type", m->t->word[m->t->same[0]],
                                m->t->word[m->t->same[i]]);
     }
@@ -286,7 +286,7 @@ static ll_err put_lines(ll_rewrite *rw, ll_match *m, int at)
     for (int i = 0; i < m->t->n_new; i++) {
         const ll_fuse_line *l = &m->t->put[i];
         if (m->at[i] != at) continue;
-        ll_rewrite_at(rw, &m->g->nodes[at]);
+        ll_graph_at(rw->to, &m->g->nodes[at]);
         for (int k = 0; k < l->n_in; k++) {
             if (l->in[k] < 0 || m->now[l->in[k]].id) continue;
             ll_val old = m->value[l->in[k]], *now = &m->now[l->in[k]];

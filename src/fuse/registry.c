@@ -81,7 +81,7 @@ static ll_err expand_pattern(ll_graph *g, const ll_node *n, const ll_val *in, ll
 static ll_err expand(ll_rewrite *rw, const ll_node *n)
 {
     ll_val in[LL_MAX_IN], out[LL_MAX_OUT] = {{0}};
-    ll_rewrite_at(rw, n);
+    ll_graph_at(rw->to, n);
     for (int k = 0; k < n->n_in; k++) {
         in[k] = rw->map[n->in[k].id];
         if (ll_dtype_is_float(ll_graph_dtype(rw->to, in[k])))

@@ -137,6 +137,15 @@ ll_val ll_input(ll_graph *g, const char *name, ll_kind kind, ll_type type, ll_in
     return v;
 }
 
+ll_val ll_input_like(ll_graph *g, const ll_value *other)
+{
+    ll_val v = ll_input(g, other->name, other->kind, other->type, other->init);
+    if (v.id && other->piece)
+        ll_value_of(g, v)->piece =
+            (const ll_piece *)ll_arena_copy(g->arena, other->piece, sizeof *other->piece);
+    return v;
+}
+
 ll_val ll_param(ll_graph *g, const char *name, ll_shape shape, ll_init init)
 {
     return ll_input(g, ll_scoped(g, name), LL_PARAM, (ll_type){LL_F32, shape}, init);
@@ -150,6 +159,13 @@ ll_val ll_state(ll_graph *g, const char *name, ll_shape shape, ll_init init)
 ll_val ll_batch(ll_graph *g, const char *name, ll_dtype dtype, ll_shape shape)
 {
     return ll_input(g, name, LL_BATCH, (ll_type){dtype, shape}, (ll_init){0});
+}
+
+void ll_graph_at(ll_graph *g, const ll_node *n)
+{
+    const char *dot = strrchr(n->name, '.');
+    g->of = n->of;
+    snprintf(g->scope, sizeof g->scope, "%.*s", dot ? (int)(dot - n->name) + 1 : 0, n->name);
 }
 
 static uint64_t mix(uint64_t h, const void *data, size_t bytes)
@@ -238,7 +254,7 @@ void ll_graph_update(ll_graph *g, ll_val input, ll_val next)
         ll_graph_reject(g, "only parameters and state can be updated");
         return;
     }
-    if (a->type.dtype != b->type.dtype || !ll_shape_equal(&a->type.shape, &b->type.shape)) {
+    if (!ll_type_equal(&a->type, &b->type)) {
         char want[LL_SHAPE_TEXT], got[LL_SHAPE_TEXT];
         ll_reject(g, LL_E_SHAPE, "%s is %s%s, its update %s%s", a->name,
                   ll_dtype_name(a->type.dtype), ll_shape_print(&a->type.shape, want),
@@ -355,8 +371,8 @@ static ll_err verify_node(const ll_graph *g, int index)
         const ll_value *v = ll_value_of(g, n->out[o]);
         CHECK(v->node == index && v->out == o, LL_E_GRAPH, "%s: result %d is another's", n->name,
               o);
-        CHECK(v->type.dtype == out[o].dtype && ll_shape_equal(&v->type.shape, &out[o].shape),
-              LL_E_GRAPH, "%s: result %d is not what its op gives", n->name, o);
+        CHECK(ll_type_equal(&v->type, &out[o]), LL_E_GRAPH,
+              "%s: result %d is not what its op gives", n->name, o);
     }
     return LL_OK;
 }
@@ -391,9 +407,8 @@ ll_err ll_verify(const ll_graph *g)
         CHECK(is_value(g, u->input) && is_value(g, u->next), LL_E_GRAPH, "update %d is no value",
               i);
         const ll_value *a = ll_value_of(g, u->input), *b = ll_value_of(g, u->next);
-        CHECK(ll_kind_updates(a->kind) && a->type.dtype == b->type.dtype &&
-                  ll_shape_equal(&a->type.shape, &b->type.shape),
-              LL_E_GRAPH, "update %d does not fit what it updates", i);
+        CHECK(ll_kind_updates(a->kind) && ll_type_equal(&a->type, &b->type), LL_E_GRAPH,
+              "update %d does not fit what it updates", i);
     }
     return LL_OK;
 }

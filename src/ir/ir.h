@@ -46,6 +46,15 @@ typedef struct ll_type {
     ll_shape shape;
 } ll_type;
 
+static inline size_t ll_type_bytes(const ll_type *t)
+{
+    return ll_tensor_bytes(t->dtype, &t->shape);
+}
+static inline bool ll_type_equal(const ll_type *a, const ll_type *b)
+{
+    return a->dtype == b->dtype && ll_shape_equal(&a->shape, &b->shape);
+}
+
 /* An input that is a part of a larger one: the whole's shape, and where in it the part starts. */
 typedef struct ll_piece {
     ll_shape whole;
@@ -123,11 +132,14 @@ static inline ll_value *ll_value_of(const ll_graph *g, ll_val v)
 }
 /* v, which stands for another graph's value, takes its name and whose gradient it is. */
 void ll_value_stands_for(ll_graph *g, ll_val v, const ll_value *other);
-/* A graph without nodes or values, of its own arena. */
 ll_val ll_input(ll_graph *g, const char *name, ll_kind kind, ll_type type, ll_init init);
+/* The same input as another graph's, with what it is a piece of. */
+ll_val ll_input_like(ll_graph *g, const ll_value *other);
 ll_val ll_find(const ll_graph *g, const char *input_name); /* none: no input of that name */
 ll_val ll_find_result(const ll_graph *g, const char *name);
 
+/* Nodes that are appended from here on are named after n's scope, and come from where n does. */
+void ll_graph_at(ll_graph *g, const ll_node *n);
 /* Appends a node; attr is copied. Infers and checks its outputs. emit returns the first output and
  * makes failure the graph's; emit_all gives all of them. Any input that is none: does nothing. */
 ll_val ll_emit(ll_graph *g, const ll_op *op, const void *attr, const ll_val *in, int n_in);

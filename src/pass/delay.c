@@ -2,21 +2,6 @@
  * trains by, written down as a graph, so that one process trains the same. */
 #include "pass/pass.h"
 
-/* What runs in each micro-batch: all that means over them need. */
-static bool *find_micro(const ll_graph *g, ll_arena *arena)
-{
-    bool *micro = LL_NEW_ARRAY(arena, bool, g->n_node + 1);
-    for (int i = g->n_node - 1; i >= 0; i--) {
-        const ll_node *n = &g->nodes[i];
-        micro[i] |= ll_is_op(n, &ll_op_accum);
-        for (int k = 0; k < n->n_in && micro[i]; k++) {
-            int m = ll_value_of(g, n->in[k])->node;
-            if (m >= 0) micro[m] = true;
-        }
-    }
-    return micro;
-}
-
 /* Copies a node; what is not of the micro-batches reads the newest. next: [n_value] of inputs,
  * 0: there is one version. */
 static ll_err copy(ll_rewrite *rw, const ll_node *n, bool micro, const ll_val *next)
@@ -34,7 +19,7 @@ static ll_err copy(ll_rewrite *rw, const ll_node *n, bool micro, const ll_val *n
 static ll_err delay(ll_rewrite *rw, ll_arena *arena)
 {
     const ll_graph *g = rw->from;
-    const bool *micro = find_micro(g, arena);
+    const bool *micro = ll_micro_nodes(g, arena);
     bool *read = LL_NEW_ARRAY(arena, bool, g->n_value);
     ll_val *next = LL_NEW_ARRAY(arena, ll_val, g->n_value);
     for (int i = 0; i < g->n_node; i++)

@@ -204,7 +204,7 @@ static ll_err copy_node(ll_gridder *c, int i, const ll_loops *l)
     const ll_node *n = &c->p->g->nodes[i];
     ll_val in[LL_MAX_IN], out[LL_MAX_OUT], y = n->out[0];
     const void *attr = widens(c, i) ? ll_attr_retype(c->rw.to->arena, n, LL_F64) : n->attr;
-    ll_rewrite_at(&c->rw, n);
+    ll_graph_at(c->rw.to, n);
     for (int k = 0; k < n->n_in; k++) TRY(operand(c, i, k, l, &in[k]));
     TRY(ll_emit_all(c->rw.to, n->op, attr, in, n->n_in, out));
     place_as(c, i);
@@ -326,7 +326,7 @@ static ll_err grid_node(ll_gridder *c, int i, const ll_loops *l, double k)
     ll_limb x[2][MOST_LIMBS];
     ll_factor factor[2];
     ll_layout held;
-    ll_rewrite_at(&c->rw, n);
+    ll_graph_at(c->rw.to, n);
     for (int o = 0; o < n->n_in; o++) {
         in[o] = now_of(c, i, n->in[o]);
         if (!ll_dtype_is_float(ll_graph_dtype(c->p->g, n->in[o]))) continue;

@@ -51,14 +51,15 @@ static ll_shape in_blocks(const ll_shape *s, int64_t last)
     return out;
 }
 
-static void make(ll_rewrite *rw, const ll_node *n, const ll_matmul_parts *p, int rows, int bits)
+static void make(ll_rewrite *rw, const ll_node *n, const ll_matmul_parts *p, int rows,
+                 const void *how)
 {
+    int bits = *(const int *)how;
     const ll_value *w = ll_value_of(rw->from, n->in[1]);
     ll_shape s = in_blocks(&w->type.shape, bits * LL_PACK / 8), scale = s, x;
     ll_val in[4] = {{0}};
     ll_packed_attr a = {.bits = bits, .rows = rows};
     scale.n--;
-    ll_rewrite_at(rw, n);
     for (int k = 0; k < (bits == 4 ? 3 : 2); k++) {
         const char *name = ll_pack_name(rw->to->arena, w->name, bits, k);
         in[1 + k] = ll_find(rw->to, name);
@@ -78,71 +79,75 @@ static void make(ll_rewrite *rw, const ll_node *n, const ll_matmul_parts *p, int
 /* A new graph with the inputs of the old one that anybody reads as they are: read, by value. */
 static bool *begin(ll_rewrite *rw, const ll_graph *g)
 {
-    *rw = (ll_rewrite){.from = g, .to = ll_graph_new(g->name)};
-    ll_arena *a = rw->to->arena;
-    bool *read = LL_NEW_ARRAY(a, bool, g->n_value);
     ll_matmul_parts p;
     int rows;
-    rw->map = LL_NEW_ARRAY(a, ll_val, g->n_value);
-    rw->to->of.at = -1;
+    ll_rewrite_bare(rw, g);
+    bool *read = LL_NEW_ARRAY(rw->to->arena, bool, g->n_value);
     for (int i = 0; i < g->n_node; i++)
         for (int k = 0; k < g->nodes[i].n_in; k++)
             if (k != 1 || !fits(g, &g->nodes[i], &p, &rows)) read[g->nodes[i].in[k].id] = true;
     for (int i = 1; i < g->n_value; i++) {
         const ll_value *v = &g->values[i];
-        if (v->node < 0 && (v->kind != LL_PARAM || read[i]))
-            rw->map[i] = ll_input(rw->to, v->name, v->kind, v->type, v->init);
+        if (v->node < 0 && (v->kind != LL_PARAM || read[i])) rw->map[i] = ll_input_like(rw->to, v);
     }
     return read;
+}
+
+/* What a product that fits becomes. */
+typedef void maker(ll_rewrite *rw, const ll_node *n, const ll_matmul_parts *p, int rows,
+                   const void *how);
+
+/* All of them, or (read) those whose weights nobody reads as they are.
+ * *made: how many. */
+static ll_err make_all(ll_rewrite *rw, maker *make, const void *how, const bool *read, int *made,
+                       ll_graph **out)
+{
+    const ll_graph *g = rw->from;
+    ll_err rc = LL_OK;
+    *made = 0;
+    for (int i = 0; i < g->n_node && rc == LL_OK; i++) {
+        const ll_node *n = &g->nodes[i];
+        ll_matmul_parts p;
+        int rows;
+        if (!fits(g, n, &p, &rows) || (read && (read[n->in[1].id] || rw->map[n->in[1].id].id))) {
+            rc = ll_rewrite_copy(rw, n);
+            continue;
+        }
+        ll_graph_at(rw->to, n);
+        make(rw, n, &p, rows, how);
+        rc = ll_graph_check(rw->to);
+        ++*made;
+    }
+    return ll_rewrite_end(rw, rc, out);
 }
 
 ll_err ll_pack_graph(const ll_graph *g, int bits, ll_graph **out)
 {
     ll_rewrite rw;
-    ll_err rc = LL_OK;
+    int made;
     begin(&rw, g);
-    for (int i = 0; i < g->n_node && rc == LL_OK; i++) {
-        const ll_node *n = &g->nodes[i];
-        ll_matmul_parts p;
-        int rows;
-        if (fits(g, n, &p, &rows)) {
-            make(&rw, n, &p, rows, bits);
-            rc = ll_graph_check(rw.to);
-        } else
-            rc = ll_rewrite_copy(&rw, n);
-    }
-    return ll_rewrite_end(&rw, rc, out);
+    return make_all(&rw, make, &bits, NULL, &made, out);
 }
 
 /* ---- weights as blocks would have them ---- */
 
-static ll_err make_rounded(ll_rewrite *rw, const ll_node *n, int bits)
+static void make_rounded(ll_rewrite *rw, const ll_node *n, const ll_matmul_parts *, int,
+                         const void *how)
 {
     ll_val w = rw->map[n->in[1].id], in[2] = {rw->map[n->in[0].id]};
     ll_shape s = ll_graph_shape(rw->to, w);
-    ll_round_blocks_attr a = {bits};
-    ll_rewrite_at(rw, n);
+    ll_round_blocks_attr a = {*(const int *)how};
     w = ll_reshape(rw->to, w, in_blocks(&s, LL_PACK));
     in[1] = ll_reshape(rw->to, LL_EMIT(rw->to, &ll_op_round_blocks, &a, w), s);
     ll_rewrite_map(rw, n->out[0], ll_emit(rw->to, n->op, n->attr, in, 2));
-    return ll_graph_check(rw->to);
 }
 
 ll_err ll_round_graph(const ll_graph *g, int bits, ll_graph **out)
 {
     ll_rewrite rw;
-    ll_err rc = LL_OK;
-    int made = 0;
+    int made;
     ll_rewrite_begin(&rw, g);
-    for (int i = 0; i < g->n_node && rc == LL_OK; i++) {
-        const ll_node *n = &g->nodes[i];
-        ll_matmul_parts p;
-        int rows;
-        bool some = fits(g, n, &p, &rows);
-        rc = some ? make_rounded(&rw, n, bits) : ll_rewrite_copy(&rw, n);
-        made += some;
-    }
-    TRY(ll_rewrite_end(&rw, rc, out));
+    TRY(make_all(&rw, make_rounded, &bits, NULL, &made, out));
     if (!made) ll_graph_free(*out);
     CHECK(made, LL_E_ARG, "train.quantize: no weights of products have rows of whole blocks of %d",
           LL_PACK);
@@ -151,13 +156,13 @@ ll_err ll_round_graph(const ll_graph *g, int bits, ll_graph **out)
 
 /* ---- weights in blocks ---- */
 
-static void make_blocked(ll_rewrite *rw, const ll_node *n, const ll_matmul_parts *p,
-                         const ll_block_kind *kind)
+static void make_blocked(ll_rewrite *rw, const ll_node *n, const ll_matmul_parts *p, int,
+                         const void *how)
 {
+    const ll_block_kind *kind = (const ll_block_kind *)how;
     const ll_value *w = ll_value_of(rw->from, n->in[1]);
     const char *name = ll_arena_printf(rw->to->arena, "%s.%s", w->name, kind->name);
     ll_blocked_attr a = {0};
-    ll_rewrite_at(rw, n);
     ll_val x = rw->map[n->in[0].id], v = ll_find(rw->to, name);
     ll_shape s = ll_graph_shape(rw->to, x);
     x = ll_reshape(rw->to, x, in_blocks(&s, LL_PACK));
@@ -172,28 +177,16 @@ static void make_blocked(ll_rewrite *rw, const ll_node *n, const ll_matmul_parts
 ll_err ll_block_graph(const ll_graph *g, const char *kind, ll_graph **out)
 {
     ll_rewrite rw;
-    ll_err rc = LL_OK;
     const ll_block_kind *k = ll_block_find(kind, strlen(kind));
-    int made = 0;
+    int made;
     LL_ASSERT(k);
     const bool *read = begin(&rw, g);
     for (int i = 1; i < g->n_value; i++) { /* adapters stay as they are */
         const ll_value *v = &g->values[i];
         if (!rw.map[i].id && v->node < 0 && v->kind == LL_PARAM && ll_is_lora(v->name))
-            rw.map[i] = ll_input(rw.to, v->name, v->kind, v->type, v->init);
+            rw.map[i] = ll_input_like(rw.to, v);
     }
-    for (int i = 0; i < g->n_node && rc == LL_OK; i++) {
-        const ll_node *n = &g->nodes[i];
-        ll_matmul_parts p;
-        int rows;
-        if (fits(g, n, &p, &rows) && !read[n->in[1].id] && !rw.map[n->in[1].id].id) {
-            make_blocked(&rw, n, &p, k);
-            rc = ll_graph_check(rw.to);
-            made++;
-        } else
-            rc = ll_rewrite_copy(&rw, n);
-    }
-    TRY(ll_rewrite_end(&rw, rc, out));
+    TRY(make_all(&rw, make_blocked, k, read, &made, out));
     if (!made) ll_graph_free(*out);
     CHECK(made, LL_E_ARG, "train.base %s: no weights of products have rows of whole blocks of %d",
           kind, LL_PACK);

@@ -78,7 +78,7 @@ static ll_err make_panel(ll_cutter *c, const ll_view *v, const ll_panels *p, int
 /* Panels of what is stored cut go like other loans (partition.c). */
 static void keep_lent(ll_cutter *c, const ll_type *t, ll_paneled *p, bool came)
 {
-    double bytes = (double)ll_numel(&t->shape) * (double)ll_dtype_bytes(t->dtype);
+    double bytes = (double)ll_type_bytes(t);
     if (came) c->lent += bytes;
     p->until = c->lent + bytes;
 }

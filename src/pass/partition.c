@@ -90,7 +90,7 @@ static ll_err walk(ll_cutter *c, ll_val v, const ll_layout *from, ll_val x, cons
                    bool keep, ll_val *out)
 {
     const ll_type *t = &ll_value_of(c->g, v)->type;
-    double bytes = (double)ll_numel(&t->shape) * (double)ll_dtype_bytes(t->dtype);
+    double bytes = (double)ll_type_bytes(t);
     ll_layout at = *from;
     ll_move moves[LL_MAX_MOVES];
     const ll_value *old = ll_value_of(c->g, v);
@@ -203,7 +203,7 @@ static ll_err bring_kept(ll_cutter *c, ll_val v, const ll_layout *l, ll_val *out
 static bool is_lent(const ll_cutter *c, ll_val v, const ll_layout *l)
 {
     const ll_type *t = &ll_value_of(c->g, v)->type;
-    double bytes = (double)ll_numel(&t->shape) * (double)ll_dtype_bytes(t->dtype);
+    double bytes = (double)ll_type_bytes(t);
     const ll_loan *x = &c->loans[v.id];
     return x->value.id && ll_layout_equal(&x->layout, l) && c->lent - x->at <= bytes;
 }
@@ -215,7 +215,7 @@ static bool is_lent(const ll_cutter *c, ll_val v, const ll_layout *l)
 static ll_err borrow(ll_cutter *c, ll_val v, const ll_layout *l, ll_val *out)
 {
     const ll_type *t = &ll_value_of(c->g, v)->type;
-    double bytes = (double)ll_numel(&t->shape) * (double)ll_dtype_bytes(t->dtype);
+    double bytes = (double)ll_type_bytes(t);
     ll_loan *have = &c->loans[v.id];
     if (is_lent(c, v, l)) {
         *out = have->value;
@@ -313,7 +313,7 @@ bool ll_gradient_layout(const ll_placement *p, const char *param, ll_axes axes, 
     for (int i = 1; i < p->g->n_value; i++) {
         const ll_value *v = &p->g->values[i];
         if (!v->gradient_of || strcmp(v->gradient_of, param)) continue;
-        double bytes = (double)ll_numel(&v->type.shape) * (double)ll_dtype_bytes(v->type.dtype);
+        double bytes = (double)ll_type_bytes(&v->type);
         if (ll_reshard(&p->mesh, &v->type.shape, bytes, &p->made[i], &p->seen[i], moves, &n))
             return false;
         for (int k = 0; k < n; k++) {
@@ -323,14 +323,6 @@ bool ll_gradient_layout(const ll_placement *p, const char *param, ll_axes axes, 
         }
     }
     return false;
-}
-
-static void enter_scope(ll_cutter *c, const ll_node *n)
-{
-    const char *dot = strrchr(n->name, '.');
-    c->to->of = n->of;
-    snprintf(c->to->scope, sizeof c->to->scope, "%.*s", dot ? (int)(dot - n->name) + 1 : 0,
-             n->name);
 }
 
 static ll_err check_shape(const ll_cutter *c, const ll_node *n, ll_val old, ll_val made)
@@ -384,7 +376,7 @@ static ll_err cut_node(ll_cutter *c, int node)
 {
     const ll_node *n = &c->g->nodes[node];
     ll_val out[LL_MAX_OUT];
-    enter_scope(c, n);
+    ll_graph_at(c->to, n);
     TRY(make_results(c, node, out));
     for (int o = 0; o < n->n_out; o++) {
         ll_value_stands_for(c->to, out[o], ll_value_of(c->g, n->out[o]));

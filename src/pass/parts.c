@@ -50,7 +50,7 @@ ll_axes ll_job_axes(const ll_cutter *c, const ll_job *j, int loop)
 double ll_job_bytes(const ll_cutter *c, const ll_job *j, const ll_type *t,
                     const int8_t map[LL_MAX_DIMS])
 {
-    double n = (double)ll_numel(&t->shape) * (double)ll_dtype_bytes(t->dtype);
+    double n = (double)ll_type_bytes(t);
     for (int d = 0; d < t->shape.n; d++) n /= ll_mesh_group(c->m, ll_job_axes(c, j, map[d]));
     return n;
 }

@@ -54,9 +54,19 @@ bool ll_constant_value(const ll_graph *g, ll_val v, double *value);
 /* For each value, how many nodes' operands, results and updates it is. */
 const int *ll_uses(const ll_graph *g, ll_arena *arena);
 
-/* live: for each value, whether it is needed; what makes one is needed too, and all it makes. */
-bool *ll_needed(const ll_graph *g, bool *live);
-const bool *ll_live(const ll_graph *g, ll_arena *arena); /* of results and updates */
+/* For each value, whether results or updates need it; what makes one is needed, and all it makes.
+ */
+const bool *ll_live(const ll_graph *g, ll_arena *arena);
+
+/* [n_node] the makers of results; then of what marked nodes read, back to the inputs. */
+void ll_mark_results(const ll_graph *g, bool *marked);
+void ll_mark_makers(const ll_graph *g, bool *marked);
+/* [n_node] what runs for each micro-batch: all that means over them need. */
+bool *ll_micro_nodes(const ll_graph *g, ll_arena *arena);
+static inline bool ll_is_mean(const ll_node *n)
+{
+    return ll_is_op(n, &ll_op_accum);
+}
 
 /* For each value, whether it is another in each micro-batch: it depends on batch data or random
  * numbers, and not by way of a mean over micro-batches alone. */
@@ -80,13 +90,11 @@ static inline bool ll_apart(const ll_node *a, const ll_node *b)
 typedef struct ll_rewrite {
     const ll_graph *from;
     ll_graph *to;
-    ll_val *map;            /* old value -> new value; 0: not copied yet */
-    const ll_node *current; /* the node whose name and block new nodes take */
+    ll_val *map; /* old value -> new value; 0: not copied yet */
 } ll_rewrite;
-/* A new graph with all the inputs of the old one. */
+/* A new graph with all the inputs of the old one; or with none as yet. */
 void ll_rewrite_begin(ll_rewrite *rw, const ll_graph *from);
-/* Says that nodes emitted from here on replace n. */
-void ll_rewrite_at(ll_rewrite *rw, const ll_node *n);
+void ll_rewrite_bare(ll_rewrite *rw, const ll_graph *from);
 /* Copies n, with its operands mapped. */
 ll_err ll_rewrite_copy(ll_rewrite *rw, const ll_node *n);
 /* Puts n's expansion in its place. */

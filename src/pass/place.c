@@ -444,15 +444,8 @@ static void place_states(placer *c)
 
 static void find_micro(placer *c)
 {
-    for (int i = c->g->n_node - 1; i >= 0; i--) {
-        const ll_node *n = &c->g->nodes[i];
-        c->p->micro[i] |= n->op == &ll_op_accum;
-        for (int k = 0; k < n->n_in && c->p->micro[i]; k++) {
-            int m = value(c, n->in[k])->node;
-            if (m >= 0) c->p->micro[m] = true;
-        }
-    }
     bool any = false;
+    c->p->micro = ll_micro_nodes(c->g, c->p->arena);
     for (int i = 0; i < c->g->n_node; i++) any |= c->p->micro[i];
     for (int i = 0; i < c->g->n_node && !any; i++) c->p->micro[i] = true;
 }
@@ -502,7 +495,6 @@ static ll_err attempt(ll_placement *p, const ll_place_opts *o, bool **expand, ll
     p->loop = (int8_t(*)[LL_MAX_AXES])ll_arena_alloc(a, (size_t)(g->n_node + 1) * LL_MAX_AXES);
     p->through = LL_NEW_ARRAY(a, ll_axes, g->n_node + 1);
     p->factors = LL_NEW_ARRAY(a, ll_axes, g->n_node + 1);
-    p->micro = LL_NEW_ARRAY(a, bool, g->n_node + 1);
     placer c = {.p = p, .o = o, .g = g, .m = &p->mesh};
     c.decided = LL_NEW_ARRAY(a, bool, g->n_value);
     c.expand = LL_NEW_ARRAY(a, bool, g->n_node + 1);

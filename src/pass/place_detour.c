@@ -65,7 +65,7 @@ static double bytes_between(const placer *c, ll_val v, const ll_layout *from, co
     const ll_type *t = &ll_value_of(c->g, v)->type;
     ll_move moves[LL_MAX_MOVES];
     int n;
-    double sum = 0, bytes = (double)ll_numel(&t->shape) * (double)ll_dtype_bytes(t->dtype);
+    double sum = 0, bytes = (double)ll_type_bytes(t);
     if (ll_reshard(c->m, &t->shape, bytes, from, to, moves, &n) != LL_OK) return INFINITY;
     for (int i = 0; i < n; i++) sum += moves[i].bytes;
     return sum;

@@ -42,8 +42,7 @@ static inline const ll_value *value(const placer *c, ll_val v)
 
 static inline double bytes_of(const placer *c, ll_val v)
 {
-    const ll_type *t = &value(c, v)->type;
-    return (double)ll_numel(&t->shape) * (double)ll_dtype_bytes(t->dtype);
+    return (double)ll_type_bytes(&value(c, v)->type);
 }
 
 /* Is v an input whose layout its first reader will decide? */

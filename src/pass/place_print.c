@@ -26,7 +26,7 @@ static double halo_elements(const ll_mesh *m, const ll_halo_attr *h)
 
 double ll_collective_sent(const ll_mesh *m, ll_collective kind, const void *attr, const ll_type *in)
 {
-    double bytes = (double)ll_numel(&in->shape) * (double)ll_dtype_bytes(in->dtype);
+    double bytes = (double)ll_type_bytes(in);
     if (kind == LL_HALO) {
         const ll_halo_attr *h = (const ll_halo_attr *)attr;
         int64_t own = in->shape.d[h->dim];

@@ -117,7 +117,7 @@ static ll_err narrow_or_copy(narrowing *w, const ll_node *n)
     bool cast = n->op == ll_ew_op(LL_EW_cast), narrow = !cast && narrows(w, n);
     /* Elementwise ops read any mix, and compute in f32; casts say themselves what they make. */
     bool mixes = (n->op->elementwise && narrow) || cast;
-    ll_rewrite_at(&w->rw, n);
+    ll_graph_at(w->rw.to, n);
     for (int k = 0; k < n->n_in; k++) {
         bool wide = !narrow || n->op->wide_in >> k & 1;
         in[k] = mixes ? w->rw.map[n->in[k].id] : as_type(w, n->in[k], wide ? LL_F32 : LL_BF16);
@@ -221,7 +221,7 @@ static void round_sent(lowering *l, const ll_node *n)
 static ll_err lower_or_copy(lowering *l, const ll_node *n)
 {
     narrowing *w = &l->w;
-    ll_rewrite_at(&w->rw, n);
+    ll_graph_at(w->rw.to, n);
     if (lowers(w->g, n)) return lower_node(l, n);
     ll_val none = {0}, *read = n->op == &ll_op_sum ? &w->rw.map[n->in[0].id] : &none, wide = *read;
     if (n->op == &ll_op_sum && l->made[n->in[0].id]) *read = w->cast[n->in[0].id];

@@ -78,8 +78,7 @@ static bool is_forward(const ll_graph *g, ll_val v)
 
 static double bytes_of(const ll_graph *g, int value)
 {
-    const ll_type *t = &g->values[value].type;
-    return (double)ll_numel(&t->shape) * (double)ll_dtype_bytes(t->dtype);
+    return (double)ll_type_bytes(&g->values[value].type);
 }
 
 static bool is_dear(const ll_node *n)
@@ -392,7 +391,7 @@ static ll_err write_node(writer *w, const ll_node *n)
     ll_val in[LL_MAX_IN], out[LL_MAX_OUT];
     bool again = n->of.phase == LL_FORWARD;
     for (int k = 0; k < n->n_in; k++) TRY(find_again(w, n->in[k], &in[k]));
-    ll_rewrite_at(&w->rw, n);
+    ll_graph_at(w->rw.to, n);
     w->rw.to->of.phase = LL_BACKWARD;
     w->rw.to->of.again |= again;
     TRY(ll_emit_all(w->rw.to, n->op, n->attr, in, n->n_in, out));

@@ -2,39 +2,25 @@
 #include "kern/attr.h"
 #include "pass/pass.h"
 
-#include <stdio.h>
+void ll_rewrite_bare(ll_rewrite *rw, const ll_graph *from)
+{
+    *rw = (ll_rewrite){.from = from, .to = ll_graph_new(from->name)};
+    rw->map = LL_NEW_ARRAY(rw->to->arena, ll_val, from->n_value);
+    rw->to->of.at = -1;
+}
 
 void ll_rewrite_begin(ll_rewrite *rw, const ll_graph *from)
 {
-    rw->from = from;
-    rw->to = ll_graph_new(from->name);
-    rw->map = LL_NEW_ARRAY(rw->to->arena, ll_val, from->n_value);
-    rw->current = NULL;
-    rw->to->of.at = -1;
-    for (int i = 1; i < from->n_value; i++) {
-        const ll_value *v = &from->values[i];
-        if (v->node >= 0) continue;
-        rw->map[i] = ll_input(rw->to, v->name, v->kind, v->type, v->init);
-        if (v->piece)
-            ll_value_of(rw->to, rw->map[i])->piece =
-                (const ll_piece *)ll_arena_copy(rw->to->arena, v->piece, sizeof *v->piece);
-    }
-}
-
-void ll_rewrite_at(ll_rewrite *rw, const ll_node *n)
-{
-    rw->current = n;
-    rw->to->of = n->of;
-    const char *dot = strrchr(n->name, '.');
-    int len = dot ? (int)(dot - n->name) + 1 : 0;
-    snprintf(rw->to->scope, sizeof rw->to->scope, "%.*s", len, n->name);
+    ll_rewrite_bare(rw, from);
+    for (int i = 1; i < from->n_value; i++)
+        if (from->values[i].node < 0) rw->map[i] = ll_input_like(rw->to, &from->values[i]);
 }
 
 ll_err ll_rewrite_copy(ll_rewrite *rw, const ll_node *n)
 {
     ll_val in[LL_MAX_IN], out[LL_MAX_OUT];
     for (int i = 0; i < n->n_in; i++) in[i] = rw->map[n->in[i].id];
-    ll_rewrite_at(rw, n);
+    ll_graph_at(rw->to, n);
     TRY(ll_emit_all(rw->to, n->op, n->attr, in, n->n_in, out));
     for (int o = 0; o < n->n_out; o++) ll_rewrite_map(rw, n->out[o], out[o]);
     return LL_OK;
@@ -44,7 +30,7 @@ ll_err ll_rewrite_expand(ll_rewrite *rw, const ll_node *n)
 {
     ll_val in[LL_MAX_IN], out[LL_MAX_OUT] = {{0}};
     for (int i = 0; i < n->n_in; i++) in[i] = rw->map[n->in[i].id];
-    ll_rewrite_at(rw, n);
+    ll_graph_at(rw->to, n);
     n->op->expand(rw->to, n->attr, in, n->n_in, out);
     TRY(ll_graph_check(rw->to));
     for (int o = 0; o < n->n_out; o++) ll_rewrite_map(rw, n->out[o], out[o]);
@@ -109,6 +95,31 @@ ll_err ll_expand(const ll_graph *g, bool (*stays)(const ll_op *), const char *wh
     TRY(ll_simplify(g, &now));
     for (int n = 1; n;) TRY(expand_once(&now, stays, what, &n));
     return ll_simplify(now, out);
+}
+
+void ll_mark_results(const ll_graph *g, bool *marked)
+{
+    for (int i = 0; i < g->n_result; i++) {
+        int m = ll_value_of(g, g->results[i].value)->node;
+        if (m >= 0) marked[m] = true;
+    }
+}
+
+void ll_mark_makers(const ll_graph *g, bool *marked)
+{
+    for (int i = g->n_node - 1; i >= 0; i--)
+        for (int k = 0; marked[i] && k < g->nodes[i].n_in; k++) {
+            int m = ll_value_of(g, g->nodes[i].in[k])->node;
+            if (m >= 0) marked[m] = true;
+        }
+}
+
+bool *ll_micro_nodes(const ll_graph *g, ll_arena *arena)
+{
+    bool *micro = LL_NEW_ARRAY(arena, bool, g->n_node + 1);
+    for (int i = 0; i < g->n_node; i++) micro[i] = ll_is_mean(&g->nodes[i]);
+    ll_mark_makers(g, micro);
+    return micro;
 }
 
 const bool *ll_varying(const ll_graph *g, ll_arena *arena)

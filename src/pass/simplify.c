@@ -163,8 +163,7 @@ static bool identity(const ll_graph *to, const ll_op *op, const void *attr, ll_v
                      const ll_type *result)
 {
     const ll_type *t = &ll_value_of(to, x)->type;
-    bool same_type = t->dtype == result->dtype && ll_shape_equal(&t->shape, &result->shape);
-    if (!same_type) return false;
+    if (!ll_type_equal(t, result)) return false;
     if (op == ll_ew_op(LL_EW_scale)) return ((const ll_number_attr *)attr)->value == 1;
     if (op == ll_ew_op(LL_EW_shift)) return ((const ll_number_attr *)attr)->value == 0;
     if (op == &ll_op_transpose) {
@@ -271,7 +270,7 @@ static ll_err simplify_node(ll_rewrite *rw, table *t, const int *uses, const ll_
     ll_val out[LL_MAX_OUT];
     const ll_type *type = &ll_value_of(rw->from, n->out[0])->type;
     for (int i = 0; i < n->n_in; i++) d.in[i] = rw->map[n->in[i].id];
-    ll_rewrite_at(rw, n);
+    ll_graph_at(rw->to, n);
     improve(rw->to, n, type, n->n_in == 1 && uses[n->in[0].id] == 1, &d);
     if (d.n_in == 1 && identity(rw->to, d.op, d.attr, d.in[0], type))
         out[0] = d.in[0];
@@ -283,8 +282,11 @@ static ll_err simplify_node(ll_rewrite *rw, table *t, const int *uses, const ll_
 
 /* ---- what is needed ---- */
 
-bool *ll_needed(const ll_graph *g, bool *live)
+const bool *ll_live(const ll_graph *g, ll_arena *arena)
 {
+    bool *live = LL_NEW_ARRAY(arena, bool, g->n_value);
+    for (int i = 0; i < g->n_result; i++) live[g->results[i].value.id] = true;
+    for (int i = 0; i < g->n_update; i++) live[g->updates[i].next.id] = true;
     for (int i = g->n_node - 1; i >= 0; i--) {
         const ll_node *n = &g->nodes[i];
         bool any = n->op->collective == LL_SEND; /* another rank reads it */
@@ -295,24 +297,33 @@ bool *ll_needed(const ll_graph *g, bool *live)
     return live;
 }
 
-const bool *ll_live(const ll_graph *g, ll_arena *arena)
+/* What is live; inputs: those too, of which all stay else. */
+static ll_err keep_live(const ll_graph *g, bool inputs, ll_graph **out)
 {
-    bool *live = LL_NEW_ARRAY(arena, bool, g->n_value);
-    for (int i = 0; i < g->n_result; i++) live[g->results[i].value.id] = true;
-    for (int i = 0; i < g->n_update; i++) live[g->updates[i].next.id] = true;
-    return ll_needed(g, live);
+    TRY(ll_graph_check(g));
+    ll_rewrite rw;
+    (inputs ? ll_rewrite_bare : ll_rewrite_begin)(&rw, g);
+    const bool *live = ll_live(g, rw.to->arena);
+    ll_err rc = LL_OK;
+    for (int i = 1; i < g->n_value && inputs; i++)
+        if (live[i] && g->values[i].node < 0) rw.map[i] = ll_input_like(rw.to, &g->values[i]);
+    for (int i = 0; i < g->n_node && rc == LL_OK; i++)
+        if (live[g->nodes[i].out[0].id]) rc = ll_rewrite_copy(&rw, &g->nodes[i]);
+    return ll_rewrite_end(&rw, rc, out);
 }
 
 ll_err ll_sweep(const ll_graph *g, ll_graph **out)
 {
-    TRY(ll_graph_check(g));
-    ll_rewrite rw;
-    ll_rewrite_begin(&rw, g);
-    const bool *live = ll_live(g, rw.to->arena);
-    ll_err rc = LL_OK;
-    for (int i = 0; i < g->n_node && rc == LL_OK; i++)
-        if (live[g->nodes[i].out[0].id]) rc = ll_rewrite_copy(&rw, &g->nodes[i]);
-    return ll_rewrite_end(&rw, rc, out);
+    return keep_live(g, false, out);
+}
+
+ll_err ll_only(const ll_graph *g, ll_val v, const char *name, ll_graph **out)
+{
+    ll_graph part = *g;
+    part.results = &(ll_named){name, v};
+    part.n_result = 1;
+    part.n_update = 0;
+    return keep_live(&part, true, out);
 }
 
 static ll_err simplify_once(const ll_graph *g, ll_graph **out)

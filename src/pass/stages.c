@@ -13,8 +13,7 @@ enum { FLOPS_PER_BYTE = 4, FLOPS_PER_SENT = 50, MOST_CUTS = 768 };
 
 static double bytes_of(const ll_graph *g, ll_val v)
 {
-    const ll_type *t = &ll_value_of(g, v)->type;
-    return (double)ll_numel(&t->shape) * (double)ll_dtype_bytes(t->dtype);
+    return (double)ll_type_bytes(&ll_value_of(g, v)->type);
 }
 
 static double work_of(const ll_graph *g, const ll_node *n)
@@ -322,7 +321,7 @@ static ll_err mean_of(ll_rewrite *rw, const ll_node *mean, ll_val v, ll_val *out
     const ll_node *m = ll_maker(rw->from, v);
     ll_val part[2];
     if (!ll_is_op(m, ll_ew_op(LL_EW_add)) || m->of.phase != LL_BACKWARD) {
-        ll_rewrite_at(rw, mean);
+        ll_graph_at(rw->to, mean);
         return ll_emit_all(rw->to, &ll_op_accum, NULL, &rw->map[v.id], 1, out);
     }
     for (int k = 0; k < 2; k++) TRY(mean_of(rw, mean, m->in[k], &part[k]));

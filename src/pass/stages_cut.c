@@ -195,15 +195,8 @@ static void find_readers(cutter *c)
         for (int o = 0; o < n->n_out && rank < 0; o++) ranks |= c->readers[n->out[o].id];
         for (int k = 0; k < n->n_in; k++) c->readers[n->in[k].id] |= ranks;
     }
-    for (int i = 0; i < g->n_result; i++) {
-        int m = ll_value_of(g, g->results[i].value)->node;
-        if (m >= 0) c->report[m] = true;
-    }
-    for (int i = g->n_node - 1; i >= 0; i--)
-        for (int k = 0; c->report[i] && k < g->nodes[i].n_in; k++) {
-            int m = ll_value_of(g, g->nodes[i].in[k])->node;
-            if (m >= 0) c->report[m] = true;
-        }
+    ll_mark_results(g, c->report);
+    ll_mark_makers(g, c->report);
 }
 
 /* ---- messages ---- */
@@ -272,7 +265,7 @@ static ll_err emit_messages(cutter *c, ll_val v)
         a.lane = lane_of(c, v, &of, (ll_when)a.when);
         ll_val out;
         const ll_node *maker = ll_maker(c->g, v);
-        if (maker) ll_rewrite_at(&c->rw, maker);
+        if (maker) ll_graph_at(c->rw.to, maker);
         c->rw.to->of = of;
         if (c->me == owner) {
             c->rw.to->of.stage = c->stage[v.id];
@@ -308,12 +301,7 @@ static ll_err cut_inputs(cutter *c)
     for (int i = 1; i < g->n_value; i++) {
         const ll_value *v = &g->values[i];
         if (v->node >= 0) continue;
-        if (wants_input(c, i)) {
-            c->rw.map[i] = ll_input(to, v->name, v->kind, v->type, v->init);
-            if (v->piece)
-                ll_value_of(to, c->rw.map[i])->piece =
-                    (const ll_piece *)ll_arena_copy(to->arena, v->piece, sizeof *v->piece);
-        }
+        if (wants_input(c, i)) c->rw.map[i] = ll_input_like(to, v);
         if (is_kept(v)) TRY(emit_messages(c, (ll_val){i}));
     }
     return LL_OK;
@@ -374,9 +362,8 @@ ll_err ll_stages_cut(const ll_graph *g, const ll_stages *s, const ll_mesh *m, in
     c.report = LL_NEW_ARRAY(arena, bool, g->n_node + 1);
     c.stage = LL_NEW_ARRAY(arena, int, g->n_value);
     c.readers = LL_NEW_ARRAY(arena, uint64_t, g->n_value);
-    c.rw.from = g;
-    LL_OWN(ll_graph) to = c.rw.to = ll_graph_new(g->name);
-    c.rw.map = LL_NEW_ARRAY(c.rw.to->arena, ll_val, g->n_value);
+    ll_rewrite_bare(&c.rw, g);
+    LL_OWN(ll_graph) to = c.rw.to;
     TRY(cut_all(&c));
     return LL_HAND(out, to);
 }

@@ -66,7 +66,7 @@ static size_t own_bytes(const bundler *b, int node)
 {
     const ll_node *n = &b->o->g->nodes[node];
     bool gather = n->op->collective == LL_ALL_GATHER;
-    return ll_value_bytes(ll_value_of(b->o->g, gather ? n->out[0] : n->in[0]));
+    return ll_type_bytes(&ll_value_of(b->o->g, gather ? n->out[0] : n->in[0])->type);
 }
 
 static size_t most_bytes(const bundler *b, int node)

@@ -24,7 +24,7 @@ static bool outermost(const ll_shape *s, int64_t dim)
 /* Room for what goes to each rank, and for what comes: bytes. */
 static size_t exchanged(const ll_node *n, const ll_value *in, const ll_value *out)
 {
-    size_t given = ll_value_bytes(in), taken = ll_value_bytes(out);
+    size_t given = ll_type_bytes(&in->type), taken = ll_type_bytes(&out->type);
     if (n->op->collective == LL_HALO) {
         const ll_halo_attr *h = (const ll_halo_attr *)n->attr;
         /* Each neighbour is sent at most what this rank owns. */
@@ -50,11 +50,11 @@ ll_flight ll_flight_of(const ll_graph *g, const int *uses, const ll_node *n, int
         f.early = f.holds = true;
     } else if (n->op->collective == LL_ALL_GATHER) {
         f.early = outermost(&in->type.shape, a->dim);
-        f.packing = f.early ? 0 : ll_value_bytes(out);
+        f.packing = f.early ? 0 : ll_type_bytes(&out->type);
     } else if (n->op->collective == LL_REDUCE_SCATTER) {
         /* it sums in its operand, if nobody else reads that */
         f.holds = outermost(&in->type.shape, a->dim) && read_once(g, uses, n->in[0], n_micro);
-        f.packing = f.holds ? 0 : ll_value_bytes(in);
+        f.packing = f.holds ? 0 : ll_type_bytes(&in->type);
     } else
         f.packing = exchanged(n, in, out);
     return f;

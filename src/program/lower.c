@@ -264,7 +264,7 @@ static void add_slots(ll_program *p, const ll_graph *g, const ll_places *lay)
                                 .offset = lay->offset[s],
                                 .input = lay->input[s]};
         p->slots[i].init.data = ll_data_copy(p->arena, v->init.data);
-        p->slots[i].bytes = (size_t)ll_numel(&v->type.shape) * ll_dtype_bytes(v->type.dtype);
+        p->slots[i].bytes = ll_type_bytes(&v->type);
         if (v->name) p->slots[i].name = ll_arena_strdup(p->arena, v->name);
         if (v->gradient_of) p->slots[i].gradient_of = ll_arena_strdup(p->arena, v->gradient_of);
         if (v->node < 0) p->inputs[p->n_input++] = (ll_binding){p->slots[i].name, i};

@@ -44,11 +44,6 @@ ll_val ll_alias_root(const ll_graph *g, ll_val v, int n_micro)
     return v;
 }
 
-size_t ll_value_bytes(const ll_value *v)
-{
-    return (size_t)ll_numel(&v->type.shape) * ll_dtype_bytes(v->type.dtype);
-}
-
 static int new_storage(planner *p, size_t bytes, int first, int last, ll_region region)
 {
     p->s[p->n] =
@@ -85,7 +80,7 @@ static void find_last_uses(planner *p)
 static bool may_lie_on(const planner *p, const ll_node *n, int o, int k, size_t bytes)
 {
     const ll_value *v = ll_value_of(p->g, n->in[k]);
-    if (ll_value_bytes(v) != bytes) return false;
+    if (ll_type_bytes(&v->type) != bytes) return false;
     if (o == 0 && n->op->in_place >> k & 1) return true;
     bool chain = n->op->attrs && n->op->attrs->kind == LL_A_FUSED;
     if (!chain) return n->op->elementwise;
@@ -111,7 +106,7 @@ static bool may_overwrite(const planner *p, int u, const ll_node *n, int at, int
  * step finds is written there when all else is done. */
 static int dying_operand(const planner *p, const ll_node *n, int at, int o, int last)
 {
-    size_t bytes = ll_value_bytes(ll_value_of(p->g, n->out[o]));
+    size_t bytes = ll_type_bytes(&ll_value_of(p->g, n->out[o])->type);
     for (int k = 0; k < n->n_in; k++) {
         int s = storage_of(p, n->in[k]);
         bool goes = p->s[s].region == LL_WORK || (p->s[s].carry && last < p->o->n);
@@ -137,7 +132,7 @@ static void place_results(planner *p, int node, int at)
     bool accum = n->op == &ll_op_accum && !p->o->unrolled;
     for (int o = 0; o < n->n_out; o++) {
         int id = n->out[o].id, u = p->update[id], s;
-        size_t bytes = ll_value_bytes(&p->g->values[id]);
+        size_t bytes = ll_type_bytes(&p->g->values[id].type);
         int done = p->o->done[node], last = p->last_use[id] < done ? done : p->last_use[id];
         if (u >= 0 && may_overwrite(p, u, n, at, o)) {
             s = storage_of(p, p->g->updates[u].input);
@@ -184,7 +179,7 @@ static void find_storages(planner *p)
         const ll_value *v = &g->values[i];
         if (v->node >= 0) continue;
         size_t copies = v->kind == LL_BATCH ? (size_t)p->o->n_micro : 1;
-        p->out->storage[i] = new_storage(p, copies * ll_value_bytes(v), 0, p->last_use[i],
+        p->out->storage[i] = new_storage(p, copies * ll_type_bytes(&v->type), 0, p->last_use[i],
                                          aside[i] ? LL_ASIDE : LL_PERSISTENT);
         p->s[p->out->storage[i]].carry = v->kind == LL_CARRY;
     }

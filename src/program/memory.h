@@ -54,7 +54,6 @@ ll_err ll_find_order(const ll_graph *g, const ll_unrolled *un, const int *until,
 bool ll_is_alias(const ll_node *n, int n_micro);
 /* The value whose bytes v is, through aliases. */
 ll_val ll_alias_root(const ll_graph *g, ll_val v, int n_micro);
-size_t ll_value_bytes(const ll_value *v);
 
 typedef struct ll_places {
     int *storage; /* value -> storage */

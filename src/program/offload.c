@@ -76,9 +76,10 @@ static void find_times(ll_offload *f)
     for (int i = 0; i < g->n_node; i++) {
         const ll_node *n = &g->nodes[i];
         double bytes = 0;
-        for (int k = 0; k < n->n_in; k++) bytes += (double)ll_value_bytes(ll_value_of(g, n->in[k]));
+        for (int k = 0; k < n->n_in; k++)
+            bytes += (double)ll_type_bytes(&ll_value_of(g, n->in[k])->type);
         for (int o = 0; o < n->n_out; o++)
-            bytes += (double)ll_value_bytes(ll_value_of(g, n->out[o]));
+            bytes += (double)ll_type_bytes(&ll_value_of(g, n->out[o])->type);
         bool runs = !ll_is_alias(n, f->n_micro) && !n->op->collective;
         double takes = f->flop * ll_node_flops(g, n) + f->place->byte * bytes + f->place->node;
         f->time[i + 1] = f->time[i] + (runs ? takes : 0);
@@ -134,7 +135,7 @@ static bool may_go(const ll_offload *f, int v, const ll_lull *x)
 {
     const ll_graph *g = f->g;
     int m = g->values[v].node;
-    if (m < 0 || f->root[v] != v || !x->to || ll_value_bytes(&g->values[v]) < SMALLEST)
+    if (m < 0 || f->root[v] != v || !x->to || ll_type_bytes(&g->values[v].type) < SMALLEST)
         return false;
     const ll_node *made = &g->nodes[m], *reads = &g->nodes[x->to];
     if ((made->op->collective && x->from == m) || f->sent[v] >= x->to) return false;
@@ -148,7 +149,7 @@ static bool find_state(const ll_offload *f, const int *readers, int u, ll_lull *
     ll_pair p = g->updates[u];
     const ll_value *v = ll_value_of(g, p.input);
     int maker = ll_value_of(g, p.next)->node, first = -1;
-    if (v->kind != LL_STATE || ll_value_bytes(v) < SMALLEST || maker < 0) return false;
+    if (v->kind != LL_STATE || ll_type_bytes(&v->type) < SMALLEST || maker < 0) return false;
     if (g->nodes[maker].op->alias || sums(&g->nodes[maker])) return false;
     for (int i = 0; i < g->n_node; i++)
         for (int k = 0; k < g->nodes[i].n_in; k++) {
@@ -170,7 +171,7 @@ static int best_first(const void *a, const void *b)
 
 static double copy_time(const ll_offload *f, const ll_value *v)
 {
-    return f->place->copied * (double)ll_value_bytes(v) + f->place->copy;
+    return f->place->copied * (double)ll_type_bytes(&v->type) + f->place->copy;
 }
 
 ll_offload *ll_offload_find(const ll_graph *g, const ll_lower_opts *opts, ll_arena *arena)
@@ -303,7 +304,7 @@ static void hand_on(writer *w, const ll_node *like)
 
 static ll_err write_copy(writer *w, const ll_op *op, ll_val of, const ll_node *like, ll_val *out)
 {
-    ll_rewrite_at(&w->rw, like);
+    ll_graph_at(w->rw.to, like);
     TRY(ll_emit_all(w->rw.to, op, NULL, &of, 1, out));
     hand_on(w, like);
     return LL_OK;

@@ -46,22 +46,6 @@ typedef struct orderer {
 
 /* ---- sections ---- */
 
-static bool is_accum(const ll_node *n)
-{
-    return n->op == &ll_op_accum;
-}
-
-static void mark_ancestors(const ll_graph *g, bool *wanted)
-{
-    for (int i = g->n_node - 1; i >= 0; i--) {
-        if (!wanted[i]) continue;
-        for (int k = 0; k < g->nodes[i].n_in; k++) {
-            int m = ll_value_of(g, g->nodes[i].in[k])->node;
-            if (m >= 0) wanted[m] = true;
-        }
-    }
-}
-
 static int section_of(const bool *micro, const bool *report, int node)
 {
     return micro[node] ? LL_MICRO : report[node] ? LL_REPORT : LL_UPDATE;
@@ -80,7 +64,7 @@ static ll_err check_sections(const ll_graph *g, const bool *micro, ll_arena *are
                   "%s runs once a step but reads %s of one micro-batch: declare results before "
                   "ll_minimize",
                   n->name, v->node < 0 ? v->name : g->nodes[v->node].name);
-            CHECK(!micro[i] || v->node < 0 || !is_accum(&g->nodes[v->node]), LL_E_GRAPH,
+            CHECK(!micro[i] || v->node < 0 || !ll_is_mean(&g->nodes[v->node]), LL_E_GRAPH,
                   "%s runs in each micro-batch but reads a mean over all of them", n->name);
         }
     }
@@ -101,16 +85,13 @@ static ll_err find_sections(const ll_graph *g, const ll_unrolled *un, int n_micr
                             bool *micro, bool *report)
 {
     bool any = false;
-    for (int i = 0; i < g->n_node; i++) any |= micro[i] = is_accum(&g->nodes[i]);
-    mark_ancestors(g, micro);
-    for (int i = 0; i < g->n_result; i++) {
-        int m = ll_value_of(g, g->results[i].value)->node;
-        if (m >= 0) report[m] = true;
-    }
+    for (int i = 0; i < g->n_node; i++) any |= micro[i] = ll_is_mean(&g->nodes[i]);
+    ll_mark_makers(g, micro);
+    ll_mark_results(g, report);
     for (int i = 0; i < g->n_node; i++) /* other ranks' results */
         report[i] |= g->nodes[i].op->collective == LL_SEND &&
                      ((const ll_message_attr *)g->nodes[i].attr)->when == LL_FOR_RESULTS;
-    mark_ancestors(g, report);
+    ll_mark_makers(g, report);
     if (un) {
         for (int i = 0; i < g->n_node; i++) micro[i] = i < un->n_each;
         return LL_OK;
@@ -127,7 +108,7 @@ static bool joins_last(const ll_graph *g, int node)
 {
     const ll_node *n = &g->nodes[node];
     int m = n->op->collective ? ll_value_of(g, n->in[0])->node : -1;
-    return m >= 0 && is_accum(&g->nodes[m]);
+    return m >= 0 && ll_is_mean(&g->nodes[m]);
 }
 
 /* ---- starts and waits ---- */
@@ -289,7 +270,7 @@ static int leader(const orderer *q, int node)
     const ll_node *n = &q->g->nodes[node];
     bool sums = n->op->collective == LL_ALL_REDUCE || is_scatter(q, node);
     bool once = n->op->collective && !is_message(n) && !q->micro[node];
-    if (n->n_in != 1 || !(is_accum(n) || sums || once || q->o->last[node])) return -1;
+    if (n->n_in != 1 || !(ll_is_mean(n) || sums || once || q->o->last[node])) return -1;
     int m = maker(q, n->in[0]);
     int section = section_of(q->micro, q->report, node);
     if (m >= 0 && q->g->nodes[m].op->collective == LL_RECV) return -1; /* posted ahead */

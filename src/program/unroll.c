@@ -55,26 +55,16 @@ static const ll_message_attr *message(const ll_node *n)
     return is ? (const ll_message_attr *)n->attr : NULL;
 }
 
-static bool is_mean(const ll_node *n)
-{
-    return n->op == &ll_op_accum;
-}
-
 /* ---- what belongs where ---- */
 
 /* The micro-batches' nodes: all that means and messages between stages need. */
 static void find_each(unroller *u)
 {
-    const ll_graph *g = u->g;
-    for (int i = g->n_node - 1; i >= 0; i--) {
-        const ll_node *n = &g->nodes[i];
-        const ll_message_attr *a = message(n);
-        u->each[i] |= is_mean(n) || (a && a->when <= LL_BEFORE);
-        for (int k = 0; k < n->n_in && u->each[i]; k++) {
-            int m = ll_value_of(g, n->in[k])->node;
-            if (m >= 0) u->each[m] = true;
-        }
+    for (int i = 0; i < u->g->n_node; i++) {
+        const ll_message_attr *a = message(&u->g->nodes[i]);
+        u->each[i] = ll_is_mean(&u->g->nodes[i]) || (a && a->when <= LL_BEFORE);
     }
+    ll_mark_makers(u->g, u->each);
 }
 
 static void find_inputs(unroller *u)
@@ -86,7 +76,7 @@ static void find_inputs(unroller *u)
         u->input[i] |= a && a->when == LL_EACH_MICRO; /* as the schedule has it */
         for (int k = 0; k < n->n_in; k++) {
             int m = ll_value_of(g, n->in[k])->node;
-            if (m < 0 || !u->each[i] || is_mean(n)) continue;
+            if (m < 0 || !u->each[i] || ll_is_mean(n)) continue;
             const ll_origin *x = &g->nodes[m].of;
             if (u->input[i] || x->stage != n->of.stage || x->phase != n->of.phase)
                 u->input[m] = true;
@@ -108,7 +98,7 @@ static void find_gathered(unroller *u)
 
 static bool node_varies(const unroller *u, const ll_node *n)
 {
-    if (is_mean(n)) return u->varies[n->in[0].id];
+    if (ll_is_mean(n)) return u->varies[n->in[0].id];
     if (n->op->collective == LL_SEND) return message(n)->when == LL_EACH_MICRO;
     return u->varies[n->out[0].id];
 }
@@ -128,9 +118,7 @@ static ll_err emit(unroller *u, const ll_node *n, const ll_op *op, const ll_val 
                    int micro, ll_val *out)
 {
     ll_graph *to = u->to;
-    const char *dot = strrchr(n->name, '.');
-    snprintf(to->scope, sizeof to->scope, "%.*s", dot ? (int)(dot - n->name) + 1 : 0, n->name);
-    to->of = n->of;
+    ll_graph_at(to, n);
     const void *attr = n->attr;
     ll_message_attr a;
     if (message(n)) { /* each micro-batch's is another one */
@@ -170,7 +158,7 @@ static ll_err find_left(unroller *u, ll_val v, int micro, ll_val *out)
         *out = u->of[1][micro][v.id].id ? u->of[1][micro][v.id] : u->once[1][v.id];
         return LL_OK;
     }
-    *out = carried(u, v, u->varies[v.id] && !(n && is_mean(n)) ? micro : -1);
+    *out = carried(u, v, u->varies[v.id] && !(n && ll_is_mean(n)) ? micro : -1);
     return LL_OK;
 }
 
@@ -186,7 +174,7 @@ static ll_err operand(unroller *u, ll_val v, int micro, ll_val *out)
     int m = ll_value_of(u->g, v)->node;
     ll_val *once = &u->once[u->batch][v.id];
     const ll_node *n = m < 0 ? NULL : &u->g->nodes[m];
-    if (n && !u->varies[v.id] && !is_mean(n) && !(u->batch && comes_before(n))) {
+    if (n && !u->varies[v.id] && !ll_is_mean(n) && !(u->batch && comes_before(n))) {
         bool again = u->gathered[m] && u->made_in[v.id] != u->action + 1;
         if (!once->id || again) TRY(place(u, m, 0));
     }
@@ -215,8 +203,9 @@ static ll_err place(unroller *u, int i, int micro)
 {
     const ll_node *n = &u->g->nodes[i];
     ll_val in[LL_MAX_IN], out[LL_MAX_OUT], *once = u->once[u->batch];
-    if (is_mean(n) && node_varies(u, n)) return place_mean(u, n, micro);
-    if (is_mean(n)) return operand(u, n->in[0], 0, &once[n->out[0].id]); /* of what is constant */
+    if (ll_is_mean(n) && node_varies(u, n)) return place_mean(u, n, micro);
+    if (ll_is_mean(n))
+        return operand(u, n->in[0], 0, &once[n->out[0].id]); /* of what is constant */
     for (int k = 0; k < n->n_in; k++) TRY(operand(u, n->in[k], micro, &in[k]));
     TRY(emit(u, n, n->op, in, n->n_in, micro, out));
     bool varies = node_varies(u, n) && u->each[i];
@@ -315,7 +304,7 @@ static ll_err place_left(unroller *u)
     }
     for (int i = 0; i < u->g->n_node; i++) {
         const ll_node *n = &u->g->nodes[i];
-        if (is_mean(n) && node_varies(u, n) && !is_before(u, i, u->n_micro - 1))
+        if (ll_is_mean(n) && node_varies(u, n) && !is_before(u, i, u->n_micro - 1))
             TRY(place_sums(u, n, &(ll_action){.micro = u->n_micro - 1}));
     }
     return LL_OK;
@@ -324,19 +313,12 @@ static ll_err place_left(unroller *u)
 /* Once, and not for the update alone: what ranks send each other of it, and results. */
 static void find_reported(unroller *u)
 {
-    const ll_graph *g = u->g;
-    for (int i = 0; i < g->n_result; i++) {
-        int m = ll_value_of(g, g->results[i].value)->node;
-        if (m >= 0) u->reported[m] = true;
+    ll_mark_results(u->g, u->reported);
+    for (int i = 0; i < u->g->n_node; i++) {
+        const ll_message_attr *a = message(&u->g->nodes[i]);
+        u->reported[i] |= a && a->when > LL_BEFORE;
     }
-    for (int i = g->n_node - 1; i >= 0; i--) {
-        const ll_node *n = &g->nodes[i];
-        u->reported[i] |= message(n) && message(n)->when > LL_BEFORE;
-        for (int k = 0; k < n->n_in && u->reported[i]; k++) {
-            int m = ll_value_of(g, n->in[k])->node;
-            if (m >= 0) u->reported[m] = true;
-        }
-    }
+    ll_mark_makers(u->g, u->reported);
 }
 
 static ll_err place_action(unroller *u, int action)
@@ -356,7 +338,7 @@ static ll_err place_action(unroller *u, int action)
         TRY(place(u, i, a->micro));
         if (n->op->collective == LL_SEND)
             u->out->until[u->to->n_node - 1] = action + u->how->slack + 1;
-        if (is_mean(n)) TRY(place_sums(u, n, a));
+        if (ll_is_mean(n)) TRY(place_sums(u, n, a));
     }
     return LL_OK;
 }
@@ -377,7 +359,7 @@ static ll_err place_rest(unroller *u, const bool *which)
     u->batch = u->how->span != LL_WHOLE_STEP;
     for (int i = 0; i < u->g->n_node; i++) {
         const ll_node *n = &u->g->nodes[i];
-        bool constant_mean = is_mean(n) && !node_varies(u, n);
+        bool constant_mean = ll_is_mean(n) && !node_varies(u, n);
         if ((u->each[i] && !constant_mean) || (which && !which[i])) continue;
         if (u->once[u->batch][n->out[0].id].id) continue;
         TRY(place(u, i, 0));
@@ -404,10 +386,7 @@ static void copy_inputs(unroller *u)
     for (int i = 1; i < g->n_value; i++) {
         const ll_value *v = &g->values[i];
         if (v->node >= 0) continue;
-        ll_val in = ll_input(u->to, v->name, v->kind, v->type, v->init);
-        if (v->piece)
-            ll_value_of(u->to, in)->piece =
-                (const ll_piece *)ll_arena_copy(u->to->arena, v->piece, sizeof *v->piece);
+        ll_val in = ll_input_like(u->to, v);
         u->once[0][i] = in;
         if (v->kind != LL_BATCH && v->kind != LL_STEP) u->once[1][i] = in; /* else: as it was */
     }

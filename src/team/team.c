@@ -177,7 +177,7 @@ void ll_piece_cut(const ll_type *type, const ll_piece *piece, const void *whole,
 ll_err ll_team_collect(ll_team *t, const ll_layout *l, const ll_type *whole, const void *piece,
                        void *data)
 {
-    size_t n = (size_t)ll_numel(&whole->shape) * ll_dtype_bytes(whole->dtype);
+    size_t n = ll_type_bytes(whole);
     ll_type part = {whole->dtype, ll_layout_local(&t->m, l, &whole->shape, t->rank)};
     ll_piece where = {.whole = whole->shape};
     int64_t to;
