@@ -12,6 +12,7 @@ struct ll_rma {
     void *window;
     size_t head, room, block; /* room: of the head; block: of the rest, on a rank */
     int64_t moved;
+    bool entered;
 };
 
 static ll_err open_window(ll_rma *s, size_t mine)
@@ -112,13 +113,13 @@ static ll_err move(ll_rma *s, int rank, size_t at, void *to, const void *from, s
     return rc;
 }
 
-/* Bytes at .. of what follows the head, part by part; within: this rank has entered. */
-static ll_err move_all(ll_rma *s, bool within, size_t at, char *to, const char *from, size_t bytes)
+/* Bytes at .. of what follows the head, part by part. */
+static ll_err move_all(ll_rma *s, size_t at, char *to, const char *from, size_t bytes)
 {
     for (size_t done = 0, some; done < bytes; done += some) {
         int rank = (int)((at + done) / s->block);
         size_t begin = (at + done) % s->block;
-        bool held = within && rank == 0;
+        bool held = s->entered && rank == 0;
         some = s->block - begin < bytes - done ? s->block - begin : bytes - done;
         if (!held) TRY(reach(s, rank, false));
         TRY(move(s, rank, begin + (rank ? 0 : s->room), to ? to + done : NULL,
@@ -133,17 +134,22 @@ ll_err ll_rma_enter(ll_rma *s)
     ll_comm_waits(s->c, "its turn", "server of replicas");
     ll_err rc = reach(s, 0, true);
     ll_comm_waits(s->c, NULL, NULL);
+    s->entered = rc == LL_OK;
     return rc;
 }
 
 ll_err ll_rma_leave(ll_rma *s)
 {
+    s->entered = false;
     return let_go(s, 0);
 }
 
 ll_err ll_rma_head(ll_rma *s, void *head)
 {
-    return move(s, 0, 0, head, NULL, s->head);
+    if (s->entered) return move(s, 0, 0, head, NULL, s->head);
+    TRY(reach(s, 0, false));
+    TRY(move(s, 0, 0, head, NULL, s->head));
+    return let_go(s, 0);
 }
 
 ll_err ll_rma_set_head(ll_rma *s, const void *head)
@@ -151,34 +157,17 @@ ll_err ll_rma_set_head(ll_rma *s, const void *head)
     return move(s, 0, 0, NULL, head, s->head);
 }
 
-ll_err ll_rma_read(ll_rma *s, size_t at, void *to, size_t bytes)
-{
-    return move_all(s, true, at, (char *)to, NULL, bytes);
-}
-
-ll_err ll_rma_write(ll_rma *s, size_t at, const void *from, size_t bytes)
-{
-    return move_all(s, true, at, NULL, (const char *)from, bytes);
-}
-
 ll_err ll_rma_get(ll_rma *s, size_t at, void *to, size_t bytes)
 {
-    return move_all(s, false, at, (char *)to, NULL, bytes);
+    return move_all(s, at, (char *)to, NULL, bytes);
 }
 
 ll_err ll_rma_put(ll_rma *s, size_t at, const void *from, size_t bytes)
 {
-    return move_all(s, false, at, NULL, (const char *)from, bytes);
+    return move_all(s, at, NULL, (const char *)from, bytes);
 }
 
 ll_err ll_rma_add(ll_rma *s, size_t at, const float *from, float *was, size_t bytes)
 {
-    return move_all(s, false, at, (char *)was, (const char *)from, bytes);
-}
-
-ll_err ll_rma_peek(ll_rma *s, void *head)
-{
-    TRY(reach(s, 0, false));
-    TRY(ll_rma_head(s, head));
-    return let_go(s, 0);
+    return move_all(s, at, (char *)was, (const char *)from, bytes);
 }

@@ -236,19 +236,19 @@ static ll_err apply(ll_server *x, float *d)
     const ll_consistency *h = x->o.how;
     float lr = (float)h->outer_lr, mu = (float)h->outer_momentum;
     bool ahead = !strcmp(h->outer, "nesterov");
-    TRY(ll_rma_read(x->store, 0, x->now, bytes_of(x->o.shared)));
+    TRY(ll_rma_get(x->store, 0, x->now, bytes_of(x->o.shared)));
     for (int64_t i = x->o.params; i < x->o.shared; i++) x->now[i] += d[i];
     if (has_velocity(&x->o)) {
         float *v = x->base; /* read anew after any change */
-        TRY(ll_rma_read(x->store, velocity_at(x), v, bytes_of(x->o.params)));
+        TRY(ll_rma_get(x->store, velocity_at(x), v, bytes_of(x->o.params)));
         for (int64_t i = 0; i < x->o.params; i++) {
             v[i] = mu * v[i] + d[i];
             d[i] = ahead ? d[i] + mu * v[i] : v[i];
         }
-        TRY(ll_rma_write(x->store, velocity_at(x), v, bytes_of(x->o.params)));
+        TRY(ll_rma_put(x->store, velocity_at(x), v, bytes_of(x->o.params)));
     }
     for (int64_t i = 0; i < x->o.params; i++) x->now[i] += lr * d[i];
-    return ll_rma_write(x->store, 0, x->now, bytes_of(x->o.shared));
+    return ll_rma_put(x->store, 0, x->now, bytes_of(x->o.shared));
 }
 
 /* The mean with another one, and what came of v on top of this one's. */
@@ -258,16 +258,16 @@ static ll_err mix(ll_server *x, const float *v)
     int64_t n = x->o.shared;
     int one = (int)ll_below_at(x->o.seed, ll_stream("pairs", 0), (uint64_t)x->h->turns, others);
     one += one >= x->o.index;
-    TRY(ll_rma_read(x->store, params_at(x, x->o.index), x->now, bytes_of(n)));
-    TRY(ll_rma_read(x->store, params_at(x, one), x->more, bytes_of(n)));
+    TRY(ll_rma_get(x->store, params_at(x, x->o.index), x->now, bytes_of(n)));
+    TRY(ll_rma_get(x->store, params_at(x, one), x->more, bytes_of(n)));
     for (int64_t i = 0; i < n; i++) {
         float mean = 0.5f * (x->now[i] + x->more[i]);
         x->more[i] = mean;
         x->now[i] = mean + (v[i] - x->base[i]);
     }
-    TRY(ll_rma_write(x->store, params_at(x, one), x->more, bytes_of(n)));
+    TRY(ll_rma_put(x->store, params_at(x, one), x->more, bytes_of(n)));
     x->h->applied++;
-    return ll_rma_write(x->store, params_at(x, x->o.index), x->now, bytes_of(n));
+    return ll_rma_put(x->store, params_at(x, x->o.index), x->now, bytes_of(n));
 }
 
 /* more: this replica's share of what came of v, of parameters at some rate. */
@@ -318,7 +318,7 @@ static ll_err read_all(ll_server *x, float *v, bool changed)
     if (changed)
         memcpy(v, x->now, bytes_of(x->o.shared));
     else
-        TRY(ll_rma_read(x->store, params_at(x, x->o.index), v, bytes_of(x->o.shared)));
+        TRY(ll_rma_get(x->store, params_at(x, x->o.index), v, bytes_of(x->o.shared)));
     memcpy(x->base, v, bytes_of(x->o.shared));
     x->seen = x->h->applied;
     x->unread = false;
@@ -462,7 +462,7 @@ static ll_err level(ll_server *x, float *v)
     memset(v, 0, bytes_of(n));
     TRY(ll_rma_enter(x->store));
     for (int k = 0; k < x->o.n; k++) {
-        TRY(ll_rma_read(x->store, params_at(x, k), x->now, bytes_of(n)));
+        TRY(ll_rma_get(x->store, params_at(x, k), x->now, bytes_of(n)));
         for (int64_t i = 0; i < n; i++) v[i] += x->now[i];
     }
     TRY(ll_rma_leave(x->store));
@@ -470,7 +470,7 @@ static ll_err level(ll_server *x, float *v)
     memcpy(x->base, v, bytes_of(n));
     TRY(ll_comm_barrier(x->o.peers)); /* all have read */
     TRY(ll_rma_enter(x->store));
-    TRY(ll_rma_write(x->store, params_at(x, x->o.index), v, bytes_of(n)));
+    TRY(ll_rma_put(x->store, params_at(x, x->o.index), v, bytes_of(n)));
     return ll_rma_leave(x->store);
 }
 
@@ -479,14 +479,14 @@ static ll_err read_there(ll_server *x, float *v, float *velocity)
     TRY(ll_rma_enter(x->store));
     TRY(read_all(x, v, false));
     if (velocity && has_velocity(&x->o))
-        TRY(ll_rma_read(x->store, velocity_at(x), velocity, bytes_of(x->o.params)));
+        TRY(ll_rma_get(x->store, velocity_at(x), velocity, bytes_of(x->o.params)));
     return ll_rma_leave(x->store);
 }
 
 ll_err ll_server_meet(ll_server *x, float *v, float *velocity)
 {
     if (x->order) fflush(x->order);
-    TRY(ll_rma_peek(x->store, x->h));
+    TRY(ll_rma_head(x->store, x->h));
     if (!in_rounds(&x->o)) TRY(read_there(x, v, velocity));
     if (in_pairs(&x->o)) TRY(level(x, v));
     TRY(ll_comm_barrier(x->o.peers));
@@ -504,9 +504,9 @@ void ll_server_end(ll_server *x, int64_t step)
 static ll_err write_there(ll_server *x, const float *v, const float *velocity)
 {
     for (int i = 0; i < (in_pairs(&x->o) ? x->o.n : 1); i++)
-        TRY(ll_rma_write(x->store, params_at(x, i), v, bytes_of(x->o.shared)));
+        TRY(ll_rma_put(x->store, params_at(x, i), v, bytes_of(x->o.shared)));
     if (velocity && has_velocity(&x->o))
-        TRY(ll_rma_write(x->store, velocity_at(x), velocity, bytes_of(x->o.params)));
+        TRY(ll_rma_put(x->store, velocity_at(x), velocity, bytes_of(x->o.params)));
     return LL_OK;
 }
 

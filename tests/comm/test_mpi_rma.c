@@ -23,22 +23,22 @@ static void add_to(ll_comm *c, int64_t n, bool sharded)
     for (int k = 0; k < TIMES; k++) {
         OK(ll_rma_enter(s));
         OK(ll_rma_head(s, &count));
-        OK(ll_rma_read(s, 0, v, (size_t)n * sizeof *v));
+        OK(ll_rma_get(s, 0, v, (size_t)n * sizeof *v));
         for (int64_t i = 0; i < n; i++) {
             assert_int_equal(v[i], count);
             v[i]++;
         }
         count++;
-        OK(ll_rma_write(s, 0, v, (size_t)n * sizeof *v));
+        OK(ll_rma_put(s, 0, v, (size_t)n * sizeof *v));
         OK(ll_rma_set_head(s, &count));
         OK(ll_rma_leave(s));
     }
     OK(ll_comm_barrier(c));
-    OK(ll_rma_peek(s, &count));
+    OK(ll_rma_head(s, &count));
     assert_int_equal(count, TIMES * size);
     if (n > 1) { /* the last alone, which another rank may have */
         OK(ll_rma_enter(s));
-        OK(ll_rma_read(s, (size_t)(n - 1) * sizeof *v, v, sizeof *v));
+        OK(ll_rma_get(s, (size_t)(n - 1) * sizeof *v, v, sizeof *v));
         assert_int_equal(v[0], count);
         OK(ll_rma_leave(s));
     }
