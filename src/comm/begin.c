@@ -4,25 +4,24 @@
  * inside MPI_Init, which has no timeout, and launchers do not mind (Open MPI's mpirun: not even
  * where the one that is missing has ended, if it did so with status 0). Who tells? Rank 0 at once;
  * the others a little later, when most launchers have ended them already: one line, not N. */
+#define _GNU_SOURCE /* sem_clockwait */
 #include "comm/begin.h"
 
+#include "base/now.h"
 #include "base/thread.h"
 #include "comm/job.h"
 
 #include <errno.h>
-#include <pthread.h>
+#include <semaphore.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 #include <unistd.h>
 
 struct ll_begin {
     ll_begin_opts opts;
     int rank, size; /* as of before the thread: MPI_Init writes the environment */
     pthread_t thread;
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    bool over;
+    sem_t over;
 };
 
 /* Does not return. In one write, so that lines of several processes do not mix. */
@@ -45,18 +44,12 @@ static void *watch_clock(void *arg)
     double pause = 1.5 * (b->rank < 3 ? b->rank : 3);
     double seconds = b->opts.seconds;
     if (!b->opts.exactly && seconds < LL_BEGIN_SECONDS) seconds = LL_BEGIN_SECONDS;
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += (time_t)(seconds + pause);
-    until.tv_nsec += (long)(1e9 * (seconds + pause - (double)(time_t)(seconds + pause)));
-    until.tv_sec += until.tv_nsec / 1000000000;
-    until.tv_nsec %= 1000000000;
-    pthread_mutex_lock(&b->lock);
-    int rc = 0;
-    while (!b->over && rc != ETIMEDOUT) rc = pthread_cond_timedwait(&b->changed, &b->lock, &until);
-    bool over = b->over;
-    pthread_mutex_unlock(&b->lock);
-    if (!over) end_process(b, seconds);
+    double end = ll_now() + seconds + pause;
+    struct timespec until = {(time_t)end, (long)(1e9 * (end - (double)(time_t)end))};
+    int rc;
+    do rc = sem_clockwait(&b->over, CLOCK_MONOTONIC, &until);
+    while (rc && errno == EINTR);
+    if (rc) end_process(b, seconds);
     return NULL;
 }
 
@@ -67,12 +60,7 @@ ll_begin *ll_begin_guard(const ll_begin_opts *opts)
     b->opts = *opts;
     b->rank = ll_job_rank();
     b->size = ll_job_size();
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_mutex_init(&b->lock, NULL);
-    pthread_cond_init(&b->changed, &attr);
-    pthread_condattr_destroy(&attr);
+    sem_init(&b->over, 0, 0);
     if (ll_thread_start(&b->thread, watch_clock, b)) return b;
     free(b);
     return NULL;
@@ -81,12 +69,8 @@ ll_begin *ll_begin_guard(const ll_begin_opts *opts)
 void ll_begin_over(ll_begin *b)
 {
     if (!b) return;
-    pthread_mutex_lock(&b->lock);
-    b->over = true;
-    pthread_cond_signal(&b->changed);
-    pthread_mutex_unlock(&b->lock);
+    sem_post(&b->over);
     pthread_join(b->thread, NULL);
-    pthread_cond_destroy(&b->changed);
-    pthread_mutex_destroy(&b->lock);
+    sem_destroy(&b->over);
     free(b);
 }
