@@ -3,7 +3,6 @@
 
 #include "base/text.h"
 
-#include <ctype.h>
 #include <stdio.h>
 
 static bool trains(const ll_graph *g)
@@ -17,15 +16,6 @@ static bool trains(const ll_graph *g)
 static bool is_text(const char *schedule)
 {
     return strpbrk(schedule, "\n,") != NULL;
-}
-
-static ll_err read_schedule(ll_arena *a, const char *text, const ll_pipeline **out)
-{
-    const char *first = text + strspn(text, " \t\r\n");
-    bool csv =
-        isdigit((unsigned char)*first) || *first == ','; /* a cell; actions begin with a letter */
-    return (csv ? ll_pipeline_parse_csv : ll_pipeline_parse)(a, text, strlen(text), "schedule",
-                                                             out);
 }
 
 /* Stages of each rank. */
@@ -280,7 +270,7 @@ ll_err ll_pipe_make(const ll_graph *g, const ll_mesh *m, const ll_pipe_opts *o, 
           n_rank, LL_MAX_PIPE);
     *out = p;
     if (is_text(name)) {
-        TRY(read_schedule(arena, name, &p->pipeline));
+        TRY(ll_pipeline_parse(arena, name, strlen(name), "schedule", &p->pipeline));
         if (!o->like) TRY(check_text(p->pipeline, m, axis, o));
     }
     if (o->like) {
@@ -304,7 +294,7 @@ ll_err ll_pipe_overlaps(const ll_graph *g, const char *mesh, const char *schedul
     if (!schedule || !trains(g) || ll_mesh_axis(&m, LL_AXIS_PIPE) < 0) return LL_OK;
     *out = !strcmp(schedule, "2bw");
     if (!is_text(schedule)) return LL_OK;
-    TRY(read_schedule(a, schedule, &p));
+    TRY(ll_pipeline_parse(a, schedule, strlen(schedule), "schedule", &p));
     *out = p->overlaps;
     return LL_OK;
 }

@@ -263,12 +263,11 @@ static ll_err check_cut(const struct schedule *s, int n_rank, int n_stage)
     return LL_OK;
 }
 
-bool ll_pipeline_overlaps(const ll_pipeline *p)
+const ll_pipeline *ll_pipeline_keep(ll_arena *arena, ll_pipeline p)
 {
-    for (int r = 0; r < p->n_rank; r++)
-        for (int k = 0; k < p->n_action[r]; k++)
-            if (p->actions[r][k].before) return true;
-    return false;
+    for (int r = 0; r < p.n_rank; r++)
+        for (int k = 0; k < p.n_action[r]; k++) p.overlaps |= p.actions[r][k].before;
+    return (const ll_pipeline *)ll_arena_copy(arena, &p, sizeof p);
 }
 
 static ll_err find(const char *name, const struct schedule **out)
@@ -302,9 +301,7 @@ ll_err ll_pipeline_make(ll_arena *arena, const char *name, int n_rank, int n_sta
         n_action[r] = l.n;
         actions[r] = l.actions;
     }
-    ll_pipeline *p = LL_NEW(arena, ll_pipeline);
-    *p = (ll_pipeline){s->name, n_rank, n_stage, n_micro, rank_of, n_action, actions};
-    p->overlaps = ll_pipeline_overlaps(p);
-    *out = p;
+    *out = ll_pipeline_keep(
+        arena, (ll_pipeline){s->name, n_rank, n_stage, n_micro, rank_of, n_action, actions});
     return LL_OK;
 }

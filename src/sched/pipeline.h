@@ -111,7 +111,6 @@ typedef struct ll_pipeline_times {
     double period; /* of one of many steps: from one to the next; < 0: not known; 0: it is alone */
     double makespan; /* from the first action's start to the last one's end; or the period */
     double bubble;   /* idle time of all ranks, as a fraction of n_rank x makespan */
-    double stall;    /* of this, what lies between a rank's first and last action */
 } ll_pipeline_times;
 
 /* When each action of a schedule that passes the check would run, if messages took no more than
@@ -119,7 +118,7 @@ typedef struct ll_pipeline_times {
  * Where steps overlap, or ranks go on to the next, one of many. Lives in the arena. Local. */
 ll_err ll_pipeline_simulate(ll_arena *arena, const ll_pipeline *p, const ll_pipeline_costs *costs,
                             ll_pipeline_times *out);
-/* Makespan, bubble and stall of times that were measured. */
+/* Makespan and bubble of times that were measured. */
 void ll_pipeline_sum_up(const ll_pipeline *p, ll_pipeline_times *t);
 /* The bubble of a bundled schedule where F, I and W of all stages take the same time and messages
  * none; NAN where there is no formula. text (NULL: not wanted): "(p-1)/(m+p-1)", or NULL. */
@@ -132,13 +131,11 @@ double ll_pipeline_formula(const char *name, int n_rank, int n_stage, int n_micr
 ll_err ll_pipeline_auto(ll_arena *arena, const ll_pipeline_costs *costs, const double *limit,
                         int n_rank, int n_stage, int n_micro, const ll_pipeline **out);
 
-/* Text, a line a rank: "F0.0 F1.0 B0.0"; comments from '#' on. And PyTorch's CSV, a row a rank:
- * cells such as 0F1 (stage, kind, micro-batch), empty ones idle. name: of the file, for messages,
- * and the schedule's. What is read is still to be checked. */
+/* Text, a line a rank: "F0.0 F1.0 B0.0"; comments from '#' on. Or PyTorch's CSV, a row a rank:
+ * cells such as 0F1 (stage, kind, micro-batch), empty ones idle; it begins with a digit or a comma.
+ * name: of the file, for messages, and the schedule's. What is read is still to be checked. */
 ll_err ll_pipeline_parse(ll_arena *arena, const char *text, size_t size, const char *name,
                          const ll_pipeline **out);
-ll_err ll_pipeline_parse_csv(ll_arena *arena, const char *text, size_t size, const char *name,
-                             const ll_pipeline **out);
 void ll_pipeline_print(ll_buf *b, const ll_pipeline *p);
 void ll_pipeline_print_csv(ll_buf *b, const ll_pipeline *p);
 

@@ -197,15 +197,9 @@ static ll_err by_rule(ll_arena *arena, const task *t, rule rule, const ll_pipeli
     TRY(ll_hoods_make(arena, t->n_stage, t->costs->edges, t->costs->n_edge, &w.hoods));
     make_room(arena, &w);
     set_bounds(arena, &w);
-    ll_pipeline *p = LL_NEW(arena, ll_pipeline);
-    *p = (ll_pipeline){"auto",
-                       t->n_rank,
-                       t->n_stage,
-                       t->n_micro,
-                       w.rank_of,
-                       w.n,
-                       (const ll_action *const *)w.lists};
-    *out = walk_on(&w) ? p : NULL;
+    ll_pipeline p = {"auto", t->n_rank, t->n_stage, t->n_micro, w.rank_of, w.n};
+    p.actions = (const ll_action *const *)w.lists;
+    *out = walk_on(&w) ? ll_pipeline_keep(arena, p) : NULL;
     return LL_OK;
 }
 

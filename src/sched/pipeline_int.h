@@ -25,7 +25,8 @@ typedef struct ll_repeated {
     int **first; /* [n_rank][n_step + 1] places in a rank's list, 0 for the first */
     int **step;  /* [n_rank][n_action] */
 } ll_repeated;
-bool ll_pipeline_overlaps(const ll_pipeline *p); /* by its actions */
+/* In the arena, with what its actions say: whether steps overlap. */
+const ll_pipeline *ll_pipeline_keep(ll_arena *arena, ll_pipeline p);
 ll_err ll_pipeline_repeat(ll_arena *arena, const ll_pipeline *p, int n_batch,
                           const ll_repeated **out);
 

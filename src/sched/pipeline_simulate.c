@@ -107,14 +107,13 @@ static double longest_step(const ll_pipeline *p, const ll_pipeline_times *t)
 
 void ll_pipeline_sum_up(const ll_pipeline *p, ll_pipeline_times *t)
 {
-    double busy = 0, span = 0, from = INFINITY, to = -INFINITY;
+    double busy = 0, from = INFINITY, to = -INFINITY;
     if (p->overlaps ? !(t->period > 0) : t->period < 0) t->period = longest_step(p, t);
     for (int r = 0; r < p->n_rank; r++) {
         int n = p->n_action[r];
         if (!n) continue;
         for (int k = 0; k < n; k++)
             busy += t->end[r][k] - t->start[r][k] - (t->waited ? t->waited[r][k] : 0);
-        span += t->end[r][n - 1] - t->start[r][0];
         from = fmin(from, t->start[r][0]);
         to = fmax(to, t->end[r][n - 1]);
     }
@@ -122,7 +121,6 @@ void ll_pipeline_sum_up(const ll_pipeline *p, ll_pipeline_times *t)
     if (t->period > 0) t->makespan = t->period; /* a rank's own step, whenever that begins */
     double all = p->n_rank * t->makespan;
     t->bubble = all > 0 ? fmax(0, 1 - busy / all) : 0;
-    t->stall = all > 0 ? (span - busy) / all : 0;
 }
 
 static ll_err check_costs(const ll_pipeline *p, const ll_pipeline_costs *c)

@@ -139,23 +139,22 @@ static ll_err finish(reader *r, const ll_pipeline **out)
     CHECK(r->n >= 2 * (int64_t)r->n_stage * r->n_micro, LL_E_ARG,
           "%s: %lld actions are too few for %d stages of %d micro-batches", r->name,
           (long long)r->n, r->n_stage, r->n_micro);
-    ll_pipeline *p = LL_NEW(r->arena, ll_pipeline);
-    *p = (ll_pipeline){ll_arena_strdup(r->arena, r->name),
-                       r->n_rank,
-                       r->n_stage,
-                       r->n_micro,
-                       r->rank_of,
-                       r->n_action,
-                       r->actions};
-    p->overlaps = ll_pipeline_overlaps(p);
-    *out = p;
+    ll_pipeline p = {ll_arena_strdup(r->arena, r->name), r->n_rank, r->n_stage, r->n_micro};
+    p.rank_of = r->rank_of;
+    p.n_action = r->n_action;
+    p.actions = r->actions;
+    *out = ll_pipeline_keep(r->arena, p);
     return LL_OK;
 }
 
-static ll_err parse(ll_arena *arena, word text, const char *name, const format *f,
-                    const ll_pipeline **out)
+ll_err ll_pipeline_parse(ll_arena *arena, const char *from, size_t size, const char *name,
+                         const ll_pipeline **out)
 {
     reader r = {.arena = arena, .name = name};
+    word text = {from, from + size}, bare = text;
+    while (bare.at < bare.end && *bare.at && strchr(" \t\r\n", *bare.at)) bare.at++;
+    bool csv = bare.at < bare.end && *bare.at && strchr(",0123456789", *bare.at);
+    const format *f = csv ? &cells : &lines;
     r.actions = LL_NEW_ARRAY(arena, const ll_action *, LL_PIPELINE_RANKS);
     r.n_action = LL_NEW_ARRAY(arena, int, LL_PIPELINE_RANKS);
     r.rank_of = LL_NEW_ARRAY(arena, int, STAGES);
@@ -167,20 +166,7 @@ static ll_err parse(ll_arena *arena, word text, const char *name, const format *
         TRY(read_line(&r, (word){text.at, comment ? comment : end}, f));
         text.at = end < text.end ? end + 1 : end;
     }
-    TRY(finish(&r, out));
-    return LL_OK;
-}
-
-ll_err ll_pipeline_parse(ll_arena *arena, const char *text, size_t size, const char *name,
-                         const ll_pipeline **out)
-{
-    return parse(arena, (word){text, text + size}, name, &lines, out);
-}
-
-ll_err ll_pipeline_parse_csv(ll_arena *arena, const char *text, size_t size, const char *name,
-                             const ll_pipeline **out)
-{
-    return parse(arena, (word){text, text + size}, name, &cells, out);
+    return finish(&r, out);
 }
 
 void ll_pipeline_print(ll_buf *b, const ll_pipeline *p)
