@@ -86,9 +86,7 @@ void ll_gpu_close(ll_gpu *g)
 ll_err ll_gpu_ask(const ll_gpu *g, ll_gpu_facts *out)
 {
     cudaDeviceProp p;
-    int khz = 0;
     GPU_TRY(cudaGetDeviceProperties(&p, g->index));
-    GPU_TRY(cudaDeviceGetAttribute(&khz, cudaDevAttrClockRate, g->index));
     memset(out, 0, sizeof *out);
     snprintf(out->name, sizeof out->name, "%.127s", p.name);
     memcpy(out->id, &p.uuid, sizeof out->id);
@@ -96,7 +94,6 @@ ll_err ll_gpu_ask(const ll_gpu *g, ll_gpu_facts *out)
     out->processors = p.multiProcessorCount;
     out->major = p.major;
     out->minor = p.minor;
-    out->clock_hz = 1e3 * khz;
     return GPU(cudaMemGetInfo(&out->free_bytes, &out->bytes));
 }
 

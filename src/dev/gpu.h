@@ -15,7 +15,6 @@ typedef struct ll_gpu_facts {
     int index;
     size_t bytes, free_bytes; /* of its memory */
     int processors, major, minor;
-    double clock_hz;
 } ll_gpu_facts;
 
 int ll_gpu_count(void);

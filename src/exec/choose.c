@@ -6,7 +6,6 @@
 #include "base/file.h"
 
 #include <limits.h>
-#include <stdio.h>
 #include <unistd.h>
 
 enum { TIMES = 4, FEWEST_PARTS = 32, FILE_LIMIT = 4 << 20 };
@@ -14,36 +13,13 @@ static const double enough_s = 0.1; /* for one way */
 
 /* ---- one kind ---- */
 
-typedef struct call {
-    ll_kcall c;
-    ll_tensor in[LL_MAX_IN], out[LL_MAX_OUT];
-} call;
-
-static void describe(const ll_program *p, const ll_instr *x, call *k)
-{
-    ll_tensor *t[2] = {k->in, k->out};
-    const int *slots[2] = {x->in, x->out}, n[2] = {x->n_in, x->n_out};
-    for (int i = 0; i < 2; i++)
-        for (int j = 0; j < n[i]; j++) {
-            const ll_type *type = &p->slots[slots[i][j]].type;
-            t[i][j] = (ll_tensor){NULL, type->dtype, type->shape};
-        }
-    k->c = (ll_kcall){.attr = x->attr,
-                      .n_in = x->n_in,
-                      .n_out = x->n_out,
-                      .in = k->in,
-                      .out = k->out,
-                      .threads = p->threads,
-                      .n_micro = p->n_micro};
-}
-
 static size_t bytes_of(const ll_tensor *t)
 {
     return ((size_t)ll_numel(&t->shape) * ll_dtype_bytes(t->dtype) + 63) / 64 * 64;
 }
 
 /* Memory for operands and results, operands filled with numbers of about 1. */
-static ll_err fill(call *k, char **memory)
+static ll_err fill(ll_unbound *k, char **memory)
 {
     size_t bytes = 64;
     for (int i = 0; i < k->c.n_in; i++) bytes += bytes_of(&k->in[i]);
@@ -62,7 +38,7 @@ static ll_err fill(call *k, char **memory)
 }
 
 /* The best of a few calls, as k->c says. */
-static ll_err time_way(const ll_solver *s, call *k, ll_way *way)
+static ll_err time_way(const ll_solver *s, ll_unbound *k, ll_way *way)
 {
     way->solver = s->name;
     way->at_once = k->c.at_once;
@@ -83,7 +59,8 @@ static ll_err time_way(const ll_solver *s, call *k, ll_way *way)
 }
 
 /* All solvers that need memory, that is, all but the plain one. */
-static ll_err time_kind(const ll_solver *list, const char *key, call *k, bool cuts, ll_ways *w)
+static ll_err time_kind(const ll_solver *list, const char *key, ll_unbound *k, bool cuts,
+                        ll_ways *w)
 {
     LL_OWN_MEMORY char *memory = NULL;
     TRY(fill(k, &memory));
@@ -111,8 +88,8 @@ static ll_err time_missing(const ll_program *p, bool cuts, const ll_ways *known,
         const ll_op *op = x->kernel.run ? ll_op_find(x->op) : NULL;
         const ll_solver *list = ll_way_list(p->target, op);
         if (!list) continue;
-        call k;
-        describe(p, x, &k);
+        ll_unbound k;
+        ll_program_call(p, x, &k);
         const char *key = ll_way_key(op, &k.c, fresh->arena);
         if (ll_ways_has(known, key) || ll_ways_has(fresh, key)) continue;
         if (ll_numel(&k.in[0].shape)) TRY(time_kind(list, key, &k, cuts, fresh));

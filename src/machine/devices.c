@@ -37,21 +37,16 @@ ll_err ll_devices_choose(const ll_device_ask *ask, const char *library, ll_devic
           a, b, s->of[a].name);
     s->direct = !host && library && !ask->canonical && !ask->codec && (nccl || !ask->pipe) &&
                 (!crowded || stand_in);
-    char why[128];
-    if (s->direct)
-        snprintf(why, sizeof why,
-                 stand_in ? "a stand-in for tests" : "every rank has a GPU of its own");
-    else if (host)
-        snprintf(why, sizeof why, "as asked for");
-    else if (!library)
-        snprintf(why, sizeof why, "this build has no NCCL");
-    else if (ask->canonical || ask->codec)
-        snprintf(why, sizeof why, "NCCL does not %s",
-                 ask->codec ? "compress gradients" : "sum in canonical order");
-    else if (ask->pipe)
-        snprintf(why, sizeof why, "a pipeline's messages go by NCCL where that is asked for");
-    else
-        snprintf(why, sizeof why, "ranks %d and %d share a GPU", a, b);
+    char shared_one[64];
+    snprintf(shared_one, sizeof shared_one, "ranks %d and %d share a GPU", a, b);
+    const char *why = s->direct && stand_in ? "a stand-in for tests"
+                      : s->direct           ? "every rank has a GPU of its own"
+                      : host                ? "as asked for"
+                      : !library            ? "this build has no NCCL"
+                      : ask->codec          ? "NCCL does not compress gradients"
+                      : ask->canonical      ? "NCCL does not sum in canonical order"
+                      : ask->pipe ? "a pipeline's messages go by NCCL where that is asked for"
+                                  : shared_one;
     snprintf(s->why, sizeof s->why, "%s: %s", s->direct ? library : "through pinned memory and MPI",
              why);
     return LL_OK;

@@ -56,14 +56,9 @@ static bool same_kind(const ll_bound *instrs, const ll_launch *l, const ll_bound
 
 static void add(ll_arena *arena, ll_launch *l, int i, const ll_kcall *c)
 {
-    if (l->n == l->room) {
-        int *instr = l->instr;
-        const ll_kcall **calls = l->calls;
-        l->room = l->room ? 2 * l->room : 1;
-        l->instr = LL_NEW_ARRAY(arena, int, l->room);
-        l->calls = LL_NEW_ARRAY(arena, const ll_kcall *, l->room);
-        for (int k = 0; k < l->n; k++) l->instr[k] = instr[k], l->calls[k] = calls[k];
-    }
+    int room = l->room;
+    l->instr = (int *)ll_arena_grow(arena, l->instr, sizeof *l->instr, l->n, &room);
+    l->calls = (const ll_kcall **)ll_arena_grow(arena, l->calls, sizeof *l->calls, l->n, &l->room);
     l->instr[l->n] = i;
     l->calls[l->n++] = c;
 }

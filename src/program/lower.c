@@ -5,8 +5,6 @@
 #include "program/memory.h"
 #include "program/ways.h"
 
-#include <stdio.h>
-
 /* ---- passes ---- */
 
 static ll_err next(ll_err (*pass)(const ll_graph *, ll_graph **), ll_graph **g)
@@ -98,6 +96,22 @@ static void fill_tensors(const ll_program *p, const int *slots, int n, ll_tensor
         t[i] = (ll_tensor){NULL, p->slots[slots[i]].type.dtype, p->slots[slots[i]].type.shape};
 }
 
+void ll_program_call(const ll_program *p, const ll_instr *x, ll_unbound *out)
+{
+    fill_tensors(p, x->in, x->n_in, out->in);
+    fill_tensors(p, x->out, x->n_out, out->out);
+    out->c = (ll_kcall){.attr = x->attr,
+                        .n_in = x->n_in,
+                        .n_out = x->n_out,
+                        .in = out->in,
+                        .out = out->out,
+                        .threads = p->threads,
+                        .n_micro = p->n_micro,
+                        .ctx = p->ctx,
+                        .tf32 = p->tf32,
+                        .any_order = p->any_order};
+}
+
 /* The way of a convolution, within the limit of its own. */
 static bool choose_way(const ll_program *p, const ll_op *op, const ll_lower_opts *opts,
                        size_t limit, ll_kcall *c, ll_instr *x)
@@ -118,24 +132,13 @@ static bool choose_way(const ll_program *p, const ll_op *op, const ll_lower_opts
 static ll_err choose_kernel(const ll_program *p, const ll_node *n, const ll_lower_opts *opts,
                             size_t limit, ll_instr *x)
 {
-    ll_tensor in[LL_MAX_IN], out[LL_MAX_OUT];
-    fill_tensors(p, x->in, x->n_in, in);
-    fill_tensors(p, x->out, x->n_out, out);
-    ll_kcall c = {.attr = x->attr,
-                  .n_in = x->n_in,
-                  .n_out = x->n_out,
-                  .in = in,
-                  .out = out,
-                  .threads = p->threads,
-                  .n_micro = p->n_micro,
-                  .ctx = p->ctx,
-                  .tf32 = p->tf32,
-                  .any_order = p->any_order};
-    CHECK(choose_way(p, n->op, opts, limit, &c, x), LL_E_GRAPH,
+    ll_unbound k;
+    ll_program_call(p, x, &k);
+    CHECK(choose_way(p, n->op, opts, limit, &k.c, x), LL_E_GRAPH,
           "%s: machine %s has no kernel for %s", n->name, p->target->name, n->op->name);
-    x->scratch = x->kernel.scratch ? x->kernel.scratch(&c) : 0;
+    x->scratch = x->kernel.scratch ? x->kernel.scratch(&k.c) : 0;
     x->done = x->flops;
-    if (x->kernel.work) x->kernel.work(&c, &x->done, &x->padded);
+    if (x->kernel.work) x->kernel.work(&k.c, &x->done, &x->padded);
     return LL_OK;
 }
 

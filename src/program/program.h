@@ -161,6 +161,12 @@ static inline bool ll_program_copies(const ll_program *p, const ll_instr *x)
 {
     return x->aside || (x->wait && p->instrs[x->pair].aside);
 }
+/* A call of an instruction before there is memory for it. */
+typedef struct ll_unbound {
+    ll_kcall c;
+    ll_tensor in[LL_MAX_IN], out[LL_MAX_OUT];
+} ll_unbound;
+void ll_program_call(const ll_program *p, const ll_instr *x, ll_unbound *out);
 /* Listing for people: a line per instruction with its slots, and the memory summary. */
 char *ll_program_print(const ll_program *p, ll_arena *arena);
 /* A program's bytes by what they are for; their sum is p->bytes. */

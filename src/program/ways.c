@@ -61,16 +61,10 @@ char *ll_way_key(const ll_op *op, const ll_kcall *c, ll_arena *arena)
 
 void ll_ways_add(ll_ways *w, const ll_way *way)
 {
-    if (w->n == w->room) {
-        ll_way *old = w->v;
-        w->room = 2 * w->room + 64;
-        w->v = LL_NEW_ARRAY(w->arena, ll_way, w->room);
-        if (w->n) memcpy(w->v, old, sizeof *old * (size_t)w->n);
-    }
-    ll_way *to = &w->v[w->n++];
-    *to = *way;
-    to->key = ll_arena_strdup(w->arena, way->key);
-    to->solver = ll_arena_strdup(w->arena, way->solver);
+    ll_way copy = *way;
+    copy.key = ll_arena_strdup(w->arena, way->key);
+    copy.solver = ll_arena_strdup(w->arena, way->solver);
+    LL_PUSH(w->arena, w->v, w->n, w->room, copy);
 }
 
 bool ll_ways_has(const ll_ways *w, const char *key)
