@@ -6,7 +6,6 @@
 
 #include <limits.h>
 #include <stdio.h>
-#include <string.h>
 
 typedef union notice {
     struct {

@@ -4,7 +4,6 @@
 #include "comm/comm_int.h"
 
 #include <stdio.h>
-#include <string.h>
 
 static const double default_timeout_s = 60;
 static const size_t default_window_bytes = (size_t)4 << 20;

@@ -6,7 +6,6 @@
 
 #include <sched.h>
 #include <stdio.h>
-#include <string.h>
 
 enum { TAG = 0 };          /* nothing else is under way while a communicator opens */
 #define CONNECT_SECONDS 3  /* for each address of rank 0 */

@@ -6,7 +6,6 @@
 #include "program/program.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 typedef struct range {
     size_t from, to;

@@ -2,7 +2,6 @@
 #include "program/program.h"
 
 #include "base/text.h"
-#include "kern/attr.h"
 
 #include <stdlib.h>
 

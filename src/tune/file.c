@@ -11,7 +11,6 @@
 #include "base/crc32c.h"
 #include "base/file.h"
 #include "base/text.h"
-#include "base/types.h"
 #include "sched/nodes.h"
 #include "tune/tune_int.h"
 

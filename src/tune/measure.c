@@ -7,7 +7,6 @@
  * which neither one lucky nor many disturbed ones move.
  *
  * Every decision follows from numbers that all ranks have from one reduction: all decide alike. */
-#include "base/rng.h"
 #include "base/stats.h"
 #include "tune/tune_int.h"
 
