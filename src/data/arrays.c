@@ -2,7 +2,6 @@
  * safetensors and classic NetCDF, both mapped. */
 #include "data/arrays.h"
 
-#include "data/parse.h"
 #include "data/safetensors.h"
 
 /* The types of safetensors that have numbers of whole bytes. */
@@ -27,28 +26,20 @@ static ll_err offer_tensors(ll_dataset *d, const ll_st_file *f, const uint8_t *b
         ll_array a = {.name = e->name,
                       .type = st_type(e->type),
                       .n_dim = e->n_dims,
-                      .data = bytes + f->data_at + e->begin};
+                      .rows = {.data = bytes + f->data_at + e->begin}};
         for (int k = 0; k < e->n_dims && k < LL_MAX_DIMS; k++) a.dim[k] = e->dims[k];
         TRY(ll_table_offer(d, &a));
     }
     return LL_OK;
 }
 
-static ll_err read_tensors(ll_dataset *d, const char *path)
+ll_err ll_read_safetensors(ll_dataset *d, const char *path)
 {
     ll_bytes b;
     LL_OWN(ll_st_file) f = NULL;
-    TRY(ll_table_file(d, path, d->reading));
     TRY(ll_dataset_map(d, path, &b));
     TRY(ll_st_parse(b.data, b.size, b.size, path, &f));
-    TRY(offer_tensors(d, f, b.data));
-    return ll_table_file_end(d);
-}
-
-ll_err ll_read_safetensors(ll_dataset *d, const ll_data_opts *o, const char *path)
-{
-    ll_table_begin(d, o);
-    return ll_each_file(d, path, "*.safetensors", read_tensors);
+    return offer_tensors(d, f, b.data);
 }
 
 ll_err ll_cdf_offer(ll_dataset *d, const uint8_t *bytes, size_t size, const char *path)
@@ -58,12 +49,11 @@ ll_err ll_cdf_offer(ll_dataset *d, const uint8_t *bytes, size_t size, const char
     for (int i = 0; i < cdf->n; i++) {
         const ll_cdf_variable *v = &cdf->v[i];
         ll_array a = {.name = ll_arena_printf(d->arena, "%.*s", (int)v->name_size, v->name),
-                      .type = {v->kind, v->item, v->item > 1},
+                      .type = v->type,
                       .n_dim = v->n_dim,
                       .factor = v->factor,
                       .offset = v->offset,
-                      .data = bytes + v->begin,
-                      .stride = v->stride};
+                      .rows = {.data = bytes + v->begin, .stride = v->stride}};
         memcpy(a.dim, v->dim, sizeof a.dim);
         TRY(ll_table_offer(d, &a));
     }

@@ -111,7 +111,7 @@ ll_err ll_bible_parse(const uint8_t *b, size_t size, const char *file, uint8_t *
     return LL_HAND(out, text);
 }
 
-ll_err ll_read_bible(ll_dataset *d, const ll_data_opts *o, const char *path)
+ll_err ll_read_bible(ll_dataset *d, const char *path)
 {
     LL_OWN_BYTES packed = {0};
     ll_bytes text = {0};
@@ -120,5 +120,5 @@ ll_err ll_read_bible(ll_dataset *d, const ll_data_opts *o, const char *path)
     TRY(ll_bible_parse(packed.data, packed.size, path, &out, &text.size));
     text.data = out;
     ll_dataset_note(d, ll_base_name(path), text.data, text.size);
-    return ll_text_add(d, o, path, &text);
+    return ll_text_add(d, path, &text);
 }

@@ -50,19 +50,15 @@ static ll_err read_line(const char *line, size_t n, const char *file, ll_arena *
 ll_err ll_choices_parse(const uint8_t *bytes, size_t size, const char *file, ll_arena *a,
                         ll_question **out, int64_t *n)
 {
-    const char *p = (const char *)bytes, *end = p + size;
     int64_t lines = 1, line = 0;
+    size_t length;
     *n = 0;
     for (size_t i = 0; i < size; i++) lines += bytes[i] == '\n';
     *out = LL_NEW_ARRAY(a, ll_question, lines);
-    while (p < end) {
-        const char *stop = memchr(p, '\n', (size_t)(end - p));
-        size_t length = (size_t)((stop ? stop : end) - p);
-        line++;
-        while (length && strchr(" \t\r", *p)) p++, length--;
+    for (const char *at = (const char *)bytes, *p;
+         (p = ll_line_next(&at, bytes + size, &line, &length));) {
         (*out)[*n].line = line;
-        if (length) TRY(read_line(p, length, file, a, &(*out)[(*n)++]));
-        p = stop ? stop + 1 : end;
+        TRY(read_line(p, length, file, a, &(*out)[(*n)++]));
     }
     CHECK(*n, LL_E_IO, "%s: has no line of JSON", file);
     return LL_OK;

@@ -34,7 +34,7 @@ static ll_err add_file(ll_dataset *d, ll_split split, const char *path)
     return LL_OK;
 }
 
-ll_err ll_read_cifar10(ll_dataset *d, const ll_data_opts *, const char *path)
+ll_err ll_read_cifar10(ll_dataset *d, const char *path)
 {
     char file[PATH_MAX];
     d->info.kind = LL_IMAGES;

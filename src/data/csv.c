@@ -10,7 +10,6 @@
  * what each row is for; without it rows are held out by a fixed shuffle. */
 #include "base/crc32c.h"
 #include "base/rng.h"
-#include "data/parse.h"
 #include "data/picture.h"
 #include "data/table.h"
 
@@ -148,7 +147,7 @@ static ll_err numbers(ll_dataset *d, const ll_csv *c, int column, bool y, const 
     all = all && !(y && d->info.class_names);
     if (!all && y) TRY(classify(d, c, column, file, v));
     a->type = all || y ? (ll_elem){'f', 8} : (ll_elem){0}; /* text: an error where it is taken */
-    a->data = (const uint8_t *)v;
+    a->rows.data = (const uint8_t *)v;
     for (int64_t i = 0; all && y && whole && i < c->rows; i++)
         if (v[i] >= (double)d->info.classes) d->info.classes = (int64_t)v[i] + 1, last = i;
     if (last >= 0)
@@ -158,7 +157,7 @@ static ll_err numbers(ll_dataset *d, const ll_csv *c, int column, bool y, const 
     int32_t *n = LL_NEW_ARRAY(d->arena, int32_t, c->rows); /* whole numbers are i32 by nature */
     for (int64_t i = 0; i < c->rows; i++) n[i] = (int32_t)v[i];
     a->type = (ll_elem){'i', 4};
-    a->data = (const uint8_t *)n;
+    a->rows.data = (const uint8_t *)n;
     return LL_OK;
 }
 
@@ -173,7 +172,7 @@ static ll_err pictures(ll_dataset *d, const ll_csv *c, int column, const char *f
     }
     size_t n = strlen(a->name);
     a->type = (ll_elem){'u', 1};
-    a->paths = paths;
+    a->rows.paths = paths;
     a->map = n >= 4 && !strcmp(a->name + n - 4, "mask") && (n == 4 || a->name[n - 5] == '_');
     return LL_OK;
 }
@@ -184,7 +183,8 @@ static ll_err offer_columns(ll_dataset *d, const ll_csv *c, const char *file)
     bool has_x = false;
     for (int k = 0; k < c->columns; k++) has_x |= !strcmp(c->cells[k], "x");
     for (int k = 0; k < c->columns; k++) {
-        ll_array a = {.name = c->cells[k], .n_dim = 1, .dim = {c->rows}, .line = c->line + 1};
+        ll_array a = {
+            .name = c->cells[k], .n_dim = 1, .dim = {c->rows}, .rows = {.line = c->line + 1}};
         bool y = false;
         for (int i = 0; i < k; i++)
             CHECK(strcmp(c->cells[i], a.name), LL_E_IO, "%s: two columns are named %s", file,
@@ -233,18 +233,15 @@ static ll_err pick_rows(ll_dataset *d, const ll_csv *c, const char *file)
     return LL_OK;
 }
 
-ll_err ll_read_csv(ll_dataset *d, const ll_data_opts *o, const char *path)
+ll_err ll_read_csv(ll_dataset *d, const char *path)
 {
     LL_OWN_BYTES b = {0};
     ll_csv c;
-    ll_table_begin(d, o);
     if (d->reading == LL_TRAIN) d->info.classes = 0; /* as many as are found */
-    TRY(ll_table_file(d, path, d->reading));
     TRY(ll_bytes_map(path, &b));
     ll_dataset_note(d, ll_base_name(path), NULL, b.size);
     d->info.digest = ll_crc32c(d->info.digest, b.data, b.size);
     TRY(ll_csv_parse(b.data, b.size, path, d->arena, &c));
-    if (d->reading == LL_TRAIN && !o->val_path) TRY(pick_rows(d, &c, path));
-    TRY(offer_columns(d, &c, path));
-    return ll_table_file_end(d);
+    if (d->reading == LL_TRAIN && !d->opts->val_path) TRY(pick_rows(d, &c, path));
+    return offer_columns(d, &c, path);
 }

@@ -91,20 +91,11 @@ typedef struct ll_known {
     double mean[LL_MAX_CHANNELS], deviation[LL_MAX_CHANNELS];
 } ll_known;
 
-/* Readers: fill segments, sizes and info.where; the caller does the rest. */
-ll_err ll_read_idx(ll_dataset *d, const ll_data_opts *o, const char *path);
-ll_err ll_read_cifar10(ll_dataset *d, const ll_data_opts *o, const char *path);
-ll_err ll_read_text(ll_dataset *d, const ll_data_opts *o, const char *path);
-ll_err ll_read_tokens(ll_dataset *d, const ll_data_opts *o, const char *path);
-ll_err ll_read_bible(ll_dataset *d, const ll_data_opts *o, const char *path);
-ll_err ll_read_synthetic(ll_dataset *d, const ll_data_opts *o, const char *path);
-ll_err ll_read_jsonl(ll_dataset *d, const ll_data_opts *o, const char *path);
-ll_err ll_read_images(ll_dataset *d, const ll_data_opts *o, const char *path);
-ll_err ll_read_csv(ll_dataset *d, const ll_data_opts *o, const char *path);
-ll_err ll_read_npy(ll_dataset *d, const ll_data_opts *o, const char *path);
-ll_err ll_read_npz(ll_dataset *d, const ll_data_opts *o, const char *path);
-ll_err ll_read_safetensors(ll_dataset *d, const ll_data_opts *o, const char *path);
-ll_err ll_read_hdf5(ll_dataset *d, const ll_data_opts *o, const char *path);
+/* Readers: fill segments or offer columns, by d->opts; the caller does the rest. */
+typedef ll_err ll_reader(ll_dataset *d, const char *path);
+ll_reader ll_read_idx, ll_read_cifar10, ll_read_text, ll_read_tokens, ll_read_bible,
+    ll_read_synthetic, ll_read_jsonl, ll_read_images, ll_read_csv, ll_read_npy, ll_read_npz,
+    ll_read_safetensors, ll_read_hdf5;
 
 /* sample.c: ll_dataset.read of images, of tokens, of a source. */
 ll_err ll_image_read(const ll_dataset *d, const ll_sampling *how, int64_t position,
@@ -124,7 +115,7 @@ void ll_field_add(ll_dataset *d, const char *name, ll_dtype t, ll_shape shape);
 
 void ll_segment_add(ll_dataset *d, ll_split split, const ll_segment *s);
 /* A text whose bytes are the tokens; it becomes d's. */
-ll_err ll_text_add(ll_dataset *d, const ll_data_opts *o, const char *path, ll_bytes *text);
+ll_err ll_text_add(ll_dataset *d, const char *path, ll_bytes *text);
 
 /* file.c. A missing file is LL_E_IO with the path; a file in use must not be truncated. */
 ll_err ll_bytes_map(const char *path, ll_bytes *out);
@@ -137,9 +128,9 @@ void ll_dataset_hold(ll_dataset *d, void (*let_go)(void *what), void *what);
 void ll_dataset_note(ll_dataset *d, const char *name, const uint8_t *data, uint64_t size);
 /* Maps a file, keeps and notes it. */
 ll_err ll_dataset_map(ll_dataset *d, const char *path, ll_bytes *out);
-/* Reads a file, or those of a folder that match names, or of a pattern, in the order of names. */
-ll_err ll_each_file(ll_dataset *d, const char *path, const char *names,
-                    ll_err (*read)(ll_dataset *d, const char *path));
+/* A file, or those of a folder that match names, or of a pattern, in the order of names. */
+ll_err ll_data_files(const ll_dataset *d, const char *path, const char *names,
+                     const char *const **out, int *n);
 
 /* cache.c: bytes inflated from a file, kept in the user's cache folder. Find is false when there is
  * no cache or it is not of this very source; the saves of d are done by a thread that

@@ -55,28 +55,43 @@ static const ll_known known[] = {
 #define N_KNOWN ((int)(sizeof known / sizeof *known))
 _Static_assert(N_KNOWN <= LL_MAX_DATASETS, "LL_MAX_DATASETS holds every known set");
 
-typedef ll_err reader(ll_dataset *d, const ll_data_opts *o, const char *path);
 typedef struct format {
     const char *name;
-    reader *read;
-    bool twice; /* files for validation may be named apart (val_path) */
+    ll_reader *read;
+    bool twice;        /* files for validation may be named apart (val_path) */
+    bool table;        /* what it reads are columns (table.h) */
+    const char *files; /* read one by one, a folder's of these names; NULL: the path as it is */
 } format;
 static const format formats[] = {
     {"idx", ll_read_idx},
     {"cifar10", ll_read_cifar10},
-    {"images", ll_read_images, true},
-    {"csv", ll_read_csv, true},
-    {"text", ll_read_text, true},
+    {"images", ll_read_images, true, true},
+    {"csv", ll_read_csv, true, true},
+    {"text", ll_read_text, true, false, "*.txt"},
     {"tokens", ll_read_tokens, true},
-    {"jsonl", ll_read_jsonl, true},
-    {"npy", ll_read_npy, true},
-    {"npz", ll_read_npz, true},
-    {"safetensors", ll_read_safetensors, true},
-    {"hdf5", ll_read_hdf5, true},
-    {"netcdf", ll_read_hdf5, true},
+    {"jsonl", ll_read_jsonl, true, false, "*.jsonl"},
+    {"npy", ll_read_npy, true, true},
+    {"npz", ll_read_npz, true, true, "*.npz"},
+    {"safetensors", ll_read_safetensors, true, true, "*.safetensors"},
+    {"hdf5", ll_read_hdf5, true, true, "*.[hn][cd5]*"},
+    {"netcdf", ll_read_hdf5, true, true, "*.[hn][cd5]*"},
     {"bible", ll_read_bible},
     {"synthetic", ll_read_synthetic},
 };
+
+static ll_err read_path(ll_dataset *d, const format *f, const char *path)
+{
+    const char *const *files = &path;
+    int n = 1;
+    if (f->table) ll_table_begin(d);
+    if (f->files) TRY(ll_data_files(d, path, f->files, &files, &n));
+    for (int i = 0; i < n; i++) {
+        if (f->table) ll_table_file(d, files[i]);
+        TRY(f->read(d, files[i]));
+        if (f->table) TRY(ll_table_file_end(d));
+    }
+    return LL_OK;
+}
 
 /* Drops the first n samples of a segment. */
 static void advance(ll_segment *s, int64_t n)
@@ -287,9 +302,9 @@ static ll_err open_in(ll_dataset *d, const ll_data_opts *given, const ll_known *
           "format %s has its own files for validation: val_path is not for it", f->name);
     CHECK(!o->token_bytes || o->token_bytes == 2 || o->token_bytes == 4, LL_E_ARG,
           "token_bytes is %lld, wanted 2 or 4", (long long)o->token_bytes);
-    TRY(f->read(d, o, f->twice ? in_parts(d, o) : d->info.where));
+    TRY(read_path(d, f, f->twice ? in_parts(d, o) : d->info.where));
     d->reading = LL_VAL;
-    if (o->val_path) TRY(f->read(d, o, o->val_path));
+    if (o->val_path) TRY(read_path(d, f, o->val_path));
     if (d->info.kind != LL_TOKENS) TRY(size_images(d, o));
     if (d->table) TRY(ll_table_finish(d));
     if (!d->table && !d->synthetic && d->split[LL_VAL].n == 0) hold_out(d);

@@ -86,19 +86,18 @@ void ll_field_add(ll_dataset *d, const char *name, ll_dtype t, ll_shape shape)
     f->fields[f->n_field++] = (ll_field){name, t, shape};
 }
 
-ll_err ll_each_file(ll_dataset *d, const char *path, const char *names,
-                    ll_err (*read)(ll_dataset *d, const char *path))
+ll_err ll_data_files(const ll_dataset *d, const char *path, const char *names,
+                     const char *const **out, int *n)
 {
-    struct stat st;
-    char pattern[PATH_MAX];
-    bool there = stat(path, &st) == 0, folder = there && S_ISDIR(st.st_mode);
-    if (there && !folder) return read(d, path);
-    int n =
-        snprintf(pattern, sizeof pattern, "%s%s%s", path, folder ? "/" : "", folder ? names : "");
-    CHECK(n < PATH_MAX, LL_E_ARG, "a path of %d bytes is too long", n);
-    const char *const *all = ll_files(d->arena, pattern, &n);
-    CHECK(n, LL_E_IO, "%s: no such file%s", pattern, folder ? "s in the folder" : "");
-    for (int i = 0; i < n; i++) TRY(read(d, all[i]));
+    bool folder = ll_is_folder(path);
+    const char *pattern = folder ? ll_arena_printf(d->arena, "%s/%s", path, names) : path;
+    if (!folder && ll_file_exists(path)) {
+        *out = ll_arena_copy(d->arena, &path, sizeof path);
+        *n = 1;
+        return LL_OK;
+    }
+    *out = ll_files(d->arena, pattern, n);
+    CHECK(*n, LL_E_IO, "%s: no such file%s", pattern, folder ? "s in the folder" : "");
     return LL_OK;
 }
 
@@ -147,8 +146,9 @@ static ll_err encode_text(const ll_tokenizer *t, int64_t vocab, const ll_bytes *
     return LL_OK;
 }
 
-ll_err ll_text_add(ll_dataset *d, const ll_data_opts *o, const char *path, ll_bytes *text)
+ll_err ll_text_add(ll_dataset *d, const char *path, ll_bytes *text)
 {
+    const ll_data_opts *o = d->opts;
     d->info.kind = LL_TOKENS;
     d->info.is_text = !o->tokenizer;
     d->info.vocab = o->vocab ? o->vocab : 256;

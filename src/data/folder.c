@@ -100,20 +100,20 @@ static ll_err list_all(ll_dataset *d, const char *root, listing *l)
     return LL_OK;
 }
 
-static ll_err offer(ll_dataset *d, const char *root, const listing *l, ll_split split)
+static ll_err offer(ll_dataset *d, const listing *l)
 {
     const char **paths = LL_NEW_ARRAY(d->arena, const char *, l->n);
     int32_t *labels = LL_NEW_ARRAY(d->arena, int32_t, l->n);
     for (int i = 0; i < l->n; i++) paths[i] = l->files[i].path, labels[i] = l->files[i].label;
-    TRY(ll_table_file(d, root, split));
     TRY(ll_table_offer(
-        d, &(ll_array){.name = "x", .type = {'u', 1}, .n_dim = 1, .dim = {l->n}, .paths = paths}));
-    TRY(ll_table_offer(d, &(ll_array){.name = "y",
-                                      .type = {'i', 4},
-                                      .n_dim = 1,
-                                      .dim = {l->n},
-                                      .data = (const uint8_t *)labels}));
-    return ll_table_file_end(d);
+        d,
+        &(ll_array){
+            .name = "x", .type = {'u', 1}, .n_dim = 1, .dim = {l->n}, .rows = {.paths = paths}}));
+    return ll_table_offer(d, &(ll_array){.name = "y",
+                                         .type = {'i', 4},
+                                         .n_dim = 1,
+                                         .dim = {l->n},
+                                         .rows = {.data = (const uint8_t *)labels}});
 }
 
 /* Of each class a part, but never the only one. */
@@ -132,13 +132,12 @@ static void hold_out(ll_dataset *d, listing *l)
     ll_table_pick(d, val, l->n);
 }
 
-ll_err ll_read_images(ll_dataset *d, const ll_data_opts *o, const char *path)
+ll_err ll_read_images(ll_dataset *d, const char *path)
 {
     listing l = {.val = d->reading == LL_VAL};
     if (!l.val) d->info.classes = 0; /* as many as there are folders */
-    ll_table_begin(d, o);
     d->info.kind = LL_IMAGES;
     TRY(list_all(d, path, &l));
-    if (!l.val && !o->val_path) hold_out(d, &l);
-    return offer(d, path, &l, d->reading);
+    if (!l.val && !d->opts->val_path) hold_out(d, &l);
+    return offer(d, &l);
 }

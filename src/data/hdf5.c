@@ -177,9 +177,9 @@ static ll_err offer(ll_dataset *d, const ll_bytes *b, rows *r)
     for (int i = 0; i < a.n_dim && i < LL_MAX_DIMS; i++) a.dim[i] = (int64_t)r->dim[i];
     bool mapped = at != UINT64_MAX && at <= b->size && bytes <= b->size - at;
     if (mapped)
-        a.data = b->data + at;
+        a.rows.data = b->data + at;
     else
-        a.row = read_row, a.user = r;
+        a.rows.row = read_row, a.rows.user = r;
     return ll_table_offer(d, &a);
 }
 
@@ -203,24 +203,17 @@ static ll_err offer_all(ll_dataset *d, const ll_bytes *b, id file, const char *p
     char name[256];
     for (uint64_t i = 0; h5.H5Lget_name_by_idx(file, ".", 0, 0, i, name, sizeof name, 0) >= 0; i++)
         TRY(offer_named(d, b, file, name, path));
-    const char *fields = d->opts->fields ? d->opts->fields : "";
-    for (char *p = ll_arena_strdup(d->arena, fields), *item; (item = strsep(&p, ",")) && *item;) {
-        char *array = strchr(item, '=') ? strchr(item, '=') + 1 : item + strspn(item, " ");
-        array[strcspn(array, " ")] = '\0';
+    for (const char *at = d->opts->fields, *field, *array;
+         ll_fields_next(&at, d->arena, &field, &array);)
         if (strchr(array, '/')) TRY(offer_named(d, b, file, array, path));
-    }
     return LL_OK;
 }
 
-static ll_err read_file(ll_dataset *d, const char *path)
+ll_err ll_read_hdf5(ll_dataset *d, const char *path)
 {
     ll_bytes b;
-    TRY(ll_table_file(d, path, d->reading));
     TRY(ll_dataset_map(d, path, &b));
-    if (b.size > 3 && !memcmp(b.data, "CDF", 3)) {
-        TRY(ll_cdf_offer(d, b.data, b.size, path));
-        return ll_table_file_end(d);
-    }
+    if (b.size > 3 && !memcmp(b.data, "CDF", 3)) return ll_cdf_offer(d, b.data, b.size, path);
     pthread_mutex_lock(&lock);
     ll_err rc = load_library(path);
     if (rc == LL_OK) {
@@ -230,12 +223,5 @@ static ll_err read_file(ll_dataset *d, const char *path)
         if (file >= 0) h5.H5Fclose(file); /* arrays that are open keep it */
     }
     pthread_mutex_unlock(&lock);
-    TRY(rc);
-    return ll_table_file_end(d);
-}
-
-ll_err ll_read_hdf5(ll_dataset *d, const ll_data_opts *o, const char *path)
-{
-    ll_table_begin(d, o);
-    return ll_each_file(d, path, "*.[hn][cd5]*", read_file);
+    return rc;
 }

@@ -270,10 +270,10 @@ static ll_err read_pairs(ll_dataset *d, const char *path, pair *train, pair *tes
     return !one_file && name_pair(test, path, "t10k") ? add_pair(d, LL_VAL, test) : LL_OK;
 }
 
-ll_err ll_read_idx(ll_dataset *d, const ll_data_opts *o, const char *path)
+ll_err ll_read_idx(ll_dataset *d, const char *path)
 {
     pair *train = LL_NEW(d->arena, pair), *test = LL_NEW(d->arena, pair);
-    train->images.use_cache = test->images.use_cache = !o->no_cache;
+    train->images.use_cache = test->images.use_cache = !d->opts->no_cache;
     d->info.kind = LL_IMAGES;
     CHECK(strlen(path) < PATH_MAX - 64, LL_E_ARG, "the path of the IDX files is too long");
     return read_pairs(d, path, train, test);

@@ -6,6 +6,20 @@
 
 #include <jansson.h>
 
+const char *ll_line_next(const char **at, const uint8_t *end, int64_t *line, size_t *n)
+{
+    while (*at < (const char *)end) {
+        size_t left = (size_t)((const char *)end - *at);
+        const char *p = *at, *stop = memchr(p, '\n', left);
+        *n = stop ? (size_t)(stop - p) : left;
+        *at += stop ? *n + 1 : left;
+        ++*line;
+        for (; *n && strchr(" \t\r", *p); p++) --*n;
+        if (*n) return p;
+    }
+    return NULL;
+}
+
 /* The document of a line, whose field is a text. */
 static ll_err text_of(const char *line, size_t n, const char *field, const char *file, int64_t at,
                       json_t **out)
@@ -27,21 +41,16 @@ ll_err ll_jsonl_parse(const uint8_t *b, size_t size, const char *field, const ch
     /* A text is at most as long as its line, whose quotes leave room for the zero byte. */
     LL_OWN_MEMORY uint8_t *text = malloc(size + 1);
     CHECK(text, LL_E_MEM, "%s: no memory for %zu bytes of text", file, size);
-    const char *p = (const char *)b, *end = p + size;
-    for (int64_t line = 1; p < end; line++) {
-        const char *stop = memchr(p, '\n', (size_t)(end - p));
-        size_t n = (size_t)((stop ? stop : end) - p);
+    int64_t line = 0;
+    size_t n;
+    for (const char *at = (const char *)b, *p; (p = ll_line_next(&at, b + size, &line, &n));) {
         json_auto_t *doc = NULL;
-        while (n && strchr(" \t\r", *p)) p++, n--;
-        if (n) {
-            TRY(text_of(p, n, field, file, line, &doc));
-            const json_t *value = json_object_get(doc, field);
-            size_t length = json_string_length(value);
-            memcpy(text + made, json_string_value(value), length);
-            text[made + length] = '\0';
-            made += length + 1;
-        }
-        p = stop ? stop + 1 : end;
+        TRY(text_of(p, n, field, file, line, &doc));
+        const json_t *value = json_object_get(doc, field);
+        size_t length = json_string_length(value);
+        memcpy(text + made, json_string_value(value), length);
+        text[made + length] = '\0';
+        made += length + 1;
     }
     CHECK(made > 0, LL_E_IO, "%s: has no line of JSON", file);
     *out = text;
@@ -50,7 +59,7 @@ ll_err ll_jsonl_parse(const uint8_t *b, size_t size, const char *field, const ch
     return LL_OK;
 }
 
-static ll_err add_jsonl(ll_dataset *d, const char *path)
+ll_err ll_read_jsonl(ll_dataset *d, const char *path)
 {
     LL_OWN_BYTES b = {0};
     ll_bytes text = {0};
@@ -61,10 +70,5 @@ static ll_err add_jsonl(ll_dataset *d, const char *path)
     d->info.digest = ll_crc32c(d->info.digest, b.data, b.size);
     TRY(ll_jsonl_parse(b.data, b.size, field, path, &out, &text.size));
     text.data = out;
-    return ll_text_add(d, d->opts, path, &text);
-}
-
-ll_err ll_read_jsonl(ll_dataset *d, const ll_data_opts *, const char *path)
-{
-    return ll_each_file(d, path, "*.jsonl", add_jsonl);
+    return ll_text_add(d, path, &text);
 }

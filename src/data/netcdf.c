@@ -61,11 +61,9 @@ static ll_err list(cursor *c, uint64_t tag, uint64_t *n)
 }
 
 /* Types 1 to 11: byte, char, short, int, float, double, ubyte, ushort, uint, int64, uint64. */
-static const struct {
-    char kind;
-    int bytes;
-} types[] = {{0, 0},   {'i', 1}, {0, 1},   {'i', 2}, {'i', 4}, {'f', 4},
-             {'f', 8}, {'u', 1}, {'u', 2}, {'u', 4}, {'i', 8}, {'u', 8}};
+static const ll_elem types[] = {{0, 0},         {'i', 1},       {0, 1},         {'i', 2, true},
+                                {'i', 4, true}, {'f', 4, true}, {'f', 8, true}, {'u', 1},
+                                {'u', 2, true}, {'u', 4, true}, {'i', 8, true}, {'u', 8, true}};
 
 static ll_err type_of(cursor *c, uint64_t *t)
 {
@@ -136,8 +134,8 @@ static ll_err variable(cursor *c, const uint64_t *dims, uint64_t n_dims, ll_cdf_
     TRY(type_of(c, &type));
     TRY(number(c, c->count_bytes, &size)); /* says nothing that the shape does not */
     TRY(number(c, c->offset_bytes, &begin));
-    v->kind = types[type].kind, v->item = types[type].bytes;
-    CHECK(!__builtin_mul_overflow(bytes, (size_t)v->item, &bytes), LL_E_IO,
+    v->type = types[type];
+    CHECK(!__builtin_mul_overflow(bytes, (size_t)v->type.bytes, &bytes), LL_E_IO,
           "%s: a variable has more bytes than can be counted", c->file);
     v->begin = (size_t)begin, v->bytes = bytes;
     v->factor = factor == 1 && offset == 0 ? 0 : factor;

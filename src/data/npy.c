@@ -5,7 +5,6 @@
  *
  * then the elements. A .npz is a zip archive (zip.c) of such files. A path of npy files, a
  * folder or a pattern, is one set: each file an array that is named as it is. */
-#include "data/parse.h"
 #include "data/table.h"
 
 #include <ctype.h>
@@ -48,8 +47,8 @@ static ll_err read_shape(const char *p, const char *end, const char *file, ll_np
 {
     CHECK(p && p < end && *p == '(', LL_E_IO, "%s: the header has no 'shape'", file);
     for (p++; p < end && *p != ')';) {
-        CHECK(isdigit((unsigned char)*p) && out->n_dim < LL_NPY_DIMS, LL_E_IO,
-              "%s: the header's shape is not of 1 to %d whole numbers", file, LL_NPY_DIMS);
+        CHECK(isdigit((unsigned char)*p) && out->n_dim < LL_MAX_DIMS, LL_E_IO,
+              "%s: the header's shape is not of 1 to %d whole numbers", file, LL_MAX_DIMS);
         int64_t d = 0;
         for (; p < end && isdigit((unsigned char)*p); p++)
             CHECK(!__builtin_mul_overflow(d, 10, &d) && !__builtin_add_overflow(d, *p - '0', &d),
@@ -66,7 +65,6 @@ static ll_err read_shape(const char *p, const char *end, const char *file, ll_np
 ll_err ll_npy_parse(const uint8_t *b, size_t size, const char *file, ll_npy *out)
 {
     *out = (ll_npy){0};
-    ll_elem type = {0};
     ll_npy npy = {.bytes = 1};
     CHECK(size >= 12 && memcmp(b, "\x93NUMPY", 6) == 0, LL_E_IO,
           "%s: does not begin as a .npy file does", file);
@@ -75,14 +73,14 @@ ll_err ll_npy_parse(const uint8_t *b, size_t size, const char *file, ll_npy *out
     if (b[6] > 1) n |= (size_t)b[10] << 16 | (size_t)b[11] << 24;
     CHECK(n <= size - head, LL_E_IO, "%s: the header has %zu bytes, the file %zu", file, n, size);
     const char *text = (const char *)b + head, *end = text + n;
-    TRY(read_type(value_of(text, end, "descr"), end, file, &type));
+    TRY(read_type(value_of(text, end, "descr"), end, file, &npy.type));
     TRY(read_shape(value_of(text, end, "shape"), end, file, &npy));
     const char *order = value_of(text, end, "fortran_order");
     CHECK(order && end - order >= 4, LL_E_IO, "%s: the header has no 'fortran_order'", file);
     CHECK(memcmp(order, "True", 4) != 0 || npy.n_dim < 2, LL_E_IO,
           "%s: is in Fortran's order; save numpy.ascontiguousarray of it", file);
-    npy.kind = type.kind, npy.item = type.bytes, npy.swap = type.swap, npy.offset = head + n;
-    CHECK(!__builtin_mul_overflow(npy.bytes, (size_t)npy.item, &npy.bytes), LL_E_IO,
+    npy.offset = head + n;
+    CHECK(!__builtin_mul_overflow(npy.bytes, (size_t)npy.type.bytes, &npy.bytes), LL_E_IO,
           "%s: more elements than can be counted", file);
     CHECK(npy.bytes <= size - npy.offset, LL_E_IO,
           "%s: is cut short: %zu bytes behind the header, which says %zu", file, size - npy.offset,
@@ -97,10 +95,8 @@ static ll_err offer(ll_dataset *d, const uint8_t *b, size_t size, const char *fi
 {
     ll_npy npy;
     TRY(ll_npy_parse(b, size, file, &npy));
-    ll_array a = {.name = name,
-                  .type = {npy.kind, npy.item, npy.swap},
-                  .n_dim = npy.n_dim,
-                  .data = b + npy.offset};
+    ll_array a = {
+        .name = name, .type = npy.type, .n_dim = npy.n_dim, .rows = {.data = b + npy.offset}};
     memcpy(a.dim, npy.dim, sizeof a.dim);
     return ll_table_offer(d, &a);
 }
@@ -113,31 +109,28 @@ static char *stem(ll_dataset *d, const char *path)
     return name;
 }
 
-static ll_err read_npy(ll_dataset *d, const char *path)
+ll_err ll_read_npy(ll_dataset *d, const char *path)
 {
-    ll_bytes b;
-    TRY(ll_dataset_map(d, path, &b));
-    return offer(d, b.data, b.size, path, stem(d, path));
+    const char *const *files;
+    int n;
+    TRY(ll_data_files(d, path, "*.npy", &files, &n));
+    for (int i = 0; i < n; i++) {
+        ll_bytes b;
+        TRY(ll_dataset_map(d, files[i], &b));
+        TRY(offer(d, b.data, b.size, files[i], stem(d, files[i])));
+    }
+    return LL_OK;
 }
 
-ll_err ll_read_npy(ll_dataset *d, const ll_data_opts *o, const char *path)
-{
-    ll_table_begin(d, o);
-    TRY(ll_table_file(d, path, d->reading));
-    TRY(ll_each_file(d, path, "*.npy", read_npy));
-    return ll_table_file_end(d);
-}
-
-static ll_err read_npz(ll_dataset *d, const char *path)
+ll_err ll_read_npz(ll_dataset *d, const char *path)
 {
     ll_bytes b;
     ll_zip_entry e;
     size_t inflated = 0;
-    TRY(ll_table_file(d, path, d->reading));
     TRY(ll_dataset_map(d, path, &b));
     for (size_t at = 0;;) {
         TRY(ll_zip_next(b.data, b.size, path, &at, &e));
-        if (!e.data) break;
+        if (!e.data) return LL_OK;
         ll_bytes array = {.data = e.data, .size = e.size};
         char *name = ll_arena_printf(d->arena, "%.*s", (int)e.name_size, e.name);
         char *file = ll_arena_printf(d->arena, "%s: %s", path, name);
@@ -151,11 +144,4 @@ static ll_err read_npz(ll_dataset *d, const char *path)
         }
         TRY(offer(d, array.data, array.size, file, stem(d, name)));
     }
-    return ll_table_file_end(d);
-}
-
-ll_err ll_read_npz(ll_dataset *d, const ll_data_opts *o, const char *path)
-{
-    ll_table_begin(d, o);
-    return ll_each_file(d, path, "*.npz", read_npz);
 }

@@ -35,14 +35,18 @@ ll_err ll_tokens_parse(const uint8_t *bytes, size_t size, const char *file, int6
 ll_err ll_bible_parse(const uint8_t *bytes, size_t size, const char *file, uint8_t **out,
                       size_t *out_size);
 
+/* An element as it lies in a file. */
+typedef struct ll_elem {
+    char kind; /* 'f'; 'b' bfloat16; 'i', 'u'; '?' a truth value; 0: none that we have */
+    int bytes;
+    bool swap; /* of the other byte order */
+} ll_elem;
+
 /* NumPy's .npy: the header, and at least as many bytes behind it as it says. */
-#define LL_NPY_DIMS LL_MAX_DIMS
 typedef struct ll_npy {
-    char kind; /* as in ll_elem */
-    int item;  /* bytes of an element */
-    bool swap;
+    ll_elem type;
     int n_dim;
-    int64_t dim[LL_NPY_DIMS];
+    int64_t dim[LL_MAX_DIMS];
     size_t offset, bytes;
 } ll_npy;
 ll_err ll_npy_parse(const uint8_t *bytes, size_t size, const char *file, ll_npy *out);
@@ -67,8 +71,8 @@ ll_err ll_zip_inflate(const ll_zip_entry *e, const char *file, uint8_t **out);
 typedef struct ll_cdf_variable {
     const char *name; /* not ended by a zero byte */
     size_t name_size;
-    char kind; /* as in ll_elem; 0: text */
-    int item, n_dim;
+    ll_elem type; /* kind 0: text */
+    int n_dim;
     int64_t dim[LL_MAX_DIMS];
     bool record; /* rows are records, stride apart */
     size_t begin, bytes, stride;
@@ -80,6 +84,8 @@ typedef struct ll_cdf {
 } ll_cdf;
 ll_err ll_cdf_parse(const uint8_t *bytes, size_t size, const char *file, ll_cdf *out);
 
+/* The next line that is not blank, without blanks before it, and its number; NULL: none. */
+const char *ll_line_next(const char **at, const uint8_t *end, int64_t *line, size_t *n);
 /* Lines of JSON: the texts of one field, a zero byte behind each, in a malloc'ed block. */
 ll_err ll_jsonl_parse(const uint8_t *bytes, size_t size, const char *field, const char *file,
                       uint8_t **out, size_t *out_size);

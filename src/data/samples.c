@@ -2,7 +2,6 @@
 #include "data/samples.h"
 
 #include "base/types.h"
-#include "data/parse.h"
 #include "data/picture.h"
 #include "data/table.h"
 
@@ -91,8 +90,7 @@ static ll_err read_bytes(const ll_dataset *d, const ll_tokenizer *t, const ll_fi
     if (b->size > 6 && !memcmp(b->data, "\x93NUMPY", 6)) {
         ll_npy npy;
         TRY(ll_npy_parse(b->data, b->size, path, &npy));
-        return read_rows(d, f, path, (ll_elem){npy.kind, npy.item, npy.swap}, b->data + npy.offset,
-                         npy.dim, npy.n_dim, a, out);
+        return read_rows(d, f, path, npy.type, b->data + npy.offset, npy.dim, npy.n_dim, a, out);
     }
     if (t || (d && d->info.kind == LL_TOKENS)) return read_text(d, t, f, path, b, a, out);
     CHECK(b->size > 4 && !b->data[0] && !b->data[1], LL_E_IO,

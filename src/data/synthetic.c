@@ -84,8 +84,9 @@ static ll_err sizes_fit(const ll_data_opts *o)
     return LL_OK;
 }
 
-ll_err ll_read_synthetic(ll_dataset *d, const ll_data_opts *o, const char *)
+ll_err ll_read_synthetic(ll_dataset *d, const char *)
 {
+    const ll_data_opts *o = d->opts;
     ll_data_info *f = &d->info;
     TRY(sizes_fit(o));
     int64_t n = o->samples ? o->samples : 10000;

@@ -5,36 +5,39 @@
 
 #include <math.h>
 
-void ll_table_begin(ll_dataset *d, const ll_data_opts *o)
+void ll_table_begin(ll_dataset *d)
 {
     if (d->table) return; /* files for validation are added to those to train on */
     d->table = LL_NEW(d->arena, ll_table);
-    d->table->opts = o;
     d->info.kind = LL_RECORDS;
 }
 
-ll_err ll_table_file(ll_dataset *d, const char *file, ll_split split)
+void ll_table_file(ll_dataset *d, const char *file)
 {
     ll_table *t = d->table;
     t->file = ll_arena_strdup(d->arena, file);
-    t->split = split;
     t->offered[0] = '\0';
     t->n_offered = 0;
-    return LL_OK;
+}
+
+bool ll_fields_next(const char **at, ll_arena *a, const char **field, const char **array)
+{
+    if (!*at || !**at) return false;
+    *at += strspn(*at, " ");
+    size_t n = strcspn(*at, ","), length = n;
+    while (length && (*at)[length - 1] == ' ') length--;
+    char *item = ll_arena_printf(a, "%.*s", (int)length, *at), *equals = strchr(item, '=');
+    if (equals) *equals = '\0';
+    *field = item;
+    *array = equals ? equals + 1 : item;
+    *at += n + ((*at)[n] == ',');
+    return true;
 }
 
 const char *ll_table_renamed(ll_arena *a, const char *map, const char *name, int number)
 {
-    size_t n = strlen(name);
-    for (const char *p = map; p && *p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL) {
-        p += strspn(p, " ");
-        size_t item = strcspn(p, ","), field = strcspn(p, "=,");
-        while (item && p[item - 1] == ' ') item--;
-        const char *array = field < item ? p + field + 1 : p;
-        size_t length = (size_t)(p + item - array);
-        if (length == n && memcmp(array, name, n) == 0 && !number--)
-            return ll_arena_printf(a, "%.*s", (int)(field < item ? field : item), p);
-    }
+    for (const char *field, *array; ll_fields_next(&map, a, &field, &array);)
+        if (!strcmp(array, name) && !number--) return field;
     return NULL;
 }
 
@@ -69,7 +72,7 @@ static ll_err new_column(ll_dataset *d, const ll_array *a, const char *field, ll
                      .shape = {.n = a->n_dim - 1},
                      .factor = a->factor,
                      .offset = a->offset,
-                     .picture = a->paths,
+                     .picture = a->rows.paths,
                      .map = a->map};
     memcpy(c->shape.d, a->dim + 1, sizeof(int64_t) * (size_t)c->shape.n);
     return LL_OK;
@@ -100,7 +103,7 @@ static ll_err find_column(ll_dataset *d, const ll_array *a, const char *field, l
 static ll_err take(ll_dataset *d, const ll_array *a, const char *field)
 {
     ll_table *t = d->table;
-    const ll_data_opts *o = t->opts;
+    const ll_data_opts *o = d->opts;
     ll_column *c;
     if (!o->fields && o->n_want && !wanted(o, field)) return LL_OK;
     bool named = o->fields || o->n_want;
@@ -111,22 +114,16 @@ static ll_err take(ll_dataset *d, const ll_array *a, const char *field)
           "%s: array %s has %d dimensions, wanted 1 to %d, the first one samples", t->file, a->name,
           a->n_dim, LL_MAX_DIMS);
     TRY(find_column(d, a, field, &c));
-    size_t row = (size_t)ll_numel(&c->shape) * (size_t)a->type.bytes;
-    LL_PUSH(d->arena, c->parts, c->n_part, c->capacity,
-            (ll_part){.file = t->file,
-                      .n = a->dim[0],
-                      .data = a->data,
-                      .stride = a->stride ? a->stride : row,
-                      .row = a->row,
-                      .user = a->user,
-                      .paths = a->paths,
-                      .line = a->line});
+    ll_part p = a->rows;
+    p.file = t->file, p.n = a->dim[0];
+    if (!p.stride) p.stride = (size_t)ll_numel(&c->shape) * (size_t)a->type.bytes;
+    LL_PUSH(d->arena, c->parts, c->n_part, c->capacity, p);
     return LL_OK;
 }
 
 ll_err ll_table_offer(ll_dataset *d, const ll_array *a)
 {
-    const char *map = d->table->opts->fields, *field;
+    const char *map = d->opts->fields, *field;
     note(d->table, a);
     if (!map) return take(d, a, a->field ? a->field : a->name);
     for (int i = 0; (field = ll_table_renamed(d->arena, map, a->name, i)); i++)
@@ -138,13 +135,10 @@ ll_err ll_table_offer(ll_dataset *d, const ll_array *a)
 static ll_err all_found(const ll_dataset *d)
 {
     const ll_table *t = d->table;
-    const ll_data_opts *o = t->opts;
+    const ll_data_opts *o = d->opts;
     LL_OWN(ll_arena) a = ll_arena_new();
-    for (char *p = ll_arena_strdup(a, o->fields ? o->fields : ""), *item;
-         (item = strsep(&p, ",")) && *item;) {
-        char *array = strchr(item, '=') ? strchr(item, '=') + 1 : item + strspn(item, " ");
+    for (const char *at = o->fields, *field, *array; ll_fields_next(&at, a, &field, &array);) {
         bool found = false;
-        array[strcspn(array, " ")] = '\0';
         for (int i = 0; i < t->n; i++) found |= !strcmp(t->columns[i].name, array);
         CHECK(found, LL_E_IO, "%s: data.fields names %s, which is not there, but %s", t->file,
               array, t->n_offered ? t->offered : "nothing");
@@ -175,7 +169,7 @@ ll_err ll_table_file_end(ll_dataset *d)
               "take in data.fields",
               t->file, t->offered);
     }
-    t->rows[t->split] += first->n;
+    t->rows[d->reading] += first->n;
     return LL_OK;
 }
 
@@ -195,7 +189,7 @@ static bool same_but_ones(const ll_shape *a, const ll_shape *b)
  * which are taken for pictures. */
 static void add_field(ll_dataset *d, ll_column *c)
 {
-    const ll_field *want = wanted(d->table->opts, c->field);
+    const ll_field *want = wanted(d->opts, c->field);
     const ll_data_info *i = &d->info;
     if (c->picture) {
         bool whole = c->map && !(want && ll_dtype_is_float(want->dtype));
@@ -219,7 +213,6 @@ ll_err ll_table_finish(ll_dataset *d)
     ll_table *t = d->table;
     int64_t all = t->rows[LL_TRAIN], held = t->rows[LL_VAL];
     for (int i = 0; i < t->n; i++) add_field(d, &t->columns[i]);
-    t->opts = NULL;
     if (!t->pick[LL_TRAIN]) {
         d->info.n[LL_VAL] = held ? held : (int64_t)ceil((double)all * ll_data_held_out(d));
         d->info.n[LL_TRAIN] = held ? all : all - d->info.n[LL_VAL];

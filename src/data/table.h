@@ -2,7 +2,7 @@
  * pictures of a folder. A column becomes a field; its rows lie in one part a file, mapped or read
  * one by one, so that a set of any size and number of files costs nothing until rows are used.
  *
- *     TRY(ll_table_file(d, "a.npz"));                      of each file:
+ *     ll_table_file(d, "a.npz");                           of each file:
  *     TRY(ll_table_offer(d, &(ll_array){.name = "x", ...}))     every array that it has
  *     TRY(ll_table_file_end(d));                           are all there, with as many rows?
  *     TRY(ll_table_finish(d));                             after the last one
@@ -12,13 +12,19 @@
  * which is checked; bytes that become f32 are divided by 255. */
 #pragma once
 #include "data/data_int.h"
+#include "data/parse.h"
 
-/* An element as it lies in a file. */
-typedef struct ll_elem {
-    char kind; /* 'f'; 'b' bfloat16; 'i', 'u'; '?' a truth value; 0: none that we have */
-    int bytes;
-    bool swap; /* of the other byte order */
-} ll_elem;
+/* Some of a column's rows: from data on, stride apart; read one by one; or pictures. */
+typedef struct ll_part {
+    const char *file;
+    int64_t n;
+    const uint8_t *data;
+    size_t stride; /* of an array that is offered, 0: without gaps */
+    ll_err (*row)(const void *user, int64_t row, uint8_t *out);
+    const void *user;
+    const char *const *paths; /* files by row */
+    const int64_t *line;      /* of text: the file's, by row; or NULL */
+} ll_part;
 
 typedef struct ll_array {
     const char *name;
@@ -27,27 +33,9 @@ typedef struct ll_array {
     int n_dim; /* of the whole, the first one rows; more than LL_MAX_DIMS cannot be taken */
     int64_t dim[LL_MAX_DIMS];
     double factor, offset; /* a number is stored * factor + offset; factor 0: as stored */
-    /* Its rows: from data on, stride apart (0: without gaps), or read by this. */
-    const uint8_t *data;
-    size_t stride;
-    ll_err (*row)(const void *user, int64_t row, uint8_t *out);
-    const void *user;
-    const char *const *paths; /* pictures, in place of numbers */
-    const int64_t *line;      /* of text: the file's, by row; or NULL */
-    bool map;
+    ll_part rows;          /* but for file and n */
+    bool map;              /* of classes: pictures that are taken as they are, without blending */
 } ll_array;
-
-typedef struct ll_part {
-    const char *file;
-    int64_t n;
-    const uint8_t *data;
-    size_t stride;
-    ll_err (*row)(const void *user, int64_t row, uint8_t *out);
-    const void *user;
-    /* Pictures: files by row; maps of classes are taken as they are, without blending. */
-    const char *const *paths;
-    const int64_t *line;
-} ll_part;
 
 typedef struct ll_column {
     const char *name;  /* in the files */
@@ -61,24 +49,24 @@ typedef struct ll_column {
 } ll_column;
 
 typedef struct ll_table {
-    const ll_data_opts *opts; /* while it is opened */
     ll_column columns[LL_MAX_FIELDS];
     int n;
     int64_t rows[2];        /* that files have for training, for validation */
     int64_t first[2];       /* the first row of a split */
     const int64_t *pick[2]; /* or its rows one by one */
-    ll_split split;         /* of the file being read */
     const char *file;
     char offered[400]; /* of this file, for messages */
     int n_offered;
 } ll_table;
 
+/* The next item of data.fields, "x=images,y=labels"; false: there are no more. */
+bool ll_fields_next(const char **at, ll_arena *a, const char **field, const char **array);
 /* The field, of several one by its number, that array `name` becomes by "x=images,y=labels"; NULL:
  * it is not named there. */
 const char *ll_table_renamed(ll_arena *a, const char *map, const char *name, int number);
 /* Begins d's table. */
-void ll_table_begin(ll_dataset *d, const ll_data_opts *o);
-ll_err ll_table_file(ll_dataset *d, const char *file, ll_split split);
+void ll_table_begin(ll_dataset *d);
+void ll_table_file(ll_dataset *d, const char *file);
 ll_err ll_table_offer(ll_dataset *d, const ll_array *a);
 ll_err ll_table_file_end(ll_dataset *d);
 ll_err ll_table_finish(ll_dataset *d);

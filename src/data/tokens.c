@@ -57,17 +57,20 @@ static ll_err add_tokens(ll_dataset *d, const char *path)
     return LL_OK;
 }
 
-ll_err ll_read_tokens(ll_dataset *d, const ll_data_opts *o, const char *path)
+ll_err ll_read_tokens(ll_dataset *d, const char *path)
 {
+    const char *const *files;
+    int n;
     d->info.kind = LL_TOKENS;
-    d->info.vocab = o->vocab ? o->vocab : 50257;
-    TRY(ll_each_file(d, path, "*.[bu][i13][n62]", add_tokens));
+    d->info.vocab = d->opts->vocab ? d->opts->vocab : 50257;
+    TRY(ll_data_files(d, path, "*.[bu][i13][n62]", &files, &n));
+    for (int i = 0; i < n; i++) TRY(add_tokens(d, files[i]));
     CHECK(d->split[LL_TRAIN].n > 0, LL_E_IO,
           "%s: only validation files (\"val\" in the name), none to train on", path);
     return LL_OK;
 }
 
-static ll_err add_text(ll_dataset *d, const char *path)
+ll_err ll_read_text(ll_dataset *d, const char *path)
 {
     ll_bytes b;
     TRY(ll_bytes_map(path, &b));
@@ -76,10 +79,5 @@ static ll_err add_text(ll_dataset *d, const char *path)
     ll_err rc = covered ? ll_fetcher_cover(d->fetcher, path, &b) : LL_OK;
     if (rc != LL_OK) ll_bytes_free(&b);
     TRY(rc);
-    return ll_text_add(d, d->opts, path, &b);
-}
-
-ll_err ll_read_text(ll_dataset *d, const ll_data_opts *, const char *path)
-{
-    return ll_each_file(d, path, "*.txt", add_text);
+    return ll_text_add(d, path, &b);
 }
