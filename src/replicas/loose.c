@@ -12,7 +12,7 @@
  *
  * When it lands is a matter of time and of no bit: anchor, velocity and due are read by nobody
  * before a landing, and due comes at a step. */
-#include "replicas/loose_int.h"
+#include "replicas/loose.h"
 
 #include "base/crc32c.h"
 #include "base/rng.h"
@@ -68,21 +68,6 @@ void ll_loose_close(ll_loose *x)
     ll_comm_close(x->peers);
     ll_arena_free(x->arena);
     free(x);
-}
-
-int ll_loose_index(const ll_loose *x)
-{
-    return x->index;
-}
-
-ll_comm *ll_loose_mine(const ll_loose *x)
-{
-    return x->mine;
-}
-
-ll_comm *ll_loose_peers(const ll_loose *x)
-{
-    return x->peers;
 }
 
 size_t ll_loose_bytes(const ll_loose *x)

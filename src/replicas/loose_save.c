@@ -1,6 +1,6 @@
 /* loose_save.c: replicas that are apart in checkpoints: the average under plain names, which any
  * run can go on from, each one's own, and what the outer optimizer and codecs remember. */
-#include "replicas/loose_int.h"
+#include "replicas/loose.h"
 
 #include "weights/checkpoint.h"
 

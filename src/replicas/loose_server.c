@@ -1,6 +1,6 @@
 /* loose_server.c: replicas of a server (server.h), and the list of turns that a run leaves and
  * another may repeat. */
-#include "replicas/loose_int.h"
+#include "replicas/loose.h"
 
 #include "base/crc32c.h"
 #include "base/file.h"
@@ -8,11 +8,6 @@
 
 #include <errno.h>
 #include <unistd.h>
-
-bool ll_loose_served(const ll_loose *x)
-{
-    return x->served;
-}
 
 /* The file of this replica's turns. */
 static const char *order_of(const ll_loose *x, const char *run)
@@ -70,11 +65,6 @@ ll_err ll_loose_start(ll_loose *x, int64_t step, int64_t steps)
     if (x->rounds) ll_session_hold(x->s, x->own);
     ll_loose_take(x, x->own, x->shared);
     return ll_server_begin(x->server, step, x->own, x->velocity);
-}
-
-const ll_ticket *ll_loose_hand(const ll_loose *x)
-{
-    return ll_server_hand(x->server);
 }
 
 ll_err ll_loose_serve(ll_loose *x)
@@ -181,9 +171,4 @@ ll_err ll_loose_rehearse(ll_loose *x, double step_s, double *seconds, const char
                                              : NULL;
     if (*without || !x->how->every) return LL_OK;
     return x->served ? rehearse_server(x, step_s, seconds) : ll_loose_rehearse_means(x, seconds);
-}
-
-void ll_loose_end(ll_loose *x, int64_t step)
-{
-    ll_server_end(x->server, step);
 }

@@ -49,11 +49,9 @@ static inline void count_stale(ll_server *x, int64_t stale)
     x->count.exchanges++;
 }
 
-/* ---- server_wait.c ---- */
-/* Until it is over, as the head has it then. */
-ll_err ll_server_wait(ll_server *x, bool (*over)(const ll_server *x, int64_t what), int64_t what);
-
 /* ---- server_rounds.c ---- */
+/* Waits for others until it is over, as the head has it then. */
+ll_err ll_server_wait(ll_server *x, bool (*over)(const ll_server *x, int64_t what), int64_t what);
 enum { LL_ROUNDS_PIECE = 1 << 18 };                 /* elements that are added at a time */
 size_t ll_rounds_counters(const ll_server_opts *o); /* of the head, behind at */
 size_t ll_rounds_bytes(const ll_server_opts *o);

@@ -48,8 +48,8 @@ static ll_err count_stale(trainer *t)
 {
     ll_loose_count n = ll_loose_counted(t->loose);
     for (int i = 0; i < LL_STALENESS; i++) t->report->stale[i] = (double)n.stale[i];
-    return ll_comm_allreduce(ll_loose_peers(t->loose), t->report->stale, LL_STALENESS, LL_F64,
-                             LL_REDUCE_SUM, &(ll_coll_opts){.site = "staleness"});
+    return ll_comm_allreduce(t->loose->peers, t->report->stale, LL_STALENESS, LL_F64, LL_REDUCE_SUM,
+                             &(ll_coll_opts){.site = "staleness"});
 }
 
 /* Of ranks that take turns on a core most small steps end within one: steps, a multiple of so many,

@@ -25,7 +25,8 @@ static ll_err run_session(trainer *t, int64_t step, double lr)
     if (!t->fed) TRY(feed(t));
     TRY(ll_session_start(t->s, lr));
     t->fed = false;
-    int64_t next = t->served ? ll_loose_hand(t->loose)[1].step : step + 1; /* of this rank's */
+    int64_t next =
+        t->served ? ll_server_hand(t->loose->server)[1].step : step + 1; /* of this rank's */
     if (next < t->until) TRY(feed(t));
     return ll_session_finish(t->s);
 }
@@ -78,7 +79,7 @@ static ll_err exchange(trainer *t, int64_t done)
     ll_trainer_doing(t, "an exchange between replicas");
     if (!t->served) return ll_loose_exchange(t->loose, done);
     TRY(ll_loose_serve(t->loose));
-    ask_share(t, &ll_loose_hand(t->loose)[1]);
+    ask_share(t, &ll_server_hand(t->loose->server)[1]);
     return LL_OK;
 }
 
@@ -260,7 +261,7 @@ static ll_err settle(trainer *t, int64_t done, bool meets)
     if (t->s->skipped && !strcmp(t->r->train.spike_action, "rollback"))
         TRY(ll_trainer_roll_back(t, done));
     if (t->r->train.compare && done % t->r->train.compare == 0)
-        TRY(ll_copies_check(t->loose ? ll_loose_mine(t->loose) : t->comm, t->s, done));
+        TRY(ll_copies_check(t->loose ? t->loose->mine : t->comm, t->s, done));
     if (t->buddy && done % t->r->train.buddy == 0) TRY(ll_trainer_copy(t, done));
     if (ll_trainer_validation_due(t, done))
         TRY(ll_trainer_validate(t, done, true, &(ll_stop){ll_trainer_ask, t}));
@@ -310,7 +311,7 @@ static ll_err start_shares(trainer *t)
                                            "%s ended after step %" PRId64 ", and so will this run",
                                            t->opts->replay, t->until));
     TRY(ll_loose_start(t->loose, t->first, t->steps));
-    for (int i = 0; i < 2; i++) ask_share(t, &ll_loose_hand(t->loose)[i]);
+    for (int i = 0; i < 2; i++) ask_share(t, &ll_server_hand(t->loose->server)[i]);
     return LL_OK;
 }
 
@@ -410,10 +411,10 @@ static ll_err check_row(const trainer *t)
 static ll_err loop_steps(trainer *t)
 {
     ll_train_step last = {.lr = NAN, .loss = NAN, .grad_norm = NAN, .saturated = -1};
-    int64_t step = t->first, next = t->served ? ll_loose_hand(t->loose)->step : step;
+    int64_t step = t->first, next = t->served ? ll_server_hand(t->loose->server)->step : step;
     t->told = ll_trainer_awake();
     begin_useful(t);
-    for (;; step = next, next = t->served ? ll_loose_hand(t->loose)->step : step + 1) {
+    for (;; step = next, next = t->served ? ll_server_hand(t->loose->server)->step : step + 1) {
         TRY(pass(t, step, next, &last));
         if (next >= t->until || t->stop) return LL_OK;
         TRY(take_step(t, next, &last));
@@ -425,11 +426,11 @@ ll_err ll_trainer_loop(trainer *t)
     if (ll_session_lags(t->s)) TRY(ll_ranks_agree(t->comm, check_row(t)));
     TRY(listen(t));
     if (out_of_patience(t)) t->report->out_of_patience = true, t->steps = t->until = t->first;
-    if (t->loose && ll_loose_served(t->loose) && t->first < t->until) TRY(start_shares(t));
+    if (t->loose && t->loose->served && t->first < t->until) TRY(start_shares(t));
     bool row = ll_session_lags(t->s);
     for (int64_t step = t->first; row && step < t->until && !t->stop; step++) TRY(step_on(t, step));
     if (!row) TRY(loop_steps(t));
-    if (t->served) ll_loose_end(t->loose, t->report->steps);
+    if (t->served) ll_server_end(t->loose->server, t->report->steps);
     if (t->tracer) TRY(end_trace(t));
     bool saved = t->goes_on && !t->opts->resume_from && !t->in_memory;
     if (t->report->steps > t->first || saved) return LL_OK;

@@ -40,7 +40,7 @@ static ll_err open_replica(trainer *t, ll_session_opts *o)
     int64_t micro = t->own.train.batch / ll_run_micro_batches(&t->own);
     TRY(ll_bind_rank(t->comm, &o->threads));
     o->blocking = ll_consistency_rounds(&t->r->parallel.between);
-    o->seed = (uint64_t)(t->r->train.seed + ll_loose_index(t->loose));
+    o->seed = (uint64_t)(t->r->train.seed + t->loose->index);
     TRY(ll_ranks_agree(t->comm, ll_run_graph(&t->own, micro, &t->own.train.optim, &t->g)));
     TRY(ll_ranks_agree(t->comm, ll_session_open(t->g, o, &t->s)));
     size_t before = ll_arena_total();
@@ -52,7 +52,7 @@ static ll_err open_replica(trainer *t, ll_session_opts *o)
 static ll_err open_model(trainer *t)
 {
     const ll_run *r = &t->own;
-    ll_comm *c = t->loose ? ll_loose_mine(t->loose) : t->comm;
+    ll_comm *c = t->loose ? t->loose->mine : t->comm;
     ll_session_opts o = ll_run_session(r, c, t->report->mesh);
     o.undrawn = !t->loose && (t->opts->resume || ll_trainer_is_restart(t));
     if (t->loose)
@@ -61,8 +61,7 @@ static ll_err open_model(trainer *t)
         TRY(ll_run_compile(r, &o, &t->g, &t->s));
     TRY(ll_evaluator_open(r, t->data, t->s, &t->eval));
     if (t->loose)
-        ll_evaluator_share(t->eval, ll_loose_peers(t->loose),
-                           !strcmp(r->parallel.between.seeds, "own"));
+        ll_evaluator_share(t->eval, t->loose->peers, !strcmp(r->parallel.between.seeds, "own"));
     TRY(ll_evaluator_plan(t->eval, r->train.eval_samples));
     const char *best = r->train.best, *name = strchr(best, ':') ? strchr(best, ':') + 1 : best;
     LL_WANT(r, "train.best", !*best || ll_evaluator_gives(t->eval, name),
@@ -510,7 +509,7 @@ static ll_err check_opts(trainer *t)
     CHECK(!o->replay || !t->r->parallel.between.warm_up, LL_E_ARG,
           "--replay repeats a run from its beginning, where one with parallel.warm_up has "
           "synchronous steps: it cannot be repeated");
-    CHECK(!o->replay || (t->loose && ll_loose_served(t->loose)), LL_E_ARG,
+    CHECK(!o->replay || (t->loose && t->loose->served), LL_E_ARG,
           "--replay is of replicas that come to a server or meet in pairs: parallel.consistency "
           "ssp, eager, async or ad-psgd");
     if (o->replay) TRY(ll_loose_repeat(t->loose, o->replay, &until));
@@ -569,7 +568,7 @@ ll_err ll_trainer_open(trainer *t)
     if (t->comm) TRY(check_alike(t));
     if (ll_run_loose(t->r)) TRY(ll_loose_open(t->comm, t->r, &t->loose));
     TRY(ll_ranks_agree(t->comm, check_opts(t)));
-    t->own = ll_run_replica(t->r, t->loose ? ll_loose_index(t->loose) : 0);
+    t->own = ll_run_replica(t->r, t->loose ? t->loose->index : 0);
     ll_trainer_doing(t, "compilation");
     size_t before = ll_arena_total();
     TRY(open_model(t));
