@@ -91,28 +91,6 @@ static ll_err inputs(test *t, int n, const Onnx__ValueInfo **info, value **in)
     return LL_OK;
 }
 
-static const char *result_name(test *t, int i)
-{
-    return ll_arena_printf(t->arena, "output %d", i);
-}
-
-/* Runs the graph and compares its results; those that were known are compared as they are. */
-static ll_err results(test *t, walk *w, ll_session *s, int n, value **out)
-{
-    for (int i = 0; i < w->n_leaf; i++) {
-        void *data;
-        size_t bytes;
-        TRY(ll_onnx_leaf_data(t->arena, &w->leaves[i], false, &data, &bytes));
-        TRY(ll_session_set(s, w->leaves[i].name, 0, data, bytes));
-    }
-    TRY(ll_session_run(s, 0));
-    for (int i = 0; i < n; i++)
-        if (!out[i]->host)
-            TRY(ll_onnx_take(t->arena, s, result_name(t, i), out[i]->type, &out[i]->shape,
-                             &out[i]->host));
-    return LL_OK;
-}
-
 /* The types that ONNX has more bits for: a result at their end was cut off. */
 static bool cut_off(const host *h)
 {
@@ -134,17 +112,10 @@ static ll_err run_set(test *t, walk *w)
     TRY(ll_onnx_walk(w, in, out));
     for (int i = 0; i < n_out; i++) {
         if (ll_onnx_host_of(w, out[i])) continue;
-        ll_graph_result(w->g, result_name(t, i), ll_onnx_plain(&top, out[i]));
+        ll_onnx_result(&top, i, out[i]);
         compute = true;
     }
-    ll_session *s = NULL;
-    ll_err rc = LL_OK;
-    if (compute) {
-        TRY(ll_session_open(w->g, &(ll_session_opts){.machine = t->machine}, &s));
-        rc = results(t, w, s, n_out, out);
-        ll_session_close(s);
-    }
-    TRY(rc);
+    if (compute) TRY(ll_onnx_run(w, &(ll_session_opts){.machine = t->machine}, n_out, out));
     for (int i = 0; i < n_out; i++) {
         const host *want;
         const char *path = ll_arena_printf(t->arena, "%s/output_%d.pb", t->folder, i);

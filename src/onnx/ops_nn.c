@@ -269,27 +269,6 @@ static ll_err pool(op *o)
     return ll_onnx_give(o, 0, x->type, v, &lies);
 }
 
-/* Over all but the first two dimensions, which stay as dimensions of 1. */
-static ll_err global_pool(op *o)
-{
-    value *x = o->in[0];
-    order lies = ll_last(x->shape.n);
-    int n = x->shape.n;
-    WANT(o, n >= 3, "%d dimensions", n);
-    ll_val v = ll_onnx_as(o, x, &lies);
-    char spec[2 * LL_MAX_DIMS + 3] = "nabdec";
-    spec[n - 1] = 'c';
-    strcpy(spec + n, "->nc");
-    ll_shape s = {.n = n};
-    int64_t count = 1;
-    for (int i = 2; i < n; i++) count *= x->shape.d[i];
-    for (int i = 0; i < n; i++) s.d[i] = 1;
-    s.d[0] = x->shape.d[0], s.d[n - 1] = x->shape.d[1];
-    ll_val y = o->row->kind ? ll_scale(o->g, ll_sum(o->g, v, spec), 1 / (double)count)
-                            : ll_amax(o->g, v, spec);
-    return ll_onnx_give(o, 0, x->type, ll_reshape(o->g, y, s), &lies);
-}
-
 /* ---- normalisation ---- */
 
 /* Operand i [c] beside values whose channels lie last. */
@@ -382,8 +361,6 @@ const row ll_rows_nn[] = {
     {"MaxPool", pool, .kind = POOL_MAX},
     {"AveragePool", pool, .kind = POOL_AVERAGE},
     {"LpPool", pool, .kind = POOL_LP},
-    {"GlobalMaxPool", global_pool, .kind = 0},
-    {"GlobalAveragePool", global_pool, .kind = 1},
     {"BatchNormalization", batchnorm, 7, .direct = true},
     {"Dropout", dropout, .direct = true},
     {"LRN", lrn},

@@ -43,24 +43,12 @@ static ll_val apply(ll_graph *g, kind k, ll_val x, const char *spec)
     }
 }
 
-static ll_err reduce(op *o)
+/* keep: what is gone stays as a dimension of 1. */
+static ll_err reduce_over(op *o, const bool *gone, bool keep)
 {
     value *x = o->in[0];
     kind k = (kind)o->row->kind;
-    int64_t axes[LL_MAX_DIMS], count = 1;
-    int n, d;
-    bool gone[LL_MAX_DIMS] = {0}, keep = ll_attr_int(o, "keepdims", 1) != 0;
-    TRY(ll_onnx_list(o, 1, "axes", axes, LL_MAX_DIMS, &n));
-    if (ll_attr_int(o, "noop_with_empty_axes", 0) && n <= 0) {
-        n = 0;
-    } else if (n <= 0) {
-        n = x->shape.n;
-        for (int i = 0; i < n; i++) axes[i] = i;
-    }
-    for (int i = 0; i < n; i++) {
-        TRY(ll_onnx_axis(o, axes[i], x->shape.n, &d));
-        gone[d] = true;
-    }
+    int64_t count = 1;
     order lies, left = ll_plain;
     ll_val v = ll_onnx_any(o, x, &lies);
     if (ll_onnx_whole(x->type)) v = ll_cast(o->g, v, LL_F64);
@@ -92,6 +80,31 @@ static ll_err reduce(op *o)
     if (ll_onnx_whole(x->type) && k != SUM && k != PROD) /* a mean is cut off behind the point */
         y = ll_mul(o->g, ll_sign(o->g, y), ll_floor(o->g, ll_abs(o->g, y)));
     return ll_onnx_give(o, 0, x->type, y, keep ? &lies : &left);
+}
+
+static ll_err reduce(op *o)
+{
+    int64_t axes[LL_MAX_DIMS];
+    int n, d, rank = o->in[0]->shape.n;
+    bool gone[LL_MAX_DIMS] = {0}, keep = ll_attr_int(o, "keepdims", 1) != 0;
+    TRY(ll_onnx_list(o, 1, "axes", axes, LL_MAX_DIMS, &n));
+    bool all = !ll_attr_int(o, "noop_with_empty_axes", 0) && n <= 0;
+    for (int i = 0; i < rank && all; i++) gone[i] = true;
+    for (int i = 0; i < n; i++) {
+        TRY(ll_onnx_axis(o, axes[i], rank, &d));
+        gone[d] = true;
+    }
+    return reduce_over(o, gone, keep);
+}
+
+/* Over all but the first two dimensions. */
+static ll_err global_pool(op *o)
+{
+    bool gone[LL_MAX_DIMS] = {0};
+    int n = o->in[0]->shape.n;
+    WANT(o, n >= 3, "%d dimensions", n);
+    for (int i = 2; i < n; i++) gone[i] = true;
+    return reduce_over(o, gone, true);
 }
 
 /* ---- softmax ---- */
@@ -139,6 +152,8 @@ const row ll_rows_reduce[] = {
     {"ReduceLogSum", reduce, .kind = LOG_SUM},
     {"ReduceLogSumExp", reduce, .kind = LOG_SUM_EXP},
     {"ReduceSumSquare", reduce, .kind = SUM_SQUARE},
+    {"GlobalMaxPool", global_pool, .kind = MAX},
+    {"GlobalAveragePool", global_pool, .kind = MEAN},
     {"Softmax", softmax, .one = ll_softmax},
     {"LogSoftmax", softmax, .one = log_softmax},
     {"Hardmax", softmax, .one = hardmax},

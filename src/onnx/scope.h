@@ -20,6 +20,6 @@ ll_err ll_scope_find(const scope *s, const char *name, value **out);
 
 /* ---- of walk.c, for those who run graphs ---- */
 bool ll_onnx_host_of(walk *w, value *x); /* whether its numbers are known */
-/* A session's result as numbers of ONNX's type. */
-ll_err ll_onnx_take(ll_arena *a, ll_session *s, const char *name, int type, const ll_shape *shape,
-                    const host **out);
+/* Makes x the graph's result i; and runs it: out[i] that had no numbers have them. */
+void ll_onnx_result(op *o, int i, value *x);
+ll_err ll_onnx_run(walk *w, const ll_session_opts *o, int n, value *const *out);

@@ -82,12 +82,13 @@ bool ll_onnx_host_of(walk *w, value *x)
     return x->host != NULL;
 }
 
-ll_err ll_onnx_take(ll_arena *a, ll_session *s, const char *name, int type, const ll_shape *shape,
-                    const host **out)
+/* A session's result as numbers of ONNX's type. */
+static ll_err take(ll_arena *a, ll_session *s, const char *name, value *x)
 {
-    host *h = ll_onnx_host(a, type, shape);
+    int type = x->type;
+    host *h = ll_onnx_host(a, type, &x->shape);
     CHECK(h, LL_E_MEM, "no memory for %s", name);
-    int64_t n = ll_numel(shape);
+    int64_t n = ll_numel(&x->shape);
     ll_dtype t = ll_onnx_dtype(type);
     TRY(ll_session_get(s, name, h->data, (size_t)n * ll_dtype_bytes(t)));
     for (int64_t i = n - 1; i >= 0 && t == LL_I32; i--) /* widened from behind, in place */
@@ -97,33 +98,35 @@ ll_err ll_onnx_take(ll_arena *a, ll_session *s, const char *name, int type, cons
         f[i] = ll_f16_to_f32(ll_f32_to_f16(f[i]));
     for (int64_t i = 0; i < n && type == ONNX_BFLOAT16; i++)
         f[i] = ll_bf16_to_f32(ll_f32_to_bf16(f[i]));
-    *out = h;
+    x->host = h;
     return LL_OK;
 }
 
-static const char *result_name(walk *w, int i)
+void ll_onnx_result(op *o, int i, value *x)
 {
-    return ll_arena_printf(w->arena, "result %d", i);
+    ll_graph_result(o->g, ll_arena_printf(o->w->arena, "result %d", i), ll_onnx_plain(o, x));
 }
 
-/* Runs the graph that o's copy was walked on. */
-static ll_err compute(walk *w, op *o, const host **found)
+static ll_err run_in(walk *w, ll_session *s, int n, value *const *out)
 {
-    ll_session *s = NULL;
-    ll_err rc = ll_session_open(w->g, &(ll_session_opts){.machine = "ref", .threads = 1}, &s);
-    for (int i = 0; i < w->n_leaf && rc == LL_OK; i++) {
+    for (int i = 0; i < w->n_leaf; i++) {
         void *data;
         size_t bytes;
-        rc = ll_onnx_leaf_data(w->arena, &w->leaves[i], true, &data, &bytes);
-        if (rc == LL_OK) rc = ll_session_set(s, w->leaves[i].name, 0, data, bytes);
+        TRY(ll_onnx_leaf_data(w->arena, &w->leaves[i], w->folding, &data, &bytes));
+        TRY(ll_session_set(s, w->leaves[i].name, 0, data, bytes));
     }
-    if (rc == LL_OK) rc = ll_session_run(s, 0);
-    for (int i = 0; i < o->n_out && rc == LL_OK; i++) {
-        const value *x = o->out[i];
-        found[i] = x->host;
-        if (!x->host && x->type)
-            rc = ll_onnx_take(w->arena, s, result_name(w, i), x->type, &x->shape, &found[i]);
-    }
+    TRY(ll_session_run(s, 0));
+    for (int i = 0; i < n; i++)
+        if (!out[i]->host && out[i]->type)
+            TRY(take(w->arena, s, ll_arena_printf(w->arena, "result %d", i), out[i]));
+    return LL_OK;
+}
+
+ll_err ll_onnx_run(walk *w, const ll_session_opts *o, int n, value *const *out)
+{
+    ll_session *s = NULL;
+    TRY(ll_session_open(w->g, o, &s));
+    ll_err rc = run_in(w, s, n, out);
     ll_session_close(s);
     return rc;
 }
@@ -152,13 +155,14 @@ static ll_err fold(walk *outer, const op *o, const host **found)
         value *x = copy.out[i];
         small = small && ll_numel(&x->shape) <= MAX_FOLD;
         if (small && (!x->type || ll_onnx_host_of(&w, x))) continue;
-        ll_graph_result(w.g, result_name(&w, i), ll_onnx_plain(&copy, x));
+        ll_onnx_result(&copy, i, x);
         open = true;
     }
     if (rc == LL_OK) rc = ll_graph_check(w.g);
-    if (rc == LL_OK && small && open) rc = compute(&w, &copy, found);
-    for (int i = 0; i < o->n_out && rc == LL_OK && small && !open; i++)
-        found[i] = copy.out[i]->host;
+    if (rc == LL_OK && small && open)
+        rc =
+            ll_onnx_run(&w, &(ll_session_opts){.machine = "ref", .threads = 1}, o->n_out, copy.out);
+    for (int i = 0; i < o->n_out && rc == LL_OK && small; i++) found[i] = copy.out[i]->host;
     outer->blamed = w.blamed;
     ll_graph_free(w.g);
     return rc;
