@@ -5,6 +5,7 @@
  *
  * then the elements. A .npz is a zip archive (zip.c) of such files. A path of npy files, a
  * folder or a pattern, is one set: each file an array that is named as it is. */
+#include "base/num.h"
 #include "data/table.h"
 
 #include <ctype.h>
@@ -69,8 +70,7 @@ ll_err ll_npy_parse(const uint8_t *b, size_t size, const char *file, ll_npy *out
     CHECK(size >= 12 && memcmp(b, "\x93NUMPY", 6) == 0, LL_E_IO,
           "%s: does not begin as a .npy file does", file);
     CHECK(b[6] >= 1 && b[6] <= 3, LL_E_IO, "%s: version %d of .npy, wanted 1 to 3", file, b[6]);
-    size_t head = b[6] == 1 ? 10 : 12, n = b[8] | (size_t)b[9] << 8;
-    if (b[6] > 1) n |= (size_t)b[10] << 16 | (size_t)b[11] << 24;
+    size_t head = b[6] == 1 ? 10 : 12, n = (size_t)ll_le(b + 8, b[6] == 1 ? 2 : 4);
     CHECK(n <= size - head, LL_E_IO, "%s: the header has %zu bytes, the file %zu", file, n, size);
     const char *text = (const char *)b + head, *end = text + n;
     TRY(read_type(value_of(text, end, "descr"), end, file, &npy.type));

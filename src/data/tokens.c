@@ -1,14 +1,14 @@
 /* tokens.c: text, whose bytes are the tokens, and files of tokens: u16 as llm.c writes them,
  * behind a header (*.bin), and u16 or u32 without any (*.u16, *.u32). One file, a folder of
  * shards, or a pattern; shards with "val" in their name are for validation. */
+#include "base/num.h"
 #include "data/data_int.h"
 #include "data/parse.h"
 #include "data/fetch.h"
 
 static int32_t le32(const uint8_t *p)
 {
-    return (int32_t)((uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 |
-                     (uint32_t)p[3] << 24);
+    return (int32_t)ll_le(p, 4);
 }
 
 ll_err ll_tokens_parse(const uint8_t *b, size_t size, const char *file, int64_t *n)

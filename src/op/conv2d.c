@@ -415,6 +415,29 @@ static const ll_attr_field attrs[] = {LL_FIELD_OF(ll_conv_attr, stride),
     .attr_size = sizeof(ll_conv_attr), .attrs = attrs, .whole = "rsgd", .window = "hw", .flop = 2, \
     .f64 = true, .ref = fn##_ref, .cpu = fn##_cpu, .cuda = LL_GPU(fn##_cuda)
 
+/* To try: image, filter, output; what the window is; the image's size, the filter's. */
+#define WINDOWS(X)                                                                                 \
+    X("2,7,5,3", "4,3,3,3", "2,7,5,4", "stride=[1,1], pad=[1,1,1,1], dilation=[1,1], groups=1",    \
+      "7,5", "3,3")                                                                                \
+    X("1,8,9,1", "2,5,4,1", "1,6,5,2", "stride=[1,2], pad=[2,0,1,3], dilation=[1,1], groups=1",    \
+      "8,9", "5,4")                                                                                \
+    X("3,9,7,2", "3,3,2,2", "3,3,2,3", "stride=[2,3], pad=[0,1,1,0], dilation=[2,3], groups=1",    \
+      "9,7", "3,2")                                                                                \
+    X("2,5,6,6", "9,1,2,2", "2,5,3,9", "stride=[1,2], pad=[0,0,0,0], dilation=[1,1], groups=3",    \
+      "5,6", "1,2")                                                                                \
+    X("2,6,5,8", "8,1,1,8", "2,3,3,8", "stride=[2,2], pad=[0,0,0,0], dilation=[1,1], groups=1",    \
+      "6,5", "1,1")                                                                                \
+    X("0,4,4,2", "3,3,3,2", "0,4,4,3", "stride=[1,1], pad=[1,1,1,1], dilation=[1,1], groups=1",    \
+      "4,4", "3,3")                                                                                \
+    X("1,6,5,2", "2,3,2,2", "1,5,5,2", "stride=[1,1], pad=[-1,2,3,-2], dilation=[1,1], groups=1",  \
+      "6,5", "3,2")                                                                                \
+    X("2,9,10,3", "4,5,3,3", "2,5,5,4", "stride=[2,2], pad=[2,2,1,1], dilation=[1,1], groups=1",   \
+      "9,10", "5,3")
+#define FORWARD(x, f, y, a, image, size) "f32[" x "], f32[" f "] {" a "}",
+#define TO_IMAGE(x, f, y, a, image, size) "f32[" y "], f32[" f "] {" a ", size=[" image "]}",
+#define TO_FILTER(x, f, y, a, image, size) "f32[" y "], f32[" x "] {" a ", size=[" size "]}",
+#define SAME " {stride=[1,1], pad=[1,1,1,1], dilation=[1,1], groups=1"
+
 static const ll_op conv2d = {
     CONV_OP(conv2d),
     .loops = loops,
@@ -423,18 +446,8 @@ static const ll_op conv2d = {
     .split = split,
     .grad = grad,
     .reach = reach,
-    .trials =
-        {"f32[2,7,5,3], f32[4,3,3,3] {stride=[1,1], pad=[1,1,1,1], dilation=[1,1], groups=1}",
-         "f32[1,8,9,1], f32[2,5,4,1] {stride=[1,2], pad=[2,0,1,3], dilation=[1,1], groups=1}",
-         "f32[3,9,7,2], f32[3,3,2,2] {stride=[2,3], pad=[0,1,1,0], dilation=[2,3], groups=1}",
-         "f32[2,5,6,6], f32[9,1,2,2] {stride=[1,2], pad=[0,0,0,0], dilation=[1,1], groups=3}",
-         "f32[2,5,5,8], f32[8,1,1,8] {stride=[2,2], pad=[0,0,0,0], dilation=[1,1], groups=1}",
-         "f32[0,4,4,2], f32[3,3,3,2] {stride=[1,1], pad=[1,1,1,1], dilation=[1,1], groups=1}",
-         "f32[1,6,5,2], f32[2,3,2,2] {stride=[1,1], pad=[-1,2,3,-2], dilation=[1,1], groups=1}",
-         "f32[2,9,10,3], f32[4,5,3,3] {stride=[2,2], pad=[2,2,1,1], dilation=[1,1], groups=1, "
-         "narrow=1}",
-         "f64[2,7,5,3], f64[4,3,3,3] {stride=[1,1], pad=[1,1,1,1], dilation=[1,1], groups=1, "
-         "bits=34}"},
+    .trials = {WINDOWS(FORWARD) "f32[2,5,6,8], f32[16,3,3,8]" SAME ", narrow=1}",
+               "f64[2,7,5,3], f64[4,3,3,3]" SAME ", bits=34}"},
 };
 
 static const ll_op conv2d_dx = {
@@ -446,25 +459,8 @@ static const ll_op conv2d_dx = {
     .grad = grad_dx,
     .reach = reach_dx,
     .cost = cost_dx,
-    .trials =
-        {"f32[2,7,5,4], f32[4,3,3,3] {stride=[1,1], pad=[1,1,1,1], dilation=[1,1], groups=1, "
-         "size=[7,5]}",
-         "f32[1,8,5,2], f32[2,5,4,1] {stride=[1,2], pad=[2,2,1,1], dilation=[1,1], groups=1, "
-         "size=[8,11]}",
-         "f32[2,3,2,3], f32[3,3,2,2] {stride=[2,3], pad=[0,1,1,0], dilation=[2,3], groups=1, "
-         "size=[9,7]}",
-         "f32[2,5,3,9], f32[9,1,2,2] {stride=[1,2], pad=[0,0,0,0], dilation=[1,1], groups=3, "
-         "size=[5,6]}",
-         "f32[2,3,3,3], f32[3,1,1,4] {stride=[2,2], pad=[0,0,0,0], dilation=[1,1], groups=1, "
-         "size=[6,5]}",
-         "f32[0,4,4,3], f32[3,3,3,2] {stride=[1,1], pad=[1,1,1,1], dilation=[1,1], groups=1, "
-         "size=[4,4]}",
-         "f32[1,5,5,2], f32[2,3,2,2] {stride=[1,1], pad=[-1,2,3,-2], dilation=[1,1], groups=1, "
-         "size=[6,5]}",
-         "f32[2,5,6,16], f32[16,3,3,8] {stride=[1,1], pad=[1,1,1,1], dilation=[1,1], groups=1, "
-         "size=[5,6], narrow=1}",
-         "f64[2,7,5,4], f64[4,3,3,3] {stride=[1,1], pad=[1,1,1,1], dilation=[1,1], groups=1, "
-         "size=[7,5], bits=35}"},
+    .trials = {WINDOWS(TO_IMAGE) "f32[2,5,6,16], f32[16,3,3,8]" SAME ", size=[5,6], narrow=1}",
+               "f64[2,7,5,4], f64[4,3,3,3]" SAME ", size=[7,5], bits=35}"},
 };
 
 static const ll_op conv2d_dw = {
@@ -475,25 +471,7 @@ static const ll_op conv2d_dw = {
     .split = split_dw,
     .grad = grad_dw,
     .reach = reach_dw,
-    .trials =
-        {"f32[2,7,5,4], f32[2,7,5,3] {stride=[1,1], pad=[1,1,1,1], dilation=[1,1], groups=1, "
-         "size=[3,3]}",
-         "f32[1,8,5,2], f32[1,8,11,1] {stride=[1,2], pad=[2,2,1,1], dilation=[1,1], groups=1, "
-         "size=[5,4]}",
-         "f32[2,3,2,3], f32[2,9,7,2] {stride=[2,3], pad=[0,1,1,0], dilation=[2,3], groups=1, "
-         "size=[3,2]}",
-         "f32[2,5,3,9], f32[2,5,6,6] {stride=[1,2], pad=[0,0,0,0], dilation=[1,1], groups=3, "
-         "size=[1,2]}",
-         "f32[2,3,3,8], f32[2,6,5,8] {stride=[2,2], pad=[0,0,0,0], dilation=[1,1], groups=1, "
-         "size=[1,1]}",
-         "f32[0,4,4,3], f32[0,4,4,2] {stride=[1,1], pad=[1,1,1,1], dilation=[1,1], groups=1, "
-         "size=[3,3]}",
-         "f32[1,5,5,2], f32[1,6,5,2] {stride=[1,1], pad=[-1,2,3,-2], dilation=[1,1], groups=1, "
-         "size=[3,2]}",
-         "f32[2,5,5,4], f32[2,9,10,3] {stride=[2,2], pad=[2,2,1,1], dilation=[1,1], groups=1, "
-         "size=[5,3]}",
-         "f64[2,7,5,4], f64[2,7,5,3] {stride=[1,1], pad=[1,1,1,1], dilation=[1,1], groups=1, "
-         "size=[3,3], bits=36}"},
+    .trials = {WINDOWS(TO_FILTER) "f64[2,7,5,4], f64[2,7,5,3]" SAME ", size=[3,3], bits=36}"},
 };
 
 const ll_op *const ll_ops_conv2d[] = {&conv2d, &conv2d_dx, &conv2d_dw, NULL};

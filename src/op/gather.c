@@ -56,14 +56,6 @@ static ll_err scatter_loops(const void *attr, int, const ll_type *, char dims[LL
     return LL_OK;
 }
 
-static ll_err check(const ll_infer *i)
-{
-    const ll_gather_attr *a = (const ll_gather_attr *)i->attr;
-    CHECK(a->from >= 0 && a->from <= INT32_MAX, LL_E_ARG, "from = %lld, want an index",
-          (long long)a->from);
-    return ll_check_index(i, 1);
-}
-
 /* Shapes go by letters: of which operand's dimension each of the result is. */
 static ll_err shape_of(const char *letters, const ll_spec_parts *p, const int part[2],
                        const ll_infer *i, ll_shape *out)
@@ -83,26 +75,20 @@ static ll_err shape_of(const char *letters, const ll_spec_parts *p, const int pa
 static ll_err infer(ll_infer *i)
 {
     const ll_gather_attr *a = (const ll_gather_attr *)i->attr;
+    bool back = i->op == &scatter_add;
+    ll_shape *out = &i->out[0].shape;
     ll_spec_parts p;
     char v;
-    TRY(check(i));
+    CHECK(a->from >= 0 && a->from <= INT32_MAX, LL_E_ARG, "from = %lld, want an index",
+          (long long)a->from);
+    TRY(ll_check_index(i, 1));
     TRY(read_spec(a->spec, &p, &v));
-    i->out[0].dtype = i->in[0].dtype;
-    return shape_of(p.part[Y], &p, (int[]){X, INDEX}, i, &i->out[0].shape);
-}
-
-static ll_err scatter_infer(ll_infer *i)
-{
-    const ll_gather_attr *a = (const ll_gather_attr *)i->attr;
-    ll_spec_parts p;
-    char v;
-    TRY(check(i));
-    TRY(read_spec(a->spec, &p, &v));
+    i->out[0].dtype = back ? ll_wide(i->in[0].dtype) : i->in[0].dtype;
+    if (!back) return shape_of(p.part[Y], &p, (int[]){X, INDEX}, i, out);
     TRY(ll_check_float(i->in[0].dtype, "operand 0 is"));
-    i->out[0].dtype = ll_wide(i->in[0].dtype);
-    TRY(shape_of(p.part[X], &p, (int[]){Y, INDEX}, i, &i->out[0].shape));
-    i->out[0].shape.d[strchr(p.part[X], v) - p.part[X]] = a->v;
-    return ll_check_shape(&i->out[0].shape);
+    TRY(shape_of(p.part[X], &p, (int[]){Y, INDEX}, i, out));
+    out->d[strchr(p.part[X], v) - p.part[X]] = a->v;
+    return ll_check_shape(out);
 }
 
 /* A cut of v holds some of the elements; other loops need nothing. */
@@ -165,7 +151,7 @@ static const ll_op scatter_add = {
     LL_ATTRS(ll_gather_attr, spec, v, from, part),
     .sum = "?",
     .wide_out = 1u << 0,
-    .infer = scatter_infer,
+    .infer = infer,
     .loops = scatter_loops,
     .split = split,
     .grad = scatter_grad,

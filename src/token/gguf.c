@@ -3,6 +3,8 @@
  *   (the first runs fastest), type and place; then, at a multiple of general.alignment, data. */
 #include "token/gguf.h"
 
+#include "base/num.h"
+
 #include <math.h>
 
 enum { U8, I8, U16, I16, U32, I32, F32, BOOL, TEXT, ARRAY, U64, I64, F64, N_TYPE };
@@ -104,8 +106,7 @@ static ll_err need(const reader *r, uint64_t bytes)
 static ll_err number(reader *r, int bytes, uint64_t *out)
 {
     TRY(need(r, (uint64_t)bytes));
-    *out = 0;
-    for (int i = 0; i < bytes; i++) *out |= (uint64_t)r->at[i] << (8 * i);
+    *out = ll_le(r->at, bytes);
     r->at += bytes;
     return LL_OK;
 }
@@ -269,10 +270,9 @@ const ll_gguf_pair *ll_gguf_find(const ll_gguf *g, const char *key)
 
 static double scalar(const uint8_t *p, int type)
 {
-    uint64_t v = 0;
+    uint64_t v = ll_le(p, bytes_of[type]);
     float f;
     double d;
-    for (int i = 0; i < bytes_of[type]; i++) v |= (uint64_t)p[i] << (8 * i);
     switch (type) {
     case I8: return (int8_t)v;
     case I16: return (int16_t)v;

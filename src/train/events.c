@@ -12,12 +12,12 @@
 #include "base/crc32c.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "train/recovery.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #define FLUSH_EVERY_S 2.0
@@ -32,13 +32,6 @@ struct ll_events {
 };
 
 enum { VARINT = 0, FIXED64 = 1, BYTES = 2, FIXED32 = 5 };
-
-static double wall_time(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void put_varint(ll_buf *b, uint64_t v)
 {
@@ -70,7 +63,7 @@ static uint32_t masked_crc(const void *data, size_t n)
 /* Begins e->event; what happened is added to it, then end_event. */
 static void begin_event(ll_events *e, int64_t step)
 {
-    double now = wall_time();
+    double now = ll_wall_now();
     e->event.len = 0;
     put_key(&e->event, 1, FIXED64);
     ll_buf_add(&e->event, &now, 8);
@@ -109,8 +102,8 @@ static int create(ll_arena *a, const char *folder, const char **path)
     char host[65] = "localhost";
     if (gethostname(host, sizeof host - 1)) host[0] = '\0';
     for (int i = 0;; i++) {
-        *path = ll_arena_printf(a, "%s/" PREFIX "%010lld.%s.%ld.%d", folder, (long long)wall_time(),
-                                host, (long)getpid(), i);
+        *path = ll_arena_printf(a, "%s/" PREFIX "%010lld.%s.%ld.%d", folder,
+                                (long long)ll_wall_now(), host, (long)getpid(), i);
         int fd = open(*path, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
         if (fd >= 0 || errno != EEXIST) return fd;
     }
@@ -172,14 +165,14 @@ ll_err ll_events_scalar(ll_events *e, int64_t step, const char *tag, double valu
     put_varint(&e->event, summary_bytes);
     put_bytes(&e->event, 1, e->value.text, e->value.len);
     end_event(e);
-    return wall_time() - e->flushed_at >= FLUSH_EVERY_S ? ll_events_flush(e) : LL_OK;
+    return ll_wall_now() - e->flushed_at >= FLUSH_EVERY_S ? ll_events_flush(e) : LL_OK;
 }
 
 ll_err ll_events_flush(ll_events *e)
 {
     bool full = false;
     ll_err rc = LL_OK;
-    e->flushed_at = wall_time();
+    e->flushed_at = ll_wall_now();
     if (e->pending.len) rc = ll_append(e->fd, e->path, e->pending.text, e->pending.len, &full);
     if (!full) e->pending.len = 0; /* else with those to come */
     return rc;
