@@ -38,8 +38,7 @@ static bool cache_path(const char *source, char path[PATH_MAX])
 {
     char whole[PATH_MAX], folder[PATH_MAX - 64];
     if (!realpath(source, whole) || !ll_cache_folder(folder, sizeof folder)) return false;
-    snprintf(path, PATH_MAX, "%s/%.32s-%016llx", folder, ll_base_name(whole),
-             (unsigned long long)ll_stream(whole, 0));
+    snprintf(path, PATH_MAX, "%s/%.32s-%016lx", folder, ll_base_name(whole), ll_stream(whole, 0));
     return true;
 }
 

@@ -25,7 +25,7 @@ static ll_err cell(char **p, const char *end, const char *file, int64_t *at, cha
     if (q < end && *q == '"') {
         for (q++;; *w++ = *q++) {
             while (q < end && *q == '"' && q + 1 < end && q[1] == '"') *w++ = '"', q += 2;
-            CHECK(q < end, LL_E_IO, "%s:%lld: a quoted cell does not end", file, (long long)line);
+            CHECK(q < end, LL_E_IO, "%s:%ld: a quoted cell does not end", file, line);
             if (*q == '"') break;
             *at += *q == '\n';
         }
@@ -34,7 +34,7 @@ static ll_err cell(char **p, const char *end, const char *file, int64_t *at, cha
         while (q < end && *q != ',' && *q != '\n' && *q != '\r') *w++ = *q++;
     if (q < end && *q == '\r') q++;
     CHECK(q == end || *q == ',' || *q == '\n', LL_E_IO,
-          "%s:%lld: a cell goes on behind its closing quote", file, (long long)line);
+          "%s:%ld: a cell goes on behind its closing quote", file, line);
     *stop = q < end ? *q : '\0';
     *at += *stop == '\n';
     *w = '\0';
@@ -62,8 +62,8 @@ static ll_err parse_rows(ll_csv *c, char *text, size_t size, const char *file, l
             LL_PUSH(a, c->cells, n, capacity, out);
         } while (stop == ',');
         if (first == 0) c->columns = n;
-        CHECK(n - first == c->columns, LL_E_IO, "%s:%lld: has %d cells, the first line %d", file,
-              (long long)line, n - first, c->columns);
+        CHECK(n - first == c->columns, LL_E_IO, "%s:%ld: has %d cells, the first line %d", file,
+              line, n - first, c->columns);
     }
     CHECK(n > c->columns, LL_E_IO, "%s: has no rows below the line that names the columns", file);
     c->rows = n / c->columns - 1;
@@ -104,8 +104,8 @@ static int by_text(const void *a, const void *b)
 static ll_err has_text(const ll_csv *c, int64_t row, int column, const char *file, const char *what)
 {
     const char *text = at(c, row, column);
-    CHECK(text[strspn(text, " \t")], LL_E_IO, "%s:%lld: nothing in column %s, %s", file,
-          (long long)c->line[row + 1], c->cells[column], what);
+    CHECK(text[strspn(text, " \t")], LL_E_IO, "%s:%ld: nothing in column %s, %s", file,
+          c->line[row + 1], c->cells[column], what);
     return LL_OK;
 }
 
@@ -127,8 +127,8 @@ static ll_err classify(ll_dataset *d, const ll_csv *c, int column, const char *f
         const char *name = at(c, i, column);
         const char *const *found =
             bsearch(&name, f->class_names, (size_t)f->classes, sizeof name, by_text);
-        CHECK(found, LL_E_IO, "%s:%lld: is of class %s, which the first file does not have", file,
-              (long long)c->line[i + 1], name);
+        CHECK(found, LL_E_IO, "%s:%ld: is of class %s, which the first file does not have", file,
+              c->line[i + 1], name);
         out[i] = (double)(found - f->class_names);
     }
     return LL_OK;
@@ -151,8 +151,7 @@ static ll_err numbers(ll_dataset *d, const ll_csv *c, int column, bool y, const 
     for (int64_t i = 0; all && y && whole && i < c->rows; i++)
         if (v[i] >= (double)d->info.classes) d->info.classes = (int64_t)v[i] + 1, last = i;
     if (last >= 0)
-        d->info.last_class =
-            ll_arena_printf(d->arena, "%s:%lld", file, (long long)c->line[last + 1]);
+        d->info.last_class = ll_arena_printf(d->arena, "%s:%ld", file, c->line[last + 1]);
     if (!all || !whole) return LL_OK;
     int32_t *n = LL_NEW_ARRAY(d->arena, int32_t, c->rows); /* whole numbers are i32 by nature */
     for (int64_t i = 0; i < c->rows; i++) n[i] = (int32_t)v[i];
@@ -226,8 +225,8 @@ static ll_err pick_rows(ll_dataset *d, const ll_csv *c, const char *file)
         val[i] = !strcmp(s, "val") || !strcmp(s, "valid") || !strcmp(s, "validation") ||
                  !strcmp(s, "test");
         CHECK(val[i] || !strcmp(s, "train"), LL_E_IO,
-              "%s:%lld: has split %s, wanted train, val, valid, validation or test", file,
-              (long long)c->line[i + 1], s);
+              "%s:%ld: has split %s, wanted train, val, valid, validation or test", file,
+              c->line[i + 1], s);
     }
     ll_table_pick(d, val, c->rows);
     return LL_OK;

@@ -142,8 +142,8 @@ static ll_err normalise(ll_dataset *d, const ll_data_opts *o, const ll_known *k)
     ll_data_info *f = &d->info;
     const int64_t n = f->channels;
     CHECK((o->n_mean <= 1 || o->n_mean == n) && (o->n_deviation <= 1 || o->n_deviation == n),
-          LL_E_CONFIG, "%d numbers of mean and %d of deviation, wanted 1 or %lld, one a channel",
-          o->n_mean, o->n_deviation, (long long)n);
+          LL_E_CONFIG, "%d numbers of mean and %d of deviation, wanted 1 or %ld, one a channel",
+          o->n_mean, o->n_deviation, n);
     for (int c = 0; c < n; c++) {
         int64_t own = d->raw_channels == n ? c : 0;
         bool given = k && k->deviation[own] > 0, usual = d->table && n == 3;
@@ -176,11 +176,11 @@ static ll_err size_images(ll_dataset *d, const ll_data_opts *o)
     const int64_t sizes[2][3] = {{f->height, f->width, f->channels},
                                  {d->raw_height, d->raw_width, d->raw_channels}};
     for (int i = 0; i < 2; i++) {
-        CHECK(sizes[i][2] <= LL_MAX_CHANNELS, LL_E_IO, "%s: %lld channels, at most %d are taken",
-              f->where, (long long)sizes[i][2], LL_MAX_CHANNELS);
+        CHECK(sizes[i][2] <= LL_MAX_CHANNELS, LL_E_IO, "%s: %ld channels, at most %d are taken",
+              f->where, sizes[i][2], LL_MAX_CHANNELS);
         CHECK(sizes[i][0] <= LL_MAX_WIDTH && sizes[i][1] <= LL_MAX_WIDTH, LL_E_IO,
-              "%s: images of %lld x %lld, at most %d x %d are taken", f->where,
-              (long long)sizes[i][0], (long long)sizes[i][1], LL_MAX_WIDTH, LL_MAX_WIDTH);
+              "%s: images of %ld x %ld, at most %d x %d are taken", f->where, sizes[i][0],
+              sizes[i][1], LL_MAX_WIDTH, LL_MAX_WIDTH);
     }
     CHECK(f->channels != 2 || (!d->table && d->raw_channels == 2), LL_E_CONFIG,
           "pictures in 2 channels, wanted 1 (grey), 3 (colours) or 4 (and alpha)");
@@ -235,9 +235,9 @@ static ll_err finish_tokens(ll_dataset *d)
         f->n[s] = list->windows;
         f->tokens[s] = list->n;
         CHECK(list->windows > 0, LL_E_IO,
-              "%s: %lld tokens %s are less than one window of %s + 1 = %lld", f->where,
-              (long long)list->n, s == LL_TRAIN ? "to train on" : "for validation",
-              f->source ? "source + seq" : "seq", (long long)span + 1);
+              "%s: %ld tokens %s are less than one window of %s + 1 = %ld", f->where, list->n,
+              s == LL_TRAIN ? "to train on" : "for validation", f->source ? "source + seq" : "seq",
+              span + 1);
         TRY(check_first(d, (ll_split)s));
     }
     ll_field_add(d, "x", LL_I32, LL_SHAPE(f->seq));
@@ -289,10 +289,10 @@ static ll_err open_in(ll_dataset *d, const ll_data_opts *given, const ll_known *
     d->opts = o;
     CHECK(o->val_fraction >= 0 && o->val_fraction < 1, LL_E_ARG,
           "val_fraction is %g, wanted between 0 and 1", o->val_fraction);
-    CHECK(o->seq >= 0 && o->seq < INT32_MAX, LL_E_ARG, "seq is %lld, wanted 1 to %d",
-          (long long)o->seq, INT32_MAX - 1);
-    CHECK(o->vocab >= 0 && o->vocab <= INT32_MAX, LL_E_ARG, "vocab is %lld, wanted 1 to %d",
-          (long long)o->vocab, INT32_MAX);
+    CHECK(o->seq >= 0 && o->seq < INT32_MAX, LL_E_ARG, "seq is %ld, wanted 1 to %d", o->seq,
+          INT32_MAX - 1);
+    CHECK(o->vocab >= 0 && o->vocab <= INT32_MAX, LL_E_ARG, "vocab is %ld, wanted 1 to %d",
+          o->vocab, INT32_MAX);
     d->info.seq = o->seq ? o->seq : 256;
     for (int i = 0; i < o->n_want; i++)
         if (!strcmp(o->want[i].name, "source") && o->want[i].shape.n == 1)
@@ -301,7 +301,7 @@ static ll_err open_in(ll_dataset *d, const ll_data_opts *given, const ll_known *
     CHECK(!o->val_path || f->twice, LL_E_CONFIG,
           "format %s has its own files for validation: val_path is not for it", f->name);
     CHECK(!o->token_bytes || o->token_bytes == 2 || o->token_bytes == 4, LL_E_ARG,
-          "token_bytes is %lld, wanted 2 or 4", (long long)o->token_bytes);
+          "token_bytes is %ld, wanted 2 or 4", o->token_bytes);
     TRY(read_path(d, f, f->twice ? in_parts(d, o) : d->info.where));
     d->reading = LL_VAL;
     if (o->val_path) TRY(read_path(d, f, o->val_path));
@@ -374,8 +374,8 @@ static ll_err read_source(ll_dataset *d, const ll_source *s)
     CHECK(d->info.n_field > 0 && s->read, LL_E_ARG, "source %s has no fields, or cannot be read",
           s->name);
     CHECK(s->samples[0] > 0 && s->samples[1] > 0, LL_E_ARG,
-          "source %s has %lld samples to train on and %lld for validation, wanted some of each",
-          s->name, (long long)s->samples[0], (long long)s->samples[1]);
+          "source %s has %ld samples to train on and %ld for validation, wanted some of each",
+          s->name, s->samples[0], s->samples[1]);
     return LL_OK;
 }
 

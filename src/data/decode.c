@@ -12,8 +12,8 @@
 [[maybe_unused]] static ll_err sizes_fit(const char *file, int64_t height, int64_t width)
 {
     CHECK(height > 0 && width > 0 && height <= MAX_PIXELS / width, LL_E_IO,
-          "%s: a picture of %lld x %lld pixels, at most %lld are taken", file, (long long)height,
-          (long long)width, (long long)MAX_PIXELS);
+          "%s: a picture of %ld x %ld pixels, at most %ld are taken", file, height, width,
+          MAX_PIXELS);
     return LL_OK;
 }
 

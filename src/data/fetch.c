@@ -187,12 +187,10 @@ static uint64_t source_of(const ll_fetcher *s, const part *p, char name[PATH_MAX
 {
     char text[2 * PATH_MAX];
     const char *above = *p->path == '/' ? "" : s->above;
-    int n =
-        snprintf(text, sizeof text - 64, "%s/%s|%llu", above, p->path, (unsigned long long)p->at);
+    int n = snprintf(text, sizeof text - 64, "%s/%s|%lu", above, p->path, p->at);
     uint64_t key = ll_stream(text, 0);
-    snprintf(name, PATH_MAX, "%s/%02x/%016llx", s->cache, (unsigned)(key >> 56),
-             (unsigned long long)key);
-    snprintf(text + n, 64, "|%llu|%llu", (unsigned long long)p->size, (unsigned long long)p->mtime);
+    snprintf(name, PATH_MAX, "%s/%02x/%016lx", s->cache, (unsigned)(key >> 56), key);
+    snprintf(text + n, 64, "|%lu|%lu", p->size, p->mtime);
     return ll_stream(text, 1);
 }
 

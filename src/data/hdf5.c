@@ -98,9 +98,9 @@ static ll_err select_row(const rows *r, id space, int64_t row, uint8_t *out)
                 h5.H5Dread(r->array, r->type, memory, space, 0, out) >= 0;
     if (memory >= 0) h5.H5Sclose(memory);
     CHECK(good, LL_E_IO,
-          "%s: row %lld of %s cannot be read: the file is broken, or packed by a "
+          "%s: row %ld of %s cannot be read: the file is broken, or packed by a "
           "filter that the HDF5 library here does not have",
-          r->file, (long long)row, r->name);
+          r->file, row, r->name);
     return LL_OK;
 }
 

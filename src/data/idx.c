@@ -50,8 +50,8 @@ ll_err ll_labels_check(const uint8_t *b, int64_t n, size_t stride, int64_t class
     for (int64_t i = 0; i < n; i++) {
         size_t at = (size_t)i * stride;
         CHECK(b[at] < classes, LL_E_IO,
-              "%s: label %d at offset %zu, wanted 0 to %lld (classes are %lld)", file, b[at],
-              offset + at, (long long)classes - 1, (long long)classes);
+              "%s: label %d at offset %zu, wanted 0 to %ld (classes are %ld)", file, b[at],
+              offset + at, classes - 1, classes);
     }
     return LL_OK;
 }
@@ -177,8 +177,8 @@ static ll_err open_pair(pair *p)
     const ll_idx *x = &p->images.idx, *y = &p->labels.idx;
     CHECK(x->n_dim >= 3, LL_E_IO, "%s: %d dimensions, images have 3 or 4", p->images.path,
           x->n_dim);
-    CHECK(x->dim[0] == y->dim[0], LL_E_IO, "%s: %lld images, but %s has %lld labels",
-          p->images.path, (long long)x->dim[0], p->labels.path, (long long)y->dim[0]);
+    CHECK(x->dim[0] == y->dim[0], LL_E_IO, "%s: %ld images, but %s has %ld labels", p->images.path,
+          x->dim[0], p->labels.path, y->dim[0]);
     return LL_OK;
 }
 
@@ -212,9 +212,8 @@ static ll_err add_pair(ll_dataset *d, ll_split split, pair *p)
                 if (labels[i] >= info->classes) info->classes = labels[i] + 1;
     }
     CHECK(sizes[0] == info->height && sizes[1] == info->width && sizes[2] == info->channels,
-          LL_E_IO, "%s: images are %lld x %lld x %lld, the training ones %lld x %lld x %lld",
-          p->images.path, (long long)sizes[0], (long long)sizes[1], (long long)sizes[2],
-          (long long)info->height, (long long)info->width, (long long)info->channels);
+          LL_E_IO, "%s: images are %ld x %ld x %ld, the training ones %ld x %ld x %ld",
+          p->images.path, sizes[0], sizes[1], sizes[2], info->height, info->width, info->channels);
     TRY(ll_labels_check(labels, y->dim[0], 1, info->classes, p->labels.path, y->offset));
     ll_segment_add(d, split,
                    &(ll_segment){.file = p->images.path,

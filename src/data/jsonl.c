@@ -26,9 +26,9 @@ static ll_err text_of(const char *line, size_t n, const char *field, const char 
 {
     json_error_t why;
     *out = json_loadb(line, n, JSON_ALLOW_NUL, &why);
-    CHECK(*out, LL_E_IO, "%s:%lld: is no JSON: %s", file, (long long)at, why.text);
+    CHECK(*out, LL_E_IO, "%s:%ld: is no JSON: %s", file, at, why.text);
     CHECK(json_is_string(json_object_get(*out, field)), LL_E_IO,
-          "%s:%lld: has no text in field \"%s\" (data.field names it)", file, (long long)at, field);
+          "%s:%ld: has no text in field \"%s\" (data.field names it)", file, at, field);
     return LL_OK;
 }
 

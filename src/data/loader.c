@@ -146,17 +146,15 @@ static void *work(void *arg)
 
 static ll_err check_opts(const ll_dataset *d, const ll_loader_opts *o)
 {
-    CHECK(o->batch > 0 && o->batch <= INT32_MAX, LL_E_ARG, "batch is %lld, wanted 1 to %d",
-          (long long)o->batch, INT32_MAX);
+    CHECK(o->batch > 0 && o->batch <= INT32_MAX, LL_E_ARG, "batch is %ld, wanted 1 to %d", o->batch,
+          INT32_MAX);
     int64_t every = o->every ? o->every : o->batch;
     CHECK(every > 0 && o->batch % every == 0 && (every == o->batch || o->how.split == LL_TRAIN),
-          LL_E_ARG, "parts of every %lld samples of a batch of %lld", (long long)o->every,
-          (long long)o->batch);
+          LL_E_ARG, "parts of every %ld samples of a batch of %ld", o->every, o->batch);
     CHECK(o->first >= 0 && o->count >= 0 && o->first + o->count <= every, LL_E_ARG,
-          "part %lld+%lld of a batch of %lld", (long long)o->first, (long long)o->count,
-          (long long)every);
+          "part %ld+%ld of a batch of %ld", o->first, o->count, every);
     CHECK(o->start >= 0 && o->start <= INT64_MAX / 2 / o->batch, LL_E_ARG,
-          "start is batch %lld, wanted 0 or more", (long long)o->start);
+          "start is batch %ld, wanted 0 or more", o->start);
     CHECK(o->how.split == LL_TRAIN || o->how.split == LL_VAL, LL_E_ARG,
           "split is %d, wanted 0 or 1", (int)o->how.split);
     const ll_sampling *h = &o->how;
@@ -186,8 +184,8 @@ static ll_err start(ll_loader *l)
         l->bytes[f] = n * l->d->info.field_bytes[f];
         for (int i = 0; i < SLOTS; i++) {
             l->data[i][f] = aligned_alloc(64, ll_align64(l->bytes[f]));
-            CHECK(l->data[i][f], LL_E_MEM, "no memory for %d batches of %lld samples: %zu bytes",
-                  SLOTS, (long long)n, l->bytes[f]);
+            CHECK(l->data[i][f], LL_E_MEM, "no memory for %d batches of %ld samples: %zu bytes",
+                  SLOTS, n, l->bytes[f]);
         }
     }
     int threads = l->opts.threads ? l->opts.threads : threads_for(l->d);

@@ -55,8 +55,8 @@ static ll_err list(cursor *c, uint64_t tag, uint64_t *n)
     TRY(number(c, c->count_bytes, n));
     /* An item has at least 8 bytes: more of them cannot be there. */
     CHECK((have == tag || (have == 0 && *n == 0)) && *n <= (c->size - c->at) / 8, LL_E_IO,
-          "%s: a list of %llu items with tag %llu at byte %zu, wanted tag %llu", c->file,
-          (unsigned long long)*n, (unsigned long long)have, c->at, (unsigned long long)tag);
+          "%s: a list of %lu items with tag %lu at byte %zu, wanted tag %lu", c->file, *n, have,
+          c->at, tag);
     return LL_OK;
 }
 
@@ -68,8 +68,8 @@ static const ll_elem types[] = {{0, 0},         {'i', 1},       {0, 1},         
 static ll_err type_of(cursor *c, uint64_t *t)
 {
     TRY(number(c, 4, t));
-    CHECK(*t >= 1 && *t <= 11, LL_E_IO, "%s: type %llu at byte %zu, wanted 1 to 11", c->file,
-          (unsigned long long)*t, c->at - 4);
+    CHECK(*t >= 1 && *t <= 11, LL_E_IO, "%s: type %lu at byte %zu, wanted 1 to 11", c->file, *t,
+          c->at - 4);
     return LL_OK;
 }
 
@@ -95,8 +95,7 @@ static ll_err attributes(cursor *c, double *factor, double *offset)
         TRY(type_of(c, &type));
         TRY(number(c, c->count_bytes, &count));
         const uint8_t *value = c->b + c->at;
-        CHECK(count <= c->size, LL_E_IO, "%s: an attribute of %llu values", c->file,
-              (unsigned long long)count);
+        CHECK(count <= c->size, LL_E_IO, "%s: an attribute of %lu values", c->file, count);
         TRY(skip(c, count * (uint64_t)types[type].bytes));
         bool is_factor = length == 12 && !memcmp(text, "scale_factor", 12);
         bool is_offset = length == 10 && !memcmp(text, "add_offset", 10);
@@ -115,16 +114,14 @@ static ll_err variable(cursor *c, const uint64_t *dims, uint64_t n_dims, ll_cdf_
     *v = (ll_cdf_variable){0};
     TRY(name(c, &v->name, &v->name_size));
     TRY(number(c, c->count_bytes, &n));
-    CHECK(n <= c->size, LL_E_IO, "%s: a variable of %llu dimensions", c->file,
-          (unsigned long long)n);
+    CHECK(n <= c->size, LL_E_IO, "%s: a variable of %lu dimensions", c->file, n);
     size_t bytes = 1;
     v->n_dim = (int)(n < 100 ? n : 100);
     for (uint64_t i = 0; i < n; i++) {
         uint64_t d;
         TRY(number(c, c->count_bytes, &d));
         CHECK(d < n_dims && (dims[d] || i == 0), LL_E_IO,
-              "%s: a variable has dimension %llu, or records other than first", c->file,
-              (unsigned long long)d);
+              "%s: a variable has dimension %lu, or records other than first", c->file, d);
         if (i == 0) v->record = dims[d] == 0;
         if (i < LL_MAX_DIMS) v->dim[i] = (int64_t)dims[d];
         CHECK(dims[d] == 0 || !__builtin_mul_overflow(bytes, (size_t)dims[d], &bytes), LL_E_IO,
@@ -146,8 +143,8 @@ static ll_err variable(cursor *c, const uint64_t *dims, uint64_t n_dims, ll_cdf_
 static ll_err dimensions(cursor *c, uint64_t dims[LL_CDF_DIMS], uint64_t *n)
 {
     TRY(list(c, 10, n));
-    CHECK(*n <= LL_CDF_DIMS, LL_E_IO, "%s: %llu dimensions, at most %d are taken", c->file,
-          (unsigned long long)*n, LL_CDF_DIMS);
+    CHECK(*n <= LL_CDF_DIMS, LL_E_IO, "%s: %lu dimensions, at most %d are taken", c->file, *n,
+          LL_CDF_DIMS);
     for (uint64_t i = 0; i < *n; i++) {
         const char *text;
         size_t length;
@@ -178,7 +175,7 @@ static ll_err place(ll_cdf *out, uint64_t records, size_t size, const char *file
             v->dim[0] = (int64_t)records;
             v->stride = record;
             CHECK(!__builtin_mul_overflow(record, (size_t)(records ? records - 1 : 0), &last),
-                  LL_E_IO, "%s: %llu records are too many", file, (unsigned long long)records);
+                  LL_E_IO, "%s: %lu records are too many", file, records);
         }
         CHECK((v->record && records == 0) ||
                   (!__builtin_add_overflow(v->begin, v->bytes, &end) &&
@@ -203,8 +200,8 @@ ll_err ll_cdf_parse(const uint8_t *b, size_t size, const char *file, ll_cdf *out
     TRY(dimensions(&c, dims, &n_dims));
     TRY(attributes(&c, &none[0], &none[1]));
     TRY(list(&c, 11, &n));
-    CHECK(n <= LL_CDF_VARIABLES, LL_E_IO, "%s: %llu variables, at most %d are taken", file,
-          (unsigned long long)n, LL_CDF_VARIABLES);
+    CHECK(n <= LL_CDF_VARIABLES, LL_E_IO, "%s: %lu variables, at most %d are taken", file, n,
+          LL_CDF_VARIABLES);
     for (uint64_t i = 0; i < n; i++) TRY(variable(&c, dims, n_dims, &out->v[i]));
     out->n = (int)n;
     ll_err rc = place(out, records, size, file);

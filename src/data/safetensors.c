@@ -81,10 +81,10 @@ static ll_err parse_offsets(const ll_st_file *f, ll_st_entry *e, const json_t *o
     CHECK(json_array_size(offsets) == 2 && json_is_integer(from) && json_is_integer(to), LL_E_IO,
           "%s: tensor %s: \"data_offsets\" is missing or not two whole numbers", f->path,
           quote(f, e->name));
-    long long begin = json_integer_value(from), end = json_integer_value(to);
+    int64_t begin = json_integer_value(from), end = json_integer_value(to);
     CHECK(begin >= 0 && begin <= end && (uint64_t)end <= f->data_bytes, LL_E_IO,
-          "%s: tensor %s: bytes %lld to %lld, but the file has %llu bytes of data", f->path,
-          quote(f, e->name), begin, end, (unsigned long long)f->data_bytes);
+          "%s: tensor %s: bytes %ld to %ld, but the file has %lu bytes of data", f->path,
+          quote(f, e->name), begin, end, f->data_bytes);
     e->begin = (uint64_t)begin;
     e->end = (uint64_t)end;
     return LL_OK;
@@ -104,9 +104,8 @@ static ll_err parse_entry(ll_st_file *f, ll_st_entry *e, const char *name, const
     if (!known) return LL_OK;
     CHECK(!__builtin_mul_overflow(elements, (uint64_t)known->bits, &bits) && bits % 8 == 0 &&
               bits / 8 == e->end - e->begin,
-          LL_E_IO, "%s: tensor %s: %llu elements of %s do not fill its %llu bytes", f->path,
-          quote(f, name), (unsigned long long)elements, e->type,
-          (unsigned long long)(e->end - e->begin));
+          LL_E_IO, "%s: tensor %s: %lu elements of %s do not fill its %lu bytes", f->path,
+          quote(f, name), elements, e->type, (e->end - e->begin));
     return LL_OK;
 }
 
@@ -144,14 +143,13 @@ static ll_err check_tiling(ll_st_file *f)
     uint64_t at = 0;
     for (int i = 0; i < f->n_entries; i++) {
         const ll_st_entry *e = &f->entries[i];
-        CHECK(e->begin == at, LL_E_IO, "%s: tensor %s begins at byte %llu, want %llu: %s", f->path,
-              quote(f, e->name), (unsigned long long)e->begin, (unsigned long long)at,
+        CHECK(e->begin == at, LL_E_IO, "%s: tensor %s begins at byte %lu, want %lu: %s", f->path,
+              quote(f, e->name), e->begin, at,
               e->begin < at ? "tensors overlap" : "a hole before it");
         at = e->end;
     }
-    CHECK(at == f->data_bytes, LL_E_IO,
-          "%s: tensors fill %llu bytes, but the file has %llu of data", f->path,
-          (unsigned long long)at, (unsigned long long)f->data_bytes);
+    CHECK(at == f->data_bytes, LL_E_IO, "%s: tensors fill %lu bytes, but the file has %lu of data",
+          f->path, at, f->data_bytes);
     if (f->n_entries) qsort(f->entries, (size_t)f->n_entries, sizeof *f->entries, by_name);
     return LL_OK;
 }
@@ -189,8 +187,8 @@ static ll_err parse_length(const uint8_t *bytes, size_t n, uint64_t file_bytes, 
     CHECK(n >= 8 && file_bytes >= 8, LL_E_IO, "%s: %zu bytes are no safetensors file", path, n);
     memcpy(length, bytes, 8);
     CHECK(*length <= HEADER_MAX && *length <= file_bytes - 8, LL_E_IO,
-          "%s: says its header has %llu bytes; the file has %llu, and %u is the limit", path,
-          (unsigned long long)*length, (unsigned long long)file_bytes, HEADER_MAX);
+          "%s: says its header has %lu bytes; the file has %lu, and %u is the limit", path, *length,
+          file_bytes, HEADER_MAX);
     return LL_OK;
 }
 
@@ -200,8 +198,8 @@ ll_err ll_st_parse(const uint8_t *bytes, size_t n, uint64_t file_bytes, const ch
     *out = NULL;
     uint64_t length = 0;
     TRY(parse_length(bytes, n, file_bytes, path, &length));
-    CHECK(length <= n - 8, LL_E_ARG, "%s: %zu bytes given, want 8 and the %llu of the header", path,
-          n, (unsigned long long)length);
+    CHECK(length <= n - 8, LL_E_ARG, "%s: %zu bytes given, want 8 and the %lu of the header", path,
+          n, length);
     ll_arena *arena = ll_arena_new();
     LL_OWN(ll_st_file) f = LL_NEW(arena, ll_st_file);
     *f = (ll_st_file){.arena = arena,
@@ -224,8 +222,7 @@ static ll_err open_fd(int fd, const char *path, ll_st_file **out)
     TRY(ll_read_all(fd, path, first, n, 0));
     TRY(parse_length(first, n, file_bytes, path, &length));
     LL_OWN_MEMORY uint8_t *head = (uint8_t *)malloc(8 + (size_t)length);
-    CHECK(head, LL_E_MEM, "%s: no memory for a header of %llu bytes", path,
-          (unsigned long long)length);
+    CHECK(head, LL_E_MEM, "%s: no memory for a header of %lu bytes", path, length);
     TRY(ll_read_all(fd, path, head, 8 + (size_t)length, 0));
     return ll_st_parse(head, 8 + (size_t)length, file_bytes, path, out);
 }
@@ -298,8 +295,8 @@ ll_err ll_st_read_part(const ll_st_file *f, const char *name, const ll_st_part *
     for (int64_t i = 0; i < runs.n; i++) {
         uint64_t at = ll_st_run_at(&runs, i);
         CHECK(at + runs.bytes <= e->end - e->begin, LL_E_SHAPE,
-              "%s: tensor %s has %llu bytes, and no part up to %llu", f->path, name,
-              (unsigned long long)(e->end - e->begin), (unsigned long long)(at + runs.bytes));
+              "%s: tensor %s has %lu bytes, and no part up to %lu", f->path, name,
+              (e->end - e->begin), (at + runs.bytes));
         TRY(ll_read_all(f->fd, f->path, (char *)data + (size_t)i * (size_t)runs.bytes,
                         (size_t)runs.bytes, f->data_at + e->begin + at));
     }

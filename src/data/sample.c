@@ -55,7 +55,7 @@ char *ll_sample_name(const ll_dataset *d, ll_split split, int64_t index, const c
     } else
         kind = split == LL_TRAIN ? "training " : "validation ";
     const char *what = d->info.kind == LL_TOKENS ? "window at token" : "sample";
-    return ll_arena_printf(a, "%s of %s%s %lld of %s", field, kind, what, (long long)index, where);
+    return ll_arena_printf(a, "%s of %s%s %ld of %s", field, kind, what, index, where);
 }
 
 /* The segment that holds sample *i of the split, *i becoming its number there; NULL: none. */
@@ -164,8 +164,8 @@ static ll_err check_index(const ll_dataset *d, ll_split split, int64_t index)
 {
     const ll_data_info *f = &d->info;
     CHECK(f->kind == LL_IMAGES, LL_E_ARG, "dataset %s has tokens, not images", f->name);
-    CHECK(index >= 0 && index < f->n[split], LL_E_ARG, "image %lld of %s, wanted 0 to %lld",
-          (long long)index, f->name, (long long)f->n[split] - 1);
+    CHECK(index >= 0 && index < f->n[split], LL_E_ARG, "image %ld of %s, wanted 0 to %ld", index,
+          f->name, f->n[split] - 1);
     return LL_OK;
 }
 
@@ -224,8 +224,8 @@ ll_err ll_dataset_tokens(const ll_dataset *d, ll_split split, int64_t from, int6
     CHECK(f->kind == LL_TOKENS, LL_E_ARG, "dataset %s has images, not tokens", f->name);
     const ll_segment *s = from < 0 ? NULL : locate(&d->split[split], &at);
     CHECK(s && count >= 0 && count <= s->n - at, LL_E_ARG,
-          "%lld tokens of %s from %lld on, of %lld; wanted within one file", (long long)count,
-          f->name, (long long)from, (long long)f->tokens[split]);
+          "%ld tokens of %s from %ld on, of %ld; wanted within one file", count, f->name, from,
+          f->tokens[split]);
     if (d->synthetic) {
         ll_synthetic_tokens(d, split, at, count, out);
         return LL_OK;
@@ -236,9 +236,9 @@ ll_err ll_dataset_tokens(const ll_dataset *d, ll_split split, int64_t from, int6
         size_t offset = s->token_offset + (size_t)((at + i) * s->token_bytes);
         CHECK(t >= 0, LL_E_IO, "%s: token %d at offset %zu, wanted 0 or more", s->file, t, offset);
         CHECK(t < f->vocab, LL_E_ARG,
-              "model.vocab is %lld, too small for the data's tokens: %s has token %d at offset "
-              "%zu: use model.vocab=%lld",
-              (long long)f->vocab, s->file, t, offset, (long long)least_vocab(d));
+              "model.vocab is %ld, too small for the data's tokens: %s has token %d at offset "
+              "%zu: use model.vocab=%ld",
+              f->vocab, s->file, t, offset, least_vocab(d));
         out[i] = t;
     }
     return ll_mapped_check();
@@ -352,7 +352,7 @@ ll_err ll_source_read(const ll_dataset *d, const ll_sampling *how, int64_t posit
     const ll_source *s = d->source;
     int64_t index = ll_sample_index(d, how, position);
     ll_err rc = s->read(s->user, (int)how->split, index, out);
-    CHECK(rc == LL_OK, rc, "%s: sample %lld %s could not be read", s->name, (long long)index,
+    CHECK(rc == LL_OK, rc, "%s: sample %ld %s could not be read", s->name, index,
           how->split == LL_TRAIN ? "to train on" : "of validation");
     return LL_OK;
 }
@@ -519,8 +519,8 @@ ll_err ll_dataset_read(const ll_dataset *d, const ll_sampling *how, int64_t posi
     const ll_data_info *f = &d->info;
     CHECK(how->split == LL_TRAIN || how->split == LL_VAL, LL_E_ARG, "split is %d, wanted 0 or 1",
           (int)how->split);
-    CHECK(position >= 0 && count >= 0, LL_E_ARG, "%lld samples from position %lld on",
-          (long long)count, (long long)position);
+    CHECK(position >= 0 && count >= 0, LL_E_ARG, "%ld samples from position %ld on", count,
+          position);
     CHECK(how->crop >= 0 && how->crop <= LL_MAX_WIDTH, LL_E_ARG, "crop is %d, wanted 0 to %d",
           how->crop, LL_MAX_WIDTH);
     for (int64_t i = 0; i < count; i++) {

@@ -79,8 +79,8 @@ static ll_err sizes_fit(const ll_data_opts *o)
                  {"samples", o->samples, (int64_t)1 << 40}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         CHECK(sizes[i].value >= 0 && sizes[i].value <= sizes[i].most, LL_E_ARG,
-              "synthetic data: %s is %lld, wanted 1 to %lld", sizes[i].name,
-              (long long)sizes[i].value, (long long)sizes[i].most);
+              "synthetic data: %s is %ld, wanted 1 to %ld", sizes[i].name, sizes[i].value,
+              sizes[i].most);
     return LL_OK;
 }
 

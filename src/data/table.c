@@ -219,8 +219,8 @@ ll_err ll_table_finish(ll_dataset *d)
         t->first[LL_VAL] = d->info.n[LL_TRAIN];
     }
     for (int s = 0; s < 2; s++)
-        CHECK(d->info.n[s] > 0, LL_E_IO, "%s: of %lld samples none is left %s", d->info.where,
-              (long long)(all + held), s == LL_TRAIN ? "to train on" : "for validation");
+        CHECK(d->info.n[s] > 0, LL_E_IO, "%s: of %ld samples none is left %s", d->info.where,
+              (all + held), s == LL_TRAIN ? "to train on" : "for validation");
     return LL_OK;
 }
 
@@ -313,10 +313,9 @@ static ll_err convert(const ll_column *c, const ll_part *part, int64_t row, cons
         for (int64_t i = 0; c->factor != 0 && i < some; i++) v[i] = v[i] * c->factor + c->offset;
         for (int64_t i = 0; whole && i < some; i++)
             CHECK(v[i] >= least && v[i] <= most && v[i] == floor(v[i]), LL_E_IO,
-                  "%s: %s of %s %lld has %g, wanted a whole number for %s of %s", part->file,
-                  c->name, part->line ? "line" : "sample",
-                  (long long)(part->line ? part->line[row] : row), v[i], ll_dtype_name(f->dtype),
-                  f->name);
+                  "%s: %s of %s %ld has %g, wanted a whole number for %s of %s", part->file,
+                  c->name, part->line ? "line" : "sample", (part->line ? part->line[row] : row),
+                  v[i], ll_dtype_name(f->dtype), f->name);
         if (f->dtype == LL_F32)
             for (int64_t i = 0; i < some; i++) ((float *)out)[at + i] = (float)v[i];
         else

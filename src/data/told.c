@@ -2,7 +2,6 @@
  * brings other samples to those that it had: sizes, means and deviations, names of classes. */
 #include "data/data_int.h"
 
-#include <inttypes.h>
 #include <jansson.h>
 
 static const char *const kinds[] = {"images", "tokens", "records"};
@@ -17,14 +16,13 @@ static void numbers(ll_buf *b, const char *name, const double *v, int64_t n)
 
 static void tell_files(const ll_data_info *f, ll_buf *b)
 {
-    ll_buf_printf(b, ",\n \"train\": %" PRId64 ", \"val\": %" PRId64 ", \"bytes\": %" PRIu64 ", ",
-                  f->n[LL_TRAIN], f->n[LL_VAL], f->file_bytes);
-    ll_buf_printf(b, "\"crc32c\": \"%08x\", \"files\": %" PRId64 ",\n \"first\": [", f->digest,
-                  f->n_file);
+    ll_buf_printf(b, ",\n \"train\": %ld, \"val\": %ld, \"bytes\": %lu, ", f->n[LL_TRAIN],
+                  f->n[LL_VAL], f->file_bytes);
+    ll_buf_printf(b, "\"crc32c\": \"%08x\", \"files\": %ld,\n \"first\": [", f->digest, f->n_file);
     for (int i = 0; i < f->n_file && i < LL_NOTED_FILES; i++) {
         ll_buf_puts(b, i ? ",\n  {\"name\": " : "\n  {\"name\": ");
         ll_buf_json(b, f->files[i].name);
-        ll_buf_printf(b, ", \"bytes\": %" PRIu64 "}", f->files[i].size);
+        ll_buf_printf(b, ", \"bytes\": %lu}", f->files[i].size);
     }
     ll_buf_puts(b, "]");
 }

@@ -25,8 +25,7 @@ static ll_err find_directory(const uint8_t *b, size_t size, const char *file, si
               "%s: its 64-bit directory is not where it says", file);
         from = ll_le(b + wide + 48, 8);
     }
-    CHECK(from < end, LL_E_IO, "%s: the directory is at byte %llu of %zu", file,
-          (unsigned long long)from, size);
+    CHECK(from < end, LL_E_IO, "%s: the directory is at byte %lu of %zu", file, from, size);
     *at = (size_t)from;
     return LL_OK;
 }
@@ -66,13 +65,12 @@ ll_err ll_zip_next(const uint8_t *b, size_t size, const char *file, size_t *at, 
           "%s: %.*s is encrypted, or packed by method %zu; wanted stored or deflated", file,
           (int)name, text, method);
     CHECK(local <= size - 30 && memcmp(b + local, "PK\3\4", 4) == 0, LL_E_IO,
-          "%s: %.*s is not at byte %llu", file, (int)name, text, (unsigned long long)local);
+          "%s: %.*s is not at byte %lu", file, (int)name, text, local);
     uint64_t data = local + 30 + ll_le(b + local + 26, 2) + ll_le(b + local + 28, 2);
     CHECK(data <= size && packed <= size - data, LL_E_IO, "%s: %.*s is cut short", file, (int)name,
           text);
     CHECK(method == 8 ? raw / 1032 <= packed : raw == packed, LL_E_IO,
-          "%s: %.*s says that %llu bytes become %llu", file, (int)name, text,
-          (unsigned long long)packed, (unsigned long long)raw);
+          "%s: %.*s says that %lu bytes become %lu", file, (int)name, text, packed, raw);
     *out = (ll_zip_entry){.name = text,
                           .name_size = name,
                           .data = b + data,

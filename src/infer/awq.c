@@ -147,7 +147,7 @@ ll_err ll_awq_search(const ll_awq_product *p, int n, int64_t cols, const float *
     if (threads < 1) threads = 1;
     LL_OWN_MEMORY float *room =
         (float *)malloc(sizeof *room * 2 * ROWS * (size_t)(threads * cols) + 1);
-    CHECK(room, LL_E_MEM, "no memory for scales of %lld channels", (long long)cols);
+    CHECK(room, LL_E_MEM, "no memory for scales of %ld channels", cols);
     for (int k = 0; k <= STEPS; k++) {
         set_scales(&j, (double)k / STEPS);
         double is = loss_of(&j, p, n, threads, room);

@@ -70,7 +70,7 @@ static ll_err get_moments(const ll_calibration *c, ll_val x, int64_t cols, float
     LL_OWN(ll_arena) a = ll_arena_new();
     size_t bytes = sizeof(float) * (size_t)(cols * cols);
     LL_OWN_MEMORY float *h = (float *)malloc(bytes);
-    CHECK(h, LL_E_MEM, "no memory for moments of %lld channels", (long long)cols);
+    CHECK(h, LL_E_MEM, "no memory for moments of %ld channels", cols);
     TRY(ll_session_get(c->s, moment_of(a, x), h, bytes));
     *out = h;
     h = NULL;

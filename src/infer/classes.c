@@ -143,9 +143,8 @@ static ll_err count_all(const counting *x, ll_classes *c, int64_t samples, const
                        : ll_predict(p, n, in, rows));
         for (int64_t i = 0; i < n; i++) {
             int64_t label = labels[i];
-            CHECK(label >= 0 && label < c->n, LL_E_IO,
-                  "label %lld of %s: the model has %lld classes", (long long)label, f->name,
-                  (long long)c->n);
+            CHECK(label >= 0 && label < c->n, LL_E_IO, "label %ld of %s: the model has %ld classes",
+                  label, f->name, c->n);
             count_row(c, x->confusion, rows + i * c->n, label);
             if (x->members) c->loss -= log((double)rows[i * c->n + label]) / (double)samples;
         }
@@ -195,7 +194,7 @@ static void add_name(ll_buf *b, const ll_classes *c, int64_t k)
     if (c->names)
         ll_plot_xml(b, c->names[k]);
     else
-        ll_buf_printf(b, "%lld", (long long)k);
+        ll_buf_printf(b, "%ld", k);
 }
 
 static void add_cell(ll_buf *b, const ll_classes *c, int64_t row, int64_t column, int side,
@@ -211,11 +210,11 @@ static void add_cell(ll_buf *b, const ll_classes *c, int64_t row, int64_t column
     add_name(b, c, row);
     ll_buf_puts(b, " taken for ");
     add_name(b, c, column);
-    ll_buf_printf(b, ": %lld</title></rect>\n", (long long)n);
+    ll_buf_printf(b, ": %ld</title></rect>\n", n);
     if (side == SIDE)
         ll_buf_printf(b,
-                      "<text x=\"%g\" y=\"%g\" text-anchor=\"middle\" class=\"soft\">%lld</text>\n",
-                      x + side / 2.0, y + side / 2.0 + 4, (long long)n);
+                      "<text x=\"%g\" y=\"%g\" text-anchor=\"middle\" class=\"soft\">%ld</text>\n",
+                      x + side / 2.0, y + side / 2.0 + 4, n);
 }
 
 char *ll_classes_svg(const ll_classes *c, const char *title, ll_arena *a)

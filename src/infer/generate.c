@@ -178,14 +178,14 @@ ll_err ll_generator_open(const ll_run *r, const ll_generator_opts *o, ll_generat
     g->group = o->cache_bits == 4 ? LL_CACHE4_GROUP : 1;
     g->keep = o->keep < g->places ? o->keep : 0;
     CHECK(!g->keep || (!o->cache_bits && !o->guesses && !o->session.exact), LL_E_ARG,
-          "keeping %lld of %lld keys and values, those attended to: of f32, without guesses "
+          "keeping %ld of %ld keys and values, those attended to: of f32, without guesses "
           "(drafts) and exact sums",
-          (long long)g->keep, (long long)g->places);
+          g->keep, g->places);
     g->step[0] = 1;
     g->step[1] = o->chunk ? o->chunk : CHUNK;
     if (g->step[1] > g->places) g->step[1] = g->places;
-    CHECK(!o->guesses || o->guesses < g->places, LL_E_ARG, "%lld guesses of %lld places",
-          (long long)o->guesses, (long long)g->places);
+    CHECK(!o->guesses || o->guesses < g->places, LL_E_ARG, "%ld guesses of %ld places", o->guesses,
+          g->places);
     g->step[2] = o->guesses ? o->guesses + 1 : 0;
     g->step[SOURCE] = ll_run_size(r, "source", 0);
     g->pad = (int32_t)ll_run_size(r, "pad", 0);
@@ -260,9 +260,9 @@ static ll_err check_finite(const float *x, int64_t n)
     if (none == 0) return LL_OK;
     for (int64_t i = 0; i < n; i++)
         CHECK(isfinite(x[i]), LL_E_NUMERIC,
-              "the model's numbers are not finite: the logit of token %lld is %g (its weights are "
+              "the model's numbers are not finite: the logit of token %ld is %g (its weights are "
               "damaged, or its training diverged)",
-              (long long)i, (double)x[i]);
+              i, (double)x[i]);
     return LL_OK;
 }
 
@@ -287,13 +287,13 @@ ll_err ll_generator_put(ll_generator *g, int64_t sequence_of, const int32_t *tok
     if (s->n + n > s->room) {
         int64_t room = 2 * (s->n + n);
         int32_t *more = (int32_t *)realloc(s->tokens, sizeof *more * (size_t)room);
-        CHECK(more, LL_E_MEM, "no memory for %lld tokens", (long long)room);
+        CHECK(more, LL_E_MEM, "no memory for %ld tokens", room);
         s->tokens = more;
         s->room = room;
     }
     for (int64_t i = 0; i < n; i++)
         CHECK(tokens[i] >= 0 && tokens[i] < g->vocab, LL_E_ARG,
-              "token %d: the model's vocabulary is %lld tokens", tokens[i], (long long)g->vocab);
+              "token %d: the model's vocabulary is %ld tokens", tokens[i], g->vocab);
     memcpy(s->tokens + s->n, tokens, sizeof *tokens * (size_t)n);
     s->n += n;
     return LL_OK;
@@ -321,11 +321,11 @@ ll_err ll_generator_source(ll_generator *g, int64_t sequence_of, const int32_t *
 {
     int64_t most = g->step[SOURCE];
     CHECK(most, LL_E_ARG, "a source is of models that answer one, such as seq2seq");
-    CHECK(n > 0 && n <= most, LL_E_ARG, "a source of %lld tokens, want 1 to %lld (model.source)",
-          (long long)n, (long long)most);
+    CHECK(n > 0 && n <= most, LL_E_ARG, "a source of %ld tokens, want 1 to %ld (model.source)", n,
+          most);
     for (int64_t i = 0; i < n; i++)
         CHECK(tokens[i] >= 0 && tokens[i] < g->vocab, LL_E_ARG,
-              "token %d: the model's vocabulary is %lld tokens", tokens[i], (long long)g->vocab);
+              "token %d: the model's vocabulary is %ld tokens", tokens[i], g->vocab);
     for (int64_t i = 0; i < most; i++)
         g->source[sequence_of * most + i] = i < n ? tokens[i] : g->pad;
     g->unread[sequence_of] = 1;
@@ -557,7 +557,7 @@ ll_err ll_generator_score(ll_generator *g, const int32_t *tokens, int64_t first,
     while (same < first - 1 && same < have && had[same] == tokens[same]) same++;
     LL_OWN_MEMORY int *count = (int *)calloc((size_t)g->batch, sizeof *count);
     CHECK(count && first > 0 && n >= first && n <= ll_generator_places(g) + 1, LL_E_ARG,
-          "%lld tokens to score, of %lld places", (long long)n, (long long)ll_generator_places(g));
+          "%ld tokens to score, of %ld places", n, ll_generator_places(g));
     if (same)
         ll_generator_back(g, 0, same);
     else

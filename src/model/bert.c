@@ -92,8 +92,8 @@ static ll_val declare(ll_graph *g, const ll_build *b)
     }
     int64_t pad = ll_build_size(b, "pad"), mask = ll_build_size(b, "mask");
     if (pad >= s.vocab || (b->training && share > 0 && mask >= s.vocab))
-        ll_graph_reject(g, "bert: pad %lld and mask %lld must be tokens of the vocabulary of %lld",
-                        (long long)pad, (long long)mask, (long long)s.vocab);
+        ll_graph_reject(g, "bert: pad %ld and mask %ld must be tokens of the vocabulary of %ld",
+                        pad, mask, s.vocab);
     ll_shape shape = LL_SHAPE(b->batch, ll_build_size(b, "seq"));
     ll_val x = ll_batch(g, "x", LL_I32, shape), tokens = x, hidden = {0};
     ll_graph_block(g);

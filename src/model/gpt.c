@@ -114,16 +114,15 @@ static ll_val declare(ll_graph *g, const ll_build *given)
                      .decay = (double)ll_build_size(b, "decay"),
                      .dropout = dropout_of(b)};
     if (s.layers > 10000) {
-        ll_graph_reject(g, "gpt: layers %lld, want at most 10000", (long long)s.layers);
+        ll_graph_reject(g, "gpt: layers %ld, want at most 10000", s.layers);
         return (ll_val){0};
     }
     if (s.heads < 1 || s.width < 1 || s.width % s.heads) {
-        ll_graph_reject(g, "gpt: width %lld is not a multiple of heads %lld", (long long)s.width,
-                        (long long)s.heads);
+        ll_graph_reject(g, "gpt: width %ld is not a multiple of heads %ld", s.width, s.heads);
         return (ll_val){0};
     }
     if (s.linear < 0 || s.linear > 1) {
-        ll_graph_reject(g, "gpt: model.linear is %lld, want 0 or 1", (long long)s.linear);
+        ll_graph_reject(g, "gpt: model.linear is %ld, want 0 or 1", s.linear);
         return (ll_val){0};
     }
     if (s.decay > 0 && !s.linear) {

@@ -91,37 +91,37 @@ static bool sound(ll_graph *g, sizes *s)
     bool even = s->head || s->heads < 1 || s->width % s->heads == 0;
     if (!s->head && s->heads > 0) s->head = s->width / s->heads;
     if (s->layers > 10000)
-        ll_graph_reject(g, "llama: layers %lld, want at most 10000", (long long)s->layers);
+        ll_graph_reject(g, "llama: layers %ld, want at most 10000", s->layers);
     else if (s->heads < 1 || s->kv_heads < 1 || s->heads % s->kv_heads)
-        ll_graph_reject(g, "llama: heads %lld is not a multiple of kv_heads %lld",
-                        (long long)s->heads, (long long)s->kv_heads);
+        ll_graph_reject(g, "llama: heads %ld is not a multiple of kv_heads %ld", s->heads,
+                        s->kv_heads);
     else if (!even)
         ll_graph_reject(g,
-                        "llama: width %lld is not a multiple of heads %lld: model.head says how "
+                        "llama: width %ld is not a multiple of heads %ld: model.head says how "
                         "many channels a head has where they are not width / heads",
-                        (long long)s->width, (long long)s->heads);
+                        s->width, s->heads);
     else if (s->head < 2 || s->head % 2)
         ll_graph_reject(g,
-                        "llama: heads have %lld channels (model.head, or width / heads), want "
+                        "llama: heads have %ld channels (model.head, or width / heads), want "
                         "an even number",
-                        (long long)s->head);
+                        s->head);
     else if (s->base < 1 || s->eps < 1)
         ll_graph_reject(g, "llama: model.%s is 0, want 1 or more",
                         s->base < 1 ? "rope_base" : "norm_eps");
     else if (s->tied < 0 || s->tied > 1)
-        ll_graph_reject(g, "llama: model.tied is %lld, want 0 or 1", (long long)s->tied);
+        ll_graph_reject(g, "llama: model.tied is %ld, want 0 or 1", s->tied);
     else if (s->linear < 0 || s->linear > 1)
-        ll_graph_reject(g, "llama: model.linear is %lld, want 0 or 1", (long long)s->linear);
+        ll_graph_reject(g, "llama: model.linear is %ld, want 0 or 1", s->linear);
     else if (s->linear && s->window > 0)
         ll_graph_reject(g,
-                        "llama: model.window is %lld, of softmax: want model.linear=0 too, or "
+                        "llama: model.window is %ld, of softmax: want model.linear=0 too, or "
                         "model.window=0",
-                        (long long)s->window);
+                        s->window);
     else if (!s->linear && s->decay > 0)
         ll_graph_reject(g,
-                        "llama: model.decay is %lld, of linear attention: want model.linear=1 "
+                        "llama: model.decay is %ld, of linear attention: want model.linear=1 "
                         "too, or model.decay=0",
-                        (long long)s->decay);
+                        s->decay);
     else
         return true;
     return false;

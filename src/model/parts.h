@@ -48,7 +48,7 @@ static inline ll_val mean_of(ll_graph *g, const ll_build *b, ll_val each, ll_val
 static inline void begin_layer(ll_graph *g, int64_t i)
 {
     char name[32];
-    snprintf(name, sizeof name, "h%lld", (long long)i);
+    snprintf(name, sizeof name, "h%ld", i);
     ll_graph_block(g);
     ll_graph_push(g, name);
 }

@@ -132,8 +132,8 @@ static bool sound(ll_graph *g, const sizes *s)
         ll_graph_reject(g, "seq2seq: want an even width, a multiple of heads, at most 10000 "
                            "layers");
     else if (s->pad >= s->vocab)
-        ll_graph_reject(g, "seq2seq: pad %lld is no token of the vocabulary of %lld",
-                        (long long)s->pad, (long long)s->vocab);
+        ll_graph_reject(g, "seq2seq: pad %ld is no token of the vocabulary of %ld", s->pad,
+                        s->vocab);
     else
         return true;
     return false;

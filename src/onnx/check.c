@@ -63,7 +63,7 @@ static void compare(const char *name, const host *have, const host *want, outcom
         if ((isnan(x) && isnan(y)) || x == y) continue;
         if (d > r->max_error) r->max_error = d;
         if (!(d <= ATOL + (want->type == ONNX_BFLOAT16 ? RTOL_BF16 : RTOL) * fabs(y)))
-            differ(r, "%s[%lld] is %.9g, want %.9g", name, (long long)i, x, y);
+            differ(r, "%s[%ld] is %.9g, want %.9g", name, i, x, y);
     }
 }
 

@@ -15,7 +15,7 @@ static void list(ll_arena *a, size_t n, Onnx__ValueInfo *const *from, ll_onnx_na
             const Onnx__Dim *d = t->shape->dim[k];
             ll_buf_puts(&b, k ? "," : "[");
             if (d->value_case == ONNX__DIM__VALUE_DIM_VALUE)
-                ll_buf_printf(&b, "%lld", (long long)d->dim_value);
+                ll_buf_printf(&b, "%ld", d->dim_value);
             else
                 ll_buf_puts(&b, d->value_case == ONNX__DIM__VALUE_DIM_PARAM ? d->dim_param : "?");
         }

@@ -33,7 +33,7 @@ static ll_err sizes_of(op *o, const value *x, ll_resize *r)
         double scale = h ? ll_onnx_at(h, i) : 0;
         WANT(o, !h || (scale > 0 && scale < 1 << 20), "by %g", scale);
         int64_t to = h ? (int64_t)floor((double)x->shape.d[d] * scale) : size[i];
-        WANT(o, to > 0, "to a size of %lld", (long long)to);
+        WANT(o, to > 0, "to a size of %ld", to);
         if (d < 2) {
             WANT(o, to == x->shape.d[d], "of samples or channels");
             continue;
@@ -89,8 +89,7 @@ static ll_err heads_of(op *o, int i, const char *name, int past, int present, ll
     int64_t h = ll_attr_int(o, name, 0);
     ll_val v;
     if (x->shape.n == 3) {
-        WANT(o, h > 0 && x->shape.d[2] % h == 0, "%lld heads of %lld", (long long)h,
-             (long long)x->shape.d[2]);
+        WANT(o, h > 0 && x->shape.d[2] % h == 0, "%ld heads of %ld", h, x->shape.d[2]);
         v = ll_reshape(o->g, ll_onnx_plain(o, x),
                        LL_SHAPE(x->shape.d[0], x->shape.d[1], h, x->shape.d[2] / h));
     } else {

@@ -72,8 +72,7 @@ static ll_err flat_index(op *o, const value *x, value *index, int batch, ll_val 
     ll_val v = ll_onnx_plain(o, index), sum = {0};
     *rows = 1;
     for (int i = 0; i < batch; i++)
-        WANT(o, index->shape.d[i] == x->shape.d[i], "a batch of %lld",
-             (long long)index->shape.d[i]);
+        WANT(o, index->shape.d[i] == x->shape.d[i], "a batch of %ld", index->shape.d[i]);
     for (int i = k - 1; i >= 0; i--) {
         int64_t d = x->shape.d[batch + i];
         ll_val part = from_start(o, ll_slice(o->g, v, n - 1, i, i + 1), (double)d);
@@ -252,7 +251,7 @@ static ll_err top_k(op *o)
     order lies;
     if (has(o, 1)) TRY(ll_onnx_number(o, 1, &k));
     TRY(axis_of(o, -1, &axis));
-    WANT(o, k >= 0 && k <= (double)x->shape.d[axis], "%g of %lld", k, (long long)x->shape.d[axis]);
+    WANT(o, k >= 0 && k <= (double)x->shape.d[axis], "%g of %ld", k, x->shape.d[axis]);
     bool least = !ll_attr_int(o, "largest", 1);
     ll_val v = ll_onnx_with_last(o, x, axis, &lies), index;
     if (ll_onnx_whole(x->type)) v = ll_cast(o->g, v, LL_F64);
@@ -283,15 +282,15 @@ static ll_err reverse_sequence(op *o)
     value *x = o->in[0];
     int64_t time = ll_attr_int(o, "time_axis", 0), batch = ll_attr_int(o, "batch_axis", 1), n[256];
     int count;
-    WANT(o, x->shape.n >= 2 && time + batch == 1 && time * batch == 0, "axes %lld and %lld",
-         (long long)time, (long long)batch);
+    WANT(o, x->shape.n >= 2 && time + batch == 1 && time * batch == 0, "axes %ld and %ld", time,
+         batch);
     TRY(ll_onnx_ints(o, 1, n, 256, &count));
     WANT(o, count == x->shape.d[batch], "%d lengths", count);
     int64_t t = x->shape.d[time];
     host *h = ll_onnx_host(o->w->arena, ONNX_INT64, &LL_SHAPE(count * t));
     CHECK(h, LL_E_MEM, "no memory");
     for (int64_t b = 0; b < count; b++) {
-        WANT(o, n[b] >= 0 && n[b] <= t, "a length of %lld", (long long)n[b]);
+        WANT(o, n[b] >= 0 && n[b] <= t, "a length of %ld", n[b]);
         for (int64_t i = 0; i < t; i++)
             ((int64_t *)h->data)[b * t + i] = b * t + (i < n[b] ? n[b] - 1 - i : i);
     }

@@ -49,8 +49,7 @@ static ll_err product(op *o, value *a, value *b, ll_val *out)
     for (int i = 0; i < lead; i++) {
         int64_t d[2] = {i < lead - la ? 1 : a->shape.d[i - (lead - la)],
                         i < lead - lb ? 1 : b->shape.d[i - (lead - lb)]};
-        WANT(o, d[0] == d[1] || d[0] == 1 || d[1] == 1, "%lld and %lld matrices", (long long)d[0],
-             (long long)d[1]);
+        WANT(o, d[0] == d[1] || d[0] == 1 || d[1] == 1, "%ld and %ld matrices", d[0], d[1]);
         y.d[y.n++] = d[0] == 1 ? d[1] : d[0];
         for (int k = 0; k < 2; k++) {
             if (d[k] == 1) continue;
@@ -124,8 +123,7 @@ static ll_err window_of(op *o, const ll_shape *x, const ll_shape *filter, window
         WANT(o,
              w->size[i] > 0 && w->stride[i] > 0 && w->dilation[i] > 0 && w->size[i] < 1 << 15 &&
                  w->stride[i] < 1 << 30 && w->dilation[i] < 1 << 30,
-             "a window of %lld, stride %lld, dilation %lld", (long long)w->size[i],
-             (long long)w->stride[i], (long long)w->dilation[i]);
+             "a window of %ld, stride %ld, dilation %ld", w->size[i], w->stride[i], w->dilation[i]);
         w->before[i] = pads[i], w->after[i] = pads[w->n + i];
         if (!strncmp(as, "SAME", 4)) {
             int64_t d = x->d[2 + i], n = (d + w->stride[i] - 1) / w->stride[i];
@@ -137,7 +135,7 @@ static ll_err window_of(op *o, const ll_shape *x, const ll_shape *filter, window
         WANT(o,
              w->before[i] >= 0 && w->after[i] >= 0 && w->before[i] < 1 << 30 &&
                  w->after[i] < 1 << 30,
-             "padding of %lld and %lld", (long long)w->before[i], (long long)w->after[i]);
+             "padding of %ld and %ld", w->before[i], w->after[i]);
     }
     return LL_OK;
 }
@@ -154,7 +152,7 @@ static ll_err conv(op *o)
     ll_onnx_weights_from(o, 1);
     order lies = ll_last(x->shape.n);
     ll_conv c = {.groups = ll_attr_int(o, "group", 1)};
-    WANT(o, c.groups > 0, "a group of %lld", (long long)c.groups);
+    WANT(o, c.groups > 0, "a group of %ld", c.groups);
     for (int i = 0; i < w.n; i++) {
         c.stride[i] = w.stride[i], c.dilation[i] = w.dilation[i];
         c.pad[i] = w.before[i], c.pad_more[i] = w.after[i] - w.before[i];
@@ -340,7 +338,7 @@ static ll_err lrn(op *o)
     order lies = ll_last(x->shape.n);
     int last = x->shape.n - 1;
     int64_t size = ll_attr_int(o, "size", 0), c = x->shape.d[1];
-    WANT(o, x->shape.n >= 2 && size > 0 && size < 1 << 15, "a size of %lld", (long long)size);
+    WANT(o, x->shape.n >= 2 && size > 0 && size < 1 << 15, "a size of %ld", size);
     ll_val v = ll_onnx_as(o, x, &lies), sq = ll_square(o->g, v), sum = {0};
     sq = ll_pad(o->g, sq, last, (size - 1) / 2, size / 2);
     for (int64_t i = 0; i < size; i++) {

@@ -48,7 +48,7 @@ static ll_err group_norm(op *o)
     WANT(o, x->shape.n >= 3 && o->n_in == 3 && has(o, 1), "%d operands", o->n_in);
     order lies = ll_last(x->shape.n);
     int64_t c = x->shape.d[1], groups = o->row->kind ? c : ll_attr_int(o, "num_groups", 0);
-    WANT(o, groups > 0 && c % groups == 0, "%lld groups", (long long)groups);
+    WANT(o, groups > 0 && c % groups == 0, "%ld groups", groups);
     for (int i = 1; i < 3; i++)
         WANT(o, o->in[i]->shape.n == 1 && o->in[i]->shape.d[0] == c, "a scale for each group");
     ll_val y = ll_group_norm(o->g, ll_onnx_as(o, x, &lies), groups, ll_onnx_plain(o, o->in[1]),
@@ -63,7 +63,7 @@ static ll_err lp_norm(op *o)
     order lies;
     int64_t p = ll_attr_int(o, "p", 2);
     TRY(ll_onnx_axis(o, ll_attr_int(o, "axis", -1), x->shape.n, &axis));
-    WANT(o, p == 1 || p == 2, "p of %lld", (long long)p);
+    WANT(o, p == 1 || p == 2, "p of %ld", p);
     ll_val v = ll_onnx_with_last(o, x, axis, &lies);
     ll_shape s = ll_graph_shape(o->g, v);
     int64_t n = s.d[s.n - 1];

@@ -138,7 +138,7 @@ static ll_err recurrent(op *o)
     int dirs = strcmp(way, "bidirectional") ? 1 : 2;
     int64_t h = ll_attr_int(o, "hidden_size", o->in[2]->shape.d[2]);
     WANT(o, h > 0 && o->in[1]->shape.d[1] == c->gates * h && o->in[1]->shape.d[0] == dirs,
-         "weights of %lld", (long long)h);
+         "weights of %ld", h);
     bool peep = c->peepholes && has(o, c->peepholes);
     bool late = c->cell == LL_GRU && !ll_attr_int(o, "linear_before_reset", 0);
     WANT(o, x->shape.d[batch_first] > 0, "no steps");

@@ -45,7 +45,7 @@ static ll_err constant_of_shape(op *o)
     y->shape.n = n;
     for (int i = 0; i < n; i++) {
         bool fits = d[i] >= 0 && !__builtin_mul_overflow(count, d[i] ? d[i] : 1, &count);
-        WANT(o, fits && count < INT64_MAX / 64, "dimension %d is %lld", i, (long long)d[i]);
+        WANT(o, fits && count < INT64_MAX / 64, "dimension %d is %ld", i, d[i]);
         y->shape.d[i] = d[i];
     }
     y->type = h ? h->type : ONNX_FLOAT;
@@ -157,7 +157,7 @@ static ll_err flatten(op *o)
     const ll_shape *have = &o->in[0]->shape;
     int64_t axis = ll_attr_int(o, "axis", 1), rows = 1, cols = 1;
     if (axis < 0) axis += have->n;
-    WANT(o, axis >= 0 && axis <= have->n, "axis %lld", (long long)axis);
+    WANT(o, axis >= 0 && axis <= have->n, "axis %ld", axis);
     for (int i = 0; i < have->n; i++) *(i < axis ? &rows : &cols) *= have->d[i];
     return reshape_to(o, &LL_SHAPE(rows, cols));
 }
@@ -172,7 +172,7 @@ static ll_err squeeze(op *o)
     for (int i = 0; i < x->shape.n && n < 0; i++) gone[i] = x->shape.d[i] == 1;
     for (int i = 0; i < n; i++) {
         TRY(ll_onnx_axis(o, axes[i], x->shape.n, &d));
-        WANT(o, x->shape.d[d] == 1, "dimension %d is %lld", d, (long long)x->shape.d[d]);
+        WANT(o, x->shape.d[d] == 1, "dimension %d is %ld", d, x->shape.d[d]);
         gone[d] = true;
     }
     for (int i = 0, k = 0; i < x->shape.n; i++) at[i] = gone[i] ? -1 : k++;
@@ -237,7 +237,7 @@ static ll_err expand(op *o)
     for (int i = 0; i < s.n; i++) {
         int64_t a = i < s.n - x->shape.n ? 1 : x->shape.d[i - (s.n - x->shape.n)];
         int64_t b = i < s.n - n ? 1 : d[i - (s.n - n)];
-        WANT(o, a == b || a == 1 || b == 1, "%lld to %lld", (long long)a, (long long)b);
+        WANT(o, a == b || a == 1 || b == 1, "%ld to %ld", a, b);
         s.d[i] = a == 1 ? b : a;
     }
     return ll_onnx_give(o, 0, x->type, ll_spread(o->g, ll_onnx_plain(o, x), &s), NULL);
@@ -254,7 +254,7 @@ static ll_err tile(op *o)
     WANT(o, n == s.n, "%d repeats for %d dimensions", n, s.n);
     for (int i = 0; i < n; i++) {
         int64_t before = 1, after = 1;
-        WANT(o, r[i] >= 0 && r[i] < 1 << 24, "%lld repeats", (long long)r[i]);
+        WANT(o, r[i] >= 0 && r[i] < 1 << 24, "%ld repeats", r[i]);
         if (r[i] == 1) continue;
         for (int k = 0; k < i; k++) before *= s.d[k];
         for (int k = i + 1; k < n; k++) after *= s.d[k];
@@ -270,7 +270,7 @@ static ll_err tile(op *o)
 
 static ll_err cut(op *o, ll_val *v, int dim, int64_t d, int64_t from, int64_t to, int64_t step)
 {
-    WANT(o, step && step > -INT64_MAX, "a step of %lld", (long long)step);
+    WANT(o, step && step > -INT64_MAX, "a step of %ld", step);
     int64_t low = step > 0 ? 0 : -1, high = step > 0 ? d : d - 1;
     if (from < 0) from = from < -d ? low : from + d;
     if (to < 0) to = to < -d ? low : to + d;
@@ -316,10 +316,9 @@ static ll_err split(op *o)
     TRY(ll_onnx_axis(o, ll_attr_int(o, "axis", 0), x->shape.n, &axis));
     WANT(o, n < 0 || n >= count, "%d parts for %d results", n, count);
     for (int i = 0; i < n; i++)
-        WANT(o, parts[i] >= 0 && parts[i] <= x->shape.d[axis], "a part of %lld",
-             (long long)parts[i]);
+        WANT(o, parts[i] >= 0 && parts[i] <= x->shape.d[axis], "a part of %ld", parts[i]);
     int64_t d = x->shape.d[axis], each = ll_attr_int(o, "num_outputs", count);
-    WANT(o, each > 0 && each < 1 << 30, "%lld parts", (long long)each);
+    WANT(o, each > 0 && each < 1 << 30, "%ld parts", each);
     each = (d + each - 1) / each;
     order lies;
     ll_val v = ll_onnx_any(o, x, &lies);
@@ -376,7 +375,7 @@ static ll_err pad_dim(op *o, ll_val *v, int dim, int64_t before, int64_t after, 
     }
     WANT(o, !strcmp(mode, "reflect") || !strcmp(mode, "edge") || !strcmp(mode, "wrap"), "mode %s",
          mode);
-    WANT(o, d > 0 && n >= 0 && n < (int64_t)1 << 40, "of a dimension of %lld", (long long)d);
+    WANT(o, d > 0 && n >= 0 && n < (int64_t)1 << 40, "of a dimension of %ld", d);
     int64_t *index = LL_TRY_ARRAY(o->w->arena, int64_t, n + 1);
     CHECK(index, LL_E_MEM, "no memory");
     for (int64_t i = 0; i < n; i++) index[i] = beyond(mode, i - before, d);
@@ -393,8 +392,7 @@ static ll_err pad(op *o)
     TRY(ll_onnx_list(o, 3, "axes", axes, LL_MAX_DIMS, &n_axes));
     if (has(o, 2)) TRY(ll_onnx_number(o, 2, &fill));
     WANT(o, n == 2 * (n_axes < 0 ? x->shape.n : n_axes), "%d pads", n);
-    for (int i = 0; i < n; i++)
-        WANT(o, llabs(pads[i]) < (int64_t)1 << 38, "%lld elements", (long long)pads[i]);
+    for (int i = 0; i < n; i++) WANT(o, llabs(pads[i]) < (int64_t)1 << 38, "%ld elements", pads[i]);
     order lies;
     ll_val v = ll_onnx_any(o, x, &lies);
     for (int i = 0; i < n / 2; i++) {
@@ -429,8 +427,8 @@ static ll_err space_and_depth(op *o)
     int64_t b = ll_attr_int(o, "blocksize", 0);
     const int64_t *d = x->shape.d;
     bool deep = o->row->kind, fits = x->shape.n == 4 && b > 0 && b < 1 << 15;
-    WANT(o, fits && (deep ? d[2] % b == 0 && d[3] % b == 0 : d[1] % (b * b) == 0), "blocks of %lld",
-         (long long)b);
+    WANT(o, fits && (deep ? d[2] % b == 0 && d[3] % b == 0 : d[1] % (b * b) == 0), "blocks of %ld",
+         b);
     bool crd = !strcmp(ll_attr_text(o, "mode", "DCR"), "CRD");
     order lies = ll_last(4);
     ll_val v = ll_onnx_as(o, x, &lies);

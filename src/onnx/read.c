@@ -174,7 +174,7 @@ static ll_err shape_of(const Onnx__Tensor *t, ll_shape *s)
         s->d[i] = t->dims[i];
         CHECK(s->d[i] >= 0 && !__builtin_mul_overflow(n, s->d[i] ? s->d[i] : 1, &n) &&
                   n < INT64_MAX / 64,
-              LL_E_IO, "tensor %s: dimension %d is %lld", t->name, i, (long long)s->d[i]);
+              LL_E_IO, "tensor %s: dimension %d is %ld", t->name, i, s->d[i]);
     }
     return LL_OK;
 }
@@ -214,8 +214,8 @@ static ll_err outside(const Onnx__Tensor *t, const char *folder, size_t want, ll
     TRY(ll_onnx_location(t, &at));
     TRY(number(t, "offset", 0, &offset));
     TRY(number(t, "length", (int64_t)want, &length));
-    CHECK((size_t)length == want, LL_E_IO, "tensor %s: %lld bytes of %s, want %zu", t->name,
-          (long long)length, at, want);
+    CHECK((size_t)length == want, LL_E_IO, "tensor %s: %ld bytes of %s, want %zu", t->name, length,
+          at, want);
     const char *path = ll_arena_printf(a, "%s/%s", folder, at);
     FILE *f = fopen(path, "rb");
     CHECK(f, LL_E_IO, "tensor %s: %s cannot be opened: %m", t->name, path);
@@ -224,8 +224,8 @@ static ll_err outside(const Onnx__Tensor *t, const char *folder, size_t want, ll
     void *data = there ? ll_arena_try(a, want ? want : 1) : NULL;
     bool ok = data && fread(data, 1, want, f) == want;
     fclose(f);
-    CHECK(there, LL_E_IO, "tensor %s: %s ends before byte %lld", t->name, path,
-          (long long)(offset + (int64_t)want));
+    CHECK(there, LL_E_IO, "tensor %s: %s ends before byte %ld", t->name, path,
+          (offset + (int64_t)want));
     CHECK(ok, LL_E_IO, "tensor %s: %s cannot be read", t->name, path);
     *out = data;
     return LL_OK;
@@ -251,8 +251,8 @@ static ll_err from_raw(const Onnx__Tensor *t, const void *raw, int64_t n, host *
     const kind *k = kind_of(h->type);
     for (int64_t i = 0; i < n && k->dtype == LL_I32; i++) {
         int64_t v = raw_whole((const uint8_t *)raw + (size_t)i * k->bytes, k);
-        CHECK(v >= k->least && v <= k->most, LL_E_IO, "tensor %s: a %s of %lld", t->name, k->name,
-              (long long)v);
+        CHECK(v >= k->least && v <= k->most, LL_E_IO, "tensor %s: a %s of %ld", t->name, k->name,
+              v);
         ((int64_t *)h->data)[i] = v;
     }
     if (k->bytes == 2 && k->dtype == LL_F32)
@@ -272,8 +272,8 @@ static ll_err from_lists(const Onnx__Tensor *t, int64_t n, host *h)
                   : wide                   ? t->n_int64_data
                   : natural                ? t->n_uint64_data
                                            : t->n_int32_data;
-    CHECK((int64_t)have == n, LL_E_IO, "tensor %s has %zu numbers, its dimensions say %lld",
-          t->name, have, (long long)n);
+    CHECK((int64_t)have == n, LL_E_IO, "tensor %s has %zu numbers, its dimensions say %ld", t->name,
+          have, n);
     for (int64_t i = 0; i < n; i++) {
         if (h->type == ONNX_FLOAT || h->type == ONNX_DOUBLE) {
             ll_store(h->data, k->dtype, i,
@@ -288,8 +288,8 @@ static ll_err from_lists(const Onnx__Tensor *t, int64_t n, host *h)
             raw_floats(&bits, h->type, 1, (float *)h->data + i);
             continue;
         }
-        CHECK(v >= k->least && v <= k->most, LL_E_IO, "tensor %s: a %s of %lld", t->name, k->name,
-              (long long)v);
+        CHECK(v >= k->least && v <= k->most, LL_E_IO, "tensor %s: a %s of %ld", t->name, k->name,
+              v);
         ((int64_t *)h->data)[i] = v;
     }
     return LL_OK;

@@ -178,7 +178,7 @@ ll_err ll_onnx_leaf_data(ll_arena *a, const leaf *l, bool ends, void **data, siz
             int64_t v = ((const int64_t *)h->data)[from];
             bool end = ends && (v == INT64_MAX || v == INT64_MIN);
             CHECK(end || (v >= INT_MIN && v <= INT_MAX), LL_E_ARG,
-                  "%s has %lld, which is more than 32 bits", l->value->name, (long long)v);
+                  "%s has %ld, which is more than 32 bits", l->value->name, v);
             ((int32_t *)*data)[i] = end ? (v > 0 ? INT_MAX : INT_MIN) : (int32_t)v;
         } else {
             size_t b = ll_dtype_bytes(t);
@@ -380,8 +380,7 @@ ll_err ll_onnx_ints(op *o, int i, int64_t *out, int room, int *n)
     int64_t count = ll_numel(&h->shape);
     WANT(o, ll_onnx_whole(h->type) && h->shape.n <= 1, "%s is no list of whole numbers",
          o->in[i]->name);
-    WANT(o, count <= room, "%s has %lld numbers, at most %d can be", o->in[i]->name,
-         (long long)count, room);
+    WANT(o, count <= room, "%s has %ld numbers, at most %d can be", o->in[i]->name, count, room);
     memcpy(out, h->data, sizeof *out * (size_t)count);
     *n = (int)count;
     return LL_OK;
@@ -411,7 +410,7 @@ ll_err ll_onnx_number(op *o, int i, double *out)
 
 ll_err ll_onnx_axis(op *o, int64_t given, int n, int *out)
 {
-    WANT(o, given >= -n && given < n, "axis %lld of %d dimensions", (long long)given, n);
+    WANT(o, given >= -n && given < n, "axis %ld of %d dimensions", given, n);
     *out = (int)(given < 0 ? given + n : given);
     return LL_OK;
 }

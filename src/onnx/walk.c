@@ -261,8 +261,8 @@ static ll_err walk_op(op *o)
     if (f && !o->row) return inline_function(o, f);
     CHECK(o->row, LL_E_ARG, "op %s%s%s", o->n->domain, *o->n->domain ? "." : "", o->n->op_type);
     WANT(o, o->version >= o->row->since,
-         "of opset %lld, where it meant something else: from %d on it is known",
-         (long long)o->version, o->row->since);
+         "of opset %ld, where it meant something else: from %d on it is known", o->version,
+         o->row->since);
     WANT(o, o->row->empty || has(o, 0), "it has no operand");
     bool done = false;
     if (!o->row->direct && all_fixed(o)) TRY(fold_into(o->w, o, true, &done));
@@ -323,8 +323,8 @@ static ll_err walk_node(walk *w, scope *s, const Onnx__Node *n)
 static ll_err nodes(walk *w, scope *s, size_t n, Onnx__Node *const *list)
 {
     CHECK(w->depth < MAX_BODY, LL_E_ARG, "graphs in graphs deeper than %d", MAX_BODY);
-    CHECK(s->version >= 1 && s->version <= NEWEST, LL_E_ARG, "opset %lld; 1 to %d are known",
-          (long long)s->version, NEWEST);
+    CHECK(s->version >= 1 && s->version <= NEWEST, LL_E_ARG, "opset %ld; 1 to %d are known",
+          s->version, NEWEST);
     w->depth++;
     for (size_t i = 0; i < n; i++) TRY(walk_node(w, s, list[i]));
     w->depth--;

@@ -85,8 +85,7 @@ static Onnx__ValueInfo *info(writer *w, const char *name, ll_val v)
         if (s.d[k] >= 0)
             d->dim_value = s.d[k];
         else
-            d->dim_param =
-                s.d[k] == -1 ? TEXT("N") : ll_arena_printf(w->arena, "%lldN", (long long)-s.d[k]);
+            d->dim_param = s.d[k] == -1 ? TEXT("N") : ll_arena_printf(w->arena, "%ldN", -s.d[k]);
     }
     return i;
 }

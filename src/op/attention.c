@@ -275,10 +275,10 @@ static ll_val mask_of(ll_graph *g, ll_val mask, const ll_shape *q, int64_t keys,
     }
     if (!fits)
         return ll_reject(g, LL_E_SHAPE,
-                         "%sattend: the mask is %s, want [%lld,%lld,%lld,%lld], any "
+                         "%sattend: the mask is %s, want [%ld,%ld,%ld,%ld], any "
                          "of them 1",
-                         g->scope, ll_shape_print(&have, text), (long long)whole[0],
-                         (long long)whole[1], (long long)whole[2], (long long)whole[3]);
+                         g->scope, ll_shape_print(&have, text), whole[0], whole[1], whole[2],
+                         whole[3]);
     if (!ll_dtype_is_float(ll_graph_dtype(g, mask)))
         mask = ll_select(g, ll_cast(g, mask, dtype), ll_fill(g, dtype, LL_SCALAR, 0),
                          ll_fill(g, dtype, LL_SCALAR, -1e30));

@@ -21,20 +21,18 @@ LL_KERNELS(cached_attend, cache_write, cache_keep, cache_place)
 static ll_err check_ring(const ll_infer *i, int64_t bits, int64_t ring)
 {
     const ll_shape *keys = &i->in[i->op->n_in == 6 ? 3 : 0].shape, *new = &i->in[1].shape;
-    CHECK(bits == 0 || bits == 4 || bits == 8, LL_E_ARG, "a cache of %lld bits: 8, 4, or 0",
-          (long long)bits);
+    CHECK(bits == 0 || bits == 4 || bits == 8, LL_E_ARG, "a cache of %ld bits: 8, 4, or 0", bits);
     if (!ring && (bits != 4 || i->op->n_in != 6)) return LL_OK;
     CHECK(bits == 4 && keys->n == 4 && new->n == 4, LL_E_ARG,
           "a ring of newest keys is of 4 bits, and those of [b,r,n,e] and [b,t,n,d]");
     CHECK(ring >= LL_CACHE4_GROUP - 1 + new->d[1] && ring <= keys->d[1] / 2, LL_E_SHAPE,
-          "a ring of %lld newest keys of %lld rows, %lld tokens at once: want %lld or more",
-          (long long)ring, (long long)keys->d[1], (long long)new->d[1],
-          (long long)(LL_CACHE4_GROUP - 1 + new->d[1]));
+          "a ring of %ld newest keys of %ld rows, %ld tokens at once: want %ld or more", ring,
+          keys->d[1], new->d[1], (LL_CACHE4_GROUP - 1 + new->d[1]));
     int64_t places =
         i->op->n_in == 6 && i->in[4].shape.n == 4 ? i->in[4].shape.d[1] : keys->d[1] - 2 * ring;
     CHECK(keys->d[1] == ll_cache_rows(places, ring), LL_E_SHAPE,
-          "keys of %lld rows, want %lld for %lld places", (long long)keys->d[1],
-          (long long)ll_cache_rows(places, ring), (long long)places);
+          "keys of %ld rows, want %ld for %ld places", keys->d[1], ll_cache_rows(places, ring),
+          places);
     return LL_OK;
 }
 
@@ -57,8 +55,7 @@ static ll_err infer(ll_infer *i)
               ll_dtype_is_float(new->dtype) ? ll_dtype_name(want) : "a float type");
         int64_t d = new->shape.n ? new->shape.d[new->shape.n - 1] : 0;
         CHECK(!kept || x->shape.n != 4 || x->shape.d[3] == ll_cache_row(bits, d), LL_E_SHAPE,
-              "operand %d has rows of %lld, want %lld", k, (long long)x->shape.d[3],
-              (long long)ll_cache_row(bits, d));
+              "operand %d has rows of %ld, want %ld", k, x->shape.d[3], ll_cache_row(bits, d));
     }
     TRY(ll_check_index(i, i->n_in - 1));
     return ll_infer_dims(i);
@@ -234,8 +231,8 @@ static ll_val kept_few(const ll_build *b, const char *name, ll_val q, ll_val k, 
     ll_val at = ll_build_each(b, "at"), keep[3], new[2] = {k, v};
     ll_cached_attr a = {1 / sqrt((double)s.d[3]), 0, 0, 0};
     if (window > 0 && window < b->cache) {
-        ll_graph_reject(g, "keep %lld: a model with a window (%lld) forgets by itself",
-                        (long long)b->keep, (long long)window);
+        ll_graph_reject(g, "keep %ld: a model with a window (%ld) forgets by itself", b->keep,
+                        window);
         return (ll_val){0};
     }
     s.d[1] = b->keep;

@@ -30,8 +30,7 @@ static ll_err infer_reduce(ll_infer *i)
 static ll_err take(int64_t dim, int64_t from, int64_t to, int64_t all, ll_shape *s)
 {
     CHECK(from >= 0 && from <= to && to <= all, LL_E_SHAPE,
-          "%lld to %lld is no range of %lld elements", (long long)from, (long long)to,
-          (long long)all);
+          "%ld to %ld is no range of %ld elements", from, to, all);
     s->d[dim] = to - from;
     return LL_OK;
 }
@@ -54,8 +53,8 @@ static ll_err infer_gather(ll_infer *i)
     const ll_coll_attr *a = (const ll_coll_attr *)i->attr;
     i->out[0] = i->in[0];
     TRY(ll_check_dim(a->dim, &i->in[0].shape));
-    CHECK(a->extent >= i->in[0].shape.d[a->dim], LL_E_SHAPE, "a part of %lld elements of %lld",
-          (long long)i->in[0].shape.d[a->dim], (long long)a->extent);
+    CHECK(a->extent >= i->in[0].shape.d[a->dim], LL_E_SHAPE, "a part of %ld elements of %ld",
+          i->in[0].shape.d[a->dim], a->extent);
     i->out[0].shape.d[a->dim] = a->extent;
     return LL_OK;
 }
@@ -63,7 +62,7 @@ static ll_err infer_gather(ll_infer *i)
 static ll_err infer_alltoall(ll_infer *i)
 {
     const ll_coll_attr *a = (const ll_coll_attr *)i->attr;
-    CHECK(a->dim != a->to_dim, LL_E_SHAPE, "dimension %lld to itself", (long long)a->dim);
+    CHECK(a->dim != a->to_dim, LL_E_SHAPE, "dimension %ld to itself", a->dim);
     TRY(infer_gather(i));
     return cut(a, a->to_dim, &i->out[0].shape);
 }
@@ -72,7 +71,7 @@ static ll_err infer_halo(ll_infer *i)
 {
     const ll_halo_attr *a = (const ll_halo_attr *)i->attr;
     TRY(ll_check_dim(a->dim, &i->in[0].shape));
-    CHECK(a->me >= 0 && a->me < LL_HALO_MAX, LL_E_ARG, "member %lld", (long long)a->me);
+    CHECK(a->me >= 0 && a->me < LL_HALO_MAX, LL_E_ARG, "member %ld", a->me);
     const int64_t *need = &a->need[2 * a->me];
     i->out[0] = i->in[0];
     return take(a->dim, need[0], need[1], a->extent, &i->out[0].shape);

@@ -99,23 +99,22 @@ static ll_err set_result(ll_infer *i, const ll_shape *x, const ll_shape *w, cons
     CHECK(s == t, LL_E_ARG, "operands are %s and %s, want one type", ll_dtype_name(s),
           ll_dtype_name(t));
     CHECK(ll_dtype_is_float(t), LL_E_ARG, "operands are %s, want a float type", ll_dtype_name(t));
-    CHECK(a->groups >= 1, LL_E_ARG, "%lld groups, want at least 1", (long long)a->groups);
+    CHECK(a->groups >= 1, LL_E_ARG, "%ld groups, want at least 1", a->groups);
     CHECK(x->d[3] % a->groups == 0 && w->d[0] % a->groups == 0, LL_E_SHAPE,
-          "%lld channels and %lld filters do not divide into %lld groups", (long long)x->d[3],
-          (long long)w->d[0], (long long)a->groups);
+          "%ld channels and %ld filters do not divide into %ld groups", x->d[3], w->d[0],
+          a->groups);
     CHECK(w->d[3] == x->d[3] / a->groups, LL_E_SHAPE,
-          "filters of %lld channels, want %lld (%lld of the image in %lld groups)",
-          (long long)w->d[3], (long long)(x->d[3] / a->groups), (long long)x->d[3],
-          (long long)a->groups);
+          "filters of %ld channels, want %ld (%ld of the image in %ld groups)", w->d[3],
+          (x->d[3] / a->groups), x->d[3], a->groups);
     for (int k = 0; k < 2; k++) {
         const char *name = k ? "width" : "height";
         CHECK(a->stride[k] >= 1 && a->dilation[k] >= 1 && w->d[1 + k] >= 1, LL_E_ARG,
-              "%s: stride %lld, dilation %lld, filter %lld; want at least 1 of each", name,
-              (long long)a->stride[k], (long long)a->dilation[k], (long long)w->d[1 + k]);
+              "%s: stride %ld, dilation %ld, filter %ld; want at least 1 of each", name,
+              a->stride[k], a->dilation[k], w->d[1 + k]);
         ll_axis ax = axis(a, k, w->d[1 + k]);
         int64_t n = ll_axis_out(&ax, x->d[1 + k]);
-        CHECK(n >= 0 && n == y->d[1 + k], LL_E_SHAPE, "%s: %lld rows of result from %lld, not %lld",
-              name, (long long)n, (long long)x->d[1 + k], (long long)y->d[1 + k]);
+        CHECK(n >= 0 && n == y->d[1 + k], LL_E_SHAPE, "%s: %ld rows of result from %ld, not %ld",
+              name, n, x->d[1 + k], y->d[1 + k]);
     }
     TRY(ll_check_bits(a->bits, t));
     i->out[0] = (ll_type){a->narrow ? t : ll_wide(t), *result};
@@ -150,12 +149,11 @@ static ll_err infer_dx(ll_infer *i)
     const ll_conv_attr *a = (const ll_conv_attr *)i->attr;
     TRY(check_dims(i, "[n,h,w,f]", "[f,r,s,c]"));
     const ll_shape *y = &i->in[0].shape, *w = &i->in[1].shape;
-    CHECK(a->size[0] >= 0 && a->size[1] >= 0, LL_E_ARG, "an image of %lld x %lld",
-          (long long)a->size[0], (long long)a->size[1]);
-    CHECK(y->d[3] == w->d[0], LL_E_SHAPE, "%lld channels for %lld filters", (long long)y->d[3],
-          (long long)w->d[0]);
+    CHECK(a->size[0] >= 0 && a->size[1] >= 0, LL_E_ARG, "an image of %ld x %ld", a->size[0],
+          a->size[1]);
+    CHECK(y->d[3] == w->d[0], LL_E_SHAPE, "%ld channels for %ld filters", y->d[3], w->d[0]);
     CHECK(a->groups >= 1 && (a->groups == 1 || a->groups <= w->d[0]), LL_E_ARG,
-          "%lld groups of %lld filters", (long long)a->groups, (long long)w->d[0]);
+          "%ld groups of %ld filters", a->groups, w->d[0]);
     ll_shape x = {4, {y->d[0], a->size[0], a->size[1], w->d[3] * a->groups}};
     return set_result(i, &x, w, y, &x);
 }
@@ -165,7 +163,7 @@ static ll_err infer_dw(ll_infer *i)
     const ll_conv_attr *a = (const ll_conv_attr *)i->attr;
     TRY(check_dims(i, "[n,h,w,f]", "[n,h,w,c]"));
     const ll_shape *y = &i->in[0].shape, *x = &i->in[1].shape;
-    CHECK(a->groups >= 1, LL_E_ARG, "%lld groups, want at least 1", (long long)a->groups);
+    CHECK(a->groups >= 1, LL_E_ARG, "%ld groups, want at least 1", a->groups);
     ll_shape w = {4, {y->d[3], a->size[0], a->size[1], x->d[3] / a->groups}};
     return set_result(i, x, &w, y, &w);
 }
@@ -342,8 +340,8 @@ static bool attr_of(ll_graph *g, const char *op, ll_val x, ll_val filter, const 
         a->pad[2 * k] = o->pad[k];
         a->pad[2 * k + 1] = o->pad[k] + o->pad_more[k];
         if (o->pad[k] < 0 || a->pad[2 * k + 1] < 0)
-            ll_reject(g, LL_E_ARG, "%s%s: padding of %lld before and %lld after", g->scope, op,
-                      (long long)a->pad[2 * k], (long long)a->pad[2 * k + 1]);
+            ll_reject(g, LL_E_ARG, "%s%s: padding of %ld before and %ld after", g->scope, op,
+                      a->pad[2 * k], a->pad[2 * k + 1]);
     }
     if (o->stride[2] || o->pad[2] || o->dilation[2] || o->pad_more[2])
         ll_reject(g, LL_E_ARG, "%s%s has two dimensions, the window has a third", g->scope, op);
@@ -367,9 +365,8 @@ ll_val ll_conv2d(ll_graph *g, ll_val x, ll_val filter, const ll_conv *opts)
         if (a.stride[k] >= 1 && ll_axis_out(&ax, image.d[1 + k]) < 1) {
             return ll_reject(
                 g, LL_E_SHAPE,
-                "%sconv2d: a filter of %lld x %lld on an image of %lld x %lld, padding %lld x %lld",
-                g->scope, (long long)f.d[1], (long long)f.d[2], (long long)image.d[1],
-                (long long)image.d[2], (long long)a.pad[0], (long long)a.pad[2]);
+                "%sconv2d: a filter of %ld x %ld on an image of %ld x %ld, padding %ld x %ld",
+                g->scope, f.d[1], f.d[2], image.d[1], image.d[2], a.pad[0], a.pad[2]);
         }
     }
     return LL_EMIT(g, &conv2d, &a, x, filter);
@@ -389,9 +386,9 @@ ll_val ll_conv2d_transpose(ll_graph *g, ll_val x, ll_val filter, const ll_conv *
         if (n < 1 || more < 0 || more >= most || a.size[k] < 1) {
             return ll_reject(
                 g, LL_E_SHAPE,
-                "%sconv_transpose: %lld from %lld, output padding %lld; want at least 1 of "
-                "each, and the output padding less than the stride or dilation, %lld",
-                g->scope, (long long)a.size[k], (long long)n, (long long)more, (long long)most);
+                "%sconv_transpose: %ld from %ld, output padding %ld; want at least 1 of "
+                "each, and the output padding less than the stride or dilation, %ld",
+                g->scope, a.size[k], n, more, most);
         }
         if (more >= ax.stride) a.pad[2 * k + 1] -= more; /* or there would be one more of x */
     }

@@ -11,8 +11,8 @@ LL_KERNELS(embedding, embedding_grad)
 /* Attributes may come from text. */
 static ll_err check_from(const ll_embedding_attr *a)
 {
-    CHECK(a->from >= 0 && a->from <= INT32_MAX, LL_E_ARG, "from = %lld, want a row's number",
-          (long long)a->from);
+    CHECK(a->from >= 0 && a->from <= INT32_MAX, LL_E_ARG, "from = %ld, want a row's number",
+          a->from);
     return LL_OK;
 }
 

@@ -79,8 +79,7 @@ static ll_err infer(ll_infer *i)
     ll_shape *out = &i->out[0].shape;
     ll_spec_parts p;
     char v;
-    CHECK(a->from >= 0 && a->from <= INT32_MAX, LL_E_ARG, "from = %lld, want an index",
-          (long long)a->from);
+    CHECK(a->from >= 0 && a->from <= INT32_MAX, LL_E_ARG, "from = %ld, want an index", a->from);
     TRY(ll_check_index(i, 1));
     TRY(read_spec(a->spec, &p, &v));
     i->out[0].dtype = back ? ll_wide(i->in[0].dtype) : i->in[0].dtype;

@@ -66,10 +66,9 @@ static ll_err infer(ll_infer *i)
     CHECK((unsigned)a->out < LL_N_DTYPE &&
               (ll_dtype_is_float(a->out) || (i->op == &grid && a->out == LL_U8)),
           LL_E_ARG, "the result must be of a float type");
-    CHECK(a->bits >= 1 && a->bits <= 100, LL_E_ARG, "bits is %lld, want 1 to 100",
-          (long long)a->bits);
+    CHECK(a->bits >= 1 && a->bits <= 100, LL_E_ARG, "bits is %ld, want 1 to 100", a->bits);
     CHECK(!a->odd || (a->odd == 1 && i->op == &grid && a->out == LL_F64), LL_E_ARG,
-          "odd is %lld, want 1 of grid in f64, or 0", (long long)a->odd);
+          "odd is %ld, want 1 of grid in f64, or 0", a->odd);
     TRY(ll_infer_dims(i));
     i->out[0].dtype = a->out;
     return LL_OK;

@@ -112,8 +112,8 @@ ll_val ll_linear(ll_graph *g, const char *name, ll_val x, int64_t out, bool bias
     ll_shape s = ll_graph_shape(g, x);
     if (!x.id || s.n < 1 || s.d[s.n - 1] < 1 || out < 1) {
         char text[LL_SHAPE_TEXT];
-        return ll_reject(g, LL_E_SHAPE, "linear %s: operand %s, %lld outputs", name,
-                         x.id ? ll_shape_print(&s, text) : "none", (long long)out);
+        return ll_reject(g, LL_E_SHAPE, "linear %s: operand %s, %ld outputs", name,
+                         x.id ? ll_shape_print(&s, text) : "none", out);
     }
     int64_t in = s.d[s.n - 1];
     ll_init init = {LL_UNIFORM, 1 / sqrt((double)in)};

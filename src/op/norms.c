@@ -114,9 +114,9 @@ ll_val ll_group_norm(ll_graph *g, ll_val x, int64_t groups, ll_val gain, ll_val 
     if (s.n < 2 || s.n == LL_MAX_DIMS || groups < 1 || s.d[last] % groups) {
         char text[LL_SHAPE_TEXT];
         return ll_reject(g, LL_E_SHAPE,
-                         "%sgroup_norm: %lld groups of %s, want a divisor of its channels, of 2 to "
+                         "%sgroup_norm: %ld groups of %s, want a divisor of its channels, of 2 to "
                          "%d dimensions",
-                         g->scope, (long long)groups, ll_shape_print(&s, text), LL_MAX_DIMS - 1);
+                         g->scope, groups, ll_shape_print(&s, text), LL_MAX_DIMS - 1);
     }
     split.d[last] = groups;
     split.d[split.n++] = s.d[last] / groups;
@@ -141,8 +141,8 @@ ll_val ll_local_response_norm(ll_graph *g, ll_val x, int64_t size, double alpha,
 {
     if (!x.id) return x;
     if (size < 1 || !ll_graph_shape(g, x).n)
-        return ll_reject(g, LL_E_ARG, "%slocal_response_norm: a window of %lld channels", g->scope,
-                         (long long)size);
+        return ll_reject(g, LL_E_ARG, "%slocal_response_norm: a window of %ld channels", g->scope,
+                         size);
     int last = ll_graph_shape(g, x).n - 1;
     int64_t c = ll_row_length(g, x);
     ll_val padded = ll_pad(g, ll_square(g, x), last, size / 2, (size - 1) / 2);

@@ -18,7 +18,7 @@ static ll_err argmax_infer(ll_infer *i)
     const ll_shape *s = &i->in[0].shape;
     TRY(ll_check_dim(a->dim, s));
     CHECK(s->d[a->dim] > 0 && s->d[a->dim] <= INT32_MAX, LL_E_SHAPE,
-          "of %lld elements none is the largest", (long long)s->d[a->dim]);
+          "of %ld elements none is the largest", s->d[a->dim]);
     i->out[0] = (ll_type){LL_I32, {.n = 0}};
     for (int d = 0; d < s->n; d++)
         if (d != a->dim) i->out[0].shape.d[i->out[0].shape.n++] = s->d[d];
@@ -55,7 +55,7 @@ static ll_err sort_infer(ll_infer *i)
     const ll_shape *s = &i->in[0].shape;
     TRY(ll_check_dim(s->n - 1, s));
     CHECK(a->k >= 0 && a->k <= s->d[s->n - 1] && s->d[s->n - 1] <= INT32_MAX, LL_E_SHAPE,
-          "the first %lld of %lld", (long long)a->k, (long long)s->d[s->n - 1]);
+          "the first %ld of %ld", a->k, s->d[s->n - 1]);
     i->out[0] = i->in[0];
     i->out[0].shape.d[s->n - 1] = a->k;
     i->out[1] = (ll_type){LL_I32, i->out[0].shape};

@@ -27,7 +27,7 @@ static ll_err infer(ll_infer *i)
     const ll_packed_attr *a = (const ll_packed_attr *)i->attr;
     const ll_shape *x = &i->in[0].shape, *q = &i->in[1].shape, *s = &i->in[2].shape;
     CHECK((a->bits == 8 && i->n_in == 3) || (a->bits == 4 && i->n_in == 4), LL_E_ARG,
-          "%lld bits and %d operands", (long long)a->bits, i->n_in);
+          "%ld bits and %d operands", a->bits, i->n_in);
     CHECK(i->in[0].dtype == LL_F32 && i->in[1].dtype == LL_U8 && i->in[2].dtype == LL_F16 &&
               (i->n_in < 4 || i->in[3].dtype == LL_F16),
           LL_E_ARG, "operands are %s, %s and %s, want f32, u8 and f16",
@@ -35,7 +35,7 @@ static ll_err infer(ll_infer *i)
           ll_dtype_name(i->in[2].dtype));
     CHECK(x->n > 1 && q->n > 1 && x->d[x->n - 1] == 32 && q->d[q->n - 1] == 4 * a->bits &&
               a->rows > 0 && a->rows < s->n,
-          LL_E_SHAPE, "want blocks of 32, packed in %lld bytes", 4 * (long long)a->bits);
+          LL_E_SHAPE, "want blocks of 32, packed in %ld bytes", 4 * a->bits);
     TRY(ll_infer_dims(i));
     i->out[0].dtype = LL_F32;
     return LL_OK;

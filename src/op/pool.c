@@ -31,12 +31,12 @@ static ll_err output(const ll_pool_attr *a, const ll_shape *x, ll_shape *y)
     for (int k = 0; k < 2; k++) {
         const char *name = k ? "width" : "height";
         CHECK(a->size[k] >= 1 && a->size[k] <= 1 << 15 && a->stride[k] >= 1, LL_E_ARG,
-              "%s: a window of %lld, stride %lld; want at least 1 of each", name,
-              (long long)a->size[k], (long long)a->stride[k]);
+              "%s: a window of %ld, stride %ld; want at least 1 of each", name, a->size[k],
+              a->stride[k]);
         ll_axis ax = axis(a, k);
         y->d[1 + k] = ll_axis_out(&ax, x->d[1 + k]);
-        CHECK(y->d[1 + k] >= 0, LL_E_SHAPE, "%s: a window of %lld does not fit in %lld", name,
-              (long long)a->size[k], (long long)x->d[1 + k]);
+        CHECK(y->d[1 + k] >= 0, LL_E_SHAPE, "%s: a window of %ld does not fit in %ld", name,
+              a->size[k], x->d[1 + k]);
     }
     return LL_OK;
 }
@@ -66,14 +66,13 @@ static ll_err infer_grad(ll_infer *i)
     const ll_shape *dy = &i->in[0].shape;
     TRY(ll_check_float(i->in[0].dtype, "the image is"));
     CHECK(dy->n == 4, LL_E_SHAPE, "an output of %d dimensions, want [n,h,w,c]", dy->n);
-    CHECK(a->image[0] >= 0 && a->image[1] >= 0, LL_E_ARG, "an image of %lld x %lld",
-          (long long)a->image[0], (long long)a->image[1]);
+    CHECK(a->image[0] >= 0 && a->image[1] >= 0, LL_E_ARG, "an image of %ld x %ld", a->image[0],
+          a->image[1]);
     ll_shape x = {4, {dy->d[0], a->image[0], a->image[1], dy->d[3]}}, y;
     TRY(output(a, &x, &y));
     CHECK(ll_shape_equal(dy, &y), LL_E_SHAPE,
-          "an output of %lld x %lld, want %lld x %lld (of an image of %lld x %lld)",
-          (long long)dy->d[1], (long long)dy->d[2], (long long)y.d[1], (long long)y.d[2],
-          (long long)x.d[1], (long long)x.d[2]);
+          "an output of %ld x %ld, want %ld x %ld (of an image of %ld x %ld)", dy->d[1], dy->d[2],
+          y.d[1], y.d[2], x.d[1], x.d[2]);
     if (i->n_in == 2) TRY(check_index(&i->in[1], &y));
     i->out[0] = (ll_type){i->in[0].dtype, x};
     return LL_OK;
@@ -152,10 +151,10 @@ ll_val ll_pool2d(ll_graph *g, ll_val x, const ll_window *w, bool max)
             last >= ax.taps || s.d[1 + k] + w->pad[k] + last < ax.taps)
             return ll_reject(
                 g, LL_E_SHAPE,
-                "%s%s: %s: a window of %lld, stride %lld, padding %lld and %lld, on an image of "
-                "%lld",
-                g->scope, op, k ? "width" : "height", (long long)ax.taps, (long long)ax.stride,
-                (long long)w->pad[k], (long long)last, (long long)s.d[1 + k]);
+                "%s%s: %s: a window of %ld, stride %ld, padding %ld and %ld, on an image of "
+                "%ld",
+                g->scope, op, k ? "width" : "height", ax.taps, ax.stride, w->pad[k], last,
+                s.d[1 + k]);
         if (w->ceil) pad_to_ceil(&ax, s.d[1 + k]);
         a.size[k] = ax.taps;
         a.stride[k] = ax.stride;

@@ -26,7 +26,7 @@ static ll_err infer(ll_infer *i)
     const ll_shape *s = &i->in[0].shape;
     bool slope = a->act == LL_ACT_DGELU;
     CHECK(a->act == LL_ACT_NONE || a->act == LL_ACT_GELU || slope, LL_E_ARG,
-          "act is %lld, want none, gelu or dgelu", (long long)a->act);
+          "act is %ld, want none, gelu or dgelu", a->act);
     CHECK(i->n_in == 1 + slope, LL_E_ARG, "%d operands, want %d", i->n_in, 1 + slope);
     for (int k = 0; k < i->n_in; k++)
         CHECK(i->in[k].dtype == (k ? LL_BF16 : i->in[0].dtype) &&
@@ -34,12 +34,11 @@ static ll_err infer(ll_infer *i)
               LL_E_ARG, "operand %d is %s, want f32 or bf16, with a second one bf16 of one shape",
               k, ll_dtype_name(i->in[k].dtype));
     CHECK(i->n_in == 1 || i->in[0].dtype == LL_BF16, LL_E_ARG, "with a second operand want bf16");
-    CHECK(a->sample >= 1, LL_E_ARG, "one of %lld rows is looked at", (long long)a->sample);
+    CHECK(a->sample >= 1, LL_E_ARG, "one of %ld rows is looked at", a->sample);
     CHECK(a->dtype == LL_F8_E4M3 || a->dtype == LL_F8_E5M2, LL_E_ARG, "to %s, want e4m3 or e5m2",
           (unsigned)a->dtype < LL_N_DTYPE ? ll_dtype_name(a->dtype) : "no type");
     CHECK(a->rows >= 0 && a->rows <= s->n && (a->transposed & ~1) == 0, LL_E_ARG,
-          "%lld of %d dimensions are rows; transposed is %lld", (long long)a->rows, s->n,
-          (long long)a->transposed);
+          "%ld of %d dimensions are rows; transposed is %ld", a->rows, s->n, a->transposed);
     ll_shape transposed = {.n = s->n};
     for (int d = 0; d < s->n; d++) transposed.d[d] = s->d[(d + (int)a->rows) % s->n];
     i->out[0] = (ll_type){a->dtype, a->transposed && i->n_out == 2 ? transposed : *s};

@@ -21,18 +21,16 @@ static ll_err infer(ll_infer *i)
     bool grad = i->op == &recur_grad;
     const ll_shape *x = &i->in[grad].shape, *w = &i->in[1 + grad].shape;
     const ll_shape *s0 = &i->in[grad ? 4 : 2].shape;
-    CHECK(cell >= 0 && cell < LL_N_CELL, LL_E_ARG, "no cell has number %lld", (long long)cell);
+    CHECK(cell >= 0 && cell < LL_N_CELL, LL_E_ARG, "no cell has number %ld", cell);
     CHECK(x->n == 3 && w->n == 2 && s0->n == 2, LL_E_SHAPE,
           "want gates [b,t,g*h], a weight [r*h,h] and a state [b,s*h]");
     ll_cell_kind k = ll_cell_kinds[cell];
     int64_t t = x->d[1], h = w->d[1];
-    CHECK(t >= 1 && h >= 1, LL_E_SHAPE, "%lld steps of %lld; want at least 1 of each", (long long)t,
-          (long long)h);
+    CHECK(t >= 1 && h >= 1, LL_E_SHAPE, "%ld steps of %ld; want at least 1 of each", t, h);
     CHECK(h < INT64_MAX / 8 && x->d[2] == k.gates * h && w->d[0] == k.from_h * h &&
               s0->d[1] == k.states * h,
-          LL_E_SHAPE, "%lld gates, %lld rows of weight and %lld states; want %d, %d, %d times %lld",
-          (long long)x->d[2], (long long)w->d[0], (long long)s0->d[1], k.gates, k.from_h, k.states,
-          (long long)h);
+          LL_E_SHAPE, "%ld gates, %ld rows of weight and %ld states; want %d, %d, %d times %ld",
+          x->d[2], w->d[0], s0->d[1], k.gates, k.from_h, k.states, h);
     return ll_infer_floats(i);
 }
 
@@ -324,8 +322,8 @@ static ll_val layer(ll_graph *g, const char *name, ll_cell cell, int gates, ll_v
     ll_shape s = ll_graph_shape(g, x);
     char text[LL_SHAPE_TEXT];
     if (!x.id || s.n != 3 || h < 1)
-        return ll_reject(g, LL_E_SHAPE, "recurrent layer %s: operand %s, want [b,t,c]; %lld hidden",
-                         name, x.id ? ll_shape_print(&s, text) : "none", (long long)h);
+        return ll_reject(g, LL_E_SHAPE, "recurrent layer %s: operand %s, want [b,t,c]; %ld hidden",
+                         name, x.id ? ll_shape_print(&s, text) : "none", h);
     ll_init init = {LL_UNIFORM, 1 / sqrt((double)h)};
     ll_graph_push(g, name);
     ll_recurrent r = {.cell = cell, .reverse = reverse};

@@ -42,28 +42,25 @@ static ll_err infer(ll_infer *i)
     TRY(ll_check_dim(a->dim, &i->in[0].shape));
     CHECK(a->kind >= 0 && a->kind < LL_N_TAKE && (a->back == 0 || a->back == 1) &&
               !(a->back && a->kind == LL_TAKE_REVERSE),
-          LL_E_ARG, "kind %lld, back %lld", (long long)a->kind, (long long)a->back);
+          LL_E_ARG, "kind %ld, back %ld", a->kind, a->back);
     CHECK(a->image >= 1 && a->out >= 1 && a->image < most && a->out < most, LL_E_SHAPE,
-          "from %lld to %lld, want at least 1 of each and less than 2^31", (long long)a->image,
-          (long long)a->out);
+          "from %ld to %ld, want at least 1 of each and less than 2^31", a->image, a->out);
     CHECK(a->num > 0 && a->den > 0 && isfinite(a->num) && isfinite(a->den) && isfinite(a->pre) &&
               isfinite(a->shift) && isfinite(a->cubic),
           LL_E_ARG, "a ratio of %g to %g, want both above 0", a->num, a->den);
-    CHECK(a->kind != LL_TAKE_REVERSE || a->image == a->out, LL_E_ARG, "%lld reversed are not %lld",
-          (long long)a->image, (long long)a->out);
+    CHECK(a->kind != LL_TAKE_REVERSE || a->image == a->out, LL_E_ARG, "%ld reversed are not %ld",
+          a->image, a->out);
     int64_t *d = &i->out[0].shape.d[a->dim], have = *d;
     bool inside = a->size >= 0 && a->at[0] >= 0 && a->at[1] >= 0 &&
                   a->at[!a->back] <= a->out + a->image &&
                   a->at[!a->back] + a->size <= (a->back ? a->image : a->out) &&
                   a->at[a->back] <= (a->back ? a->out : a->image) - have;
-    CHECK(inside, LL_E_SHAPE, "rows %lld and on of %lld, from %lld at %lld of %lld",
-          (long long)a->at[!a->back], (long long)(a->back ? a->image : a->out), (long long)have,
-          (long long)a->at[a->back], (long long)(a->back ? a->out : a->image));
+    CHECK(inside, LL_E_SHAPE, "rows %ld and on of %ld, from %ld at %ld of %ld", a->at[!a->back],
+          (a->back ? a->image : a->out), have, a->at[a->back], (a->back ? a->out : a->image));
     ll_range rows = {a->at[!a->back], a->at[!a->back] + a->size};
     ll_range need = a->back ? outputs(a, rows) : pixels(a, rows);
     CHECK(need.from >= need.to || (need.from >= a->at[a->back] && need.to <= a->at[a->back] + have),
-          LL_E_SHAPE, "%lld rows of %lld to %lld that are read", (long long)have,
-          (long long)need.from, (long long)need.to);
+          LL_E_SHAPE, "%ld rows of %ld to %ld that are read", have, need.from, need.to);
     *d = a->size;
     return LL_OK;
 }
@@ -179,10 +176,9 @@ ll_val ll_resize_image(ll_graph *g, ll_val x, const ll_resize *r)
         a.out = a.size = r->size[k] ? r->size[k] : (int64_t)floor((double)a.image * r->scale[k]);
         if (!(r->scale[k] >= 0 && r->scale[k] < 1 << 20) || r->size[k] < 0 || a.out < 1)
             return ll_reject(g, LL_E_SHAPE,
-                             "%sresize: dimension %d of %lld to a size of %lld or by %g; want one "
+                             "%sresize: dimension %d of %ld to a size of %ld or by %g; want one "
                              "of them above 0",
-                             g->scope, 1 + k, (long long)a.image, (long long)r->size[k],
-                             r->scale[k]);
+                             g->scope, 1 + k, a.image, r->size[k], r->scale[k]);
         set_coords(&a, r, r->scale[k]);
         set_kind(&a, r);
         if (a.out != a.image || a.num != a.den) x = LL_EMIT(g, &resample, &a, x);
@@ -195,9 +191,9 @@ ll_val ll_adaptive_avg_pool(ll_graph *g, ll_val x, int64_t out_h, int64_t out_w)
     ll_shape s = ll_graph_shape(g, x);
     if (!x.id || s.n != 4 || out_h < 1 || out_w < 1 || s.d[1] < 1 || s.d[2] < 1) {
         char text[LL_SHAPE_TEXT];
-        return ll_reject(
-            g, LL_E_SHAPE, "%sadaptive_avg_pool of %s to %lld x %lld, want an image [n,h,w,c]",
-            g->scope, x.id ? ll_shape_print(&s, text) : "none", (long long)out_h, (long long)out_w);
+        return ll_reject(g, LL_E_SHAPE,
+                         "%sadaptive_avg_pool of %s to %ld x %ld, want an image [n,h,w,c]",
+                         g->scope, x.id ? ll_shape_print(&s, text) : "none", out_h, out_w);
     }
     if (s.d[1] % out_h == 0 && s.d[2] % out_w == 0) /* cells are windows */
         return ll_avg_pool(g, x, &(ll_window){.size = {s.d[1] / out_h, s.d[2] / out_w}});

@@ -19,7 +19,7 @@ ll_err ll_check_shape(const ll_shape *s)
     CHECK(s->n >= 0 && s->n <= LL_MAX_DIMS, LL_E_SHAPE, "%d dimensions; want 0 to %d", s->n,
           LL_MAX_DIMS);
     for (int i = 0; i < s->n; i++) {
-        CHECK(s->d[i] >= 0, LL_E_SHAPE, "dimension %d is %lld", i, (long long)s->d[i]);
+        CHECK(s->d[i] >= 0, LL_E_SHAPE, "dimension %d is %ld", i, s->d[i]);
         empty |= s->d[i] == 0;
     }
     for (int i = 0; i < s->n && !empty; i++)
@@ -30,15 +30,14 @@ ll_err ll_check_shape(const ll_shape *s)
 
 ll_err ll_check_dim(int64_t dim, const ll_shape *s)
 {
-    CHECK(dim >= 0 && dim < s->n, LL_E_SHAPE, "dimension %lld of %d", (long long)dim, s->n);
+    CHECK(dim >= 0 && dim < s->n, LL_E_SHAPE, "dimension %ld of %d", dim, s->n);
     return LL_OK;
 }
 
 ll_err ll_check_bits(int64_t bits, ll_dtype t)
 {
     CHECK(!bits || (bits >= 2 && bits <= LL_MOST_ROUNDED), LL_E_ARG,
-          "products rounded to multiples of 2^%lld, want 2^2 to 2^%d", (long long)bits,
-          LL_MOST_ROUNDED);
+          "products rounded to multiples of 2^%ld, want 2^2 to 2^%d", bits, LL_MOST_ROUNDED);
     CHECK(!bits || t == LL_F64, LL_E_ARG, "products of %s are not rounded, those of f64 are",
           ll_dtype_name(t));
     return LL_OK;
@@ -178,9 +177,8 @@ static ll_err reshape_infer(ll_infer *i)
     TRY(ll_check_shape(&a->shape));
     char from[LL_SHAPE_TEXT], to[LL_SHAPE_TEXT];
     CHECK(ll_numel(&a->shape) == ll_numel(&i->in[0].shape), LL_E_SHAPE,
-          "%s has %lld elements, %s has %lld", ll_shape_print(&i->in[0].shape, from),
-          (long long)ll_numel(&i->in[0].shape), ll_shape_print(&a->shape, to),
-          (long long)ll_numel(&a->shape));
+          "%s has %ld elements, %s has %ld", ll_shape_print(&i->in[0].shape, from),
+          ll_numel(&i->in[0].shape), ll_shape_print(&a->shape, to), ll_numel(&a->shape));
     i->out[0] = (ll_type){i->in[0].dtype, a->shape};
     return LL_OK;
 }
@@ -348,8 +346,7 @@ static ll_err slice_infer(ll_infer *i)
     i->out[0] = i->in[0];
     int64_t *d = &i->out[0].shape.d[a->dim];
     CHECK(a->from >= 0 && a->from <= a->to && a->to <= *d, LL_E_SHAPE,
-          "%lld to %lld is no range of dimension %lld, which has %lld", (long long)a->from,
-          (long long)a->to, (long long)a->dim, (long long)*d);
+          "%ld to %ld is no range of dimension %ld, which has %ld", a->from, a->to, a->dim, *d);
     *d = a->to - a->from;
     return LL_OK;
 }
@@ -366,8 +363,7 @@ static ll_err pad_infer(ll_infer *i)
     const ll_range_attr *a = i->attr;
     TRY(ll_check_dim(a->dim, &i->in[0].shape));
     CHECK(a->from >= 0 && a->to >= 0 && a->from < INT64_MAX / 4 && a->to < INT64_MAX / 4,
-          LL_E_SHAPE, "padding of %lld before and %lld after", (long long)a->from,
-          (long long)a->to);
+          LL_E_SHAPE, "padding of %ld before and %ld after", a->from, a->to);
     i->out[0] = i->in[0];
     i->out[0].shape.d[a->dim] += a->from + a->to;
     return ll_check_shape(&i->out[0].shape);

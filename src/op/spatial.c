@@ -162,10 +162,9 @@ static ll_val transpose3d(ll_graph *g, ll_val x, ll_val filter, const ll_conv *o
         if (e[k].stride < 1 || e[k].dilation < 1 || more[k] < 0 || more[k] >= most ||
             s.d[1 + k] < 1 || e[k].before < 0 || e[k].after < 0 || size[k] < 1)
             return ll_reject(g, LL_E_SHAPE,
-                             "%sconv_transpose: %lld from %lld, output padding %lld; want at least "
+                             "%sconv_transpose: %ld from %ld, output padding %ld; want at least "
                              "1 of each, and the output padding less than the stride or dilation",
-                             g->scope, (long long)size[k], (long long)s.d[1 + k],
-                             (long long)more[k]);
+                             g->scope, size[k], s.d[1 + k], more[k]);
         if (all[k] < e[k].before + size[k]) all[k] = e[k].before + size[k];
     }
     int64_t d = s.d[1], st = e[0].stride, rows = (all[1] + e[1].stride - 1) / e[1].stride;
@@ -221,10 +220,9 @@ static ll_val apart(ll_graph *g, ll_val x, int dim, const ll_window *w, bool max
                 after < span && over >= 0;
     if (!x.id || !good)
         return ll_reject(g, LL_E_SHAPE,
-                         "%spool: a window of %lld, %lld apart, stride %lld, padding %lld and "
-                         "%lld, on an image of %lld",
-                         g->scope, (long long)taps, (long long)by, (long long)stride,
-                         (long long)before, (long long)after, (long long)image);
+                         "%spool: a window of %ld, %ld apart, stride %ld, padding %ld and "
+                         "%ld, on an image of %ld",
+                         g->scope, taps, by, stride, before, after, image);
     int64_t out = (over + (w->ceil ? stride - 1 : 0)) / stride + 1;
     if (w->ceil && (out - 1) * stride >= image + before) out--; /* it would begin behind it */
     int64_t need = (out - 1) * stride + span - image - before;
@@ -348,8 +346,8 @@ static ll_val reject_block(ll_graph *g, const char *op, ll_val x, int64_t block)
 {
     ll_shape s = ll_graph_shape(g, x);
     char text[LL_SHAPE_TEXT];
-    return ll_reject(g, LL_E_SHAPE, "%s%s of %s by %lld, want [n,h,w,c] that divides", g->scope, op,
-                     x.id ? ll_shape_print(&s, text) : "none", (long long)block);
+    return ll_reject(g, LL_E_SHAPE, "%s%s of %s by %ld, want [n,h,w,c] that divides", g->scope, op,
+                     x.id ? ll_shape_print(&s, text) : "none", block);
 }
 
 ll_val ll_depth_to_space(ll_graph *g, ll_val x, int64_t block, bool inner)
@@ -388,9 +386,8 @@ static bool layer_fits(ll_graph *g, const char *kind, const char *name, ll_val x
         c % groups == 0 && out % groups == 0)
         return true;
     char text[LL_SHAPE_TEXT];
-    ll_reject(g, LL_E_SHAPE, "%s layer %s: operand %s, %lld filters of size %lld in %lld groups",
-              kind, name, x.id ? ll_shape_print(&s, text) : "none", (long long)out, (long long)size,
-              (long long)groups);
+    ll_reject(g, LL_E_SHAPE, "%s layer %s: operand %s, %ld filters of size %ld in %ld groups", kind,
+              name, x.id ? ll_shape_print(&s, text) : "none", out, size, groups);
     return false;
 }
 

@@ -99,8 +99,7 @@ static ll_err parse_lines(const char *at, const char *file, ll_turns *out)
                      take_sum(&end, &out->sum) && !*end;
         if (out->ended) break;
         CHECK(take_number(&at, '\n', &out->turn[out->n]) && out->turn[out->n] > last, LL_E_IO,
-              "%s, line %lld: not the number of a turn after %lld", file, (long long)out->n + 2,
-              (long long)last);
+              "%s, line %ld: not the number of a turn after %ld", file, out->n + 2, last);
         out->n++;
     }
     return LL_OK;
@@ -144,9 +143,9 @@ static uint32_t sum_begin(int index, const int64_t *turn, int64_t n)
 static ll_err check_turns(const ll_turns *t, const char *path, int index, uint32_t settings)
 {
     CHECK(t->from == 0, LL_E_ARG,
-          "%s is of a run that went on from step %lld: only runs that were not resumed or started "
+          "%s is of a run that went on from step %ld: only runs that were not resumed or started "
           "again can be repeated",
-          path, (long long)t->from);
+          path, t->from);
     CHECK(t->settings == settings, LL_E_ARG,
           "%s is of a run with other settings: repeat it with its own run.yaml", path);
     CHECK(t->ended, LL_E_ARG,
@@ -171,7 +170,7 @@ static ll_err open_order(ll_server *x, int64_t step)
     CHECK(!o->replay || step == 0, LL_E_ARG, "--replay repeats a run from its beginning");
     x->order = fopen(o->order, "w");
     CHECK(x->order, LL_E_IO, "%s: %s", o->order, strerror(errno));
-    fprintf(x->order, "from %lld settings %08x\n", (long long)step, (unsigned)o->settings);
+    fprintf(x->order, "from %ld settings %08x\n", step, (unsigned)o->settings);
     return LL_OK;
 }
 
@@ -362,9 +361,9 @@ static ll_err next_turn(ll_server *x, int64_t *turn)
     *turn = -1;
     if (!x->o.replay) return LL_OK;
     CHECK(x->repeated < x->o.replay->n, LL_E_IO,
-          "replica %d took %lld turns in the run that is repeated, and takes more now: another "
+          "replica %d took %ld turns in the run that is repeated, and takes more now: another "
           "version of loopline made it",
-          x->o.index, (long long)x->o.replay->n);
+          x->o.index, x->o.replay->n);
     *turn = x->o.replay->turn[x->repeated++];
     return LL_OK;
 }
@@ -417,7 +416,7 @@ static ll_err take_turn(ll_server *x, unsigned what, float *v)
     TRY(ll_rma_set_head(x->store, x->h));
     TRY(ll_rma_leave(x->store));
     if (!leads) return LL_OK;
-    if (x->order) fprintf(x->order, "%lld\n", (long long)turn);
+    if (x->order) fprintf(x->order, "%ld\n", turn);
     x->sum = ll_crc32c(x->sum, &turn, sizeof turn);
     return ll_ranks_share(x->o.mine, &turn, sizeof turn);
 }
@@ -497,7 +496,7 @@ ll_err ll_server_meet(ll_server *x, float *v, float *velocity)
 void ll_server_end(ll_server *x, int64_t step)
 {
     if (!x->order) return;
-    fprintf(x->order, "end %lld %08x\n", (long long)step, (unsigned)sum_end(x->sum, step));
+    fprintf(x->order, "end %ld %08x\n", step, (unsigned)sum_end(x->sum, step));
     fflush(x->order);
 }
 

@@ -98,8 +98,7 @@ typedef struct reader {
 static ll_err need(const reader *r, uint64_t bytes)
 {
     CHECK(bytes <= (uint64_t)(r->end - r->at), LL_E_IO,
-          "%s: ends at byte %lld, in the middle of its header", r->path,
-          (long long)(r->end - r->begin));
+          "%s: ends at byte %ld, in the middle of its header", r->path, (r->end - r->begin));
     return LL_OK;
 }
 
@@ -115,8 +114,8 @@ static ll_err text(reader *r, const char **out)
 {
     uint64_t n;
     TRY(number(r, 8, &n));
-    CHECK(n < MOST, LL_E_IO, "%s: a name of %llu bytes, at byte %lld", r->path,
-          (unsigned long long)n, (long long)(r->at - r->begin));
+    CHECK(n < MOST, LL_E_IO, "%s: a name of %lu bytes, at byte %ld", r->path, n,
+          (r->at - r->begin));
     TRY(need(r, n));
     char *s = (char *)ll_arena_alloc(r->arena, n + 1);
     memcpy(s, r->at, n);
@@ -132,8 +131,7 @@ static ll_err pass_texts(reader *r, uint64_t n)
     for (uint64_t i = 0; i < n; i++) {
         uint64_t length;
         TRY(number(r, 8, &length));
-        CHECK(length < MOST, LL_E_IO, "%s: a string of %llu bytes", r->path,
-              (unsigned long long)length);
+        CHECK(length < MOST, LL_E_IO, "%s: a string of %lu bytes", r->path, length);
         TRY(need(r, length));
         r->at += length;
     }
@@ -151,8 +149,8 @@ static ll_err read_pair(reader *r, ll_gguf_pair *p)
         TRY(number(r, 8, &n));
     }
     CHECK(type < N_TYPE && type != ARRAY && n <= INT64_MAX / 8, LL_E_IO,
-          "%s: %s is of type %llu, which is not known (or an array of arrays)", r->path, p->key,
-          (unsigned long long)type);
+          "%s: %s is of type %lu, which is not known (or an array of arrays)", r->path, p->key,
+          type);
     p->type = (int)type;
     p->n = (int64_t)n;
     p->at = r->at;
@@ -167,7 +165,7 @@ static ll_err read_shape(reader *r, ll_gguf_tensor *t, uint64_t *count)
 {
     uint64_t n, d[8];
     TRY(number(r, 4, &n));
-    CHECK(n <= 8, LL_E_IO, "%s: %s has %llu dimensions", r->path, t->name, (unsigned long long)n);
+    CHECK(n <= 8, LL_E_IO, "%s: %s has %lu dimensions", r->path, t->name, n);
     uint64_t most = 1; /* but for dimensions of 0, whichever is first */
     *count = 1;
     for (uint64_t i = 0; i < n; i++) {
@@ -196,8 +194,8 @@ static ll_err read_tensor(reader *r, ll_gguf_tensor *t, place *p)
     t->quant = ll_quant_find(t->type);
     if (!t->quant) return LL_OK;
     int64_t row = t->shape.n > 0 ? t->shape.d[t->shape.n - 1] : 1;
-    CHECK(row % t->quant->block == 0, LL_E_IO, "%s: %s has rows of %lld, want a multiple of %d",
-          r->path, t->name, (long long)row, t->quant->block);
+    CHECK(row % t->quant->block == 0, LL_E_IO, "%s: %s has rows of %ld, want a multiple of %d",
+          r->path, t->name, row, t->quant->block);
     p->bytes = count / (uint64_t)t->quant->block * (uint64_t)t->quant->bytes;
     return LL_OK;
 }
@@ -228,12 +226,11 @@ static ll_err read_all(reader *r, uint64_t n_tensor, uint64_t n_pair, ll_gguf *g
     for (int i = 0; i < g->n_tensor; i++) {
         ll_gguf_tensor *t = &g->tensors[i];
         CHECK(p[i].at <= room && p[i].bytes <= room - p[i].at, LL_E_IO,
-              "%s: %s lies at bytes %llu to %llu of the data, which has %llu", r->path, t->name,
-              (unsigned long long)p[i].at, (unsigned long long)(p[i].at + p[i].bytes),
-              (unsigned long long)room);
+              "%s: %s lies at bytes %lu to %lu of the data, which has %lu", r->path, t->name,
+              p[i].at, (p[i].at + p[i].bytes), room);
         CHECK(p[i].at % by == 0, LL_E_IO,
-              "%s: %s lies at byte %llu of the data, want a multiple of %llu (general.alignment)",
-              r->path, t->name, (unsigned long long)p[i].at, (unsigned long long)by);
+              "%s: %s lies at byte %lu of the data, want a multiple of %lu (general.alignment)",
+              r->path, t->name, p[i].at, by);
         if (t->quant) t->data = r->begin + from + p[i].at;
     }
     return LL_OK;
@@ -248,14 +245,13 @@ ll_err ll_gguf_parse(const uint8_t *bytes, size_t size, const char *path, ll_are
     TRY(number(&r, 4, &magic));
     CHECK(magic == 0x46554747, LL_E_IO, "%s: does not begin with GGUF", path);
     TRY(number(&r, 4, &version));
-    CHECK(version == 2 || version == 3, LL_E_IO, "%s: GGUF of version %llu, want 2 or 3", path,
-          (unsigned long long)version);
+    CHECK(version == 2 || version == 3, LL_E_IO, "%s: GGUF of version %lu, want 2 or 3", path,
+          version);
     TRY(number(&r, 8, &tensors));
     TRY(number(&r, 8, &pairs));
     /* a pair has 13 bytes at least, a tensor 24 */
     CHECK(tensors <= size / 24 && pairs <= size / 13 && tensors < MOST && pairs < MOST, LL_E_IO,
-          "%s: %zu bytes cannot have %llu tensors and %llu pairs", path, size,
-          (unsigned long long)tensors, (unsigned long long)pairs);
+          "%s: %zu bytes cannot have %lu tensors and %lu pairs", path, size, tensors, pairs);
     return read_all(&r, tensors, pairs, out);
 }
 

@@ -441,7 +441,7 @@ ll_err ll_buddy_copy(ll_buddy *b, int64_t step, const char *norm)
         char *at = strstr(b->file[g] + 8, "\"step\":\"");
         char *norm_at = strstr(b->file[g] + 8, "\"norm\":\"");
         LL_ASSERT(at && norm_at);
-        snprintf(number, sizeof number, "%0*lld", (int)sizeof number - 1, (long long)step);
+        snprintf(number, sizeof number, "%0*ld", (int)sizeof number - 1, step);
         __atomic_store_n(&b->table->of[g * b->table->n_slot].step, -1, __ATOMIC_RELEASE);
         memcpy(at + 8, number, sizeof number - 1);
         memcpy(norm_at + 8, norm, strnlen(norm, 16));

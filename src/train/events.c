@@ -102,8 +102,8 @@ static int create(ll_arena *a, const char *folder, const char **path)
     char host[65] = "localhost";
     if (gethostname(host, sizeof host - 1)) host[0] = '\0';
     for (int i = 0;; i++) {
-        *path = ll_arena_printf(a, "%s/" PREFIX "%010lld.%s.%ld.%d", folder,
-                                (long long)ll_wall_now(), host, (long)getpid(), i);
+        *path = ll_arena_printf(a, "%s/" PREFIX "%010ld.%s.%ld.%d", folder, (long)ll_wall_now(),
+                                host, (long)getpid(), i);
         int fd = open(*path, O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
         if (fd >= 0 || errno != EEXIST) return fd;
     }

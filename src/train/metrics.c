@@ -84,13 +84,13 @@ static void add_key(ll_metrics *m, const char *key)
 void ll_metrics_begin(ll_metrics *m, int64_t step)
 {
     m->line.len = 0;
-    ll_buf_printf(&m->line, "{\"step\":%lld", (long long)step);
+    ll_buf_printf(&m->line, "{\"step\":%ld", step);
 }
 
 void ll_metrics_int(ll_metrics *m, const char *key, int64_t value)
 {
     add_key(m, key);
-    ll_buf_printf(&m->line, "%lld", (long long)value);
+    ll_buf_printf(&m->line, "%ld", value);
 }
 
 void ll_metrics_num(ll_metrics *m, const char *key, double value)

@@ -66,7 +66,7 @@ int ll_step_line(const ll_step_stats *s, int64_t total, const char *unit, int co
     char t[LL_NUMBER_TEXT];
     fields f = {.line = line, .columns = columns < LL_STEP_LINE - 1 ? columns : LL_STEP_LINE - 1};
     line[0] = '\0';
-    add_field(&f, "%s %lld/%lld", s->word ? s->word : "step", (long long)s->step, (long long)total);
+    add_field(&f, "%s %ld/%ld", s->word ? s->word : "step", s->step, total);
     const char *whose = s->apart ? " (of a replica)" : "";
     if ((!s->apart && !s->word) || !isnan(s->loss))
         add_field(&f, fabs(s->loss) < 1e5 ? "loss %.4f%s" : "loss %.3e%s", s->loss, whose);

@@ -53,8 +53,9 @@ ll_err ll_recovery_note(const ll_start *s, ll_recovery_event event, int64_t step
     ll_buf b = {.arena = a};
     const char *path = ll_arena_printf(a, "%s/" NOTES, s->out);
     ll_buf_printf(
-        &b, "{\"step\":%lld,\"job\":\"%s\",\"start\":%d,\"event\":\"%s\",\"at\":%.3f,\"text\":",
-        (long long)step, s->job, s->number, events[event], ll_wall_now() - s->began);
+        &b,
+        "{\"step\":%ld,\"job\":\"%s\",\"start\":%d,\"event\":\"%s\",\"at\":%.3f,\"text\":", step,
+        s->job, s->number, events[event], ll_wall_now() - s->began);
     ll_buf_json(&b, text);
     ll_buf_puts(&b, "}\n");
     int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);

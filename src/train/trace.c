@@ -213,7 +213,7 @@ static void add_field(ll_buf *b, const char *name, const char *value, bool *any)
 static void add_number(ll_buf *b, const char *name, int64_t value, bool *any)
 {
     if (value < 0) return;
-    ll_buf_printf(b, "%s\"%s\":%lld", *any ? "," : "", name, (long long)value);
+    ll_buf_printf(b, "%s\"%s\":%ld", *any ? "," : "", name, value);
     *any = true;
 }
 
@@ -237,7 +237,7 @@ static void add_event(const ll_tracer *t, ll_buf *b, const ll_trace_event *e, in
     if (action)
         ll_action_text(t->s->p->pipe->actions[e->number], title);
     else if (e->row == LL_TRACE_STEP && e->number >= 0)
-        snprintf(title, sizeof title, "%s %lld", name, (long long)e->number);
+        snprintf(title, sizeof title, "%s %ld", name, e->number);
     else if (plain || !*kind)
         snprintf(title, sizeof title, "%s", *name ? name : kind);
     else
@@ -318,8 +318,7 @@ static ll_err take_text(ll_tracer *t, int64_t number, int r, ll_buf *b)
     uint64_t n = 0;
     TRY(get_from(t->c, number, r, &n, sizeof n));
     LL_OWN_MEMORY char *text = (char *)malloc(n ? n : 1);
-    CHECK(text, LL_E_MEM, "no memory for a trace of %llu bytes of rank %d", (unsigned long long)n,
-          r);
+    CHECK(text, LL_E_MEM, "no memory for a trace of %lu bytes of rank %d", n, r);
     TRY(get_from(t->c, number, r, text, n));
     ll_buf_add(b, text, n);
     return LL_OK;
@@ -361,10 +360,9 @@ static ll_err write_timeline(ll_tracer *t)
             lists[k][i] = 1e-6 * common_us(t, lists[k][i]);
     mine.update.start = 1e-6 * common_us(t, mine.update.start);
     mine.update.end = 1e-6 * common_us(t, mine.update.end);
-    const char *name = ll_arena_printf(t->arena, "step %lld as measured", (long long)t->step);
+    const char *name = ll_arena_printf(t->arena, "step %ld as measured", t->step);
     if (t->s->cut->plan->pipeline->overlaps)
-        name = ll_arena_printf(t->arena, "%s, with the end of step %lld", name,
-                               (long long)t->step - 1);
+        name = ll_arena_printf(t->arena, "%s, with the end of step %ld", name, t->step - 1);
     TRY(ll_timeline_draw(t->c, t->s, &mine, name, t->arena, &t->timeline));
     const char *svg = t->timeline.svg;
     return ll_ranks_agree(

@@ -14,7 +14,6 @@
 #include "train/curve.h"
 #include "train/foresee.h"
 
-#include <inttypes.h>
 #include <malloc.h>
 
 static void on_signal(int sig)
@@ -108,7 +107,7 @@ static ll_err draw_curve(const trainer *t)
     TRY(ll_events_flush(t->events));
     TRY(ll_metrics_flush(t->metrics, true));
     TRY(ll_metrics_flush(t->timing, true));
-    const char *caption = ll_arena_printf(t->arena, "%s parameters, batch %" PRId64 ", %s, %s",
+    const char *caption = ll_arena_printf(t->arena, "%s parameters, batch %ld, %s, %s",
                                           LL_AMOUNT(t->report->parameters), t->r->train.batch,
                                           t->r->train.optim.name, LL_DURATION(t->report->seconds));
     return ll_curve_of_run(t->r->out, t->r->name, caption);

@@ -3,8 +3,6 @@
 
 #include "train/prune.h"
 
-#include <inttypes.h>
-
 volatile sig_atomic_t ll_trainer_caught;
 
 /* ---- one step, and what follows some steps ---- */
@@ -307,9 +305,9 @@ static ll_err start_shares(trainer *t)
 {
     t->served = true;
     if (t->opts->replay && t->until < t->steps)
-        ll_trainer_tell(t, ll_arena_printf(t->arena,
-                                           "%s ended after step %" PRId64 ", and so will this run",
-                                           t->opts->replay, t->until));
+        ll_trainer_tell(t,
+                        ll_arena_printf(t->arena, "%s ended after step %ld, and so will this run",
+                                        t->opts->replay, t->until));
     TRY(ll_loose_start(t->loose, t->first, t->steps));
     for (int i = 0; i < 2; i++) ask_share(t, &ll_server_hand(t->loose->server)[i]);
     return LL_OK;

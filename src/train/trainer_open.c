@@ -14,7 +14,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <sys/file.h>
 #include <unistd.h>
 
@@ -117,7 +116,7 @@ static const char *sizes_of(const ll_run *r, ll_arena *a)
     ll_buf_puts(&b, "");
     for (const ll_size *x = r->model.sizes; x->name; x++)
         if (strcmp(x->name, "dropout"))
-            ll_buf_printf(&b, "%s%s=%" PRId64, b.len ? " " : "", x->name, x->value);
+            ll_buf_printf(&b, "%s%s=%ld", b.len ? " " : "", x->name, x->value);
     return b.text;
 }
 
@@ -129,20 +128,18 @@ int ll_trainer_meta(const trainer *t, ll_arena *a, ll_st_pair out[LL_TRAINER_MET
         {"model", r->model.name},
         {"optimizer", r->train.optim.name},
         {"sizes", sizes_of(r, a)}, /* before what follows from them: seq says how many samples */
-        {"data", ll_arena_printf(a,
-                                 "%s, %" PRId64 " and %" PRId64
-                                 " samples, %zu bytes, flip %s, crop %" PRId64 "%s",
+        {"data", ll_arena_printf(a, "%s, %ld and %ld samples, %zu bytes, flip %s, crop %ld%s",
                                  d->name, d->n[LL_TRAIN], d->n[LL_VAL], d->bytes,
                                  r->data.flip ? "true" : "false", r->data.crop, changes(r, a))},
         {"data digest", ll_arena_printf(a, "%08x", d->digest)},
-        {"seed", ll_arena_printf(a, "%" PRId64, r->train.seed)},
-        {"batch", ll_arena_printf(a, "%" PRId64, r->train.batch)},
+        {"seed", ll_arena_printf(a, "%ld", r->train.seed)},
+        {"batch", ll_arena_printf(a, "%ld", r->train.batch)},
         {"teacher_hidden", r->train.teacher_hidden},
         {"prune", r->train.prune},
         {"prune_steps", r->train.prune_steps},
         {"quantize", r->train.quantize},
-        {"prompt", ll_arena_printf(a, "%" PRId64, r->train.prompt)},
-        {"lora", ll_arena_printf(a, "%" PRId64, r->train.lora)},
+        {"prompt", ll_arena_printf(a, "%ld", r->train.prompt)},
+        {"lora", ll_arena_printf(a, "%ld", r->train.lora)},
         {"base", r->train.base}};
     memcpy(out, all, sizeof all);
     return LL_TRAINER_META;
@@ -180,7 +177,7 @@ static void add_sizes(const trainer *t, const char *was, odds *o)
         int64_t own = ll_run_size(t->r, word, atoll(value));
         if (own != atoll(value))
             add_odd(o, ll_arena_printf(t->arena, "model.%s", word), value,
-                    ll_arena_printf(t->arena, "%" PRId64, own));
+                    ll_arena_printf(t->arena, "%ld", own));
     }
 }
 
@@ -251,7 +248,7 @@ const char *ll_trainer_norm(const trainer *t, char out[17])
 {
     uint64_t bits;
     memcpy(&bits, &t->norm, sizeof bits);
-    snprintf(out, 17, "%016" PRIx64, bits);
+    snprintf(out, 17, "%016lx", bits);
     return out;
 }
 
@@ -274,10 +271,9 @@ static ll_err load_from(trainer *t, const ll_st_file *f)
     memcpy(&t->norm, &bits, sizeof bits);
     if (!(t->norm > 0)) t->norm = 0, t->norm_from = t->first;
     t->s->step = (uint64_t)t->first;
-    CHECK(
-        t->first <= t->steps, LL_E_CONFIG,
-        "%s is of step %lld, and this run ends after step %lld: raise train.steps or train.epochs",
-        f->path, (long long)t->first, (long long)t->steps);
+    CHECK(t->first <= t->steps, LL_E_CONFIG,
+          "%s is of step %ld, and this run ends after step %ld: raise train.steps or train.epochs",
+          f->path, t->first, t->steps);
     return LL_OK;
 }
 
@@ -308,7 +304,7 @@ static ll_err prune(trainer *t)
     ll_err rc = ll_prune_begin(rule, steps, t->s, &is);
     CHECK(rc == LL_OK, rc, "train.prune: %s", ll_error_message());
     t->weights = ll_arena_printf(
-        t->arena, "%s%spruned %s%s%s: %.4g %% of %" PRId64 " weights of %" PRId64 " products are 0",
+        t->arena, "%s%spruned %s%s%s: %.4g %% of %ld weights of %ld products are 0",
         t->weights ? t->weights : "", t->weights ? "; " : "", rule, *steps ? " in steps " : "",
         steps, 100 * (double)is.zeros / (double)is.numbers, is.numbers, is.tensors);
     return LL_OK;
@@ -321,8 +317,8 @@ static ll_err begin(trainer *t)
     ll_prune_steps when;
     TRY(ll_prune_steps_parse(r->prune_steps, &when));
     CHECK(!when.to || when.to < t->steps, LL_E_CONFIG,
-          "train.prune_steps %s prunes last after step %" PRId64
-          ", and the run ends after step %" PRId64 ": want a step behind it at least",
+          "train.prune_steps %s prunes last after step %ld, and the run ends after step %ld: want "
+          "a step behind it at least",
           r->prune_steps, when.to, t->steps);
     if (t->opts->resume) return resume(t);
     if (t->s->opts.undrawn) TRY(ll_exec_draw(t->s->e));
@@ -387,7 +383,7 @@ static ll_err keep_settings(const trainer *t, const char *text)
     TRY(ll_file_read(last, 1 << 20, &was, &size));
     if (!strcmp((const char *)was, text)) return LL_OK;
     const char *kept =
-        ll_arena_printf(t->arena, "# up to step %" PRId64 "\n%s", t->first, (const char *)was);
+        ll_arena_printf(t->arena, "# up to step %ld\n%s", t->first, (const char *)was);
     return ll_file_write(path, kept, strlen(kept));
 }
 
@@ -477,10 +473,9 @@ static ll_err open_data(trainer *t)
     TRY(ll_run_dataset(t->r, &t->data));
     const ll_data_info *info = ll_dataset_info(t->data);
     LL_WANT(t->r, "train.batch", t->r->train.batch <= info->n[LL_TRAIN],
-            "train.batch is %lld, more than the %lld samples of data %s, of which a batch would "
-            "hold some twice: use %lld or less",
-            (long long)t->r->train.batch, (long long)info->n[LL_TRAIN], info->name,
-            (long long)info->n[LL_TRAIN]);
+            "train.batch is %ld, more than the %ld samples of data %s, of which a batch would "
+            "hold some twice: use %ld or less",
+            t->r->train.batch, info->n[LL_TRAIN], info->name, info->n[LL_TRAIN]);
     t->steps = ll_run_steps(t->r, info->n[LL_TRAIN]);
     t->until = t->until && t->until < t->steps ? t->until : t->steps;
     t->epoch_steps = (info->n[LL_TRAIN] + t->r->train.batch - 1) / t->r->train.batch;
@@ -522,9 +517,8 @@ static ll_err check_opts(trainer *t)
 static ll_err check_trace(const trainer *t)
 {
     CHECK(t->trace_first > t->first && t->trace_last >= t->trace_first && t->trace_last <= t->steps,
-          LL_E_ARG, "a trace of steps %lld to %lld: this run does steps %lld to %lld",
-          (long long)t->trace_first, (long long)t->trace_last, (long long)t->first + 1,
-          (long long)t->steps);
+          LL_E_ARG, "a trace of steps %ld to %ld: this run does steps %ld to %ld", t->trace_first,
+          t->trace_last, t->first + 1, t->steps);
     return LL_OK;
 }
 
@@ -552,7 +546,7 @@ static ll_err open_buddy(trainer *t)
     int n = ll_trainer_meta(t, t->arena, meta);
     TRY(ll_buddy_new(t->comm, t->opts->start, t->s, t->loose, meta, n, &t->buddy));
     t->kept = ll_arena_printf(
-        t->arena, "state in memory: every %" PRId64 " step%s, %s in /dev/shm of each node; it %s",
+        t->arena, "state in memory: every %ld step%s, %s in /dev/shm of each node; it %s",
         t->r->train.buddy, t->r->train.buddy > 1 ? "s" : "", LL_BYTES(ll_buddy_bytes(t->buddy)),
         ll_buddy_text(t->buddy));
     return LL_OK;

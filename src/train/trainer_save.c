@@ -4,7 +4,6 @@
 #include "base/file.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <unistd.h>
 
 void ll_trainer_tell(const trainer *t, const char *text)
@@ -72,7 +71,7 @@ void ll_trainer_save_amid(trainer *t, int64_t done)
     LL_KEEP_ERROR;
     bool saved = ll_trainer_save(t, done, true) == LL_OK;
     ll_trainer_tell(
-        t, ll_arena_printf(t->arena, "step %" PRId64 ", whose validation failed, is%s%s", done,
+        t, ll_arena_printf(t->arena, "step %ld, whose validation failed, is%s%s", done,
                            saved ? " saved" : " not saved: ", saved ? "" : ll_error_message()));
 }
 
@@ -117,10 +116,10 @@ ll_err ll_trainer_roll_back(trainer *t, int64_t done)
     TRY(ll_ranks_agree(t->comm, ll_trainer_take(t, f)));
     t->report->rolled_back++;
     ll_trainer_tell(
-        t, ll_arena_printf(
-               t->arena,
-               "step %" PRId64
-               ": its gradient is too large (train.spike): back to the parameters of step %" PRId64,
-               done, step));
+        t,
+        ll_arena_printf(
+            t->arena,
+            "step %ld: its gradient is too large (train.spike): back to the parameters of step %ld",
+            done, step));
     return LL_OK;
 }

@@ -28,7 +28,7 @@ typedef struct listing {
 /* below: "" or ASIDE. */
 static const char *path_of(ll_arena *a, const char *run, const char *below, int64_t step)
 {
-    return ll_arena_printf(a, "%s/checkpoints%s/step-%08lld" SUFFIX, run, below, (long long)step);
+    return ll_arena_printf(a, "%s/checkpoints%s/step-%08ld" SUFFIX, run, below, step);
 }
 
 const char *ll_checkpoint_path(ll_arena *a, const char *run, int64_t step)
@@ -107,13 +107,13 @@ ll_err ll_checkpoint_prune(const char *run, const ll_checkpoint *c, int keep)
 
 ll_err ll_checkpoint_begin(const char *run, const ll_checkpoint *c, ll_arena *a, ll_st_writer **out)
 {
-    CHECK(c->step >= 0, LL_E_ARG, "checkpoint of step %lld, want 0 or more", (long long)c->step);
+    CHECK(c->step >= 0, LL_E_ARG, "checkpoint of step %ld, want 0 or more", c->step);
     bool lead = ll_ranks_lead(c->comm);
     const char *folder = ll_arena_printf(a, "%s/checkpoints", run);
     TRY(ll_ranks_agree(c->comm, lead ? ll_mkdirs(folder) : LL_OK));
     ll_st_pair *meta = LL_NEW_ARRAY(a, ll_st_pair, c->n_meta + 1);
     if (c->n_meta) memcpy(meta, c->meta, sizeof *meta * (size_t)c->n_meta);
-    meta[c->n_meta] = (ll_st_pair){"step", ll_arena_printf(a, "%lld", (long long)c->step)};
+    meta[c->n_meta] = (ll_st_pair){"step", ll_arena_printf(a, "%ld", c->step)};
     ll_st_content x = {.tensors = c->tensors,
                        .n = c->n_tensors,
                        .parts = c->parts,
@@ -137,9 +137,9 @@ ll_err ll_checkpoint_set_aside(const char *run, int64_t after, ll_arena *arena, 
         CHECK(rename(from, path_of(arena, run, ASIDE, l.steps[i])) == 0, LL_E_IO,
               "%s: moving it aside: %s", from, strerror(errno));
     }
-    long long from = (long long)l.steps[first], to = (long long)l.steps[l.n - 1];
-    *what = from == to ? ll_arena_printf(arena, "checkpoint of step %lld", from)
-                       : ll_arena_printf(arena, "%d checkpoints (steps %lld to %lld)", l.n - first,
+    int64_t from = l.steps[first], to = l.steps[l.n - 1];
+    *what = from == to ? ll_arena_printf(arena, "checkpoint of step %ld", from)
+                       : ll_arena_printf(arena, "%d checkpoints (steps %ld to %ld)", l.n - first,
                                          from, to);
     return LL_OK;
 }
@@ -159,7 +159,7 @@ static ll_err check_name(const ll_st_file *f, const char *path)
     int64_t named = step_of(ll_base_name(path), &rest), step;
     if (named < 0 || *rest) return LL_OK;
     TRY(ll_checkpoint_int(f, "step", &step));
-    CHECK(step == named, LL_E_IO, "its metadata says step %lld", (long long)step);
+    CHECK(step == named, LL_E_IO, "its metadata says step %ld", step);
     return LL_OK;
 }
 

@@ -57,8 +57,8 @@ static ll_err put_size(const sink *s, const ll_map_key *k)
     for (int i = 0; i < k->n && !v; i++)
         if (!strcmp(k->of[i], "0")) return LL_OK;
     CHECK(k->n > 1 || !isdigit((unsigned char)*k->of[0]) || v == atoll(k->of[0]), LL_E_ARG,
-          "model.%s is %lld, which this form has no word for: of model %s it can tell %s alone",
-          k->name, (long long)v, s->r->model.name, k->of[0]);
+          "model.%s is %ld, which this form has no word for: of model %s it can tell %s alone",
+          k->name, v, s->r->model.name, k->of[0]);
     for (int i = 0; i < k->n; i++) {
         const char *of = k->of[i];
         if (strchr(of, ':') || isdigit((unsigned char)*of) || !strncmp(of, "tokenizer.", 10))

@@ -194,7 +194,7 @@ static ll_err check_model(const source *s, const ll_imported *m)
     ll_buf b = {.arena = s->arena};
     ll_buf_printf(&b, "model:\n  name: %s\n", m->model->name);
     for (const ll_size *x = m->sizes; x->name; x++)
-        ll_buf_printf(&b, "  %s: %lld\n", x->name, (long long)x->value);
+        ll_buf_printf(&b, "  %s: %ld\n", x->name, x->value);
     TRY(ll_run_parse(b.text, b.len, s->path, &r));
     TRY(ll_run_finish(r));
     TRY(ll_run_graph(r, 1, NULL, &g));

@@ -223,8 +223,8 @@ static ll_err read_global(machine *m)
 
 static ll_err too_short(const machine *m, const value *v, uint64_t bytes)
 {
-    FAIL(LL_E_IO, "%s: storage %.40s has %llu bytes, and no %lld elements of %s", m->f->path,
-         v->text, (unsigned long long)bytes, (long long)v->number, v->type->type);
+    FAIL(LL_E_IO, "%s: storage %.40s has %lu bytes, and no %ld elements of %s", m->f->path, v->text,
+         bytes, v->number, v->type->type);
 }
 
 static int64_t storage_bytes(const value *v)

@@ -109,8 +109,8 @@ ll_err ll_residual_load(const ll_session *s, const ll_st_file *f, ll_arena *aren
         if (ranks != t[i].shape.d[0])
             *note = ll_arena_printf(
                 arena,
-                "residuals of %lld ranks: their sum is divided among the %lld that there are now",
-                (long long)ranks, (long long)t[i].shape.d[0]);
+                "residuals of %ld ranks: their sum is divided among the %ld that there are now",
+                ranks, t[i].shape.d[0]);
     }
     if (there && !n)
         *note = ll_arena_printf(arena, "the checkpoint's residuals are dropped: this run's codec "

@@ -53,8 +53,8 @@ static ll_err check_tensor(const char *path, const ll_st_tensor *t, bool spare)
     for (const char *c = t->name; *c; c += ll_utf8_at(c))
         CHECK(ll_utf8_at(c), LL_E_ARG, "%s: the name of tensor %s is not UTF-8", path, t->name);
     for (int i = 0; i < t->shape.n; i++)
-        CHECK(t->shape.d[i] >= 0, LL_E_SHAPE, "%s: tensor %s: dimension %d is %lld", path, t->name,
-              i, (long long)t->shape.d[i]);
+        CHECK(t->shape.d[i] >= 0, LL_E_SHAPE, "%s: tensor %s: dimension %d is %ld", path, t->name,
+              i, t->shape.d[i]);
     CHECK(t->data || bytes_of(t) == 0 || spare, LL_E_ARG, "%s: tensor %s has no data", path,
           t->name);
     return LL_OK;

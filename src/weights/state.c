@@ -7,7 +7,6 @@
 #include "weights/residual.h"
 #include "run/teacher.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 
 /* Of an input that is cut over a mesh, what this rank has. */
@@ -141,7 +140,7 @@ ll_err ll_session_save(ll_session *s, const char *path)
     LL_OWN(ll_arena) a = ll_arena_new();
     TRY(ll_session_settle(s));
     ll_st_list l = ll_session_all_tensors(s, a);
-    ll_st_pair step = {"step", ll_arena_printf(a, "%" PRIu64, s->step)};
+    ll_st_pair step = {"step", ll_arena_printf(a, "%lu", s->step)};
     ll_st_content x = {
         .tensors = l.tensors, .n = l.n, .parts = l.parts, .meta = &step, .n_meta = 1};
     if (s->team) x.comm = s->team->c;

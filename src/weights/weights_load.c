@@ -288,7 +288,7 @@ static ll_err unpack(const ll_weight *w, float **out)
 {
     int64_t n = ll_numel(&w->shape);
     *out = (float *)malloc((size_t)(n + 1) * sizeof **out);
-    CHECK(*out, LL_E_MEM, "no memory for %s, %lld numbers", w->name, (long long)n);
+    CHECK(*out, LL_E_MEM, "no memory for %s, %ld numbers", w->name, n);
     for (int64_t i = 0; i < n / w->quant->block; i++)
         w->quant->floats(w->data + i * w->quant->bytes, *out + i * w->quant->block);
     return LL_OK;
@@ -322,7 +322,7 @@ static ll_err read_all(const fit *f)
         ll_st_tensor floats = *t;
         int64_t n = ll_numel(&part.shape);
         LL_OWN_MEMORY float *room = blocks ? (float *)malloc(sizeof *room * (size_t)n) : NULL;
-        CHECK(room || !blocks, LL_E_MEM, "no memory for %s, %lld numbers", t->name, (long long)n);
+        CHECK(room || !blocks, LL_E_MEM, "no memory for %s, %ld numbers", t->name, n);
         if (blocks) floats.data = room;
         for (int k = 0; k < m->n; k++)
             TRY(read_from(&floats, &part, m, k, &f->w->all[find_theirs(f, m->theirs[k])]));

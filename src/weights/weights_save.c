@@ -201,10 +201,10 @@ static ll_err adapter_config(const char *folder, int64_t rank, const char **modu
     ll_buf b = {.arena = a};
     ll_buf_printf(&b,
                   "{\n  \"peft_type\": \"LORA\",\n  \"task_type\": \"CAUSAL_LM\",\n  \"r\": "
-                  "%lld,\n  \"lora_alpha\": %lld,\n  \"lora_dropout\": 0.0,\n  \"bias\": "
+                  "%ld,\n  \"lora_alpha\": %ld,\n  \"lora_dropout\": 0.0,\n  \"bias\": "
                   "\"none\",\n  \"fan_in_fan_out\": false,\n  \"inference_mode\": true,\n  "
                   "\"base_model_name_or_path\": null,\n  \"target_modules\": [",
-                  (long long)rank, (long long)rank);
+                  rank, rank);
     for (int i = 0, made = 0; i < n; i++) {
         bool again = false;
         for (int k = 0; k < i; k++) again |= !strcmp(modules[k], modules[i]);
@@ -220,10 +220,10 @@ static ll_err prompt_config(const char *folder, const ll_shape *s, ll_arena *a)
     const char *text = ll_arena_printf(
         a,
         "{\n  \"peft_type\": \"PROMPT_TUNING\",\n  \"task_type\": \"CAUSAL_LM\",\n  "
-        "\"num_virtual_tokens\": %lld,\n  \"token_dim\": %lld,\n  \"num_transformer_submodules\": "
+        "\"num_virtual_tokens\": %ld,\n  \"token_dim\": %ld,\n  \"num_transformer_submodules\": "
         "1,\n  \"prompt_tuning_init\": \"RANDOM\",\n  \"inference_mode\": true,\n  "
         "\"base_model_name_or_path\": null\n}\n",
-        (long long)s->d[0], (long long)s->d[1]);
+        s->d[0], s->d[1]);
     return ll_file_write(ll_arena_printf(a, "%s/adapter_config.json", folder), text, strlen(text));
 }
 
