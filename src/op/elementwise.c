@@ -92,26 +92,10 @@ static ll_val dgelu(ll_graph *g, ll_val x)
 BINARY(X)
 #undef X
 
-#define UNARY(X)                                                                                   \
-    X(neg)                                                                                         \
-    X(abs)                                                                                         \
-    X(exp)                                                                                         \
-    X(log)                                                                                         \
-    X(sqrt)                                                                                        \
-    X(rsqrt)                                                                                       \
-    X(tanh)                                                                                        \
-    X(sigmoid)                                                                                     \
-    X(sin)                                                                                         \
-    X(cos)                                                                                         \
-    X(relu)                                                                                        \
-    X(gelu)                                                                                        \
-    X(silu)                                                                                        \
-    X(square)                                                                                      \
-    X(erf)                                                                                         \
-    X(floor)                                                                                       \
-    X(ceil)                                                                                        \
-    X(round)                                                                                       \
-    X(sign) X(log1p) X(expm1) X(softplus) X(atan) X(sinh) X(asinh) X(stop_gradient)
+#define POWERS(X) X(neg) X(abs) X(sign) X(square) X(sqrt) X(rsqrt) X(exp) X(log) X(log1p) X(expm1)
+#define CURVES(X) X(sin) X(cos) X(atan) X(sinh) X(asinh) X(tanh) X(sigmoid) X(erf) X(softplus)
+#define OTHERS(X) X(relu) X(gelu) X(silu) X(floor) X(ceil) X(round) X(stop_gradient)
+#define UNARY(X) POWERS(X) CURVES(X) OTHERS(X)
 #define X(name)                                                                                    \
     ll_val ll_##name(ll_graph *g, ll_val x)                                                        \
     {                                                                                              \

@@ -378,11 +378,11 @@ ll_val ll_space_to_depth(ll_graph *g, ll_val x, int64_t block, bool inner)
 
 /* A filter [a, size..., b] for x, within a scope of this name; {0}: rejected. */
 static bool layer_fits(ll_graph *g, const char *kind, const char *name, ll_val x, int64_t out,
-                       int64_t size, int64_t groups, int most)
+                       int64_t size, int64_t groups)
 {
     ll_shape s = ll_graph_shape(g, x);
     int64_t c = x.id ? s.d[s.n - 1] : 0;
-    if (x.id && s.n >= 3 && s.n <= most && c >= 1 && out >= 1 && size >= 1 && groups >= 1 &&
+    if (x.id && s.n >= 3 && s.n <= 5 && c >= 1 && out >= 1 && size >= 1 && groups >= 1 &&
         c % groups == 0 && out % groups == 0)
         return true;
     char text[LL_SHAPE_TEXT];
@@ -401,39 +401,40 @@ static ll_shape filter_of(const ll_shape *x, int64_t size, int64_t a, int64_t b,
     return f;
 }
 
-ll_val ll_conv_layer(ll_graph *g, const char *name, ll_val x, int64_t out, int64_t size,
-                     const ll_conv *opts, bool bias)
+/* back: the transpose. */
+static ll_val layer(ll_graph *g, bool back, const char *name, ll_val x, int64_t out, int64_t size,
+                    const ll_conv *opts, const int64_t *out_pad, bool bias)
 {
     static ll_val (*const by_dims[])(ll_graph *, ll_val, ll_val,
                                      const ll_conv *) = {ll_conv1d, ll_conv2d, ll_conv3d};
     int64_t groups = opts && opts->groups ? opts->groups : 1;
-    if (!layer_fits(g, "conv", name, x, out, size, groups, 5)) return (ll_val){0};
+    if (!layer_fits(g, back ? "conv_transpose" : "conv", name, x, out, size, groups))
+        return (ll_val){0};
     ll_shape s = ll_graph_shape(g, x);
+    int64_t c = s.d[s.n - 1];
     double taps;
-    ll_shape f = filter_of(&s, size, out, s.d[s.n - 1] / groups, &taps);
+    ll_shape f = back ? filter_of(&s, size, c, out / groups, &taps)
+                      : filter_of(&s, size, out, c / groups, &taps);
     ll_init init = {LL_UNIFORM, 1 / sqrt(taps * (double)f.d[s.n - 1])};
     ll_init he = {LL_NORMAL, sqrt(2 / (taps * (double)out))};
     ll_graph_push(g, name);
-    ll_val y = by_dims[s.n - 3](g, x, ll_param(g, "weight", f, bias ? init : he), opts);
+    ll_val w = ll_param(g, "weight", f, back || bias ? init : he);
+    ll_val y = back ? ll_conv_transpose(g, x, w, opts, out_pad) : by_dims[s.n - 3](g, x, w, opts);
     if (bias) y = ll_add(g, y, ll_param(g, "bias", LL_SHAPE(out), init));
     ll_graph_pop(g);
     return y;
 }
 
+ll_val ll_conv_layer(ll_graph *g, const char *name, ll_val x, int64_t out, int64_t size,
+                     const ll_conv *opts, bool bias)
+{
+    return layer(g, false, name, x, out, size, opts, NULL, bias);
+}
+
 ll_val ll_conv_transpose_layer(ll_graph *g, const char *name, ll_val x, int64_t out, int64_t size,
                                const ll_conv *opts, const int64_t *out_pad, bool bias)
 {
-    int64_t groups = opts && opts->groups ? opts->groups : 1;
-    if (!layer_fits(g, "conv_transpose", name, x, out, size, groups, 5)) return (ll_val){0};
-    ll_shape s = ll_graph_shape(g, x);
-    double taps;
-    ll_shape f = filter_of(&s, size, s.d[s.n - 1], out / groups, &taps);
-    ll_init init = {LL_UNIFORM, 1 / sqrt(taps * (double)f.d[s.n - 1])};
-    ll_graph_push(g, name);
-    ll_val y = ll_conv_transpose(g, x, ll_param(g, "weight", f, init), opts, out_pad);
-    if (bias) y = ll_add(g, y, ll_param(g, "bias", LL_SHAPE(out), init));
-    ll_graph_pop(g);
-    return y;
+    return layer(g, true, name, x, out, size, opts, out_pad, bias);
 }
 
 const ll_op *const ll_ops_spatial[] = {NULL};
