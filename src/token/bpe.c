@@ -158,15 +158,16 @@ size_t ll_plain_blanks(const char *text, size_t n, char *out)
 /* ---- encoding ---- */
 
 typedef struct part {
-    int token, next, before; /* indices of parts; -1: none */
-    int length;              /* of parts that are found by their text; 0: it is gone */
+    int value;        /* a token; of SentencePiece's, how many bytes; -1: it is gone */
+    int next, before; /* indices of parts; -1: none */
 } part;
 typedef struct pending {
-    int rank, at, a, b, to; /* a and b: what stood there, tokens or lengths */
+    int rank, at, a, b, to; /* values: of the two that stood there, and of what they become */
 } pending;
 
 typedef struct encoder {
     const ll_tokenizer *t;
+    const char *text; /* the word's */
     int32_t *out;
     int64_t n, room;
     part *parts;
@@ -209,8 +210,14 @@ static void push(encoder *e, int at)
 {
     const part *p = &e->parts[at];
     if (p->next < 0) return;
-    const ll_merge *m = find_merge(e->t, p->token, e->parts[p->next].token);
-    if (m) offer(e, (pending){m->rank, at, m->a, m->b, m->to});
+    int a = p->value, b = e->parts[p->next].value;
+    if (e->t->rank) { /* what they spell */
+        int k = ll_token_find(e->t, e->text + at, a + b);
+        if (k >= 0) offer(e, (pending){e->t->rank[k], at, a, b, a + b});
+        return;
+    }
+    const ll_merge *m = find_merge(e->t, a, b);
+    if (m) offer(e, (pending){m->rank, at, a, b, m->to});
 }
 
 static pending pop(encoder *e)
@@ -239,39 +246,41 @@ static bool make_room(encoder *e, size_t n)
     return e->room_word > 0;
 }
 
-static void merge_word(encoder *e, const char *text, int n)
+/* Parts, from the first on. */
+static void merge_parts(encoder *e)
 {
     e->n_heap = 0;
-    for (int i = 0; i < n; i++)
-        e->parts[i] = (part){e->t->byte[(unsigned char)text[i]], i + 1 < n ? i + 1 : -1, i - 1};
-    for (int i = 0; i < n; i++) push(e, i);
+    for (int i = 0; i >= 0; i = e->parts[i].next) push(e, i);
     while (e->n_heap) {
         pending x = pop(e);
         part *p = &e->parts[x.at];
-        if (p->token != x.a || p->next < 0 || e->parts[p->next].token != x.b) continue;
+        if (p->value != x.a || p->next < 0 || e->parts[p->next].value != x.b) continue;
         int gone = p->next;
-        p->token = x.to;
+        p->value = x.to;
         p->next = e->parts[gone].next;
-        e->parts[gone].token = -1;
+        e->parts[gone].value = -1;
         if (p->next >= 0) e->parts[p->next].before = x.at;
         push(e, x.at);
         if (p->before >= 0) push(e, p->before);
     }
-    for (int i = 0; i >= 0; i = e->parts[i].next) {
-        if (e->parts[i].token < 0) e->no_token = (unsigned char)text[i];
-        put(e, e->parts[i].token);
-    }
+}
+
+static void put_byte(encoder *e, int token, char byte)
+{
+    if (token < 0) e->no_token = (unsigned char)byte;
+    put(e, token);
+}
+
+static void merge_word(encoder *e, const char *text, int n)
+{
+    e->text = text;
+    for (int i = 0; i < n; i++)
+        e->parts[i] = (part){e->t->byte[(unsigned char)text[i]], i + 1 < n ? i + 1 : -1, i - 1};
+    merge_parts(e);
+    for (int i = 0; i >= 0; i = e->parts[i].next) put_byte(e, e->parts[i].value, text[i]);
 }
 
 /* ---- SentencePiece's: characters, and what their neighbours spell ---- */
-
-static void push_text(encoder *e, const char *text, int at)
-{
-    const part *p = &e->parts[at];
-    if (p->next < 0) return;
-    int a = p->length, b = e->parts[p->next].length, k = ll_token_find(e->t, text + at, a + b);
-    if (k >= 0) offer(e, (pending){e->t->rank[k], at, a, b, k});
-}
 
 static int char_bytes(unsigned char first)
 {
@@ -281,34 +290,19 @@ static int char_bytes(unsigned char first)
 static void merge_chars(encoder *e, const char *text, int n)
 {
     int last = -1;
-    e->n_heap = 0;
+    e->text = text;
     for (int i = 0; i < n; i = e->parts[i].next) {
         int length = char_bytes((unsigned char)text[i]), left = n - i;
         if (length > left) length = left;
-        e->parts[i] = (part){0, i + length, last, length};
+        e->parts[i] = (part){length, i + length, last};
         last = i;
     }
     e->parts[last].next = -1;
-    for (int i = 0; i >= 0; i = e->parts[i].next) push_text(e, text, i);
-    while (e->n_heap) {
-        pending x = pop(e);
-        part *p = &e->parts[x.at];
-        if (p->length != x.a || p->next < 0 || e->parts[p->next].length != x.b) continue;
-        int gone = p->next;
-        p->length += x.b;
-        p->next = e->parts[gone].next;
-        e->parts[gone].length = 0;
-        if (p->next >= 0) e->parts[p->next].before = x.at;
-        push_text(e, text, x.at);
-        if (p->before >= 0) push_text(e, text, p->before);
-    }
+    merge_parts(e);
     for (int i = 0; i >= 0; i = e->parts[i].next) {
-        int k = ll_token_find(e->t, text + i, e->parts[i].length);
-        for (int b = 0; k < 0 && b < e->parts[i].length; b++) {
-            int of = e->t->byte[(unsigned char)text[i + b]];
-            if (of < 0) e->no_token = (unsigned char)text[i + b];
-            put(e, of);
-        }
+        int k = ll_token_find(e->t, text + i, e->parts[i].value);
+        for (int b = i; k < 0 && b < i + e->parts[i].value; b++)
+            put_byte(e, e->t->byte[(unsigned char)text[b]], text[b]);
         if (k >= 0) put(e, k);
     }
 }
