@@ -5,9 +5,9 @@
 #include "base/spec.h"
 #include "kern/einsum.h"
 #include "kern/gather.h"
+#include "kern/moves.h"
 #include "kern/ref/value.h"
 #include "kern/resample.h"
-#include "kern/walk.h"
 
 #include <stdio.h>
 
@@ -43,87 +43,43 @@ static const char *number(double v, char out[NUMBER])
 
 /* ---- elements moved ---- */
 
-/* y[to] = x[from] for all of d. */
-static void copy(const ll_cloops *c, const ll_shape *d, int operand, const int64_t *from,
-                 int64_t from_at, const int64_t *to, int64_t to_at)
-{
-    nest(c->b, d->d, d->n, 0);
-    ll_buf_puts(c->b, "        y0[");
-    index_of(c->b, to, d->n, 0, to_at);
-    ll_buf_printf(c->b, "] = x%d[", operand);
-    index_of(c->b, from, d->n, 0, from_at);
-    ll_buf_puts(c->b, "];\n");
-}
+typedef int moves_of(const ll_kcall *c, ll_move m[LL_MOVES]);
 
-static ll_err by_letters(const ll_cloops *c, const char *text)
+/* Move i of several is of operand i. Of addresses only what lies between them is looked at. */
+static ll_err moves(const ll_cloops *c, moves_of *of)
 {
-    ll_spec s;
-    TRY(ll_spec_parse(text, &s));
-    int64_t x[LL_MAX_DIMS], y[LL_MAX_DIMS], from[LL_MAX_DIMS];
-    ll_walk_strides(&c->in[0].shape, x);
-    ll_walk_strides(&c->out[0].shape, y);
-    for (int k = 0; k < s.n_out; k++) from[k] = s.from[k] < 0 ? 0 : x[s.from[k]];
-    copy(c, &c->out[0].shape, 0, from, 0, y, 0);
-    return LL_OK;
-}
-
-static ll_err transpose(const ll_cloops *c)
-{
-    return by_letters(c, ((const ll_spec_attr *)c->attr)->spec);
-}
-
-static ll_err broadcast(const ll_cloops *c)
-{
-    return by_letters(c, ((const ll_broadcast_attr *)c->attr)->spec);
-}
-
-static ll_err reshape(const ll_cloops *c)
-{
-    int64_t one = 1;
-    ll_shape all = LL_SHAPE(ll_numel(&c->out[0].shape));
-    copy(c, &all, 0, &one, 0, &one, 0);
-    return LL_OK;
-}
-
-static ll_err slice(const ll_cloops *c)
-{
-    const ll_range_attr *a = (const ll_range_attr *)c->attr;
-    int64_t x[LL_MAX_DIMS], y[LL_MAX_DIMS];
-    ll_walk_strides(&c->in[0].shape, x);
-    ll_walk_strides(&c->out[0].shape, y);
-    copy(c, &c->out[0].shape, 0, x, a->from * x[a->dim], y, 0);
-    return LL_OK;
-}
-
-static ll_err pad(const ll_cloops *c)
-{
-    const ll_range_attr *a = (const ll_range_attr *)c->attr;
-    const ll_shape *s = &c->out[0].shape;
-    int64_t x[LL_MAX_DIMS], y[LL_MAX_DIMS], dim = a->dim;
-    ll_walk_strides(&c->in[0].shape, x);
-    ll_walk_strides(s, y);
-    nest(c->b, s->d, s->n, 0);
-    ll_buf_puts(c->b, "        y0[");
-    index_of(c->b, y, s->n, 0, 0);
-    ll_buf_printf(c->b, "] = i%lld >= %lld && i%lld < %lld ? x0[", (big)dim, (big)a->from, (big)dim,
-                  (big)(a->from + c->in[0].shape.d[dim]));
-    index_of(c->b, x, s->n, 0, -a->from * x[dim]);
-    ll_buf_puts(c->b, "] : 0;\n");
-    return LL_OK;
-}
-
-static ll_err concat(const ll_cloops *c)
-{
-    const ll_range_attr *a = (const ll_range_attr *)c->attr;
-    int64_t x[LL_MAX_DIMS], y[LL_MAX_DIMS], at = 0;
-    ll_walk_strides(&c->out[0].shape, y);
-    for (int k = 0; k < c->n_in; k++) {
-        ll_walk_strides(&c->in[k].shape, x);
-        copy(c, &c->in[k].shape, k, x, 0, y, at * y[a->dim]);
-        at += c->in[k].shape.d[a->dim];
+    char *const base = (char *)64;
+    ll_tensor in[LL_MAX_IN], out = {base, c->out[0].dtype, c->out[0].shape};
+    ll_move m[LL_MOVES];
+    for (int k = 0; k < c->n_in; k++) in[k] = (ll_tensor){base, c->in[k].dtype, c->in[k].shape};
+    int n = of(&(ll_kcall){.attr = c->attr, .n_in = c->n_in, .in = in, .out = &out}, m);
+    for (int k = 0; k < n; k++) {
+        const ll_walk *w = &m[k].w;
+        int64_t bytes = (int64_t)m[k].bytes;
+        nest(c->b, w->size, w->n, 0);
+        ll_buf_puts(c->b, "        y0[");
+        index_of(c->b, w->stride[LL_TO], w->n, 0, (m[k].y - base) / bytes);
+        ll_buf_puts(c->b, "] = ");
+        if (m[k].x) {
+            ll_buf_printf(c->b, "x%d[", c->n_in > 1 ? k : 0);
+            index_of(c->b, w->stride[LL_FROM], w->n, 0, (m[k].x - base) / bytes);
+        }
+        ll_buf_puts(c->b, m[k].x ? "];\n" : "0;\n");
     }
     return LL_OK;
 }
+
+#define MOVES(name)                                                                                \
+    static ll_err name(const ll_cloops *c)                                                         \
+    {                                                                                              \
+        return moves(c, ll_##name##_moves);                                                        \
+    }
+MOVES(broadcast)
+MOVES(concat)
+MOVES(pad)
+MOVES(reshape)
+MOVES(slice)
+MOVES(transpose)
 
 static void each(const ll_cloops *c, int64_t n)
 {
