@@ -400,7 +400,7 @@ static double cost_grad(const void *, const ll_loops *l)
 }
 
 static const ll_op attention_grad = {
-    LL_OP(attention_grad, ATTENTION, 4, 1, .scratch = attention_grad_cpu_scratch, .parts = true),
+    LL_OP(attention_grad, ATTENTION, 4, 1, .scratch = attend_grad_cpu_scratch, .parts = true),
     LL_ATTRS(ll_own_attr, own),
     .dims = "bthd, btzhd, bthd, bht -> btzhd",
     .wide_in = 1u << 3,
@@ -424,7 +424,7 @@ static void grad(ll_bwd *b)
 }
 
 static const ll_op attention = {
-    LL_OP(attention, ATTENTION, 1, 2, .scratch = attention_cpu_scratch, .parts = true),
+    LL_OP(attention, ATTENTION, 1, 2, .scratch = attend_cpu_scratch, .parts = true),
     .model = LL_WITH_GRADIENT,
     .dims = "btzhd -> bthd, bht",
     .wide_out = 1u << 1,

@@ -4,8 +4,8 @@
 
 ll_kernel attention_cpu, attention_grad_cpu, attend_cpu, attend_grad_cpu, causal_mask_ref,
     causal_mask_cpu, linear_attend_cpu, linear_attend_grad_cpu;
-ll_scratch attention_cpu_scratch, attention_grad_cpu_scratch, attend_cpu_scratch,
-    attend_grad_cpu_scratch, linear_attend_cpu_scratch, linear_attend_grad_cpu_scratch;
+ll_scratch attend_cpu_scratch, attend_grad_cpu_scratch, linear_attend_cpu_scratch,
+    linear_attend_grad_cpu_scratch;
 
 /* batch, time, heads, width */
 static const int64_t sizes[][4] = {{1, 1, 1, 1},   {2, 1, 3, 64},   {3, 2, 1, 3},    {1, 5, 2, 1},
@@ -19,7 +19,7 @@ static void forward(void **)
     for (int i = 0; i < N_SIZE; i++)
         for (int big = 0; big < 2; big++) {
             const int64_t *s = sizes[i];
-            kcheck k = {"attention", NULL, attention_cpu, attention_cpu_scratch,
+            kcheck k = {"attention", NULL, attention_cpu, attend_cpu_scratch,
                         .tolerance = big ? 3e-4 : 3e-6};
             /* big: scores of some hundreds, so that most weights are exactly one or zero */
             kc_in(&k, kc_normal(LL_SHAPE(s[0], s[1], 3, s[2], s[3]), big ? 10 : 1, 0));
@@ -37,7 +37,7 @@ static void backward(void **)
         const int64_t *s = sizes[i];
         ll_shape o = LL_SHAPE(s[0], s[1], s[2], s[3]);
         kcheck k = {"attention_grad",         NULL,
-                    attention_grad_cpu,       attention_grad_cpu_scratch,
+                    attention_grad_cpu,       attend_grad_cpu_scratch,
                     &(ll_own_attr){.own = 1}, .tolerance = 1e-5};
         if (s[1] * s[1] * s[3] * s[3] * s[0] * s[2] > 10000000) continue;
         kc_in(&k, kc_normal(o, 1, 0));
@@ -154,14 +154,14 @@ static void bf16_packed(void **)
         ll_shape o = LL_SHAPE(s[0], s[1], s[2], s[3]), lse = LL_SHAPE(s[0], s[2], s[1]);
         ll_shape qkv = LL_SHAPE(s[0], s[1], 3, s[2], s[3]), out[2] = {o, lse};
         ll_tensor x = kc_normal(qkv, 1, 0);
-        both(attention_cpu, attention_cpu_scratch, NULL, &x, 1, 0, out, 2, 2);
+        both(attention_cpu, attend_cpu_scratch, NULL, &x, 1, 0, out, 2, 2);
         ll_tensor in[4] = {kc_normal(o, 1, 0), kc_normal(qkv, 1, 0), tensor(LL_F32, o),
                            tensor(LL_F32, lse)};
         ll_tensor rounded = half_of(&in[1]);
-        call(attention_cpu, attention_cpu_scratch, NULL, &in[1], 1, &in[2], 2, 1);
+        call(attention_cpu, attend_cpu_scratch, NULL, &in[1], 1, &in[2], 2, 1);
         free(rounded.data);
-        both(attention_grad_cpu, attention_grad_cpu_scratch, &(ll_own_attr){.own = 1}, in, 4, 8,
-             &qkv, 1, 0);
+        both(attention_grad_cpu, attend_grad_cpu_scratch, &(ll_own_attr){.own = 1}, in, 4, 8, &qkv,
+             1, 0);
     }
 }
 

@@ -14,8 +14,8 @@
 
 #include <math.h>
 
-ll_kernel attention_cpu, attend_cpu, causal_mask_cpu;
-ll_scratch attention_cpu_scratch, attend_cpu_scratch;
+ll_kernel attention_cpu, attend_cpu, attention_grad_cpu, attend_grad_cpu, causal_mask_cpu;
+ll_scratch attend_cpu_scratch, attend_grad_cpu_scratch;
 
 enum { BLOCK = LL_ATT_BLOCK, M = LL_ATT_M, N = LL_ATT_N, VECTORS = N / LL_LANES };
 
@@ -99,70 +99,68 @@ static void put_rows(const ll_att *p, const room *r, int64_t queries, float *o, 
     }
 }
 
-static void one_head(const ll_att *p, const ll_att_head *x, const room *r, float *o, float *lse)
+static void one_head(const ll_att *p, int64_t n, const room *r, float *o, float *lse)
 {
-    ll_att_pack(p->s, p->d, x->k, p->k_row, 1, r->k);
-    ll_att_pack(p->s, p->e, x->v, p->v_row, 1, r->v);
+    ll_att_head x = ll_att_head_of(p, n);
+    const float *queries_at = (const float *)p->q + x.q;
+    ll_att_pack(p->s, p->d, (const float *)p->k + x.k, p->k_row, 1, r->k);
+    ll_att_pack(p->s, p->e, (const float *)p->v + x.v, p->v_row, 1, r->v);
     for (int64_t i = 0; i < p->t; i += BLOCK) {
         int64_t queries = p->t - i < BLOCK ? p->t - i : BLOCK, end = i + queries + p->ahead;
         if (end > p->s) end = p->s;
-        ll_att_transpose(p->d, x->q + i * p->q_row, p->q_row, queries, (float)p->scale, r->qt);
+        ll_att_transpose(p->d, queries_at + i * p->q_row, p->q_row, queries, (float)p->scale,
+                         r->qt);
         for (int64_t q = 0; q < BLOCK; q++) r->m[q] = LL_ATTEND_NONE, r->l[q] = 0;
         memset(r->o, 0, (size_t)(BLOCK * ll_att_width(p->e)) * sizeof(float));
         for (int64_t j = 0; j < end; j += BLOCK) {
-            const float *mask = x->mask ? x->mask + i * p->by[3] + j * p->by[4] : NULL;
+            const float *mask = x.mask ? x.mask + i * p->by[3] + j * p->by[4] : NULL;
             add_keys(p, r, mask, j, end - j < BLOCK ? end - j : BLOCK, queries, i + p->ahead - j);
         }
         put_rows(p, r, queries, o + i * p->h * p->e, lse + i);
     }
 }
 
-/* Of a call of either. */
-static ll_att att_of(const ll_kcall *c)
-{
-    if (c->n_in == 1) return ll_att_packed(&c->in[0]);
-    return ll_att_of(c->in, c->n_in > 3 ? &c->in[3] : NULL, c->attr);
-}
-
-typedef struct job {
-    const ll_kcall *c;
-    const ll_att *p;
-} job;
-
 static void some_heads(const void *given, int number, int64_t from, int64_t to)
 {
-    const ll_kcall *c = ((const job *)given)->c;
-    const ll_att *p = ((const job *)given)->p;
+    const ll_att_job *j = (const ll_att_job *)given;
+    const ll_att *p = j->p;
     room r = {0};
     size_t floats = lay_out(p, NULL, &r);
-    lay_out(p, (float *)c->scratch + floats * (size_t)number, &r);
-    for (int64_t n = from; n < to; n++) {
-        ll_att_head x = ll_att_head_of(p, n);
-        one_head(p, &x, &r, (float *)c->out[0].data + (n / p->h * p->t * p->h + n % p->h) * p->e,
-                 (float *)c->out[1].data + n * p->t);
-    }
+    lay_out(p, (float *)j->c->scratch + floats * (size_t)number, &r);
+    for (int64_t n = from; n < to; n++)
+        one_head(p, n, &r, (float *)j->c->out[0].data + ll_att_out(p, n),
+                 (float *)j->c->out[1].data + n * p->t);
+}
+
+/* ---- entry: packed operands are one tensor; of gradients do comes before them ---- */
+
+static ll_att att_of(const ll_kcall *c)
+{
+    return c->n_in == 1 ? ll_att_packed(c->in)
+                        : ll_att_of(c->in, c->n_in > 3 ? &c->in[3] : NULL, c->attr);
+}
+
+static ll_att att_of_grad(const ll_kcall *c)
+{
+    return c->n_in == 4 ? ll_att_packed(&c->in[1])
+                        : ll_att_of(&c->in[1], c->n_in > 6 ? &c->in[6] : NULL, c->attr);
 }
 
 /* Heads in even parts, one after the other: rows of a sample stay with few threads. */
-ll_err attend_cpu(const ll_kcall *c)
+static ll_err run(const ll_kcall *c, const ll_att *p, const ll_att_grads *f)
 {
-    ll_att p = att_of(c);
-    int64_t heads = p.b * p.h;
-    if (c->in[0].dtype == LL_BF16) {
-        ll_att_bf16(c, &p);
-        return LL_OK;
-    }
-    int team = ll_team(c, heads * p.t * p.s * p.d);
-    ll_in_numbered_parts(team, heads, some_heads, &(job){c, &p});
+    bool half = c->in[0].dtype == LL_BF16;
+    ll_numbered_part *part = f ? (half ? ll_att_bf16_grad_part : ll_att_grad_part)
+                               : (half ? ll_att_bf16_part : some_heads);
+    int team = ll_team(c, p->b * p->h * p->t * p->s * p->d);
+    ll_in_numbered_parts(team, p->b * (f ? p->n : p->h), part, &(ll_att_job){c, p, f});
     return LL_OK;
 }
 
-size_t attend_cpu_scratch(const ll_kcall *c)
+ll_err attend_cpu(const ll_kcall *c)
 {
-    room r;
     ll_att p = att_of(c);
-    if (c->in[0].dtype == LL_BF16) return ll_att_bf16_room(c, &p, false);
-    return ll_att_room(c, lay_out(&p, NULL, &r));
+    return run(c, &p, NULL);
 }
 
 ll_err attention_cpu(const ll_kcall *c)
@@ -170,9 +168,37 @@ ll_err attention_cpu(const ll_kcall *c)
     return attend_cpu(c);
 }
 
-size_t attention_cpu_scratch(const ll_kcall *c)
+size_t attend_cpu_scratch(const ll_kcall *c)
 {
-    return attend_cpu_scratch(c);
+    room r;
+    ll_att p = att_of(c);
+    bool half = c->in[0].dtype == LL_BF16;
+    return ll_att_room(c, half ? ll_att_bf16_room(&p, false) : lay_out(&p, NULL, &r));
+}
+
+ll_err attention_grad_cpu(const ll_kcall *c)
+{
+    ll_att p = att_of_grad(c);
+    char *d = c->out[0].data;
+    size_t part = (size_t)(p.h * p.d) * ll_dtype_bytes(c->out[0].dtype);
+    return run(c, &p,
+               &(ll_att_grads){c->in[0].data, c->in[2].data, c->in[3].data, NULL, d, d + part,
+                               d + 2 * part});
+}
+
+ll_err attend_grad_cpu(const ll_kcall *c)
+{
+    ll_att p = att_of_grad(c);
+    return run(c, &p,
+               &(ll_att_grads){c->in[0].data, NULL, c->in[4].data, c->in[5].data, c->out[0].data,
+                               c->out[1].data, c->out[2].data});
+}
+
+size_t attend_grad_cpu_scratch(const ll_kcall *c)
+{
+    ll_att p = att_of_grad(c);
+    bool half = c->in[0].dtype == LL_BF16;
+    return ll_att_room(c, half ? ll_att_bf16_room(&p, true) : ll_att_grad_room(&p));
 }
 
 ll_err causal_mask_cpu(const ll_kcall *c)

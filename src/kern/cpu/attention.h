@@ -1,4 +1,5 @@
-/* attention.h: what attention's two fast kernels share.
+/* attention.h: what attention's fast kernels share: of f32 (attention.c, attention_grad.c), whose
+ * layout this is, and of bf16 (attention_bf16.c).
  *
  * One head of one sample is one piece of work. Its rows of q, k, v are packed side by side, each
  * padded to a multiple of LL_ATT_N (width). Time is cut into blocks of queries and of keys; the
@@ -17,10 +18,10 @@ enum { LL_ATT_N = 16 };
 #endif
 enum { LL_ATT_M = 6, LL_ATT_BLOCK = 96 };
 
-/* Arrays of f32 laid out one behind the other from `at` on (NULL: only measured); the floats. */
+/* Arrays laid out one behind the other from `at` on (NULL: only measured); returns the floats. */
 typedef struct ll_att_array {
-    float **place;
-    int64_t size;
+    void *place;  /* of a pointer to them */
+    int64_t size; /* in floats */
 } ll_att_array;
 size_t ll_att_lay_out(float *at, const ll_att_array *arrays, size_t n);
 #define LL_ATT_LAY_OUT(at, ...)                                                                    \
@@ -32,13 +33,17 @@ static inline size_t ll_att_room(const ll_kcall *c, size_t floats)
     return floats * sizeof(float) * (size_t)(c->threads < 1 ? 1 : c->threads);
 }
 
-/* One head of one batch. */
+/* Head n of all b h of them: where in q, k and v it begins, in numbers; and its mask, or NULL. */
 typedef struct ll_att_head {
-    const float *q, *k, *v, *mask;
+    int64_t q, k, v;
+    const float *mask;
 } ll_att_head;
-
-/* Head n of all b h of them. */
 ll_att_head ll_att_head_of(const ll_att *p, int64_t n);
+/* Where in o. */
+static inline int64_t ll_att_out(const ll_att *p, int64_t n)
+{
+    return (n / p->h * p->t * p->h + n % p->h) * p->e;
+}
 /* d to the next multiple of LL_ATT_N: the room that a row takes */
 static inline int64_t ll_att_width(int64_t d)
 {
@@ -73,7 +78,14 @@ typedef struct ll_att_grads {
     const float *lse, *delta; /* [b,h,t] */
     void *dq, *dk, *dv;
 } ll_att_grads;
-/* Of bf16 operands and results (attention_bf16.c): scratch bytes, forward, gradient. */
-size_t ll_att_bf16_room(const ll_kcall *c, const ll_att *p, bool grad);
-void ll_att_bf16(const ll_kcall *c, const ll_att *p);
-void ll_att_bf16_grad(const ll_kcall *c, const ll_att *p, const ll_att_grads *f);
+/* A call, for threads to share: heads, or (gradients) heads of keys. */
+typedef struct ll_att_job {
+    const ll_kcall *c;
+    const ll_att *p;
+    const ll_att_grads *f; /* NULL: forward */
+} ll_att_job;
+/* Floats of a thread's room, and what it makes. */
+size_t ll_att_grad_room(const ll_att *p), ll_att_bf16_room(const ll_att *p, bool grad);
+void ll_att_grad_part(const void *job, int number, int64_t from, int64_t to);
+void ll_att_bf16_part(const void *job, int number, int64_t from, int64_t to);
+void ll_att_bf16_grad_part(const void *job, int number, int64_t from, int64_t to);

@@ -13,7 +13,6 @@
 #include "base/num.h"
 #include "kern/attr.h"
 #include "kern/cpu/gemm.h"
-#include "kern/cpu/row.h"
 #include "kern/cpu/vec.h"
 
 #include <math.h>
@@ -42,18 +41,14 @@ static void put_row(const float *x, int64_t n, float by, half *to)
 /* ---- room: one thread's ---- */
 
 typedef struct room {
-    float *s, *ds;  /* [block, width]: scores, and do v^T */
-    half *p, *dp;   /* [block, width] in bf16 */
-    float *o;       /* [block, d or e]: o, or dq */
-    float *dk, *dv; /* [keys, d], [keys, e] */
-    float *inverse; /* [block]: 1 / sum of p */
+    int64_t block, width; /* queries at once; keys, to whole lines */
+    float *s, *ds;        /* [block, width]: scores, and do v^T */
+    half *p, *dp;         /* [block, width] in bf16 */
+    float *o;             /* [block, d or e]: o, or dq */
+    float *dk, *dv;       /* [keys, d], [keys, e] */
+    float *inverse;       /* [block]: 1 / sum of p */
     void *gemm;
 } room;
-
-typedef struct sizes {
-    int64_t block, width; /* queries at once; keys, to whole lines */
-    size_t all;           /* bytes */
-} sizes;
 
 /* The largest product's scratch serves all: bf16 is packed whatever its strides. */
 static size_t gemm_room(const ll_att *p, int64_t block, int64_t width)
@@ -64,44 +59,24 @@ static size_t gemm_room(const ll_att *p, int64_t block, int64_t width)
     return ll_gemm_serial_scratch(&g);
 }
 
-/* Lays out a room from `at` on (NULL: only measures). */
-static sizes lay_out(const ll_att *p, bool grad, char *at, room *r)
+/* Lays out a room from `at` on (NULL: only measures); returns its floats. */
+static size_t lay_out(const ll_att *p, bool grad, float *at, room *r)
 {
-    sizes z = {.width = ll_round_up(ll_max64(p->s, 1), 32)};
-    z.block = ll_round_up(ll_min64(p->t, SCORES / z.width), FEWEST_QUERIES);
-    z.block = ll_max64(FEWEST_QUERIES, ll_min64(z.block, MOST_QUERIES));
-    size_t scores = (size_t)(z.block * z.width), keys = grad ? (size_t)p->s : 0;
-    const size_t bytes[] = {4 * scores,
-                            grad ? 4 * scores : 0,
-                            2 * scores,
-                            grad ? 2 * scores : 0,
-                            4 * (size_t)(z.block * ll_max64(p->d, p->e)),
-                            4 * keys * (size_t)p->d,
-                            4 * keys * (size_t)p->e,
-                            4 * (size_t)z.block,
-                            gemm_room(p, z.block, z.width)};
-    enum { PARTS = sizeof bytes / sizeof *bytes };
-    void *part[PARTS] = {0};
-    for (int i = 0; i < PARTS; i++) {
-        if (at) part[i] = at + z.all;
-        z.all += ll_align64(bytes[i]);
-    }
-    *r = (room){.s = (float *)part[0],
-                .ds = (float *)part[1],
-                .p = (half *)part[2],
-                .dp = (half *)part[3],
-                .o = (float *)part[4],
-                .dk = (float *)part[5],
-                .dv = (float *)part[6],
-                .inverse = (float *)part[7],
-                .gemm = part[8]};
-    return z;
+    r->width = ll_round_up(ll_max64(p->s, 1), 32);
+    r->block = ll_round_up(ll_min64(p->t, SCORES / r->width), FEWEST_QUERIES);
+    r->block = ll_max64(FEWEST_QUERIES, ll_min64(r->block, MOST_QUERIES));
+    int64_t scores = r->block * r->width, more = grad ? scores : 0, keys = grad ? p->s : 0;
+    int64_t gemm = (int64_t)(gemm_room(p, r->block, r->width) / sizeof(float));
+    return LL_ATT_LAY_OUT(at, {&r->s, scores}, {&r->ds, more}, {&r->p, scores / 2},
+                          {&r->dp, more / 2}, {&r->o, r->block * ll_max64(p->d, p->e)},
+                          {&r->dk, keys * p->d}, {&r->dv, keys * p->e}, {&r->inverse, r->block},
+                          {&r->gemm, gemm});
 }
 
-size_t ll_att_bf16_room(const ll_kcall *c, const ll_att *p, bool grad)
+size_t ll_att_bf16_room(const ll_att *p, bool grad)
 {
     room r;
-    return lay_out(p, grad, NULL, &r).all * (size_t)ll_max64(c->threads, 1);
+    return lay_out(p, grad, NULL, &r);
 }
 
 /* ---- one block of queries ---- */
@@ -109,23 +84,20 @@ size_t ll_att_bf16_room(const ll_kcall *c, const ll_att *p, bool grad)
 typedef struct block {
     const ll_att *p;
     const room *r;
-    sizes z;
     int64_t i, n, keys; /* queries [i, i + n) see keys [0, keys) or some of them */
     const half *q, *k, *v;
     const float *mask; /* of query i, key 0; NULL: none */
 } block;
 
-static block block_of(const ll_att *p, const room *r, sizes z, int64_t head, int64_t i)
+static block block_of(const ll_att *p, const room *r, int64_t head, int64_t i)
 {
-    int64_t b = head / p->h, h = head % p->h, g = p->h / p->n, of = h / g;
-    block x = {p, r, z, i, ll_min64(z.block, p->t - i), 0, NULL, NULL, NULL, NULL};
+    ll_att_head h = ll_att_head_of(p, head);
+    block x = {.p = p, .r = r, .i = i, .n = ll_min64(r->block, p->t - i)};
     x.keys = ll_max64(0, ll_min64(p->s, i + x.n + p->ahead));
-    x.q = (const half *)p->q + (b * p->t + i) * p->q_row + h * p->d;
-    x.k = (const half *)p->k + b * p->s * p->k_row + of * p->d;
-    x.v = (const half *)p->v + b * p->s * p->v_row + of * p->e;
-    if (p->mask)
-        x.mask =
-            (const float *)p->mask + b * p->by[0] + of * p->by[1] + h % g * p->by[2] + i * p->by[3];
+    x.q = (const half *)p->q + h.q + i * p->q_row;
+    x.k = (const half *)p->k + h.k;
+    x.v = (const half *)p->v + h.v;
+    if (h.mask) x.mask = h.mask + i * p->by[3];
     return x;
 }
 
@@ -136,7 +108,7 @@ static void across(const block *x, const half *a, int64_t a_row, const half *b, 
     ll_gemm_call g = {.m = x->n, .n = x->keys, .k = depth, .bf16 = true, .scratch = x->r->gemm};
     g.a = a, g.a_rs = a_row, g.a_cs = 1;
     g.b = b, g.b_rs = 1, g.b_cs = b_row;
-    g.c = to, g.c_rs = x->z.width, g.c_cs = 1;
+    g.c = to, g.c_rs = x->r->width, g.c_cs = 1;
     ll_gemm_serial(&g);
 }
 
@@ -146,7 +118,7 @@ static void along(const block *x, const half *a, const half *b, int64_t b_row, i
 {
     ll_gemm_call g = {.m = x->n, .n = columns, .k = x->keys, .bf16 = true};
     g.scratch = x->r->gemm;
-    g.a = a, g.a_rs = x->z.width, g.a_cs = 1;
+    g.a = a, g.a_rs = x->r->width, g.a_cs = 1;
     g.b = b, g.b_rs = b_row, g.b_cs = 1;
     g.c = to, g.c_rs = columns, g.c_cs = 1;
     ll_gemm_serial(&g);
@@ -158,7 +130,7 @@ static void down(const block *x, const half *a, const half *b, int64_t b_row, in
 {
     ll_gemm_call g = {.m = x->keys, .n = columns, .k = x->n, .bf16 = true, .add = true};
     g.scratch = x->r->gemm;
-    g.a = a, g.a_rs = 1, g.a_cs = x->z.width;
+    g.a = a, g.a_rs = 1, g.a_cs = x->r->width;
     g.b = b, g.b_rs = b_row, g.b_cs = 1;
     g.c = to, g.c_rs = columns, g.c_cs = 1;
     ll_gemm_serial(&g);
@@ -174,7 +146,7 @@ static int64_t seen_by(const block *x, int64_t q)
  * there is room for. */
 static float *finish_scores(const block *x, int64_t q, int64_t seen)
 {
-    float *s = x->r->s + q * x->z.width, scale = (float)x->p->scale;
+    float *s = x->r->s + q * x->r->width, scale = (float)x->p->scale;
     const float *mask = x->mask ? x->mask + q * x->p->by[3] : NULL;
 #pragma omp simd
     for (int64_t k = 0; k < seen; k++) s[k] *= scale;
@@ -197,7 +169,7 @@ static float softmax(const block *x, int64_t q, float *top)
 {
     int64_t seen = seen_by(x, q);
     float *s = finish_scores(x, q, seen), most = LL_ATTEND_NONE;
-    half *p = x->r->p + q * x->z.width;
+    half *p = x->r->p + q * x->r->width;
     ll_vec m = ll_vec_all(LL_ATTEND_NONE), sum = ll_vec_all(0);
     for (int64_t k = 0; k < seen; k += LANES) m = ll_vec_max(ll_vec_at(s + k), m);
     for (int i = 0; i < LANES; i++) most = m[i] > most ? m[i] : most;
@@ -212,10 +184,10 @@ static float softmax(const block *x, int64_t q, float *top)
 }
 
 /* A query that sees no key, or keys of -inf alone, gives zeros and LL_ATTEND_NONE. */
-static void one_head(const ll_att *p, const room *r, sizes z, int64_t head, half *o, float *lse)
+static void one_head(const ll_att *p, const room *r, int64_t head, half *o, float *lse)
 {
-    for (int64_t i = 0; i < p->t; i += z.block) {
-        block x = block_of(p, r, z, head, i);
+    for (int64_t i = 0; i < p->t; i += r->block) {
+        block x = block_of(p, r, head, i);
         across(&x, x.q, p->q_row, x.k, p->k_row, p->d, r->s);
         for (int64_t q = 0; q < x.n; q++) {
             float sum = softmax(&x, q, &lse[i + q]);
@@ -228,29 +200,16 @@ static void one_head(const ll_att *p, const room *r, sizes z, int64_t head, half
     }
 }
 
-typedef struct job {
-    const ll_kcall *c;
-    const ll_att *p;
-    const ll_att_grads *f; /* of gradients */
-} job;
-
-static void some_heads(const void *given, int number, int64_t from, int64_t to)
+void ll_att_bf16_part(const void *job, int number, int64_t from, int64_t to)
 {
-    const ll_kcall *c = ((const job *)given)->c;
-    const ll_att *p = ((const job *)given)->p;
+    const ll_att_job *j = (const ll_att_job *)job;
+    const ll_att *p = j->p;
     room r;
-    sizes z = lay_out(p, false, NULL, &r);
-    lay_out(p, false, (char *)c->scratch + z.all * (size_t)number, &r);
+    size_t floats = lay_out(p, false, NULL, &r);
+    lay_out(p, false, (float *)j->c->scratch + floats * (size_t)number, &r);
     for (int64_t n = from; n < to; n++)
-        one_head(p, &r, z, n, (half *)c->out[0].data + (n / p->h * p->t * p->h + n % p->h) * p->e,
-                 (float *)c->out[1].data + n * p->t);
-}
-
-void ll_att_bf16(const ll_kcall *c, const ll_att *p)
-{
-    int64_t heads = p->b * p->h;
-    int team = ll_team(c, heads * p->t * p->s * p->d);
-    ll_in_numbered_parts(team, heads, some_heads, &(job){.c = c, .p = p});
+        one_head(p, &r, n, (half *)j->c->out[0].data + ll_att_out(p, n),
+                 (float *)j->c->out[1].data + n * p->t);
 }
 
 /* ---- gradient ---- */
@@ -258,7 +217,7 @@ void ll_att_bf16(const ll_kcall *c, const ll_att *p)
 /* p and ds of query q, and zeros after them. */
 static void slopes(const block *x, int64_t q, float lse, float delta)
 {
-    int64_t seen = seen_by(x, q), at = q * x->z.width;
+    int64_t seen = seen_by(x, q), at = q * x->r->width;
     const float *s = finish_scores(x, q, seen), *dp = x->r->ds + at;
     half *p = x->r->p + at, *ds = x->r->dp + at;
     for (int64_t k = 0; k < seen; k += LANES) {
@@ -276,15 +235,14 @@ static void put(const float *x, int64_t n, int64_t d, float by, half *to, int64_
 }
 
 /* One head's queries; g, o: of its first. */
-static void one_query_head(const ll_att *p, const room *r, sizes z, const ll_att_grads *f,
-                           int64_t head)
+static void one_query_head(const ll_att *p, const room *r, const ll_att_grads *f, int64_t head)
 {
-    int64_t row = p->h * p->e, first = (head / p->h * p->t * p->h + head % p->h) * p->e;
+    int64_t row = p->h * p->e, first = ll_att_out(p, head), to = ll_att_head_of(p, head).q;
     const half *g = (const half *)f->g + first, *o = f->o ? (const half *)f->o + first : NULL;
     const float *lse = f->lse + head * p->t;
     const float *delta = o ? NULL : f->delta + head * p->t;
-    for (int64_t i = 0; i < p->t; i += z.block) {
-        block x = block_of(p, r, z, head, i);
+    for (int64_t i = 0; i < p->t; i += r->block) {
+        block x = block_of(p, r, head, i);
         const half *dout = g + i * row;
         across(&x, x.q, p->q_row, x.k, p->k_row, p->d, r->s);
         across(&x, dout, row, x.v, p->v_row, p->e, r->ds);
@@ -298,33 +256,27 @@ static void one_query_head(const ll_att *p, const room *r, sizes z, const ll_att
         down(&x, r->p, dout, row, p->e, r->dv);
         down(&x, r->dp, x.q, p->q_row, p->d, r->dk);
         along(&x, r->dp, x.k, p->k_row, p->d, r->o);
-        put(r->o, x.n, p->d, (float)p->scale, (half *)f->dq + (x.q - (const half *)p->q), p->q_row);
+        put(r->o, x.n, p->d, (float)p->scale, (half *)f->dq + to + i * p->q_row, p->q_row);
     }
 }
 
 /* Heads that share head n of all b n heads of keys. */
-static void one_group(const ll_att *p, const room *r, sizes z, const ll_att_grads *f, int64_t n)
+static void one_group(const ll_att *p, const room *r, const ll_att_grads *f, int64_t n)
 {
     int64_t group = p->h / p->n;
-    block x = block_of(p, r, z, n * group, 0);
+    ll_att_head x = ll_att_head_of(p, n * group);
     memset(r->dk, 0, (size_t)(p->s * p->d) * sizeof(float));
     memset(r->dv, 0, (size_t)(p->s * p->e) * sizeof(float));
-    for (int64_t h = n * group; h < (n + 1) * group; h++) one_query_head(p, r, z, f, h);
-    put(r->dk, p->s, p->d, (float)p->scale, (half *)f->dk + (x.k - (const half *)p->k), p->k_row);
-    put(r->dv, p->s, p->e, 1, (half *)f->dv + (x.v - (const half *)p->v), p->v_row);
+    for (int64_t h = n * group; h < (n + 1) * group; h++) one_query_head(p, r, f, h);
+    put(r->dk, p->s, p->d, (float)p->scale, (half *)f->dk + x.k, p->k_row);
+    put(r->dv, p->s, p->e, 1, (half *)f->dv + x.v, p->v_row);
 }
 
-static void some_groups(const void *given, int number, int64_t from, int64_t to)
+void ll_att_bf16_grad_part(const void *job, int number, int64_t from, int64_t to)
 {
-    const job *j = (const job *)given;
+    const ll_att_job *j = (const ll_att_job *)job;
     room r;
-    sizes z = lay_out(j->p, true, NULL, &r);
-    lay_out(j->p, true, (char *)j->c->scratch + z.all * (size_t)number, &r);
-    for (int64_t n = from; n < to; n++) one_group(j->p, &r, z, j->f, n);
-}
-
-void ll_att_bf16_grad(const ll_kcall *c, const ll_att *p, const ll_att_grads *f)
-{
-    int team = ll_team(c, p->b * p->h * p->t * p->s * p->d);
-    ll_in_numbered_parts(team, p->b * p->n, some_groups, &(job){c, p, f});
+    size_t floats = lay_out(j->p, true, NULL, &r);
+    lay_out(j->p, true, (float *)j->c->scratch + floats * (size_t)number, &r);
+    for (int64_t n = from; n < to; n++) one_group(j->p, &r, j->f, n);
 }

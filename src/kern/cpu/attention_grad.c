@@ -7,13 +7,7 @@
  * Heads that share keys add to the same dk and dv, one after the other. */
 #include "kern/cpu/attention.h"
 
-#include "kern/cpu/row.h"
 #include "kern/cpu/vec.h"
-
-#include <math.h>
-
-ll_kernel attention_grad_cpu, attend_grad_cpu;
-ll_scratch attention_grad_cpu_scratch, attend_grad_cpu_scratch;
 
 enum { BLOCK = LL_ATT_BLOCK, M = LL_ATT_M, N = LL_ATT_N };
 
@@ -79,13 +73,13 @@ static void add_pair(const ll_att *p, const room *r, const float *mask, int64_t 
 }
 
 /* Head h of all of them. */
-static void prepare(const ll_att *p, const ll_att_head *x, const room *r, const ll_att_grads *f,
+static void prepare(const ll_att *p, const float *queries, const room *r, const ll_att_grads *f,
                     int64_t h)
 {
-    int64_t first = (h / p->h * p->t * p->h + h % p->h) * p->e;
+    int64_t first = ll_att_out(p, h);
     const float *g = (const float *)f->g + first, *o = f->o ? (const float *)f->o + first : NULL;
     int64_t d = ll_att_width(p->d), e = ll_att_width(p->e), stride = p->h * p->e;
-    ll_att_pack(p->t, p->d, x->q, p->q_row, (float)p->scale, r->q);
+    ll_att_pack(p->t, p->d, queries, p->q_row, (float)p->scale, r->q);
     ll_att_pack(p->t, p->e, g, stride, 1, r->g);
     for (int64_t i = 0; i < p->t; i += BLOCK) {
         int64_t n = p->t - i < BLOCK ? p->t - i : BLOCK;
@@ -118,83 +112,34 @@ static void one_group(const ll_att *p, const room *r, const ll_att_grads *f, int
 {
     int64_t group = p->h / p->n, d = ll_att_width(p->d), e = ll_att_width(p->e);
     ll_att_head x = ll_att_head_of(p, n * group);
-    int64_t k = x.k - (const float *)p->k, v = x.v - (const float *)p->v;
-    ll_att_pack(p->s, p->d, x.k, p->k_row, 1, r->k);
-    ll_att_pack(p->s, p->e, x.v, p->v_row, 1, r->v);
+    ll_att_pack(p->s, p->d, (const float *)p->k + x.k, p->k_row, 1, r->k);
+    ll_att_pack(p->s, p->e, (const float *)p->v + x.v, p->v_row, 1, r->v);
     memset(r->dk, 0, (size_t)(in_tiles(p->s) * d) * sizeof(float));
     memset(r->dv, 0, (size_t)(in_tiles(p->s) * e) * sizeof(float));
     for (int64_t h = n * group; h < (n + 1) * group; h++) {
         x = ll_att_head_of(p, h);
-        prepare(p, &x, r, f, h);
+        prepare(p, (const float *)p->q + x.q, r, f, h);
         for (int64_t j = 0; j < p->s; j += BLOCK) {
             int64_t first = j > p->ahead ? (j - p->ahead) / BLOCK * BLOCK : 0;
             for (int64_t i = first; i < p->t; i += BLOCK) add_pair(p, r, x.mask, i, j);
         }
-        put(r->dq, p->t, p->d, (float)p->scale, (float *)f->dq + (x.q - (const float *)p->q),
-            p->q_row);
+        put(r->dq, p->t, p->d, (float)p->scale, (float *)f->dq + x.q, p->q_row);
     }
-    put(r->dk, p->s, p->d, 1, (float *)f->dk + k, p->k_row);
-    put(r->dv, p->s, p->e, 1, (float *)f->dv + v, p->v_row);
+    put(r->dk, p->s, p->d, 1, (float *)f->dk + x.k, p->k_row);
+    put(r->dv, p->s, p->e, 1, (float *)f->dv + x.v, p->v_row);
 }
 
-typedef struct job {
-    const ll_kcall *c;
-    const ll_att *p;
-    const ll_att_grads *f;
-} job;
-
-static void some_groups(const void *given, int number, int64_t from, int64_t to)
+void ll_att_grad_part(const void *job, int number, int64_t from, int64_t to)
 {
-    const job *j = (const job *)given;
+    const ll_att_job *j = (const ll_att_job *)job;
     room r = {0};
     size_t floats = lay_out(j->p, NULL, &r);
     lay_out(j->p, (float *)j->c->scratch + floats * (size_t)number, &r);
     for (int64_t n = from; n < to; n++) one_group(j->p, &r, j->f, n);
 }
 
-static ll_err run(const ll_kcall *c, const ll_att *p, const ll_att_grads *f)
-{
-    if (c->in[0].dtype == LL_BF16) {
-        ll_att_bf16_grad(c, p, f);
-        return LL_OK;
-    }
-    int team = ll_team(c, p->b * p->h * p->t * p->s * p->d);
-    ll_in_numbered_parts(team, p->b * p->n, some_groups, &(job){c, p, f});
-    return LL_OK;
-}
-
-static size_t scratch(const ll_kcall *c, const ll_att *p)
+size_t ll_att_grad_room(const ll_att *p)
 {
     room r;
-    if (c->in[0].dtype == LL_BF16) return ll_att_bf16_room(c, p, true);
-    return ll_att_room(c, lay_out(p, NULL, &r));
-}
-
-ll_err attention_grad_cpu(const ll_kcall *c)
-{
-    ll_att p = ll_att_packed(&c->in[1]);
-    char *d = c->out[0].data;
-    size_t part = (size_t)(p.h * p.d) * ll_dtype_bytes(c->out[0].dtype);
-    ll_att_grads f = {c->in[0].data, c->in[2].data, c->in[3].data, NULL, d, d + part, d + 2 * part};
-    return run(c, &p, &f);
-}
-
-size_t attention_grad_cpu_scratch(const ll_kcall *c)
-{
-    ll_att p = ll_att_packed(&c->in[1]);
-    return scratch(c, &p);
-}
-
-ll_err attend_grad_cpu(const ll_kcall *c)
-{
-    ll_att p = ll_att_of(&c->in[1], c->n_in > 6 ? &c->in[6] : NULL, c->attr);
-    ll_att_grads f = {c->in[0].data,  NULL,           c->in[4].data, c->in[5].data,
-                      c->out[0].data, c->out[1].data, c->out[2].data};
-    return run(c, &p, &f);
-}
-
-size_t attend_grad_cpu_scratch(const ll_kcall *c)
-{
-    ll_att p = ll_att_of(&c->in[1], NULL, c->attr);
-    return scratch(c, &p);
+    return lay_out(p, NULL, &r);
 }

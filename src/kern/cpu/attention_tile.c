@@ -10,7 +10,8 @@ size_t ll_att_lay_out(float *at, const ll_att_array *arrays, size_t n)
 {
     size_t all = 0;
     for (size_t i = 0; i < n; i++) {
-        if (at) *arrays[i].place = at + all;
+        void *place = at + all;
+        if (at) memcpy(arrays[i].place, &place, sizeof place);
         all += (size_t)(arrays[i].size + 31) / 16 * 16; /* groups read past the last column */
     }
     return all;
@@ -19,9 +20,8 @@ size_t ll_att_lay_out(float *at, const ll_att_array *arrays, size_t n)
 ll_att_head ll_att_head_of(const ll_att *p, int64_t n)
 {
     int64_t b = n / p->h, h = n % p->h, g = p->h / p->n, of = h / g;
-    ll_att_head x = {(const float *)p->q + b * p->t * p->q_row + h * p->d,
-                     (const float *)p->k + b * p->s * p->k_row + of * p->d,
-                     (const float *)p->v + b * p->s * p->v_row + of * p->e, NULL};
+    ll_att_head x = {b * p->t * p->q_row + h * p->d, b * p->s * p->k_row + of * p->d,
+                     b * p->s * p->v_row + of * p->e, NULL};
     if (p->mask) x.mask = (const float *)p->mask + b * p->by[0] + of * p->by[1] + h % g * p->by[2];
     return x;
 }
