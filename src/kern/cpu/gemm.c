@@ -69,6 +69,17 @@ ll_gemm_call ll_gemm_oriented(const ll_gemm_call *g)
     return o;
 }
 
+const ll_gemm_kind *ll_gemm_bf16(void)
+{
+    static int found; /* 0: not asked yet; asking twice at once gives the same answer */
+    static const ll_gemm_kind *kind;
+    if (!__atomic_load_n(&found, __ATOMIC_ACQUIRE)) {
+        __atomic_store_n(&kind, ll_gemm_bf16_here(), __ATOMIC_RELAXED);
+        __atomic_store_n(&found, 1, __ATOMIC_RELEASE);
+    }
+    return __atomic_load_n(&kind, __ATOMIC_RELAXED);
+}
+
 const ll_gemm_kind *ll_gemm_kind_of(const ll_gemm_call *g)
 {
     const ll_gemm_kind *own = g->bf16 ? ll_gemm_bf16() : NULL;

@@ -5,12 +5,78 @@
  * packed tile of up to 32 rows each step has one or two blocks of 16 rows, zero beyond the last row
  * and the last k. */
 #if defined(__x86_64__) && defined(__linux__)
-#include "kern/cpu/amx.h"
+#include "kern/cpu/gemm_int.h"
 
-enum { SIDE = LL_AMX_SIDE, STEP = 32, MR = 2 * SIDE };
+#include <cpuid.h>
+#include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define AMX __attribute__((target("amx-tile,amx-bf16,avx512f,avx512bw,avx512vl")))
+#define INLINE AMX static inline __attribute__((always_inline))
+
+/* A tile: 16 rows of 64 bytes. */
+enum { SIDE = 16, TILE = 1024, STEP = 32, MR = 2 * SIDE };
+
+/* Asks the kernel too, which keeps tiles for programs that want them. */
+static bool has_amx(void)
+{
+    enum { AMX_TILE = 1 << 24, AMX_BF16 = 1 << 22, REQ_XCOMP_PERM = 0x1023, XTILEDATA = 18 };
+    unsigned a, b, c, d;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
+    if (!(d & AMX_TILE) || !(d & AMX_BF16)) return false;
+    if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512bw") ||
+        !__builtin_cpu_supports("avx512vl"))
+        return false;
+    return syscall(SYS_arch_prctl, REQ_XCOMP_PERM, XTILEDATA) == 0;
+}
+
+/* Eight whole tiles, until released. */
+AMX static void begin(void)
+{
+    /* palette 1; of eight tiles, bytes of a row in 16 bits each, and rows. A constant, since gcc 12
+     * takes only the first 8 bytes of it to be read. */
+    static const uint8_t eight[64] = {1,  0,  0,  0,  0,  0,  0,  0,  0,  0, 0,  0, 0,  0, 0,  0,
+                                      64, 0,  64, 0,  64, 0,  64, 0,  64, 0, 64, 0, 64, 0, 64, 0,
+                                      0,  0,  0,  0,  0,  0,  0,  0,  0,  0, 0,  0, 0,  0, 0,  0,
+                                      16, 16, 16, 16, 16, 16, 16, 16, 0,  0, 0,  0, 0,  0, 0,  0};
+    _tile_loadconfig(eight);
+}
+
+AMX static void end(void)
+{
+    _tile_release();
+}
+
+/* 16 bytes of each of four places. The port that shuffles is what packing waits for: loads spare
+ * it. */
+INLINE __m512i lanes_at(const char *x, int64_t step)
+{
+    __m512i v = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)x));
+    v = _mm512_mask_broadcast_i32x4(v, 0x00f0, _mm_loadu_si128((const __m128i *)(x + step)));
+    v = _mm512_mask_broadcast_i32x4(v, 0x0f00, _mm_loadu_si128((const __m128i *)(x + 2 * step)));
+    return _mm512_mask_broadcast_i32x4(v, 0xf000, _mm_loadu_si128((const __m128i *)(x + 3 * step)));
+}
+
+/* 16 x 16 words turned over, from rows of that stride in bytes. */
+INLINE void turn_words(const char *from, int64_t stride, char *to)
+{
+    for (int w = 0; w < SIDE; w += 4, from += 16, to += 4 * 64) {
+        __m512i a = lanes_at(from, 4 * stride);
+        __m512i b = lanes_at(from + stride, 4 * stride);
+        __m512i c = lanes_at(from + 2 * stride, 4 * stride);
+        __m512i d = lanes_at(from + 3 * stride, 4 * stride);
+        __m512i ab = _mm512_unpacklo_epi32(a, b), cd = _mm512_unpacklo_epi32(c, d);
+        _mm512_store_si512(to, _mm512_unpacklo_epi64(ab, cd));
+        _mm512_store_si512(to + 64, _mm512_unpackhi_epi64(ab, cd));
+        ab = _mm512_unpackhi_epi32(a, b), cd = _mm512_unpackhi_epi32(c, d);
+        _mm512_store_si512(to + 128, _mm512_unpacklo_epi64(ab, cd));
+        _mm512_store_si512(to + 192, _mm512_unpackhi_epi64(ab, cd));
+    }
+}
 
 /* m rows of n numbers, 16 or 32, from rows of 32. */
-LL_AMX_INLINE void store_rows(const float *from, int m, int n, const ll_gemm_tile *t)
+INLINE void store_rows(const float *from, int m, int n, const ll_gemm_tile *t)
 {
     for (int i = 0; i < m; i++)
         for (int j = 0; j < n; j += SIDE) {
@@ -20,14 +86,14 @@ LL_AMX_INLINE void store_rows(const float *from, int m, int n, const ll_gemm_til
         }
 }
 
-LL_AMX_INLINE __m512i rounded(__m512i u)
+INLINE __m512i rounded(__m512i u)
 {
     __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
     return _mm512_add_epi32(_mm512_add_epi32(u, _mm512_set1_epi32(0x7fff)), odd);
 }
 
 /* m rows of 32 as bf16: the upper halves of sums that round to nearest even; NaN stays NaN. */
-LL_AMX_INLINE void round_rows(const float *from, int m, const ll_gemm_tile *t)
+INLINE void round_rows(const float *from, int m, const ll_gemm_tile *t)
 {
     static const _Alignas(64)
         uint16_t odd[MR] = {1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31,
@@ -45,7 +111,7 @@ LL_AMX_INLINE void round_rows(const float *from, int m, const ll_gemm_tile *t)
 
 /* C is fetched row by row while k runs: it is needed at the end, and too much to be asked for at
  * once. */
-LL_AMX static void tile(int mr, int nv, const ll_gemm_tile *t)
+AMX static void tile(int mr, int nv, const ll_gemm_tile *t)
 {
     _Alignas(64) float room[MR * MR];
     const bool two = mr > SIDE, wide = nv > 1, full = mr % SIDE == 0, whole = full && !t->narrow;
@@ -72,11 +138,11 @@ LL_AMX static void tile(int mr, int nv, const ll_gemm_tile *t)
     for (int64_t p = 0; p < t->k; p += STEP, a += a_step, a2 += a_step) {
         _tile_loadd(4, a, a_row);
         _tile_loadd(6, b, 64);
-        b += LL_AMX_TILE;
+        b += TILE;
         _tile_dpbf16ps(0, 4, 6);
         if (wide) {
             _tile_loadd(7, b, 64);
-            b += LL_AMX_TILE;
+            b += TILE;
             _tile_dpbf16ps(1, 4, 7);
         }
         if (two) {
@@ -101,14 +167,14 @@ LL_AMX static void tile(int mr, int nv, const ll_gemm_tile *t)
 
 /* ---- packing ---- */
 /* 16 rows by 32 of k, which lie together: words as they are. */
-LL_AMX_INLINE void copy_block(const uint16_t *x, int64_t si, char *to)
+INLINE void copy_block(const uint16_t *x, int64_t si, char *to)
 {
     for (int i = 0; i < SIDE; i++, x += si) _mm512_store_si512(to + 64 * i, _mm512_loadu_si512(x));
 }
 
 /* 32 columns, which lie together, by 32 of k: words are made of the numbers of two k. ahead: where
  * the next k begin, to be fetched. */
-LL_AMX_INLINE void join_blocks(const uint16_t *x, int64_t sp, int64_t ahead, char *to)
+INLINE void join_blocks(const uint16_t *x, int64_t sp, int64_t ahead, char *to)
 {
     const __m512i low = _mm512_set_epi64(11, 10, 3, 2, 9, 8, 1, 0);
     const __m512i high = _mm512_set_epi64(15, 14, 7, 6, 13, 12, 5, 4);
@@ -118,13 +184,13 @@ LL_AMX_INLINE void join_blocks(const uint16_t *x, int64_t sp, int64_t ahead, cha
         __builtin_prefetch(x + ahead);
         __builtin_prefetch(x + ahead + sp);
         _mm512_store_si512(to + 64 * w, _mm512_permutex2var_epi64(l, low, h));
-        _mm512_store_si512(to + LL_AMX_TILE + 64 * w, _mm512_permutex2var_epi64(l, high, h));
+        _mm512_store_si512(to + TILE + 64 * w, _mm512_permutex2var_epi64(l, high, h));
     }
 }
 
 /* 32 rows, which lie together, by 32 of k: 32 x 32 numbers turned over, by way of a copy whose
  * lines do not push each other out. */
-LL_AMX_INLINE void turn_blocks(const uint16_t *x, int64_t sp, int64_t ahead, char *to)
+INLINE void turn_blocks(const uint16_t *x, int64_t sp, int64_t ahead, char *to)
 {
     _Alignas(64) char near[STEP * 64];
     for (int k = 0; k < STEP; k++, x += sp) {
@@ -133,7 +199,7 @@ LL_AMX_INLINE void turn_blocks(const uint16_t *x, int64_t sp, int64_t ahead, cha
     }
     for (int i = 0; i < MR; i += 8, to += 8 * 64) {
         __m512i r[8], s[8];
-        for (int j = 0; j < 8; j++) r[j] = ll_amx_lanes(near + 2 * i + 64 * j, 8 * 64);
+        for (int j = 0; j < 8; j++) r[j] = lanes_at(near + 2 * i + 64 * j, 8 * 64);
         for (int j = 0; j < 8; j += 2) {
             s[j] = _mm512_unpacklo_epi16(r[j], r[j + 1]);
             s[j + 1] = _mm512_unpackhi_epi16(r[j], r[j + 1]);
@@ -151,22 +217,22 @@ LL_AMX_INLINE void turn_blocks(const uint16_t *x, int64_t sp, int64_t ahead, cha
 }
 
 /* Of up to 32 rows by up to 32 of k, the blocks of 16 that have rows; zeros beyond. */
-LL_AMX static void pack_edge(const uint16_t *x, int64_t si, int64_t sp, int64_t rows, int64_t ks,
-                             bool of_b, char *to)
+AMX static void pack_edge(const uint16_t *x, int64_t si, int64_t sp, int64_t rows, int64_t ks,
+                          bool of_b, char *to)
 {
     uint16_t edge[MR * STEP] = {0};
     for (int64_t r = 0; r < rows; r++)
         for (int64_t k = 0; k < ks; k++) edge[r * STEP + k] = x[r * si + k * sp];
-    for (int64_t r = 0; r < rows; r += SIDE, to += LL_AMX_TILE)
+    for (int64_t r = 0; r < rows; r += SIDE, to += TILE)
         if (of_b)
-            ll_amx_turn((const char *)(edge + r * STEP), 64, to);
+            turn_words((const char *)(edge + r * STEP), 64, to);
         else
             copy_block(edge + r * STEP, STEP, to);
 }
 
 /* n rows of A (or columns of B) by kc of k. Words of A's run along a row, of B's along a k. */
-LL_AMX_INLINE void pack(const uint16_t *from, int64_t si, int64_t sp, int64_t n, int64_t kc,
-                        const bool of_b, char *to)
+INLINE void pack(const uint16_t *from, int64_t si, int64_t sp, int64_t n, int64_t kc,
+                 const bool of_b, char *to)
 {
     for (int64_t first = 0; first < n; first += MR) {
         int64_t rows = ll_min64(n - first, MR), step = ll_round_up(rows, SIDE) * STEP * 2;
@@ -176,7 +242,7 @@ LL_AMX_INLINE void pack(const uint16_t *from, int64_t si, int64_t sp, int64_t n,
             if (p + STEP <= kc && sp == 1 && rows % SIDE == 0)
                 for (int64_t r = 0; r < rows; r += SIDE)
                     if (of_b)
-                        ll_amx_turn((const char *)(x + r * si), 2 * si, to + r * 64);
+                        turn_words((const char *)(x + r * si), 2 * si, to + r * 64);
                     else
                         copy_block(x + r * si, si, to + r * 64);
             else if (p + STEP <= kc && si == 1 && rows == MR)
@@ -187,16 +253,15 @@ LL_AMX_INLINE void pack(const uint16_t *from, int64_t si, int64_t sp, int64_t n,
     }
 }
 
-LL_AMX static void pack_a(const ll_gemm_call *g, int64_t i, int64_t m, int high, int64_t p,
-                          int64_t kc, void *to)
+AMX static void pack_a(const ll_gemm_call *g, int64_t i, int64_t m, int high, int64_t p, int64_t kc,
+                       void *to)
 {
     (void)high;
     const uint16_t *a = (const uint16_t *)g->a + i * g->a_rs + p * g->a_cs;
     pack(a, g->a_rs, g->a_cs, m, kc, false, (char *)to);
 }
 
-LL_AMX static void pack_b(const ll_gemm_call *g, int64_t j, int64_t n, int64_t p, int64_t kc,
-                          void *to)
+AMX static void pack_b(const ll_gemm_call *g, int64_t j, int64_t n, int64_t p, int64_t kc, void *to)
 {
     const uint16_t *b = (const uint16_t *)g->b + p * g->b_rs + j * g->b_cs;
     pack(b, g->b_cs, g->b_rs, n, kc, true, (char *)to);
@@ -217,18 +282,12 @@ static const ll_gemm_kind kind = {
     .narrows = true,
     .packs = true,
     .rows_in_place = SIDE,
-    .begin = ll_amx_begin,
-    .end = ll_amx_end,
+    .begin = begin,
+    .end = end,
 };
 
-const ll_gemm_kind *ll_gemm_bf16(void)
+const ll_gemm_kind *ll_gemm_bf16_here(void)
 {
-    static int found; /* 0: not asked yet; asking twice at once gives the same answer */
-    int f = __atomic_load_n(&found, __ATOMIC_RELAXED);
-    if (!f) {
-        f = ll_amx_has(LL_AMX_BF16) ? 1 : -1;
-        __atomic_store_n(&found, f, __ATOMIC_RELAXED);
-    }
-    return f > 0 ? &kind : NULL;
+    return has_amx() ? &kind : NULL;
 }
 #endif

@@ -17,15 +17,9 @@
 #include <arm_neon.h>
 #include <sys/auxv.h>
 enum { LANES = 4, MR = 8, NV = 3, STEP = 4, ROW_ALIGN = 2 };
-#define NAME "bf16 BFMMLA 8x12"
 
 #define INLINE static inline __attribute__((always_inline))
 #define EACH(i, n) _Pragma("GCC unroll 16") for (int i = 0; i < (n); i++)
-
-static bool detect(void)
-{
-    return getauxval(AT_HWCAP2) & (1ul << 14); /* HWCAP2_BF16 */
-}
 
 /* Clang takes one function's instructions from an attribute, gcc's assembler from the text. */
 #ifdef __clang__
@@ -139,15 +133,12 @@ INLINE void load_block(const uint16_t *from, int64_t si, int64_t sp, int64_t i, 
 INLINE void pack(const uint16_t *from, int64_t si, int64_t sp, int64_t n, int64_t width, int64_t kc,
                  uint16_t *to)
 {
-    for (int64_t p = 0; p < kc; p += 4)
+    for (int64_t p = 0; p < kc; p += STEP)
         for (int64_t i = 0; i < width; i += 4) {
             uint64_t w[4];
             load_block(from, si, sp, i, n, p, kc, w);
             for (int64_t q = 0; q < 4 && i + q < width; q++)
-                for (int64_t r = 0; r < 4 && p + r < (kc + STEP - 1) / STEP * STEP; r += STEP) {
-                    uint64_t part = w[q] >> (16 * r);
-                    memcpy(to + (p + r) * width + (i + q) * STEP, &part, 2 * STEP);
-                }
+                memcpy(to + p * width + (i + q) * 4, &w[q], sizeof w[q]);
         }
 }
 
@@ -176,7 +167,7 @@ static void pack_b(const ll_gemm_call *g, int64_t j, int64_t n, int64_t p, int64
 }
 
 static const ll_gemm_kind kind = {
-    .name = NAME,
+    .name = "bf16 BFMMLA 8x12",
     .real = &ll_gemm_real_f32,
     .mr = MR,
     .nv = NV,
@@ -189,19 +180,13 @@ static const ll_gemm_kind kind = {
     .pack_b = pack_b,
 };
 
-const ll_gemm_kind *ll_gemm_bf16(void)
+const ll_gemm_kind *ll_gemm_bf16_here(void)
 {
-    static int found; /* 0: not asked yet; asking twice at once gives the same answer */
-    int f = __atomic_load_n(&found, __ATOMIC_RELAXED);
-    if (!f) {
-        f = detect() ? 1 : -1;
-        __atomic_store_n(&found, f, __ATOMIC_RELAXED);
-    }
-    return f > 0 ? &kind : NULL;
+    return getauxval(AT_HWCAP2) & (1ul << 14) ? &kind : NULL; /* HWCAP2_BF16 */
 }
 
 #elif !defined(__x86_64__) || !defined(__linux__)
-const ll_gemm_kind *ll_gemm_bf16(void)
+const ll_gemm_kind *ll_gemm_bf16_here(void)
 {
     return NULL;
 }

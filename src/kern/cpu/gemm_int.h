@@ -81,8 +81,8 @@ typedef struct ll_gemm_kind {
 } ll_gemm_kind;
 
 extern const ll_gemm_kind ll_gemm_f32, ll_gemm_f64;
-/* NULL: this CPU, or this build, has no bf16 products. */
-const ll_gemm_kind *ll_gemm_bf16(void);
+/* NULL: this CPU, or this build, has no bf16 products; here: asks the CPU. */
+const ll_gemm_kind *ll_gemm_bf16(void), *ll_gemm_bf16_here(void);
 /* What multiplies g's operands. */
 const ll_gemm_kind *ll_gemm_kind_of(const ll_gemm_call *g);
 
