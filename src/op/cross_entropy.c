@@ -62,7 +62,7 @@ static void expand_grad(ll_graph *g, const void *, const ll_val *in, int, ll_val
 }
 
 static const ll_op cross_entropy_grad = {
-    LL_REF_OP(cross_entropy_grad, LOSS, 4, 1, .parts = true),
+    LL_OP(cross_entropy_grad, LOSS, 4, 1, .parts = true),
     .dims = "*, *v, *, * -> *v",
     .wide_in = 1u << 0 | 1u << 3,
     .whole = "v",
@@ -89,7 +89,7 @@ static void grad(ll_bwd *b)
 }
 
 static const ll_op cross_entropy = {
-    LL_REF_OP(cross_entropy, LOSS, 2, 2, .parts = true),
+    LL_OP(cross_entropy, LOSS, 2, 2, .parts = true),
     .dims = "*v, * -> *, *",
     .wide_out = 1u << 0 | 1u << 1,
     .whole = "v",

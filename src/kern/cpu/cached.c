@@ -128,15 +128,6 @@ static void fetch(const rows *r, int64_t j)
     for (int64_t i = 0; i < r->bytes; i += 64) __builtin_prefetch(r->old + j * r->step + i);
 }
 
-/* LL_LANES elements, or fewer and then zeros. */
-LL_INLINE ll_vec vec_at(const float *x, int64_t n)
-{
-    ll_vec v = ll_vec_all(0);
-    if (n >= LL_LANES) return ll_vec_at(x);
-    memcpy(&v, x, (size_t)n * sizeof(float));
-    return v;
-}
-
 /* Scores of KEYS keys for Q queries. */
 LL_INLINE void score_some(const head *h, const float *const key[KEYS], int Q, ll_quad out[QUERIES])
 {
@@ -145,8 +136,8 @@ LL_INLINE void score_some(const head *h, const float *const key[KEYS], int Q, ll
         EACH (k, KEYS) sum[q][k] = ll_vec_all(0);
     for (int64_t i = 0; i < h->d; i += LL_LANES)
         EACH (k, KEYS) {
-            ll_vec v = vec_at(key[k] + i, h->d - i);
-            EACH (q, Q) sum[q][k] += vec_at(h->q + q * h->d + i, h->d - i) * v;
+            ll_vec v = ll_vec_some(key[k] + i, h->d - i, 0);
+            EACH (q, Q) sum[q][k] += ll_vec_some(h->q + q * h->d + i, h->d - i, 0) * v;
         }
     EACH (q, Q) {
         ll_quad s[KEYS];
@@ -192,17 +183,16 @@ LL_INLINE void weigh_some(const head *h, int64_t at, int64_t n, int Q, int V)
     for (int64_t j = h->from; j < h->end; j++) {
         const float *value = row_at(h, &h->v, j, 0) + at;
         ll_vec x[VECTORS];
-        EACH (v, V) x[v] = vec_at(value + v * LL_LANES, v < V - 1 ? LL_LANES : n);
+        EACH (v, V) x[v] = ll_vec_some(value + v * LL_LANES, v < V - 1 ? LL_LANES : n, 0);
         EACH (q, Q) {
             float p = h->scores[q * h->keys + j];
             EACH (v, V) sum[q][v] += x[v] * p;
         }
     }
     EACH (q, Q)
-        EACH (v, V) {
-            size_t bytes = sizeof(float) * (size_t)(v < V - 1 ? LL_LANES : n);
-            memcpy(h->o + q * h->d + at + v * LL_LANES, &sum[q][v], bytes);
-        }
+        EACH (v, V)
+            ll_vec_put_some(h->o + q * h->d + at + v * LL_LANES, v < V - 1 ? LL_LANES : n,
+                            sum[q][v]);
 }
 
 LL_INLINE void weigh(const head *h, int Q)

@@ -218,21 +218,10 @@ static corner corner_of(const plan *p, const picture *g, int64_t tile)
 
 static ll_vec load(const float *x, int64_t n, int64_t lane)
 {
-    if (n >= LL_LANES && lane == 1) return ll_vec_at(x);
+    if (lane == 1) return ll_vec_some(x, n, 0);
     float some[LL_LANES] = {0};
     for (int64_t i = 0; i < ll_min64(n, LL_LANES); i++) some[i] = x[i * lane];
     return ll_vec_at(some);
-}
-
-static void store(float *x, ll_vec v, int64_t n)
-{
-    if (n >= LL_LANES) {
-        ll_vec_to(x, v);
-        return;
-    }
-    float some[LL_LANES];
-    ll_vec_to(some, v);
-    for (int64_t i = 0; i < n; i++) x[i] = some[i];
 }
 
 /* The part of a tile of h x w pixels that lies in the picture, transformed, two vectors of
@@ -292,8 +281,9 @@ static void put(const plan *p, const picture *g, corner k, int64_t h, int64_t w,
     for (int64_t i = ll_max64(0, -k.y); i < ll_min64(h, g->h - k.y); i++)
         for (int64_t j = ll_max64(0, -k.x); j < ll_min64(w, g->w - k.x); j++) {
             float *at = y + ((k.n * g->h + k.y + i) * g->w + k.x + j) * g->c + c;
-            store(at, z[all + i * row + j] * scale, left);
-            if (left > LL_LANES) store(at + LL_LANES, z[i * row + j] * scale, left - LL_LANES);
+            ll_vec_put_some(at, left, z[all + i * row + j] * scale);
+            if (left > LL_LANES)
+                ll_vec_put_some(at + LL_LANES, left - LL_LANES, z[i * row + j] * scale);
         }
 }
 

@@ -26,7 +26,7 @@ static void some_losses(const void *given, int64_t first, int64_t end)
     for (int64_t r = first; r < end; r++) {
         const float *from = x + r * v;
         float top = ll_row_top(from, v);
-        double rest = log(ll_row_exp_total(from, top, v));
+        double rest = log(ll_row_exp(from, top, NULL, v));
         loss[r] = (float)(rest + ((double)top - (double)from[label[r]]));
         lses[r] = (float)(rest + (double)top);
     }

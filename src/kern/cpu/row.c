@@ -9,23 +9,6 @@
 
 enum { STRETCH = 256 }; /* elements summed in f32 */
 
-/* The first n <= LL_LANES of x, and fill after them. */
-static ll_vec load_some(const float *x, int64_t n, float fill)
-{
-    ll_vec v = ll_vec_all(fill);
-    if (n == LL_LANES) return ll_vec_at(x);
-    memcpy(&v, x, (size_t)n * sizeof(float));
-    return v;
-}
-
-static void store_some(float *y, int64_t n, ll_vec v)
-{
-    if (n == LL_LANES)
-        ll_vec_to(y, v);
-    else
-        memcpy(y, &v, (size_t)n * sizeof(float));
-}
-
 float ll_row_top(const float *x, int64_t n)
 {
     ll_vec a = ll_vec_all(-INFINITY), b = a, c = a, d = a;
@@ -37,7 +20,7 @@ float ll_row_top(const float *x, int64_t n)
         d = ll_vec_max(ll_vec_at(x + i + 3 * LL_LANES), d);
     }
     for (; i + LL_LANES <= n; i += LL_LANES) a = ll_vec_max(ll_vec_at(x + i), a);
-    if (i < n) b = ll_vec_max(load_some(x + i, n - i, -INFINITY), b);
+    if (i < n) b = ll_vec_max(ll_vec_some(x + i, n - i, -INFINITY), b);
     a = ll_vec_max(ll_vec_max(a, b), ll_vec_max(c, d));
     ll_quad part[LL_VECTOR / 16];
     memcpy(part, &a, sizeof part);
@@ -62,9 +45,8 @@ static inline float exp_stretch(const float *x, float top, float *y, int64_t n)
         more += f;
     }
     for (; i < n; i += LL_LANES) {
-        int64_t m = n - i < LL_LANES ? n - i : LL_LANES;
-        ll_vec e = ll_vec_exp(load_some(x + i, m, -INFINITY) - top);
-        if (y) store_some(y + i, m, e);
+        ll_vec e = ll_vec_exp(ll_vec_some(x + i, n - i, -INFINITY) - top);
+        if (y) ll_vec_put_some(y + i, n - i, e);
         sum += e;
     }
     return ll_vec_total(sum + more);
@@ -73,26 +55,19 @@ static inline float exp_stretch(const float *x, float top, float *y, int64_t n)
 double ll_row_exp(const float *x, float top, float *y, int64_t n)
 {
     double total = 0;
-    for (int64_t i = 0; i < n; i += STRETCH)
-        total += (double)exp_stretch(x + i, top, y + i, ll_min64(STRETCH, n - i));
-    return total;
-}
-
-double ll_row_exp_total(const float *x, float top, int64_t n)
-{
-    double total = 0;
-    for (int64_t i = 0; i < n; i += STRETCH)
-        total += (double)exp_stretch(x + i, top, NULL, ll_min64(STRETCH, n - i));
+    for (int64_t i = 0; i < n; i += STRETCH) {
+        int64_t m = ll_min64(STRETCH, n - i);
+        total += (double)(y ? exp_stretch(x + i, top, y + i, m) : exp_stretch(x + i, top, NULL, m));
+    }
     return total;
 }
 
 void ll_row_exp_times(const float *x, float top, float by, float *y, int64_t n)
 {
-    int64_t i = 0;
-    for (; i + LL_LANES <= n; i += LL_LANES)
-        ll_vec_to(y + i, ll_vec_exp(ll_vec_at(x + i) - top) * by);
-    ll_vec e = ll_vec_exp(load_some(x + i, n - i, -INFINITY) - top) * by;
-    memcpy(y + i, &e, (size_t)(n - i) * sizeof(float));
+    for (int64_t i = 0; i < n; i += LL_LANES) {
+        ll_vec e = ll_vec_exp(ll_vec_some(x + i, n - i, -INFINITY) - top) * by;
+        ll_vec_put_some(y + i, n - i, e);
+    }
 }
 
 enum { WAYS = 4, STEP = WAYS * LL_LANES }; /* sums that run side by side */
@@ -110,7 +85,7 @@ static void stretch_moments(const float *x, float from, int64_t n, double *total
             q[k] += d * d;
         }
     for (; i < n; i += LL_LANES) {
-        ll_vec d = load_some(x + i, ll_min64(LL_LANES, n - i), from) - from;
+        ll_vec d = ll_vec_some(x + i, n - i, from) - from;
         s[0] += d;
         q[0] += d * d;
     }
@@ -156,10 +131,10 @@ void ll_row_dots(const float *g, const float *gain, const float *x, float mean, 
                 b[k] += u * (ll_vec_at(x + at) - mean);
             }
         for (; i < to; i += LL_LANES) {
-            int64_t m = ll_min64(LL_LANES, to - i);
-            ll_vec u = load_some(g + i, m, 0) * load_some(gain + i, m, 0);
+            int64_t m = to - i;
+            ll_vec u = ll_vec_some(g + i, m, 0) * ll_vec_some(gain + i, m, 0);
             a[0] += u;
-            b[0] += u * (load_some(x + i, m, mean) - mean);
+            b[0] += u * (ll_vec_some(x + i, m, mean) - mean);
         }
         *plain += (double)ll_vec_total((a[0] + a[1]) + (a[2] + a[3]));
         *weighed += (double)ll_vec_total((b[0] + b[1]) + (b[2] + b[3]));

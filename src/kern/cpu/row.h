@@ -20,9 +20,8 @@ typedef void ll_numbered_part(const void *job, int number, int64_t from, int64_t
 void ll_in_numbered_parts(int threads, int64_t n, ll_numbered_part *part, const void *job);
 
 float ll_row_top(const float *x, int64_t n); /* the largest; NaNs are passed over */
-/* y = exp(x - top); returns the sum. exp_total: the sum alone. */
+/* y = exp(x - top), or NULL; returns the sum. */
 double ll_row_exp(const float *x, float top, float *y, int64_t n);
-double ll_row_exp_total(const float *x, float top, int64_t n);
 /* y = exp(x - top) by */
 void ll_row_exp_times(const float *x, float top, float by, float *y, int64_t n);
 double ll_row_square(const float *x, int64_t n); /* sum of x^2 */

@@ -89,6 +89,21 @@ static inline ll_vec ll_vec_all(ll_real x)
     ll_vec zero = {0};
     return zero + x;
 }
+/* The first n of x, and fill after them; and such a vector's first n to x. More are LL_LANES. */
+static inline ll_vec ll_vec_some(const ll_real *x, int64_t n, ll_real fill)
+{
+    ll_vec v = ll_vec_all(fill);
+    if (n >= LL_LANES) return ll_vec_at(x);
+    memcpy(&v, x, (size_t)n * sizeof *x);
+    return v;
+}
+static inline void ll_vec_put_some(ll_real *x, int64_t n, ll_vec v)
+{
+    if (n >= LL_LANES)
+        ll_vec_to(x, v);
+    else
+        memcpy(x, &v, (size_t)n * sizeof *x);
+}
 /* a where the mask is set, else b. */
 static inline ll_vec ll_vec_pick(ll_ivec mask, ll_vec a, ll_vec b)
 {
