@@ -55,41 +55,28 @@ ll_err fused_cpu(const ll_kcall *c)
 }
 
 /* y = (y or, in the first micro-batch, nothing) + x / n_micro, of elements [from, to) */
-static void accumulate(const void *call, int64_t from, int64_t to)
-{
-    const ll_kcall *c = (const ll_kcall *)call;
-    const float *x = (const float *)c->in[0].data;
-    const float *sum = (const float *)(c->n_in > 1 ? c->in[1].data : c->out[0].data);
-    float *y = (float *)c->out[0].data, by = 1.0f / (float)c->n_micro;
-    if (c->micro == 0) {
-#pragma omp simd
-        for (int64_t i = from; i < to; i++) y[i] = by * x[i];
-    } else {
-#pragma omp simd
-        for (int64_t i = from; i < to; i++) y[i] = sum[i] + by * x[i];
+#define ACCUMULATE(type, part)                                                                     \
+    static void accumulate_##type(const void *call, int64_t from, int64_t to)                      \
+    {                                                                                              \
+        const ll_kcall *c = (const ll_kcall *)call;                                                \
+        const type *x = (const type *)c->in[0].data;                                               \
+        const type *sum = (const type *)(c->n_in > 1 ? c->in[1].data : c->out[0].data);            \
+        type *y = (type *)c->out[0].data, n = (type)c->n_micro, by = 1 / n;                        \
+        (void)n, (void)by;                                                                         \
+        if (c->micro == 0) {                                                                       \
+            _Pragma("omp simd") for (int64_t i = from; i < to; i++) y[i] = part;                   \
+        } else {                                                                                   \
+            _Pragma("omp simd") for (int64_t i = from; i < to; i++) y[i] = sum[i] + part;          \
+        }                                                                                          \
     }
-}
-
-static void accumulate_f64(const void *call, int64_t from, int64_t to)
-{
-    const ll_kcall *c = (const ll_kcall *)call;
-    const double *x = (const double *)c->in[0].data;
-    const double *sum = (const double *)(c->n_in > 1 ? c->in[1].data : c->out[0].data);
-    double *y = (double *)c->out[0].data, n = (double)c->n_micro;
-    if (c->micro == 0) {
-#pragma omp simd
-        for (int64_t i = from; i < to; i++) y[i] = x[i] / n;
-    } else {
-#pragma omp simd
-        for (int64_t i = from; i < to; i++) y[i] = sum[i] + x[i] / n;
-    }
-}
+ACCUMULATE(float, by *x[i])
+ACCUMULATE(double, x[i] / n)
 
 ll_err accum_cpu(const ll_kcall *c)
 {
     ll_dtype type = c->in[0].dtype;
     int64_t n = ll_numel(&c->in[0].shape);
     if (type != LL_F32 && type != LL_F64) return accum_ref(c);
-    ll_in_parts(ll_team(c, n), n, type == LL_F32 ? accumulate : accumulate_f64, c);
+    ll_in_parts(ll_team(c, n), n, type == LL_F32 ? accumulate_float : accumulate_double, c);
     return LL_OK;
 }

@@ -16,6 +16,13 @@ ll_scratch sort_cpu_scratch;
 #define BEFORE(a, b, least)                                                                        \
     ((least) ? (a) < (b) || ((b) != (b) && (a) == (a)) : (a) > (b) || ((a) != (a) && (b) == (b)))
 
+/* Of the functions PREFIX_F32 ..., that of a tensor's type; NULL: none. */
+#define TYPED(prefix, dtype)                                                                       \
+    ((dtype) == LL_F32   ? prefix##_F32                                                            \
+     : (dtype) == LL_F64 ? prefix##_F64                                                            \
+     : (dtype) == LL_I32 ? prefix##_I32                                                            \
+                         : NULL)
+
 typedef struct job {
     const ll_kcall *c;
     int64_t n, inner, k; /* elements of a line, and how far apart; k: of a sort, those wanted */
@@ -55,16 +62,11 @@ ll_err argmax_cpu(const ll_kcall *c)
     const ll_order_attr *a = (const ll_order_attr *)c->attr;
     int64_t all = ll_numel(&c->in[0].shape);
     job j = job_of(c, a->dim);
+    ll_part *lines = TYPED(argmax, c->in[0].dtype);
     j.least = a->least;
-    switch (c->in[0].dtype) {
-#define X(type, name)                                                                              \
-    case LL_##name:                                                                                \
-        ll_in_parts(ll_team(c, all), all ? all / j.n / j.inner : 0, argmax_##name, &j);            \
-        return LL_OK;
-        TYPES(X)
-#undef X
-    default: return argmax_ref(c);
-    }
+    if (!lines) return argmax_ref(c);
+    ll_in_parts(ll_team(c, all), all ? all / j.n / j.inner : 0, lines, &j);
+    return LL_OK;
 }
 
 /* ---- sort: positions of a row are merged, in runs of 1, 2, 4 ... ---- */
@@ -104,14 +106,8 @@ ll_err sort_cpu(const ll_kcall *c)
     const ll_order_attr *a = (const ll_order_attr *)c->attr;
     const ll_tensor *x = &c->in[0];
     job j = {.c = c, .n = ll_cols(x), .k = a->k, .least = a->least};
-    void (*row)(const job *, int64_t, int32_t *, int32_t *);
-    switch (x->dtype) {
-#define X(type, name)                                                                              \
-    case LL_##name: row = sort_row_##name; break;
-        TYPES(X)
-#undef X
-    default: return sort_ref(c);
-    }
+    void (*row)(const job *, int64_t, int32_t *, int32_t *) = TYPED(sort_row, x->dtype);
+    if (!row) return sort_ref(c);
     int32_t *room = (int32_t *)c->scratch;
 #pragma omp parallel for num_threads(ll_team(c, 8 * ll_numel(&x->shape))) schedule(static)
     for (int64_t r = 0; r < ll_rows(x); r++) {
@@ -156,11 +152,8 @@ ll_err cumsum_cpu(const ll_kcall *c)
     j.exclusive = a->exclusive, j.reverse = a->reverse;
     int64_t all = ll_numel(&c->in[0].shape);
     int64_t items = all ? all / j.n / j.inner * ll_ceil_div(j.inner, SIDE) : 0;
-    switch (c->in[0].dtype) {
-#define X(type, name)                                                                              \
-    case LL_##name: ll_in_parts(ll_team(c, all), items, cumsum_##name, &j); return LL_OK;
-        TYPES(X)
-#undef X
-    default: return cumsum_ref(c);
-    }
+    ll_part *lines = TYPED(cumsum, c->in[0].dtype);
+    if (!lines) return cumsum_ref(c);
+    ll_in_parts(ll_team(c, all), items, lines, &j);
+    return LL_OK;
 }

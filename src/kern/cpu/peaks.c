@@ -2,6 +2,7 @@
  * the columns, then of the channels of a group. */
 #include "kern/peaks.h"
 
+#include "base/num.h"
 #include "kern/cpu/team.h"
 
 ll_kernel peaks_cpu;
@@ -17,8 +18,8 @@ typedef struct plan {
 static plan make_plan(const ll_kcall *c)
 {
     plan p = {(const ll_peaks_attr *)c->attr, c->in[0].shape.d, c->out[0].shape.d, c->threads};
-    p.rows = ((size_t)(p.xd[2] * p.xd[3]) + 63) / 64 * 64;
-    p.columns = ((size_t)(p.yd[2] * p.xd[3]) + 63) / 64 * 64;
+    p.rows = ll_align64((size_t)(p.xd[2] * p.xd[3]));
+    p.columns = ll_align64((size_t)(p.yd[2] * p.xd[3]));
     p.threads = ll_team_for(p.threads, ll_numel(&c->out[0].shape));
     return p;
 }

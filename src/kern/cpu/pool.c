@@ -52,6 +52,10 @@ INLINE vi splat(int64_t k)
     return (vi){0} + (int32_t)k;
 }
 
+/* f(lanes, ...), of which there are as many as channels at most; constants where f is inlined. */
+#define BY_LANES(f, channels, ...)                                                                 \
+    ((channels) >= LANES ? f(LANES, __VA_ARGS__) : f(FEW(channels), __VA_ARGS__))
+
 /* Channels c0, c0 + lanes, ... of n; the last ones start at n - lanes. */
 #define EACH(c, lanes, n)                                                                          \
     for (int64_t c##_ = 0, c = 0; c##_ < (n); c##_ += (lanes), c = ll_min64(c##_, (n) - (lanes)))
@@ -149,12 +153,7 @@ static void max_rows(const void *given, int64_t from, int64_t to)
     const float *x = (const float *)k->in[0].data;
     float *y = (float *)k->out[0].data;
     int32_t *index = (int32_t *)k->out[1].data;
-    for (int64_t row = from; row < to; row++) {
-        if (v.c >= LANES)
-            max_row(LANES, &v, row, x, y, index);
-        else
-            max_row(FEW(v.c), &v, row, x, y, index);
-    }
+    for (int64_t row = from; row < to; row++) BY_LANES(max_row, v.c, &v, row, x, y, index);
 }
 
 static void pick_rows(const void *given, int64_t from, int64_t to)
@@ -201,35 +200,21 @@ static void avg_rows(const void *given, int64_t from, int64_t to)
         for (int64_t p = 0; p < v.ow; p++) {
             int64_t at = (i * v.w + start(&v, 1, p)) * v.c;
             float *out = y + (row * v.ow + p) * v.c;
-            if (v.c >= LANES)
-                sum_pixels(LANES, &v, x, at, v.w * v.c, r, inside(&v, 1, p), scale, out);
-            else
-                sum_pixels(FEW(v.c), &v, x, at, v.w * v.c, r, inside(&v, 1, p), scale, out);
+            BY_LANES(sum_pixels, v.c, &v, x, at, v.w * v.c, r, inside(&v, 1, p), scale, out);
         }
     }
 }
 
-static ll_err in_rows(const ll_kcall *k, ll_part *rows)
-{
-    pool v = pool_of(k, &k->in[0], &k->out[0]);
-    ll_in_parts(threads(k, &v), v.n * v.oh, rows, k);
-    return LL_OK;
-}
-
-ll_err max_pool_cpu(const ll_kcall *k)
-{
-    return in_rows(k, max_rows);
-}
-
-ll_err max_pool_pick_cpu(const ll_kcall *k)
-{
-    return in_rows(k, pick_rows);
-}
-
-ll_err avg_pool_cpu(const ll_kcall *k)
-{
-    return in_rows(k, avg_rows);
-}
+#define KERNEL(name, rows)                                                                         \
+    ll_err name##_cpu(const ll_kcall *k)                                                           \
+    {                                                                                              \
+        pool v = pool_of(k, &k->in[0], &k->out[0]);                                                \
+        ll_in_parts(threads(k, &v), v.n *v.oh, rows, k);                                           \
+        return LL_OK;                                                                              \
+    }
+KERNEL(max_pool, max_rows)
+KERNEL(max_pool_pick, pick_rows)
+KERNEL(avg_pool, avg_rows)
 
 /* ---- gradients ---- */
 
@@ -308,29 +293,20 @@ INLINE void gather_image(const int lanes, const spread *call)
     }
 }
 
-static void spread_image(const spread *g)
-{
-    const ll_pool_attr *a = &g->v.a;
-    bool apart = a->size[0] <= a->stride[0] && a->size[1] <= a->stride[1];
-    if (apart && g->v.c >= LANES)
-        write_image(LANES, g);
-    else if (apart)
-        write_image(FEW(g->v.c), g);
-    else if (g->v.c >= LANES)
-        gather_image(LANES, g);
-    else
-        gather_image(FEW(g->v.c), g);
-}
-
 /* Images [from, to); all: of the first. */
 static void spread_images(const void *all, int64_t from, int64_t to)
 {
     spread g = *(const spread *)all;
     const pool *v = &g.v;
+    bool apart = v->a.size[0] <= v->a.stride[0] && v->a.size[1] <= v->a.stride[1];
     int64_t in = v->oh * v->ow * v->c, out = v->h * v->w * v->c;
     g.dy += from * in, g.index += g.index ? from * in : 0, g.dx += from * out;
-    for (; from < to; from++, g.dy += in, g.index += g.index ? in : 0, g.dx += out)
-        spread_image(&g);
+    for (; from < to; from++, g.dy += in, g.index += g.index ? in : 0, g.dx += out) {
+        if (apart)
+            BY_LANES(write_image, v->c, &g);
+        else
+            BY_LANES(gather_image, v->c, &g);
+    }
 }
 
 static ll_err spread_all(const ll_kcall *k, const int32_t *index, float scale)

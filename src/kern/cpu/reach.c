@@ -67,8 +67,7 @@ static plan make_plan(const ll_kcall *c, const char *spec, int enough)
     p.sums = ll_einsum_points(p.l.sums, p.l.n_sums);
     p.depth = ll_round_up(p.sums * p.l.sum.extent, SOME);
     p.panels = (p.l.column.extent + PANEL - 1) / PANEL;
-    p.room = (size_t)p.depth * (PANEL + 1);
-    p.room = ll_align64(p.room);
+    p.room = ll_align64((size_t)p.depth * (PANEL + 1));
     double work = (double)p.products * (double)p.panels * (double)p.l.row.extent * (double)p.depth;
     int64_t tasks = p.products * p.panels;
     p.threads = tasks > 1 ? ll_team_of(c->threads, work) : 1;
@@ -272,18 +271,23 @@ static void values(const plan *p, float value[LEVELS])
         value[s] = ldexpf(1, (s < p->enough ? s : p->enough) - 2 * LL_REACH_BITS);
 }
 
+/* A share of the panels for each thread, which counts by itself. */
+static void run_all(const ll_kcall *c, const plan *p, const float *value, int64_t *count)
+{
+    int64_t tasks = p->products * p->panels;
+#pragma omp parallel for num_threads(p->threads) schedule(static) if (p->threads > 1)
+    for (int t = 0; t < p->threads; t++)
+        for (int64_t i = tasks * t / p->threads; i < tasks * (t + 1) / p->threads; i++)
+            run_panel(p, i, (float *)c->out[0].data, value, count ? count + t * LEVELS : NULL,
+                      (int8_t *)c->scratch + p->room * (size_t)t);
+}
+
 ll_err reach_cpu(const ll_kcall *c)
 {
     plan p = plan_of_reach(c);
     float value[LEVELS];
     values(&p, value);
-#pragma omp parallel for num_threads(p.threads) schedule(static) if (p.threads > 1)
-    for (int t = 0; t < p.threads; t++) {
-        int64_t tasks = p.products * p.panels;
-        for (int64_t i = tasks * t / p.threads; i < tasks * (t + 1) / p.threads; i++)
-            run_panel(&p, i, (float *)c->out[0].data, value, NULL,
-                      (int8_t *)c->scratch + p.room * (size_t)t);
-    }
+    run_all(c, &p, value, NULL);
     return LL_OK;
 }
 
@@ -325,13 +329,7 @@ ll_err reach_over_cpu(const ll_kcall *c)
     int64_t *count = (int64_t *)(void *)((char *)c->scratch + p.room * (size_t)p.threads);
     values(&p, value);
     memset(count, 0, sizeof(int64_t[LEVELS]) * (size_t)p.threads);
-#pragma omp parallel for num_threads(p.threads) schedule(static) if (p.threads > 1)
-    for (int t = 0; t < p.threads; t++) {
-        int64_t tasks = p.products * p.panels;
-        for (int64_t i = tasks * t / p.threads; i < tasks * (t + 1) / p.threads; i++)
-            run_panel(&p, i, NULL, NULL, count + t * LEVELS,
-                      (int8_t *)c->scratch + p.room * (size_t)t);
-    }
+    run_all(c, &p, NULL, count);
     double all = 0;
     for (int s = 2; s < LEVELS; s++) {
         int64_t n = 0;

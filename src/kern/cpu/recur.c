@@ -1,5 +1,6 @@
 /* recur on CPUs, f32: step by step, one product of the state with the weight and the cell's
  * arithmetic, which threads share by rows of the batch. */
+#include "base/num.h"
 #include "kern/cells.h"
 #include "kern/cpu/gemm.h"
 #include "kern/cpu/row.h"
@@ -130,7 +131,7 @@ static ll_gemm_call product_grad(const ll_kcall *c, const job *v)
 
 static size_t room(int64_t n)
 {
-    return ((size_t)n * sizeof(float) + 63) / 64 * 64;
+    return ll_align64((size_t)n * sizeof(float));
 }
 
 size_t recur_cpu_scratch(const ll_kcall *c)
