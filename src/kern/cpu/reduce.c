@@ -22,6 +22,7 @@
 #include "kern/cpu/real.h"
 #include "kern/cpu/row.h"
 #include "kern/grid.h"
+#include "kern/walk.h"
 
 #include <math.h>
 
@@ -42,54 +43,6 @@ enum {
     BLOCK_WORK = 32768 /* elements of a block of rows, about */
 };
 
-/* The dimensions of a reduction, those that stay and those that vanish, merged with neighbours of
- * their kind: what is left alternates. */
-typedef struct segments {
-    int n; /* 1 at least */
-    int64_t size[LL_MAX_DIMS];
-    bool kept[LL_MAX_DIMS];
-} segments;
-
-static segments segments_of(const ll_spec *s, const ll_shape *shape)
-{
-    segments g;
-    g.n = 0;
-    for (int i = 0; i < s->n_in; i++) {
-        int64_t d = shape->d[i];
-        bool kept = s->to[i] >= 0;
-        if (d == 0) { /* nothing to add up: no plan is needed */
-            g.n = 0;
-            break;
-        }
-        if (d == 1) continue;
-        if (g.n && g.kept[g.n - 1] == kept) {
-            g.size[g.n - 1] *= d;
-        } else {
-            g.size[g.n] = d;
-            g.kept[g.n++] = kept;
-        }
-    }
-    if (g.n == 0) { /* a single element, or none */
-        g.size[0] = 1;
-        g.kept[0] = true;
-        g.n = 1;
-    }
-    return g;
-}
-
-/* Where row or run j of result o starts, of all segments but the last. */
-static int64_t segment_at(const segments *g, int64_t o, int64_t j)
-{
-    int64_t at = 0, stride = g->size[g->n - 1];
-    for (int i = g->n - 2; i >= 0; i--) {
-        int64_t *index = g->kept[i] ? &o : &j;
-        at += *index % g->size[i] * stride;
-        *index /= g->size[i];
-        stride *= g->size[i];
-    }
-    return at;
-}
-
 /* What is widened as it is added up: bf16; of f64, f32 that becomes fixed point. */
 #ifdef LL_REAL_F64
 typedef float narrow;
@@ -101,7 +54,8 @@ typedef struct plan {
     bool rows, max, square;
     bool magnitude; /* with max: of absolute values */
     bool plain;     /* row or run number o J + j; otherwise the dimensions say */
-    segments seg;
+    ll_walk
+        w; /* of the operand (0), and the result (1): dimensions that stay and vanish, in turns */
     int64_t O, J, L;
     int64_t fold, width;    /* rows taken as one, and the elements of that */
     int64_t block, n_block; /* rows (of width), or elements of a run, in a block */
@@ -118,20 +72,44 @@ typedef struct plan {
 
 /* ---- the plan ---- */
 
+enum { FROM, TO };
+
+/* Does dimension i of the walk stay? */
+static bool kept(const plan *p, int i)
+{
+    return p->w.stride[TO][i] != 0;
+}
+
+/* Without elements no loop is run: as of a single one. */
+static void walk_of(const ll_kcall *c, const ll_spec *s, ll_walk *w)
+{
+    const ll_shape *x = &c->in[0].shape;
+    bool any = ll_numel(x) > 0;
+    int64_t to[LL_MAX_DIMS];
+    *w = (ll_walk){.n = x->n, .walkers = 2};
+    ll_walk_strides(x, w->stride[FROM]);
+    ll_walk_strides(&c->out[0].shape, to);
+    for (int i = 0; i < x->n; i++) {
+        w->size[i] = any ? x->d[i] : 1;
+        w->stride[TO][i] = s->to[i] < 0 ? 0 : to[s->to[i]];
+    }
+    ll_walk_merge(w);
+}
+
 static ll_err make_plan(const ll_kcall *c, how how, plan *p)
 {
     const ll_grid_sum_attr *grid = how == GRID ? c->attr : NULL;
     ll_spec s;
     TRY(ll_spec_parse(grid ? grid->spec : ((const ll_spec_attr *)c->attr)->spec, &s));
-    p->seg = segments_of(&s, &c->in[0].shape);
-    int last = p->seg.n - 1;
+    walk_of(c, &s, &p->w);
+    int last = p->w.n - 1;
     p->max = how == LARGEST || how == MAGNITUDE;
     p->magnitude = how == MAGNITUDE;
     p->square = how == SQUARES;
-    p->rows = p->seg.kept[last];
-    p->L = p->seg.size[last];
+    p->rows = kept(p, last);
+    p->L = p->w.size[last];
     p->O = p->J = 1;
-    for (int i = 0; i < last; i++) *(p->seg.kept[i] ? &p->O : &p->J) *= p->seg.size[i];
+    for (int i = 0; i < last; i++) *(kept(p, i) ? &p->O : &p->J) *= p->w.size[i];
     p->plain = last <= 1 || (last == 2 && p->rows);
     p->fold = p->n_chunk = 1;
     p->width = p->L;
@@ -174,7 +152,14 @@ size_t LL_REAL(ll_reduce_scratch)(const ll_kcall *c, how how)
 /* Where row or run j of result o starts. */
 static int64_t start(const plan *p, int64_t o, int64_t j)
 {
-    return p->plain ? (o * p->J + j) * p->L : segment_at(&p->seg, o, j);
+    if (p->plain) return (o * p->J + j) * p->L;
+    int64_t at = 0;
+    for (int i = p->w.n - 2; i >= 0; i--) {
+        int64_t *index = kept(p, i) ? &o : &j;
+        at += *index % p->w.size[i] * p->w.stride[FROM][i];
+        *index /= p->w.size[i];
+    }
+    return at;
 }
 
 /* ---- numbers that are widened ---- */
