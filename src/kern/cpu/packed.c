@@ -259,21 +259,8 @@ LL_INLINE void tile(const job *j, int64_t row, int64_t col, int R, int C, bool f
         EACH (c, C) j->y[(col + c) * j->rows + row + r] = _mm512_reduce_add_ps(acc[r][c]);
 }
 
-LL_INLINE void columns_of(const job *j, int64_t from, int64_t to, int64_t col, int C, bool four)
-{
-    int64_t row = from;
-    const int R = C > 1 || four ? 4 : 2;
-    for (; row + R <= to; row += R) tile(j, row, col, R, C, four);
-    for (; row < to; row++) tile(j, row, col, 1, C, four);
-}
-
-LL_INLINE void rows_of(const job *j, int64_t from, int64_t to, bool four)
-{
-    int64_t col = 0;
-    for (; col + 4 <= j->m; col += 4) columns_of(j, from, to, col, 4, four);
-    for (; col + 2 <= j->m; col += 2) columns_of(j, from, to, col, 2, four);
-    if (col < j->m) columns_of(j, from, to, col, 1, four);
-}
+/* Rows of a tile of C of x. */
+#define TILE_ROWS(C, four) ((C) > 1 || (four) ? 4 : 2)
 #else
 typedef int8_t bytes16 __attribute__((vector_size(16), aligned(1), may_alias));
 typedef int32_t ints4 __attribute__((vector_size(16)));
@@ -419,21 +406,24 @@ LL_INLINE void tile(const job *j, int64_t row, int64_t col, int R, int C, bool f
         }
 }
 
+#define TILE_ROWS(C, four) ((C) > 1 ? 2 : 4)
+#endif
+
+LL_INLINE void columns_of(const job *j, int64_t from, int64_t to, int64_t col, int C, bool four)
+{
+    int64_t row = from;
+    const int R = TILE_ROWS(C, four);
+    for (; row + R <= to; row += R) tile(j, row, col, R, C, four);
+    for (; row < to; row++) tile(j, row, col, 1, C, four);
+}
+
 LL_INLINE void rows_of(const job *j, int64_t from, int64_t to, bool four)
 {
     int64_t col = 0;
-    for (; col + 4 <= j->m; col += 4) {
-        int64_t row = from;
-        for (; row + 2 <= to; row += 2) tile(j, row, col, 2, 4, four);
-        for (; row < to; row++) tile(j, row, col, 1, 4, four);
-    }
-    for (; col < j->m; col++) {
-        int64_t row = from;
-        for (; row + 4 <= to; row += 4) tile(j, row, col, 4, 1, four);
-        for (; row < to; row++) tile(j, row, col, 1, 1, four);
-    }
+    for (; col + 4 <= j->m; col += 4) columns_of(j, from, to, col, 4, four);
+    for (; col + 2 <= j->m; col += 2) columns_of(j, from, to, col, 2, four);
+    if (col < j->m) columns_of(j, from, to, col, 1, four);
 }
-#endif
 
 /* Pieces of rows that stay in the cache while all of x goes by. */
 static void rows_from(const job *j, int64_t from, int64_t to)
