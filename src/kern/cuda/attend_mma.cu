@@ -390,7 +390,7 @@ static ll_att att_of(const ll_kcall *c)
     return ll_att_of(&c->in[grad], c->n_in > mask ? &c->in[mask] : NULL, c->attr);
 }
 
-bool attend_cuda_mma_fits(const ll_kcall *c)
+extern "C" bool attend_cuda_mma_fits(const ll_kcall *c)
 {
     ll_att p = att_of(c);
     bool grad = c->n_out == 3, fits = true;
@@ -401,7 +401,7 @@ bool attend_cuda_mma_fits(const ll_kcall *c)
            p.b < 65536 && p.h < 65536;
 }
 
-ll_err attend_cuda_mma(const ll_kcall *c)
+extern "C" ll_err attend_cuda_mma(const ll_kcall *c)
 {
     ll_att p = att_of(c);
     dim3 grid((unsigned)ll_ceil_div(p.t, ROWS), (unsigned)p.h, (unsigned)p.b);
@@ -413,7 +413,7 @@ ll_err attend_cuda_mma(const ll_kcall *c)
     });
 }
 
-ll_err attend_grad_cuda_mma(const ll_kcall *c)
+extern "C" ll_err attend_grad_cuda_mma(const ll_kcall *c)
 {
     ll_att p = att_of(c);
     slopes f = {(const bf16 *)c->in[0].data,  (const float *)c->in[4].data,

@@ -598,7 +598,7 @@ static bool fits(const ll_kcall *c, const ll_att &p)
 }
 
 /* Long heads are cuDNN's where any order will do: its five products are then quicker than seven. */
-bool attention_grad_cuda_90_fits(const ll_kcall *c)
+extern "C" bool attention_grad_cuda_90_fits(const ll_kcall *c)
 {
     ll_att p = ll_att_packed(qkv_of(c));
     bool long_heads = p.t * p.d >= (int64_t)64 * 8192;
@@ -606,7 +606,7 @@ bool attention_grad_cuda_90_fits(const ll_kcall *c)
            !(c->any_order && long_heads);
 }
 
-bool attend_grad_cuda_90_fits(const ll_kcall *c)
+extern "C" bool attend_grad_cuda_90_fits(const ll_kcall *c)
 {
     for (int i = 0; i < 4; i++)
         if (c->in[i].dtype != LL_BF16) return false;
@@ -614,7 +614,7 @@ bool attend_grad_cuda_90_fits(const ll_kcall *c)
            fits(c, ll_att_of(&c->in[1], NULL, c->attr));
 }
 
-size_t attention_grad_cuda_90_scratch(const ll_kcall *c)
+extern "C" size_t attention_grad_cuda_90_scratch(const ll_kcall *c)
 {
     ll_att p = call_of(c).p;
     return (size_t)(p.b * p.h * chunks_of(p) * SIDE * 8) + 2 * sizeof(int) + LL_WORKSPACE_SLACK;
@@ -641,7 +641,7 @@ template <class W, bool CAUSAL> static ll_err launch_both(const ll_kcall *c, con
                          (unsigned)ll_min64(j.tasks, processors_of(c)), 384, W::SHARED, j);
 }
 
-ll_err attention_grad_cuda_90(const ll_kcall *c)
+extern "C" ll_err attention_grad_cuda_90(const ll_kcall *c)
 {
     job j = {};
     call a = call_of(c);

@@ -362,7 +362,7 @@ static bool fits(const ll_kcall *c, bool any_order)
 }
 
 /* Causal and square, or all seen, keys in whole tiles; without a mask. */
-bool attend_cuda_dnn_fits(const ll_kcall *c)
+extern "C" bool attend_cuda_dnn_fits(const ll_kcall *c)
 {
     ll_att p = ll_att_of(c->in, NULL, c->attr);
     bool square = p.ahead == 0 && p.t == p.s, all = p.ahead >= p.s && p.s % WHOLE_TILE == 0;
@@ -440,7 +440,7 @@ static void bind_numbers(binding *a, const ll_att *p)
 
 static const int64_t parts[3] = {ID_Q, ID_K, ID_V}, parts_grad[3] = {ID_DQ, ID_DK, ID_DV};
 
-ll_err attention_cuda_dnn(const ll_kcall *c)
+extern "C" ll_err attention_cuda_dnn(const ll_kcall *c)
 {
     ll_dnn_plan *plan;
     binding a = {};
@@ -510,29 +510,29 @@ static ll_err backward(const ll_kcall *c, bool any_order)
     return LL_OK;
 }
 
-ll_err attention_grad_cuda_dnn(const ll_kcall *c)
+extern "C" ll_err attention_grad_cuda_dnn(const ll_kcall *c)
 {
     return backward(c, false);
 }
-ll_err attention_grad_cuda_any(const ll_kcall *c)
+extern "C" ll_err attention_grad_cuda_any(const ll_kcall *c)
 {
     return backward(c, true);
 }
 
-bool attention_cuda_dnn_fits(const ll_kcall *c)
+extern "C" bool attention_cuda_dnn_fits(const ll_kcall *c)
 {
     return fits(c, false);
 }
-bool attention_grad_cuda_any_fits(const ll_kcall *c)
+extern "C" bool attention_grad_cuda_any_fits(const ll_kcall *c)
 {
     return c->any_order && fits(c, true);
 }
 
-size_t attention_cuda_dnn_scratch(const ll_kcall *c)
+extern "C" size_t attention_cuda_dnn_scratch(const ll_kcall *c)
 {
     return scratch(c, false);
 }
-size_t attention_grad_cuda_any_scratch(const ll_kcall *c)
+extern "C" size_t attention_grad_cuda_any_scratch(const ll_kcall *c)
 {
     return scratch(c, true);
 }

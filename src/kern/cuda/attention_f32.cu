@@ -100,14 +100,14 @@ template <int D_, int MI_, int NJ_, int BLOCKS_> struct by_fma {
     }
 };
 
-ll_err attention_cuda_f32(const ll_kcall *c)
+extern "C" ll_err attention_cuda_f32(const ll_kcall *c)
 {
     int64_t d = heads_of(c).d;
     if (d <= 32) return forward_of<by_fma<32, 4, 8, 4>>(c);
     return d <= 64 ? forward_of<by_fma<64, 4, 8, 3>>(c) : forward_of<by_fma<128, 4, 4, 2>>(c);
 }
 
-ll_err attention_grad_cuda_f32(const ll_kcall *c)
+extern "C" ll_err attention_grad_cuda_f32(const ll_kcall *c)
 {
     int64_t d = heads_of(c).d;
     if (d <= 32) return backward_of<by_fma<32, 4, 8, 3>>(c);

@@ -165,7 +165,7 @@ template <int D_, int MT, int COLS_, int BLOCKS_, bool HOLDS> struct by_mma {
     }
 };
 
-ll_err attention_cuda_tf32(const ll_kcall *c)
+extern "C" ll_err attention_cuda_tf32(const ll_kcall *c)
 {
     int64_t d = heads_of(c).d;
     if (d <= 32) return forward_of<by_mma<32, 2, 64, 2, true>>(c);
@@ -173,7 +173,7 @@ ll_err attention_cuda_tf32(const ll_kcall *c)
                    : forward_of<by_mma<128, 2, 32, 2, false>>(c);
 }
 
-ll_err attention_grad_cuda_tf32(const ll_kcall *c)
+extern "C" ll_err attention_grad_cuda_tf32(const ll_kcall *c)
 {
     int64_t d = heads_of(c).d;
     if (d <= 32) return backward_of<by_mma<32, 2, 32, 3, false>>(c);

@@ -305,7 +305,7 @@ static ll_err filters_each(const ll_kcall *c, const small_conv *v, const void *x
 
 /* ---- all three ---- */
 
-bool ll_conv_small_fits(const small_conv *v)
+extern "C" bool ll_conv_small_fits(const small_conv *v)
 {
     double taps = (double)v->window[0] * v->window[1], pixels = (double)v->y[0] * v->y[1];
     if (v->channels > 32 || v->filters > 32 || taps > 49) return false;
@@ -317,14 +317,14 @@ bool ll_conv_small_fits(const small_conv *v)
                (int64_t)filters_bytes(v, &none)) <= MOST_SHARED;
 }
 
-size_t ll_conv_small_scratch(const ll_kcall *c, enum which which, const small_conv *v)
+extern "C" size_t ll_conv_small_scratch(const ll_kcall *c, enum which which, const small_conv *v)
 {
     size_t n = (size_t)v->filters * v->window[0] * v->window[1] * v->channels * sizeof(float);
     return which == FILTER ? (size_t)shares_of(c, v).blocks * n + LL_WORKSPACE_SLACK : 0;
 }
 
-ll_err ll_conv_small(const ll_kcall *c, enum which which, const small_conv *v, void *x, void *w,
-                     void *y)
+extern "C" ll_err ll_conv_small(const ll_kcall *c, enum which which, const small_conv *v, void *x,
+                                void *w, void *y)
 {
     bool back = which == IMAGE;
     if (which == FILTER) {

@@ -46,14 +46,15 @@ static bool skips(const tap *t)
     return t->x[0] != t->y[0] || t->x[1] != t->y[1];
 }
 
-size_t ll_conv_tap_scratch(const tap *t)
+extern "C" size_t ll_conv_tap_scratch(const tap *t)
 {
     size_t few = (size_t)(t->n * t->y[0] * t->y[1] * t->channels) * sizeof(float);
     return GEMM_WORKSPACE + LL_WORKSPACE_SLACK + (skips(t) ? few : 0);
 }
 
 /* As cuBLASLt sees them, columns first: x [c, pixels], w [c, f], y [f, pixels]. */
-ll_err ll_conv_tap(const ll_kcall *c, enum which which, const tap *t, void *x, void *w, void *y)
+extern "C" ll_err ll_conv_tap(const ll_kcall *c, enum which which, const tap *t, void *x, void *w,
+                              void *y)
 {
     void *few = skips(t) ? (char *)workspace_of(c) + GEMM_WORKSPACE : x;
     int64_t pixels = t->n * t->y[0] * t->y[1], in = t->channels, out = t->filters;

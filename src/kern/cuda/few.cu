@@ -46,7 +46,7 @@ static int64_t packed(ll_dtype t)
     return 16 / (int64_t)ll_dtype_bytes(t);
 }
 
-bool ll_few_fits(const ll_kcall *, const few *f)
+extern "C" bool ll_few_fits(const ll_kcall *, const few *f)
 {
     const matrix *a = &f->a, *b = &f->b, *y = &f->y;
     if (f->in != LL_F32 && f->in != LL_BF16) return false;
@@ -71,7 +71,7 @@ template <class T, int V> static ll_err run(const ll_kcall *c, const few *f, con
 }
 
 /* A tensor that is a part of another one may begin anywhere: then number by number. */
-ll_err ll_few_run(const ll_kcall *c, const few *f)
+extern "C" ll_err ll_few_run(const ll_kcall *c, const few *f)
 {
     ending e = ending_of(f);
     bool even = ((uintptr_t)f->a.data | (uintptr_t)f->b.data) % 16 == 0;

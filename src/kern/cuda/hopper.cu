@@ -255,7 +255,7 @@ static bool transposed(const hopper *h)
     return h->b.cs == 1;
 }
 
-bool ll_hopper_fits(const hopper *h)
+extern "C" bool ll_hopper_fits(const hopper *h)
 {
     return operands_fit(&h->a, &h->b, &h->y, transposed(h)) && whole(h->z, 0) && h->y.cols % 8 == 0;
 }
@@ -269,7 +269,7 @@ template <bool TRANSPOSED> static ll_err run(const ll_kcall *c, const hopper *h,
     return launch_tiles(c, kernels[h->epilogue], j);
 }
 
-ll_err ll_hopper_run(const ll_kcall *c, const hopper *h)
+extern "C" ll_err ll_hopper_run(const ll_kcall *c, const hopper *h)
 {
     job j = {};
     int64_t rows = h->y.rows, columns = h->y.cols;

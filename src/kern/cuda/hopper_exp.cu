@@ -115,12 +115,12 @@ static __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(384, 1)
     run_block<40, 232, false>(j.o, [&](const room &r, worker &w) { work<BIAS>(j, r, w); });
 }
 
-bool ll_hopper_exp_fits(const hopper_exp *h)
+extern "C" bool ll_hopper_exp_fits(const hopper_exp *h)
 {
     return operands_fit(&h->a, &h->b, &h->y, false);
 }
 
-ll_err ll_hopper_exp_run(const ll_kcall *c, const hopper_exp *h)
+extern "C" ll_err ll_hopper_exp_run(const ll_kcall *c, const hopper_exp *h)
 {
     job j = {};
     static_assert((int)HOPPER_COLUMNS == (int)COLUMNS, "sums are of tiles");

@@ -234,13 +234,13 @@ static bool layout_of(const ll_kcall *c, const hopper_stats *h, layout *l)
     return false;
 }
 
-bool ll_hopper_stats_fits(const ll_kcall *c, const hopper_stats *h)
+extern "C" bool ll_hopper_stats_fits(const ll_kcall *c, const hopper_stats *h)
 {
     layout l;
     return operands_fit(&h->a, &h->b, &h->y, false) && h->y.cols % 8 == 0 && layout_of(c, h, &l);
 }
 
-int ll_hopper_stats_parts(const ll_kcall *c, const hopper_stats *h)
+extern "C" int ll_hopper_stats_parts(const ll_kcall *c, const hopper_stats *h)
 {
     layout l;
     return layout_of(c, h, &l) ? (int)l.lanes * 2 : 0;
@@ -252,7 +252,7 @@ template <int N> static ll_err run(const ll_kcall *c, const job *j, const layout
     return launch_shared(c, stats_90<N>, (unsigned)(l->lanes * l->across), 384, bytes, *j);
 }
 
-ll_err ll_hopper_stats_run(const ll_kcall *c, const hopper_stats *h)
+extern "C" ll_err ll_hopper_stats_run(const ll_kcall *c, const hopper_stats *h)
 {
     layout l;
     job j = {};

@@ -352,12 +352,12 @@ static int64_t one_sum(const norming *a, const cut &t)
     return t.k ? t.k * t.lanes * (16 / (int64_t)ll_dtype_bytes(a->dtype)) : a->n;
 }
 
-bool ll_norm_back_fits(const ll_kcall *c, const norming *a)
+extern "C" bool ll_norm_back_fits(const ll_kcall *c, const norming *a)
 {
     return cut_of(c, a, 0, false).k > 0;
 }
 
-size_t ll_norm_back_scratch(const ll_kcall *c, const norming *a, int sums, bool skip)
+extern "C" size_t ll_norm_back_scratch(const ll_kcall *c, const norming *a, int sums, bool skip)
 {
     cut t = cut_of(c, a, sums, skip);
     return (size_t)(sums * t.blocks * one_sum(a, t)) *
@@ -373,7 +373,7 @@ static ll_err launch_add(const ll_kcall *c, const norming *a, const cut &t, int 
                         t.k ? t.lanes : a->n, a->dgain, a->dbias, a->dsum);
 }
 
-ll_err ll_norm_back(const ll_kcall *c, const norming *a)
+extern "C" ll_err ll_norm_back(const ll_kcall *c, const norming *a)
 {
     int sums = a->dsum ? 3 : a->dgain ? 2 : 0;
     cut t = cut_of(c, a, sums, a->skip != NULL);

@@ -103,14 +103,14 @@ static __global__ void norm_sums_plain(norming a, typename sum_of<T>::type *part
     if (!DX) out[n] = q;
 }
 
-ll_err ll_norm_plain(const ll_kcall *c, const norming *a)
+extern "C" ll_err ll_norm_plain(const ll_kcall *c, const norming *a)
 {
     return with_float(a->dtype, [&](auto z) -> ll_err {
         return launch(c, norm_rows_plain<decltype(z)>, ll_max64(a->rows, 1), row_threads(a->n), *a);
     });
 }
 
-ll_err ll_norm_back_plain(const ll_kcall *c, const norming *a, int blocks, int sums)
+extern "C" ll_err ll_norm_back_plain(const ll_kcall *c, const norming *a, int blocks, int sums)
 {
     return with_float(a->dtype, [&](auto z) -> ll_err {
         typedef decltype(z) T;

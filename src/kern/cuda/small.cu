@@ -95,7 +95,7 @@ static size_t bytes_of(int tile, int64_t k)
     return (size_t)ll_max64(sums, tiles) * sizeof(float);
 }
 
-bool ll_small_fits(const ll_kcall *c, const few *f)
+extern "C" bool ll_small_fits(const ll_kcall *c, const few *f)
 {
     int64_t m = f->y.rows, n = f->y.cols, k = f->a.cols;
     if (f->in != LL_F32 || f->out != LL_F32 || m < 1 || n < 1 || k < 1) return false;
@@ -104,7 +104,7 @@ bool ll_small_fits(const ll_kcall *c, const few *f)
     return tile && bytes_of(tile, k) <= MOST_SHARED;
 }
 
-ll_err ll_small_run(const ll_kcall *c, const few *f)
+extern "C" ll_err ll_small_run(const ll_kcall *c, const few *f)
 {
     int tile = tile_of(c, f), m = (int)f->y.rows, n = (int)f->y.cols, k = (int)f->a.cols;
     unsigned blocks = (unsigned)(ll_ceil_div(m, tile) * ll_ceil_div(n, tile));

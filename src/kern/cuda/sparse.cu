@@ -291,12 +291,12 @@ static size_t kept_bytes(const sparse *s)
     return (size_t)ll_round_up(s->w.rows * s->w.cols, LL_WORKSPACE_SLACK);
 }
 
-size_t ll_sparse_scratch(const sparse *s)
+extern "C" size_t ll_sparse_scratch(const sparse *s)
 {
     return kept_bytes(s) + (size_t)words_of(s) * sizeof(uint32_t) + LL_WORKSPACE_SLACK;
 }
 
-bool ll_sparse_fits(const sparse *s)
+extern "C" bool ll_sparse_fits(const sparse *s)
 {
     bool plain = s->x.cs == 1 && s->w.cs == 1 && s->y.cs == 1 && s->x.rs == s->x.cols &&
                  s->w.rs == s->w.cols && s->y.rs == s->y.cols;
@@ -310,7 +310,7 @@ bool ll_sparse_fits(const sparse *s)
 /* Measured: alone it saves a quarter of a dense product's time where its last wave of tiles is
  * full, but at the power limit, as part of a step, nothing of small ones. Packing w is a pass over
  * memory, which rows enough make up for. */
-bool ll_sparse_pays(const sparse *s, int processors)
+extern "C" bool ll_sparse_pays(const sparse *s, int processors)
 {
     int64_t at_once = processors / 2;
     int64_t tiles = ll_ceil_div(s->w.rows, 2 * ROWS) * ll_ceil_div(s->x.rows, COLUMNS);
@@ -319,7 +319,7 @@ bool ll_sparse_pays(const sparse *s, int processors)
     return s->x.rows >= 4096 && s->w.cols >= 1024 && s->w.rows >= 1024 && full > 0.8;
 }
 
-ll_err ll_sparse_run(const ll_kcall *c, const sparse *s)
+extern "C" ll_err ll_sparse_run(const ll_kcall *c, const sparse *s)
 {
     sparse_job j = {};
     int64_t features = s->w.rows, rows = s->x.rows, k = s->w.cols;

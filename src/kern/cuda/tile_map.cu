@@ -22,8 +22,8 @@ static ll_err encoder_of(encoder *out)
     return LL_OK;
 }
 
-ll_err ll_tile_map(CUtensorMap *out, const void *data, int n, const cuuint64_t *size,
-                   const cuuint64_t *pitch, const cuuint32_t *tile)
+extern "C" ll_err ll_tile_map(CUtensorMap *out, const void *data, int n, const cuuint64_t *size,
+                              const cuuint64_t *pitch, const cuuint32_t *tile)
 {
     const cuuint32_t each[5] = {1, 1, 1, 1, 1};
     bool wide = tile[0] * sizeof(bf16) == 128;
