@@ -116,7 +116,8 @@ static double turns(const ll_chip *c, const ll_program *p)
     double s = 0;
     for (int i = 0; i < p->n_instr; i++) {
         const ll_op *op = p->instrs[i].kernel.run ? ll_op_find(p->instrs[i].op) : NULL;
-        if (op && op->work == LL_WORK_CONVOLUTION) s += ll_cost_stream(c, 2 * p->instrs[i].bytes);
+        if (op && op->work == LL_WORK_CONVOLUTION)
+            s += ll_cost_stream(c, 2 * p->instrs[i].bytes, 1);
     }
     return s;
 }

@@ -23,7 +23,7 @@ static const double worth = 0.995; /* of the step without it that a layout must 
 /* ---- one way ---- */
 
 /* A rank's program; *bytes: with what a step takes beside it that is made again with all bits. */
-static ll_err lower_rank(const ll_cut *c, const ll_session_opts *o, size_t aside, int rank,
+static ll_err lower_rank(const ll_cut *c, const ll_session_opts *o, const ll_recipe *w, int rank,
                          ll_program **out, size_t *bytes)
 {
     LL_OWN(ll_graph) part = NULL;
@@ -32,8 +32,9 @@ static ll_err lower_rank(const ll_cut *c, const ll_session_opts *o, size_t aside
     double beside, own;
     TRY(ll_machine_find(o->machine, &cpu));
     TRY(ll_cut_lowers(c, o, cpu, NULL, rank, LL_WHOLE_STEP, &l));
+    if (w->gpu) l.target = &ll_target_cuda, l.replayed = true;
     TRY(ll_cut_beside(c, &l, rank, &beside));
-    l.memory = !aside ? 0 : aside > (size_t)beside ? aside - (size_t)beside : 1;
+    l.memory = !w->aside ? 0 : w->aside > (size_t)beside ? w->aside - (size_t)beside : 1;
     TRY(ll_cut_part(c, c->place, rank, &part));
     TRY(ll_lower(part, &l, out));
     TRY(ll_cut_bytes(o, *out, &own));
@@ -42,17 +43,17 @@ static ll_err lower_rank(const ll_cut *c, const ll_session_opts *o, size_t aside
 }
 
 /* Of a pipeline every rank's is made, for any may have most. */
-static ll_err lower_fullest(const ll_cut *c, const ll_session_opts *o, size_t aside,
+static ll_err lower_fullest(const ll_cut *c, const ll_session_opts *o, const ll_recipe *w,
                             ll_program **out, size_t *bytes)
 {
     const ll_mesh *m = &c->place->mesh;
     int stride = 1, a = ll_mesh_axis(m, LL_AXIS_PIPE);
-    if (!c->plan) return lower_rank(c, o, aside, m->n_rank - 1, out, bytes);
+    if (!c->plan) return lower_rank(c, o, w, m->n_rank - 1, out, bytes);
     for (int i = m->n - 1; i > a; i--) stride *= m->size[i];
     for (int k = 0; k < m->size[a]; k++) {
         LL_OWN(ll_program) one = NULL;
         size_t has;
-        TRY(lower_rank(c, o, aside, (k + 1) * stride - 1, &one, &has));
+        TRY(lower_rank(c, o, w, (k + 1) * stride - 1, &one, &has));
         if (*out && *bytes >= has) continue;
         ll_program *less = *out;
         *out = one;
@@ -87,11 +88,11 @@ ll_err ll_recipe_compile(const ll_run *r, const ll_graph *g, const ll_recipe *w,
     TRY(ll_cut_make(late ? late : g, &o, &how, &c));
     /* Times are a cluster's: of the program, what every machine has in it. */
     o.machine = "cpu";
-    o.precision = strcmp(r->train.precision, "f32") && !w->halved ? "bf16" : "f32";
+    if (!w->gpu) o.precision = strcmp(r->train.precision, "f32") ? "bf16" : "f32";
     o.threads = threads;
     o.any_order = false;
     o.conv = o.workspace = NULL;
-    TRY(lower_fullest(c, &o, w->aside, &p, bytes));
+    TRY(lower_fullest(c, &o, w, &p, bytes));
     return LL_HAND(out, p);
 }
 
@@ -110,13 +111,7 @@ static bool try_way(ll_tries *s, const ll_recipe *w, ll_tried *o)
         return false;
     }
     *o = (ll_tried){.way = *w, .bytes = bytes, .kinds = ll_program_kinds(p)};
-    if (w->halved) { /* what lies in the work region */
-        size_t half = p->work_bytes / 2, other = o->kinds.other < half ? o->kinds.other : half;
-        o->bytes = bytes -= half;
-        o->kinds.other -= other;
-        o->kinds.gradients -= half - other; /* work has no more than these two */
-    }
-    o->out = ll_replay(s->cluster, p, m.n_rank > 1 ? &m : NULL, s->run->train.precision, w->halved);
+    o->out = ll_replay(s->cluster, p, m.n_rank > 1 ? &m : NULL, s->run->train.precision, false);
     o->out.model = ll_model_flops(s->g, (int)w->micro) / m.n_rank;
     o->fits = (double)bytes <= ll_tries_room(s);
     return true;
@@ -261,8 +256,7 @@ void ll_tries_mesh(ll_tries *s, const char *mesh, int zero)
                    .per_node = (int)s->cluster->node.chips,
                    .micro = ll_run_micro_batches(s->run),
                    .recompute = s->run->parallel.recompute,
-                   .halved = strcmp(s->run->train.precision, "f32") &&
-                             strcmp(s->cluster->chip.name, LL_CORE)};
+                   .gpu = strcmp(s->cluster->chip.name, LL_CORE) != 0};
     ll_tried o;
     snprintf(w.mesh, sizeof w.mesh, "%s", mesh);
     if (try_way(s, &w, &o)) LL_PUSH(s->arena, s->v, s->n, s->room, o);

@@ -14,7 +14,7 @@ double ll_plan_spread(const char *kind)
                  {"pipeline", 0.09},
                  {"data and tensor", 0.06},
                  {"images", 0.10},
-                 {"own images", 0.20}};
+                 {"own images", 0.08}};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (!strcmp(known[i].kind, kind)) return known[i].spread;
     return 0.15;

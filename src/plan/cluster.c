@@ -68,9 +68,9 @@ static const key keys[] = {
     NUMBER(own.gemm_fp8, 1e-3, 1),
     NUMBER(own.gemm_k, 1e-3, 1e5),
     NUMBER(own.stream, 1e-3, 1),
+    UNIT(own.stream_k, 1e-3, 1e5, "MB"),
     NUMBER(own.attention, 1e-3, 1),
     NUMBER(own.attention_k, 1e-3, 1e5),
-    NUMBER(own.conv, 1e-3, 1),
     UNIT(own.launch, 1e-3, 1e5, "us"),
     WHOLE(node.chips, 1, 1e6),
     WHOLE(node.hosts, 1, 1e6),
@@ -228,10 +228,10 @@ static ll_err finish(ll_cluster *c, const char *what, const bool given[N_KEY])
     CHECK(!c->node.hosts || fmod(c->node.chips, c->node.hosts) == 0, LL_E_CONFIG,
           "%s: node.hosts is %g, which does not divide node.chips, %g: say both", what,
           c->node.hosts, c->node.chips);
-    static const char *const optional[] = {"about",       "like",          "chip.names",
-                                           "chip.fp8",    "chip.tf32",     "chip.gemm_fp8",
-                                           "network.pod", "network.taper", "chip.attention_tuned",
-                                           "node.hosts"};
+    static const char *const optional[] = {
+        "about",     "like",          "chip.names",  "chip.conv",     "chip.fp8",
+        "chip.tf32", "chip.gemm_fp8", "network.pod", "network.taper", "chip.attention_tuned",
+        "node.hosts"};
     for (int i = 0; i < N_KEY; i++) {
         bool may = given[i] || !strncmp(keys[i].name, "own.", 4);
         for (size_t k = 0; k < sizeof optional / sizeof *optional; k++)
@@ -297,7 +297,7 @@ ll_cluster ll_cluster_own(const ll_cluster *c)
     } all[] = {{c->own.gemm, &o.chip.gemm},           {c->own.gemm_fp8, &o.chip.gemm_fp8},
                {c->own.gemm_k, &o.chip.gemm_k},       {c->own.stream, &o.chip.stream},
                {c->own.attention, &o.chip.attention}, {c->own.attention_k, &o.chip.attention_k},
-               {c->own.conv, &o.chip.conv},           {c->own.launch, &o.chip.launch}};
+               {c->own.stream_k, &o.chip.stream_k},   {c->own.launch, &o.chip.launch}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (all[i].own > 0) *all[i].to = all[i].own;
     return o;

@@ -20,10 +20,11 @@ typedef struct ll_chip {
     double units, tile_m, tile_n; /* that work side by side; a tile of a product on one */
     double gemm, gemm_f32, gemm_fp8, gemm_k; /* best fraction of the peak; half of it at this k */
     double stream;                           /* fraction of bandwidth that elementwise ops reach */
+    double stream_k;                         /* half of it where so many MB are moved */
     double attention;                        /* fraction of bf16's peak, attention in one kernel */
     double attention_tuned;                  /* the same, written for this chip by its maker */
     double attention_k;                      /* half of it where so many keys are seen */
-    double conv;                             /* best fraction of the peak of convolutions */
+    double conv;                             /* as gemm, of convolutions by tensor units; 0: gemm */
     double overlap;  /* the norm in which times of work side by side add up */
     double host;     /* us more where the host waits for each kernel */
     double launch;   /* us from one kernel to the next */
@@ -34,7 +35,7 @@ typedef struct ll_chip {
  * other systems. */
 typedef struct ll_own {
     const char *source; /* on what they were measured; NULL: on none */
-    double gemm, gemm_fp8, gemm_k, stream, attention, attention_k, conv, launch;
+    double gemm, gemm_fp8, gemm_k, stream, stream_k, attention, attention_k, launch;
 } ll_own;
 
 typedef struct ll_node_links {

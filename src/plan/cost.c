@@ -22,27 +22,45 @@ static double filled(const ll_chip *c, double batch, double m, double n, double 
     return batch * m * n / (waves * c->units * tm * tn);
 }
 
-double ll_cost_product(const ll_chip *c, const char *precision, double batch, double m, double n,
-                       double k)
+double ll_cost_flops(const ll_chip *c, const char *precision, double batch, double m, double n,
+                     double k)
 {
     /* Smaller tiles read more for each product. */
     static const struct {
         double m, n, best;
     } tiles[] = {{1, 1, 1}, {0.5, 1, 0.95}, {0.5, 0.5, 0.85}};
-    double use = 0, width = !strcmp(precision, "fp8") ? 1 : !strcmp(precision, "bf16") ? 2 : 4;
+    double use = 0;
     for (size_t i = 0; i < sizeof tiles / sizeof *tiles; i++)
         use = fmax(use, tiles[i].best * filled(c, batch, m, n, k, tiles[i].m * c->tile_m,
                                                tiles[i].n * c->tile_n));
-    double best = width == 1 ? c->gemm_fp8 : !strcmp(precision, "f32") ? c->gemm_f32 : c->gemm;
+    double best = !strcmp(precision, "fp8")   ? c->gemm_fp8
+                  : !strcmp(precision, "f32") ? c->gemm_f32
+                                              : c->gemm;
     double rate = ll_chip_peak(c, precision) * best * fmin(use, 1) * k / (k + c->gemm_k);
+    return 2 * batch * m * n * k / rate;
+}
+
+double ll_cost_product(const ll_chip *c, const char *precision, double batch, double m, double n,
+                       double k)
+{
+    double width = !strcmp(precision, "fp8") ? 1 : !strcmp(precision, "bf16") ? 2 : 4;
     double moved = batch * (width * (m * k + k * n) + fmax(width, 2) * m * n);
-    return fmax(2 * batch * m * n * k / rate, moved / (1e9 * c->bandwidth * c->stream)) +
+    return fmax(ll_cost_flops(c, precision, batch, m, n, k),
+                moved / (1e9 * c->bandwidth * c->stream)) +
            us(c->launch);
 }
 
-double ll_cost_stream(const ll_chip *c, double bytes)
+double ll_cost_attention(const ll_chip *c, const char *precision, double best, double flops,
+                         double d, double keys)
 {
-    return bytes > 0 ? bytes / (1e9 * c->bandwidth * c->stream) + us(c->launch) : 0;
+    double rate = 1.25 * best * ll_chip_peak(c, precision);
+    return flops / (rate * d / (d + 32) * keys / (keys + c->attention_k));
+}
+
+double ll_cost_stream(const ll_chip *c, double bytes, double kernels)
+{
+    double begun = bytes + 1e6 * c->stream_k * kernels;
+    return bytes > 0 ? begun / (1e9 * c->bandwidth * c->stream) + kernels * us(c->launch) : 0;
 }
 
 /* GB/s that a ring over the group carries, and its latency a hop. Rings leave a node through as

@@ -14,9 +14,14 @@ typedef struct ll_peers {
 } ll_peers;
 
 /* batch products [m,k] [k,n] of a precision (f32, tf32, bf16, fp8). */
+double ll_cost_flops(const ll_chip *c, const char *precision, double batch, double m, double n,
+                     double k); /* its arithmetic alone */
 double ll_cost_product(const ll_chip *c, const char *precision, double batch, double m, double n,
                        double k);
-double ll_cost_stream(const ll_chip *c, double bytes);
+double ll_cost_attention(const ll_chip *c, const char *precision, double best, double flops,
+                         double d, double keys);
+/* Bytes read and written by so many kernels. */
+double ll_cost_stream(const ll_chip *c, double bytes, double kernels);
 /* Every rank gets the sum of all (of bytes), or its part of it, or gathers parts to bytes. */
 double ll_cost_allreduce(const ll_cluster *c, ll_peers p, double bytes);
 double ll_cost_gather(const ll_cluster *c, ll_peers p, double bytes);

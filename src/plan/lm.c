@@ -48,8 +48,8 @@ static void product(work *w, double n, double k)
     double i = ll_cost_product(c, p, 1, w->tokens, k, n);
     double g = ll_cost_product(c, p, 1, k, n, w->tokens);
     if (!strcmp(p, "fp8")) {
-        f += ll_cost_stream(c, 4 * w->tokens * k);
-        i += ll_cost_stream(c, 4 * w->tokens * n);
+        f += ll_cost_stream(c, 4 * w->tokens * k, 1);
+        i += ll_cost_stream(c, 4 * w->tokens * n, 1);
     }
     w->t.f += f, w->t.i += i, w->t.w += g;
     w->gemm += f;
@@ -60,9 +60,8 @@ static void product(work *w, double n, double k)
 static void stream(work *w, double f, double b, double kernels)
 {
     const ll_chip *c = &w->c->chip;
-    double each = 1e-6 * c->launch;
-    w->t.f += ll_cost_stream(c, f) + (kernels - 1) * each;
-    w->t.i += ll_cost_stream(c, b) + (1.5 * kernels - 1) * each;
+    w->t.f += ll_cost_stream(c, f, kernels);
+    w->t.i += ll_cost_stream(c, b, 1.5 * kernels);
 }
 
 /* Attention's own part: heads of this rank, all keys. */
@@ -74,12 +73,11 @@ static void attention(work *w)
     double d = m->width / m->heads, heads = h->micro_batch * fmax(1, m->heads / h->tensor);
     double rows = m->seq / h->context, cells = heads * rows * m->seq;
     const char *p = strcmp(h->precision, "fp8") ? h->precision : "bf16";
-    double flops = 4 * cells * d, peak = ll_chip_peak(c, p);
+    double flops = 4 * cells * d;
     w->t.f_flops += flops;
     if (h->system->attention) {
         double best = h->system->attention == 2 ? c->attention_tuned : c->attention;
-        double rate = best * peak * d / (d + 32) * 1.25 * m->seq / (m->seq + c->attention_k);
-        double f = (m->encoder ? 1 : 0.5) * flops / rate;
+        double f = ll_cost_attention(c, p, best, (m->encoder ? 1 : 0.5) * flops, d, m->seq);
         double ring = 0;
         if (h->context > 1) {
             ll_peers near = {h->context, fmin(h->context, fmax(1, w->c->node.chips / h->tensor))};

@@ -66,11 +66,11 @@ static void find_ends(step *s)
     const char *p = strcmp(h->precision, "fp8") ? h->precision : "bf16";
     double k = s->m->width;
     double apart = h->system->lean ? 0 : tokens * v; /* logits that the loss reads and writes */
-    s->head_f = ll_cost_product(c, p, 1, tokens, v, k) + ll_cost_stream(c, 12 * apart);
+    s->head_f = ll_cost_product(c, p, 1, tokens, v, k) + ll_cost_stream(c, 12 * apart, 1);
     s->head_b = ll_cost_product(c, p, 1, tokens, k, v) + ll_cost_product(c, p, 1, k, v, tokens) +
-                ll_cost_stream(c, 8 * apart);
-    s->embed_f = ll_cost_stream(c, 8 * tokens * k);
-    s->embed_b = ll_cost_stream(c, 8 * tokens * k);
+                ll_cost_stream(c, 8 * apart, 1);
+    s->embed_f = ll_cost_stream(c, 8 * tokens * k, 1);
+    s->embed_b = ll_cost_stream(c, 8 * tokens * k, 1);
 }
 
 static double peers_near(const ll_cluster *c, double n, double stride)
@@ -244,7 +244,7 @@ static void find_update(step *s, double params)
 {
     double mine = s->h->zero ? params / cut_over(s) : params, state = s->h->system->state_bytes;
     /* Norm, moments and parameters, read and written. */
-    s->out->update_s = ll_cost_stream(&s->c->chip, mine * (20 + state));
+    s->out->update_s = ll_cost_stream(&s->c->chip, mine * (20 + state), 1);
     if (!s->h->offload) return;
     s->out->update_s +=
         2 * mine * state / (1e9 * s->c->node.host); /* there is no room to come early */

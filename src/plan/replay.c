@@ -1,22 +1,97 @@
 /* replay.c: instructions on two clocks. */
 #include "plan/replay.h"
 
+#include "kern/attr.h"
+
 #include <math.h>
 
-/* Seconds of one instruction that has a kernel. */
-static double kernel(const ll_chip *c, const ll_instr *x, const char *precision, double bytes)
+static double numbers(const ll_program *p, int slot)
+{
+    return (double)ll_numel(&p->slots[slot].type.shape);
+}
+
+/* Of a product [m,k] [k,n], or several: each dimension is one of two of the three. */
+static double product(const ll_chip *c, const ll_program *p, const ll_instr *x,
+                      const char *precision)
+{
+    double sum = x->flops / 2, a = numbers(p, x->in[0]), b = numbers(p, x->in[1]);
+    double y = numbers(p, x->out[0]), batch = fmax(1, a * b / sum * y / sum);
+    return sum > 0 ? ll_cost_flops(c, precision, batch, sum / b, sum / a, sum / y) : 0;
+}
+
+/* On tensor units a convolution is a product, of pixels and filters over taps and channels, or, to
+ * the filters' gradient, over pixels. They sum 32 bytes at once: of a tap with fewer channels (the
+ * first layer's 3) the rest is zeros. */
+static double convolution(const ll_chip *c, const ll_program *p, const ll_instr *x,
+                          const char *precision)
+{
+    bool plain = !strcmp(precision, "f32") || !strcmp(c->name, LL_CORE);
+    if (plain) return x->flops / (ll_chip_peak(c, precision) * c->gemm_f32);
+    const ll_shape *y = &p->slots[x->out[0]].type.shape, *w = &p->slots[x->in[1]].type.shape;
+    bool dw = !strcmp(x->op, "conv2d_dw"), dx = !strcmp(x->op, "conv2d_dx");
+    double channels = (double)(dw ? y->d[3] : dx ? w->d[0] : w->d[3]);
+    double width = strcmp(precision, "tf32") ? 2 : 4, once = 32 / width;
+    double more = ceil(channels / once) * once / channels, all = numbers(p, x->out[0]);
+    double n = (double)y->d[dw ? 0 : 3], m = all / n, k = x->flops / 2 / all;
+    ll_chip as = *c;
+    if (c->conv > 0) as.gemm = c->conv;
+    *(dw ? &m : &k) *= more;
+    return ll_cost_flops(&as, precision, 1, fmax(m, n), fmin(m, n), k);
+}
+
+/* Pools of GPUs are bound by instructions: of each thread, which makes 16 bytes of the result, some
+ * to find its place and some for each pixel that it looks at (kern/cuda/pool.cu). */
+static double pool(const ll_chip *c, const ll_program *p, const ll_instr *x)
+{
+    enum { PLACE = 270, PIXEL = 55, PACK = 16 };
+    const ll_pool_attr *a = (const ll_pool_attr *)x->attr;
+    bool back = strstr(x->op, "_grad");
+    double seen = (double)(a->size[0] * a->size[1]);
+    if (back) seen = fmax(1, seen / (double)(a->stride[0] * a->stride[1]));
+    double threads = (double)p->slots[x->out[0]].bytes / PACK;
+    return threads * (PLACE + PIXEL * seen) / (1e12 * c->vector / 2);
+}
+
+/* Launches of a GPU for an instruction. A batch norm reads all rows for its statistics (*bytes)
+ * before it reads them again; gradients of filters are made in 16 bits and widened; each part of
+ * what is joined is a copy. What parameters go through before the first layer and after the last
+ * gradient touches nothing of each other's, and is one launch for all (machine/merge.h). */
+static double launches(const ll_program *p, const ll_instr *x, const ll_op *op, int section,
+                       double *bytes)
+{
+    bool is_norm = op->work == LL_WORK_NORM && op->whole && !strchr(op->whole, 'c') &&
+                   p->slots[x->out[0]].type.shape.n > 1;
+    bool inputs = op->work == LL_WORK_CHAIN;
+    for (int i = 0; i < x->n_in; i++) {
+        if (is_norm) *bytes += (double)p->slots[x->in[i]].bytes;
+        inputs &= p->slots[x->in[i]].region == LL_PERSISTENT;
+    }
+    if (inputs || section != LL_MICRO) return 0;
+    return !strcmp(x->op, "concat") ? x->n_in : is_norm || !strcmp(x->op, "conv2d_dw") ? 2 : 1;
+}
+
+/* Seconds of one instruction that has a kernel. share: of the bytes that the program says. */
+static double kernel(const ll_chip *c, const ll_program *p, const ll_instr *x, int section,
+                     const char *precision, double share)
 {
     const ll_op *op = ll_op_find(x->op);
-    ll_work work = op ? op->work : LL_WORK_OTHER;
-    double moved = bytes / (1e9 * c->bandwidth * c->stream), rate = 1e12 * c->vector;
-    bool f32 = !strcmp(precision, "f32");
-    if (work == LL_WORK_PRODUCT)
-        rate = ll_chip_peak(c, precision) * (f32 ? c->gemm_f32 : c->gemm);
-    else if (work == LL_WORK_CONVOLUTION)
-        rate = ll_chip_peak(c, precision) * (f32 ? c->gemm_f32 : c->conv);
-    else if (work == LL_WORK_ATTENTION)
-        rate = ll_chip_peak(c, precision) * c->attention;
-    return fmax(x->flops / rate, moved) + 1e-6 * c->launch;
+    bool gpu = p->target == &ll_target_cuda;
+    double t = x->flops / (1e12 * c->vector), bytes = x->bytes, kernels = 1;
+    const ll_type *first = x->n_in ? &p->slots[x->in[0]].type : NULL;
+    size_t width = first ? ll_dtype_bytes(first->dtype) : 4;
+    if (width < 4) precision = width < 2 ? "fp8" : "bf16";
+    if (op->work == LL_WORK_PRODUCT) t = product(c, p, x, precision);
+    if (op->work == LL_WORK_CONVOLUTION) t = convolution(c, p, x, precision);
+    if (op->work == LL_WORK_ATTENTION)
+        t = ll_cost_attention(c, precision, c->attention, x->flops,
+                              (double)first->shape.d[first->shape.n - 1],
+                              (double)first->shape.d[1]);
+    if (gpu && op->work == LL_WORK_POOL && strstr(x->op, "_pool")) t = pool(c, p, x);
+    if (op->work == LL_WORK_COPY) /* a slice reads no more than it writes */
+        bytes = fmin(bytes, 2 * (double)p->slots[x->out[0]].bytes);
+    if (gpu) kernels = launches(p, x, op, section, &bytes);
+    double all = share * bytes + 1e6 * c->stream_k * kernels;
+    return fmax(t, all / (1e9 * c->bandwidth * c->stream)) + 1e-6 * c->launch * kernels;
 }
 
 /* Ranks of a group and how many of them share a node: the mesh's last axis runs fastest. */
@@ -51,12 +126,12 @@ static double section(const ll_cluster *c, const ll_program *p, const ll_mesh *m
 {
     for (int i = s ? p->end[s - 1] : 0; i < p->end[s]; i++) {
         const ll_instr *x = &p->instrs[i];
-        if (x->kernel.run) {
-            double t = kernel(&c->chip, x, precision, share * x->bytes);
+        if (x->wait) {
+            if (ends[x->pair] > now) out->exposed_s += ends[x->pair] - now, now = ends[x->pair];
+        } else if (!x->collective && !x->aside) {
+            double t = kernel(&c->chip, p, x, s, precision, share);
             now += t;
             out->compute_s += t;
-        } else if (x->wait) {
-            if (ends[x->pair] > now) out->exposed_s += ends[x->pair] - now, now = ends[x->pair];
         } else if (m) {
             double t = talk(c, p, m, x, &out->moved);
             ends[i] = *comm = fmax(now, *comm) + t;

@@ -137,7 +137,6 @@ static ll_err choose_kernel(const ll_program *p, const ll_node *n, const ll_lowe
     CHECK(choose_way(p, n->op, opts, limit, &k.c, x), LL_E_GRAPH,
           "%s: machine %s has no kernel for %s", n->name, p->target->name, n->op->name);
     x->scratch = x->kernel.scratch ? x->kernel.scratch(&k.c) : 0;
-    x->done = x->flops;
     if (x->kernel.work) x->kernel.work(&k.c, &x->done, &x->padded);
     return LL_OK;
 }
@@ -175,7 +174,8 @@ static ll_err add_instr(ll_program *p, const ll_graph *g, const ll_node *n,
     x->collective = n->op->collective;
     x->aside = ll_aside_of(n);
     x->at = n->of.at;
-    if (!ll_has_wait(n)) TRY(choose_kernel(p, n, opts, limit, x));
+    x->done = x->flops;
+    if (!ll_has_wait(n) && !opts->replayed) TRY(choose_kernel(p, n, opts, limit, x));
     if (x->scratch > p->scratch_bytes) p->scratch_bytes = x->scratch;
     return LL_OK;
 }

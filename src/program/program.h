@@ -123,6 +123,7 @@ typedef struct ll_lower_opts {
     bool flush;          /* subnormal numbers may be taken for zeros: not in exact mode */
     bool no_fuse;        /* one instruction per node: for finding where a number went wrong */
     bool as_is;          /* the graph's own nodes, those that are needed; ref expands some */
+    bool replayed;       /* and never run: no kernels are picked, so the build need not have any */
     size_t bucket_bytes; /* of gradients that are summed as one; 0: the target's */
     size_t memory;       /* values are laid aside to keep within these bytes; 0: none are */
     const ll_pipe *pipe; /* NULL: no pipeline */
