@@ -76,14 +76,6 @@ static ll_err show_checkpoint(const opts *o, const ll_st_file *f)
 
 /* ---- runs ---- */
 
-static void count_values(const ll_graph *g, ll_kind kind, int64_t *n, int64_t *numbers)
-{
-    *n = *numbers = 0;
-    LL_EACH (const ll_value, v, g->values + 1, g->n_value - 1)
-        if (v->node < 0 && v->kind == kind)
-            ++*n, *numbers += ll_block_numbers(v->name, v->type.dtype, &v->type.shape);
-}
-
 /* ---- a mesh ---- */
 
 typedef struct traffic { /* what one rank sends in a step, by kind of collective and by axes */
@@ -199,15 +191,12 @@ static void print_traffic(const opts *o, const cut *c)
 
 static json_t *summary_json(const ll_run *r, const ll_graph *g, const ll_program *p, const cut *c)
 {
-    int64_t n_param, params, n_state, states;
-    count_values(g, LL_PARAM, &n_param, &params);
-    count_values(g, LL_STATE, &n_state, &states);
     json_t *j = LL_JSON(
-        LL_IS("model", r->model.name), LL_IS("parameters", params), LL_IS("state", states),
-        LL_IS("nodes", g->n_node), LL_IS("instructions", p->n_instr), LL_IS("flops", p->flops),
-        LL_IS("peak_bytes", p->bytes), LL_IS("persistent_bytes", p->persistent_bytes),
-        LL_IS("work_bytes", p->work_bytes), LL_IS("least_work_bytes", p->ideal_work_bytes),
-        LL_IS("scratch_bytes", p->scratch_bytes),
+        LL_IS("model", r->model.name), LL_IS("parameters", ll_cli_numbers(g, LL_PARAM, NULL)),
+        LL_IS("state", ll_cli_numbers(g, LL_STATE, NULL)), LL_IS("nodes", g->n_node),
+        LL_IS("instructions", p->n_instr), LL_IS("flops", p->flops), LL_IS("peak_bytes", p->bytes),
+        LL_IS("persistent_bytes", p->persistent_bytes), LL_IS("work_bytes", p->work_bytes),
+        LL_IS("least_work_bytes", p->ideal_work_bytes), LL_IS("scratch_bytes", p->scratch_bytes),
         LL_IF(p->aside_bytes, "aside_bytes", p->aside_bytes),
         LL_IF(p->aside_bytes, "aside", p->target->aside.what));
     ll_memory_kinds m = ll_program_kinds(p);
@@ -235,9 +224,8 @@ static ll_err show_summary(const opts *o, const ll_run *r, const ll_graph *g, co
                            const cut *c)
 {
     if (o->json) return ll_cli_json(summary_json(r, g, p, c));
-    int64_t n_param, params, n_state, states;
-    count_values(g, LL_PARAM, &n_param, &params);
-    count_values(g, LL_STATE, &n_state, &states);
+    int64_t n_param, n_state, params = ll_cli_numbers(g, LL_PARAM, &n_param),
+                              states = ll_cli_numbers(g, LL_STATE, &n_state);
     printf("model %s: %lld parameters in %lld tensors, %lld numbers of state in %lld%s\n",
            r->model.name, (long long)params, (long long)n_param, (long long)states,
            (long long)n_state, c->of->place ? " on this rank" : "");

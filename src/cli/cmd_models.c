@@ -31,10 +31,7 @@ static ll_err measure(const ll_run *r, facts *out)
     LL_OWN(ll_graph) g = NULL;
     TRY(ll_run_graph(r, 1, NULL, &g));
     out->flops = ll_graph_flops(g);
-    out->parameters = 0;
-    for (int i = 1; i < g->n_value; i++)
-        if (g->values[i].node < 0 && g->values[i].kind == LL_PARAM)
-            out->parameters += ll_numel(&g->values[i].type.shape);
+    out->parameters = ll_cli_numbers(g, LL_PARAM, NULL);
     return LL_OK;
 }
 

@@ -3,6 +3,7 @@
 
 #include "base/file.h"
 #include "comm/job.h"
+#include "kern/blocks.h"
 #include "kern/notes.h"
 #include "run/setup.h"
 #include "weights/state.h"
@@ -12,7 +13,7 @@
 #include <omp.h>
 #include <sys/stat.h>
 
-static ll_err load(const char *what, bool models, ll_run **out)
+ll_err ll_cli_load(const char *what, bool models, ll_run **out)
 {
     const ll_model *m = ll_model_find(what); /* one that has data is a run as it stands */
     if (!m || (!models && !m->data)) return ll_run_load(what, out);
@@ -48,7 +49,7 @@ ll_err ll_cli_run(const char *what, const ll_words *set, bool models, ll_run **o
     LL_OWN(ll_run) r = NULL;
     *out = NULL;
     TRY(check_ours(what));
-    TRY(load(what, models, &r));
+    TRY(ll_cli_load(what, models, &r));
     for (int i = 0; i < set->n; i++) TRY(ll_run_set(r, set->v[i]));
     TRY(ll_run_finish(r));
     return LL_HAND(out, r);
@@ -142,6 +143,16 @@ json_t *ll_cli_shape(const ll_shape *s)
     json_t *list = json_array();
     for (int i = 0; i < s->n; i++) json_array_append_new(list, json_integer(s->d[i]));
     return list;
+}
+
+int64_t ll_cli_numbers(const ll_graph *g, ll_kind kind, int64_t *tensors)
+{
+    int64_t n = 0, sum = 0;
+    LL_EACH (const ll_value, v, g->values + 1, g->n_value - 1)
+        if (v->node < 0 && v->kind == kind)
+            n++, sum += ll_block_numbers(v->name, v->type.dtype, &v->type.shape);
+    if (tensors) *tensors = n;
+    return sum;
 }
 
 ll_err ll_cli_checkpoint(const char *folder, const char *checkpoint, ll_st_file **out)

@@ -6,7 +6,9 @@
 #include "weights/checkpoint.h"
 #include "train/trainer.h"
 
-/* Reads a run (or, with models, the name of a model), applies the settings, finishes it. */
+/* Reads a run, or, with models, the name of a model. */
+ll_err ll_cli_load(const char *what, bool models, ll_run **out);
+/* And applies the settings, and finishes it. */
 ll_err ll_cli_run(const char *what, const ll_words *set, bool models, ll_run **out);
 /* The same for commands that know one mesh alone: replicas are refused. */
 ll_err ll_cli_run_one(const char *what, const ll_words *set, bool models, ll_run **out);
@@ -24,6 +26,8 @@ ll_err ll_cli_spare(const char *path);
 /* Prints a JSON object or list on standard output and lets go of it. */
 ll_err ll_cli_json(json_t *value);
 json_t *ll_cli_shape(const ll_shape *s);
+/* Numbers of inputs of a kind; tensors: how many these are; may be NULL. */
+int64_t ll_cli_numbers(const ll_graph *g, ll_kind kind, int64_t *tensors);
 
 /* A trained model: a run folder, or a run whose newest folder it is, and one of its checkpoints
  * (NULL: the newest), or, init not NULL, weights of anybody's (weights_load.h), which are told of

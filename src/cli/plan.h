@@ -1,6 +1,8 @@
 /* plan.h: the parts of the command plan. */
 #pragma once
 #include "cli/args.h"
+#include "cli/json.h"
+#include "mesh/mesh.h"
 #include "plan/published.h"
 #include "plan/search.h"
 #include "run/run.h"
@@ -15,8 +17,6 @@ typedef struct ll_plan_opts {
 ll_err ll_plan_published(const ll_plan_opts *o);
 ll_err ll_plan_check(const ll_plan_opts *o);
 ll_err ll_plan_run(const ll_plan_opts *o);
-/* Models that are no transformers, and all on this machine: compiled and replayed. */
-ll_err ll_plan_graph(const ll_plan_opts *o, const ll_run *r, const ll_cluster *c);
 /* Was a setting said on the command line? */
 bool ll_plan_said(const ll_words *set, const char *key);
 /* What changes a step and is not counted, in the file or a setting, and its value that is; ends
@@ -32,13 +32,53 @@ ll_err ll_plan_choose(ll_run *r, int64_t ranks);
 /* Tells what would fit a machine with so many bytes for each rank. */
 void ll_plan_remedy(const ll_run *r, int64_t ranks, double room);
 extern const ll_images ll_plan_images;
-/* Tells whose kernels a prediction is of. */
-void ll_plan_kernels(const ll_cluster *c);
 /* As ll_cluster_load, and "this": this machine, measured once and then kept in a file. */
 ll_err ll_plan_cluster(const char *what, ll_cluster **out);
+
+/* ---- plans as they are shown ---- */
+typedef struct ll_shown {
+    const char *mesh, *schedule, *recompute; /* schedule "": there is no pipeline */
+    const ll_layout_rule *layouts;           /* beside the run's own; NULL: none */
+    int64_t micro_batch, n_micro;            /* samples that a rank takes at once; how often */
+    int64_t together;                        /* train.micro_batch: of all ranks */
+    int stages, zero;
+    bool offload, fits;
+    double step_s, spread;  /* 80 % lie between step_s / spread and step_s * spread */
+    double model, hardware; /* FLOPs of a rank: of the model, and that are done */
+    ll_bytes bytes;
+    double bubble, exposed_s, moved;
+} ll_shown;
+typedef struct ll_plans {
+    const ll_plan_opts *o;
+    const ll_run *run, *file; /* file: as it is, before any setting */
+    const ll_cluster *cluster;
+    double parameters;
+    int64_t seq; /* tokens of a sample; 0: it has none */
+    int tried;
+    ll_shown *v; /* [n] the best first */
+    int n;
+    ll_arena *arena;
+} ll_plans;
+/* Models that are no transformers, and all on this machine: compiled and replayed. */
+ll_err ll_plan_graph(ll_plans *p, const ll_mesh *m);
+void ll_plan_table(const ll_plans *p);
+json_t *ll_plan_json(const ll_plans *p, const ll_shown *s);
+json_t *ll_plans_json(const ll_plans *p, json_t *plans, const char *bound);
+/* Words with which train takes a plan: what was given, and what the file has otherwise. */
+const char *ll_plan_words(const ll_plans *p, const ll_shown *s);
+void ll_plan_tell_train(const ll_plans *p);                /* of the best */
+const char *ll_plan_notes(const ll_shown *s, ll_arena *a); /* what has no column */
+/* A word as a shell takes it. */
+const char *ll_plan_word(const char *word, ll_arena *a);
+/* What the bytes of plans are, and whose kernels. */
+const char *ll_plan_about(const ll_cluster *c, ll_arena *a);
+/* A cluster of GPUs that machine cuda is for: not Google's and AMD's chips, nor NVIDIA's before
+ * Ampere. */
+bool ll_plan_cuda(const ll_cluster *c);
+
 /* ---- pictures of a search ---- */
 /* Timeline, memory, roofline, scaling, time against cost: one HTML file. */
-ll_err ll_plan_report(const char *path, const ll_search *s, const ll_found *f, int top,
-                      double tokens);
+ll_err ll_plan_report(const char *path, const ll_plans *p, const ll_search *s,
+                      const ll_candidate *best, double tokens);
 /* The simulated pipeline as a Chrome trace. */
 ll_err ll_plan_trace(const char *path, const ll_search *s, const ll_candidate *c);

@@ -14,87 +14,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-bool ll_plan_said(const ll_words *set, const char *key)
-{
-    size_t n = strlen(key);
-    for (int i = 0; i < set->n; i++)
-        if (!strncmp(set->v[i], key, n) && set->v[i][n] == '=') return true;
-    return false;
-}
-
-ll_err ll_plan_refuse(const ll_uncounted *of, const char *what)
-{
-    for (; of->key; of++)
-        CHECK(!of->set, LL_E_ARG, "%s: plans of %s do not take it; leave it out: -s %s=%s", of->key,
-              what, of->key, of->without);
-    return LL_OK;
-}
-
-void ll_plan_kernels(const ll_cluster *c)
-{
-    if (c->own.source)
-        fprintf(stderr, "Kernels are as quick as Loopline's own on %s.\n", c->own.source);
-    else if (strcmp(c->chip.name, LL_CORE))
-        fprintf(stderr,
-                "Kernels are as quick as those of published trainings: Loopline's own were not "
-                "measured on %s.\n",
-                c->chip.name);
-}
-
-static json_t *layouts_json(const ll_layout_rule *rules)
-{
-    json_t *j = json_object();
-    for (; rules && rules->pattern; rules++) LL_JSON_ADD(j, LL_IS(rules->pattern, rules->layout));
-    return j;
-}
-
-/* In per cent. */
-static double of_peak(const ll_tried *o, double flops, double peak)
-{
-    return 100 * flops / o->out.step_s / peak;
-}
-
-static json_t *option_json(const ll_tries *s, const ll_tried *o, double ranks)
-{
-    const ll_run *r = s->run;
-    double spread = 1 + ll_plan_spread(s->cluster->own.source ? "own images" : "images");
-    double samples = (double)r->train.batch / o->out.step_s;
-    double peak = ll_chip_peak(&s->cluster->chip, r->train.precision);
-    bool tokens = ll_run_takes_tokens(r);
-    const ll_size *z = r->model.sizes;
-    while (tokens && z->name && strcmp(z->name, "seq")) z++;
-    return LL_JSON(
-        LL_IS("mesh", o->way.mesh), LL_IS("layout", layouts_json(o->way.layouts)),
-        LL_IS("schedule", "none"), LL_IS("micro_batch", r->train.batch / o->way.micro),
-        LL_IS("virtual_stages", 1), LL_IS("zero", o->way.zero),
-        LL_IS("recompute", r->parallel.recompute), LL_IS("step_s", o->out.step_s),
-        LL_IS("low_s", o->out.step_s / spread), LL_IS("high_s", o->out.step_s * spread),
-        LL_IS("samples_per_s", samples),
-        LL_IS("tokens_per_s", tokens ? samples * (double)z->value : NAN),
-        LL_IS("model_flops_per_rank", o->out.model),
-        LL_IS("percent_of_peak", of_peak(o, o->out.model, peak)),
-        LL_IS("hardware_percent_of_peak", of_peak(o, o->out.work.loops, peak)),
-        LL_IS("bytes_per_rank", o->bytes),
-        LL_IS("bytes_by_kind",
-              LL_JSON(LL_IS("weights", o->kinds.parameters), LL_IS("gradients", o->kinds.gradients),
-                      LL_IS("optimizer", o->kinds.state), LL_IS("activations", o->kinds.other),
-                      LL_IS("buffers", (o->kinds.batch + o->kinds.scratch)))),
-        LL_IS("fits", o->fits), LL_IS("bubble", 0.0), LL_IS("exposed_comm_s", o->out.exposed_s),
-        LL_IS("bytes_moved", o->out.moved), LL_IS("ranks", ranks));
-}
-
-static void print_option(const ll_tries *s, const ll_tried *o)
-{
-    double peak = ll_chip_peak(&s->cluster->chip, s->run->train.precision);
-    fprintf(stderr, "  %-24s %4d %10s %11s %8.1f %10.1f %9.1f %10s", o->way.mesh, o->way.zero,
-            LL_TIME(o->out.step_s), LL_AMOUNT((double)s->run->train.batch / o->out.step_s),
-            of_peak(o, o->out.model, peak), of_peak(o, o->out.work.loops, peak),
-            100 * o->out.exposed_s / o->out.step_s, LL_BYTES(o->bytes));
-    for (const ll_layout_rule *l = o->way.layouts; l && l->pattern; l++)
-        fprintf(stderr, "%s %s %s", l == o->way.layouts ? " " : ",", l->pattern, l->layout);
-    fprintf(stderr, "%s\n", o->fits ? "" : "  does not fit");
-}
-
 /* What a run file that trains so has, and nothing else on standard output. */
 static void print_lines(const ll_run *r, const ll_tried *o)
 {
@@ -214,88 +133,133 @@ static void warn_of_cores(const ll_plan_opts *o, const ll_cluster *c)
         c->network.gbps);
 }
 
-static ll_err print_json(const ll_plan_opts *o, const ll_tries *s, int top)
+static ll_shown shown(const ll_tries *s, const ll_tried *o)
 {
-    json_t *plans = json_array();
-    for (int i = 0; i < top; i++)
-        json_array_append_new(plans, option_json(s, &s->v[i], (double)o->ranks));
-    return ll_cli_json(LL_JSON(LL_IS("cluster", s->cluster->name),
-                               LL_IS("kernels", s->cluster->own.source), LL_IS("ranks", o->ranks),
-                               LL_IS("plans", plans), LL_IS("left_out", s->left_out),
-                               LL_IS("why_left_out", s->left_out ? s->trouble : NULL)));
+    ll_mesh m;
+    int data = ll_mesh_parse(o->way.mesh, &m) == LL_OK ? ll_mesh_axis(&m, LL_AXIS_DATA) : -1;
+    int64_t together = s->run->train.batch / o->way.micro, ranks = data < 0 ? 1 : m.size[data];
+    return (ll_shown){
+        .mesh = o->way.mesh,
+        .schedule = "",
+        .recompute = s->run->parallel.recompute,
+        .layouts = o->way.layouts,
+        .micro_batch = (together + ranks - 1) / ranks,
+        .n_micro = o->way.micro,
+        .together = s->run->train.micro_batch,
+        .stages = 1,
+        .zero = o->way.zero,
+        .fits = o->fits,
+        .step_s = o->out.step_s,
+        .spread = 1 + ll_plan_spread(s->cluster->own.source ? "own images" : "images"),
+        .model = o->out.model,
+        .hardware = o->out.work.loops,
+        .bytes = {.weights = (double)o->kinds.parameters,
+                  .gradients = (double)o->kinds.gradients,
+                  .optimizer = (double)o->kinds.state,
+                  .activations = (double)o->kinds.other,
+                  /* with what a codec keeps, and a step that is made again */
+                  .buffers = (double)(o->bytes - o->kinds.parameters - o->kinds.gradients -
+                                      o->kinds.state - o->kinds.other),
+                  .reserved = 1e9 * s->cluster->chip.reserved},
+        .exposed_s = o->out.exposed_s,
+        .moved = o->out.moved};
 }
 
-static void print_text(const ll_plan_opts *o, const ll_tries *s, int top)
+/* What most of a step is spent on. */
+static const char *bound_of(const ll_replayed *o)
 {
-    const ll_run *r = s->run;
-    const ll_cluster *c = s->cluster;
-    const ll_tried *b = &s->v[0];
-    fprintf(
-        stderr, "%s, batch %lld, on %lld x %s (%s)\n  %-24s ZeRO %10s %11s %8s %10s %9s %10s  %s\n",
-        r->model.name, (long long)r->train.batch, (long long)o->ranks, c->chip.name, c->name,
-        "mesh", "step", "samples/s", "model %", "hardware %", "% exposed", "tensors", "layouts");
-    for (int i = 0; i < top; i++) print_option(s, &s->v[i]);
-    ll_plan_kernels(c);
-    fprintf(stderr, "The best is bound by %s.\n",
-            b->out.exposed_s > b->out.compute_s ? "communication"
-                                                : "the chips' arithmetic and memory");
+    if (o->exposed_s <= o->compute_s) return "the chips' arithmetic and memory";
+    return o->latency_s > o->exposed_s / 2 ? "the latency of small exchanges"
+                                           : "the bandwidth of exchanges";
+}
+
+static void tell_bound(const ll_replayed *o)
+{
+    double all = (o->compute_s + o->exposed_s) / 100;
+    fprintf(stderr,
+            "\nThe best is bound by %s:\n  arithmetic and memory %.1f %%, exchanges that kernels "
+            "wait for %.1f %%",
+            bound_of(o), o->compute_s / all, o->exposed_s / all);
+    if (o->n_small)
+        fprintf(stderr, " (by the latency of %s, such as %s, %.1f %%)",
+                LL_COUNTED(o->n_small, "small one"), o->small, o->latency_s / all);
+    fprintf(stderr, "\n");
+}
+
+static void print_text(const ll_plans *p, const ll_tries *s)
+{
+    ll_plan_table(p);
+    tell_bound(&s->v[0].out);
     if (s->left_out)
         fprintf(stderr, "%d ways to cut it cannot be; the last of them: %s\n", s->left_out,
                 s->trouble);
-    if (r->layouts.n && !o->mesh)
+    if (p->run->layouts.n && !p->o->mesh)
         fprintf(stderr, "The run has layouts of its own: no others were tried.\n");
-    double least = (double)ll_tries_least(s)->bytes;
-    if (!b->fits && least + 1e9 * c->chip.reserved <= 1e9 * c->chip.memory)
-        fprintf(stderr, "Nothing fits train.memory, %s: use more ranks, or %s of it.\n",
-                r->train.memory, LL_BYTES_UP(least));
-    else if (!b->fits)
-        fprintf(stderr, "Nothing fits %g GB, of which %g are reserved: use more ranks.\n",
-                c->chip.memory, c->chip.reserved);
-    if (!b->fits || o->ranks == 1) return;
-    fprintf(stderr, "In the run file, in place of its sections parallel and layout:\n");
-    print_lines(r, b);
 }
 
-ll_err ll_plan_graph(const ll_plan_opts *o, const ll_run *r, const ll_cluster *c)
+static ll_err check_fits(const ll_plans *p, const ll_tries *s)
 {
-    LL_OWN(ll_arena) arena = ll_arena_new();
+    const ll_chip *chip = &p->cluster->chip;
+    double least = (double)ll_tries_least(s)->bytes;
+    CHECK(s->v[0].fits || least + 1e9 * chip->reserved > 1e9 * chip->memory, LL_E_MEM,
+          "nothing fits train.memory, %s, on %lld ranks: use %s of it, or more ranks",
+          p->run->train.memory, (long long)p->o->ranks, LL_BYTES_UP(least));
+    CHECK(s->v[0].fits, LL_E_MEM,
+          "nothing fits the %g GB of %s, of which %g are reserved, on %lld ranks: use more ranks",
+          chip->memory, chip->name, chip->reserved, (long long)p->o->ranks);
+    return LL_OK;
+}
+
+ll_err ll_plan_graph(ll_plans *p, const ll_mesh *m)
+{
     LL_OWN(ll_graph) g = NULL;
-    const ll_cluster mine = ll_cluster_own(c);
-    ll_tries s = {.run = r, .cluster = &mine, .arena = arena};
-    CHECK(ll_chip_peak(&c->chip, r->train.precision) > 0, LL_E_ARG, "chip %s has no products of %s",
-          c->chip.name, r->train.precision);
+    const ll_plan_opts *o = p->o;
+    const ll_run *r = p->run;
+    ll_tries s = {.run = r, .cluster = p->cluster, .arena = p->arena};
     CHECK(!o->report && !o->trace && !o->tokens, LL_E_ARG,
           "--report, --trace and --tokens are of transformers on a cluster");
     TRY(ll_run_graph(r, r->train.batch / ll_run_micro_batches(r), &r->train.optim, &g));
     s.g = g;
-    ll_mesh m = {0};
-    if (o->mesh) TRY(ll_mesh_parse(o->mesh, &m));
-    CHECK(!o->mesh || ll_mesh_axis(&m, LL_AXIS_PIPE) < 0, LL_E_ARG,
+    CHECK(ll_mesh_axis(m, LL_AXIS_PIPE) < 0, LL_E_ARG,
           "--mesh %s: axis pipe is predicted of transformers on a cluster; of this one train tells "
           "its own prediction",
           o->mesh);
-    CHECK(!o->mesh || m.n_rank == o->ranks, LL_E_ARG,
-          "--mesh %s is of %d ranks, and --ranks is %lld", o->mesh, m.n_rank, (long long)o->ranks);
-    const ll_run_parallel *p = &r->parallel;
-    const ll_uncounted uncounted[] = {{"parallel.schedule", "", *p->schedule},
-                                      {"parallel.virtual_stages", "0", p->virtual_stages},
-                                      {"parallel.stages", "", *p->stages},
-                                      {"parallel.compress", "none", strcmp(p->compress, "none")},
-                                      {"parallel.canonical", "false", p->canonical},
-                                      {"parallel.transport", "auto", !strcmp(p->transport, "host")},
-                                      {"train.offload", "", *r->train.offload},
-                                      {NULL}};
+    const ll_run_parallel *how = &r->parallel;
+    const ll_uncounted uncounted[] = {
+        {"parallel.schedule", "", *how->schedule},
+        {"parallel.virtual_stages", "0", how->virtual_stages},
+        {"parallel.stages", "", *how->stages},
+        {"parallel.compress", "none", strcmp(how->compress, "none")},
+        {"parallel.canonical", "false", how->canonical},
+        {"parallel.transport", "auto", !strcmp(how->transport, "host")},
+        {"train.offload", "", *r->train.offload},
+        {NULL}};
     TRY(ll_plan_refuse(uncounted, "models that are compiled"));
-    bool zero = r->parallel.zero > 0 || ll_plan_said(&o->set, "parallel.zero");
-    warn_of_cores(o, c);
+    bool zero = how->zero > 0 || ll_plan_said(&o->set, "parallel.zero");
+    warn_of_cores(o, p->cluster);
     if (o->mesh)
-        ll_tries_mesh(&s, o->mesh, (int)r->parallel.zero);
+        ll_tries_mesh(&s, o->mesh, (int)how->zero);
     else
-        ll_tries_all(&s, o->ranks, zero ? (int)r->parallel.zero : -1);
+        ll_tries_all(&s, o->ranks, zero ? (int)how->zero : -1);
     CHECK(s.n, LL_E_ARG, "no mesh of %lld ranks: %s", (long long)o->ranks, s.trouble);
     ll_tries_sort(&s);
-    int top = o->top < s.n ? (int)o->top : s.n;
-    if (o->json) return print_json(o, &s, top);
-    print_text(o, &s, top);
+    p->tried = s.n;
+    p->parameters = (double)ll_cli_numbers(g, LL_PARAM, NULL);
+    p->n = o->top < s.n ? (int)o->top : s.n;
+    p->v = LL_NEW_ARRAY(p->arena, ll_shown, p->n);
+    for (int i = 0; i < p->n; i++) p->v[i] = shown(&s, &s.v[i]);
+    if (o->json) {
+        json_t *plans = json_array();
+        for (int i = 0; i < p->n; i++) json_array_append_new(plans, ll_plan_json(p, &p->v[i]));
+        return ll_cli_json(LL_JSON_ADD(ll_plans_json(p, plans, bound_of(&s.v[0].out)),
+                                       LL_IS("left_out", s.left_out),
+                                       LL_IS("why_left_out", s.left_out ? s.trouble : NULL)));
+    }
+    print_text(p, &s);
+    TRY(check_fits(p, &s));
+    ll_plan_tell_train(p);
+    if (o->ranks == 1) return LL_OK;
+    fprintf(stderr, "In the run file, in place of its sections parallel and layout:\n");
+    print_lines(r, &s.v[0]);
     return LL_OK;
 }

@@ -1,6 +1,7 @@
 /* plan_report.c: pictures of the best plan: one HTML file that needs nothing else. */
 #include "base/file.h"
 #include "base/plot.h"
+#include "base/text.h"
 #include "cli/plan.h"
 
 #include <math.h>
@@ -71,6 +72,7 @@ static void draw_memory(ll_buf *b, const ll_candidate *c, ll_arena *a)
     int last = p->n_rank - 1, n = 0;
     point *v = LL_NEW_ARRAY(a, point, 2 * (p->n_action[0] + p->n_action[last]) + 4);
     const ll_bytes *m = &c->out.bytes;
+    const double gib = 1 << 30;
     double fixed = ll_bytes_tensors(m) - m->activations, most = c->out.times.peak[0];
     for (int k = 0; k < 2; k++) {
         int r = k ? last : 0;
@@ -79,13 +81,13 @@ static void draw_memory(ll_buf *b, const ll_candidate *c, ll_arena *a)
             const ll_action *x = &p->actions[r][i];
             double each = c->out.times.peak[r] > 0 ? 1 : 0;
             double t = x->kind == LL_ACT_F ? c->out.times.start[r][i] : c->out.times.end[r][i];
-            v[n++] = (point){t, (fixed + held * unit) / 1e9, NULL, k + 1};
+            v[n++] = (point){t, (fixed + held * unit) / gib, NULL, k + 1};
             if (x->kind == LL_ACT_F) held += each * c->stage_bytes;
             if (x->kind == LL_ACT_B || x->kind == LL_ACT_W) held -= each * c->stage_bytes;
-            v[n++] = (point){t, (fixed + held * unit) / 1e9, NULL, k + 1};
+            v[n++] = (point){t, (fixed + held * unit) / gib, NULL, k + 1};
         }
     }
-    plot(b, "Tensors in a step", "the first rank of the pipeline, and the last one", "s", "GB", v,
+    plot(b, "Tensors in a step", "the first rank of the pipeline, and the last one", "s", "GiB", v,
          n, false);
 }
 
@@ -183,22 +185,27 @@ static void draw_scaling(ll_buf *b, const ll_search *s, double tokens)
     }
 }
 
-static void table(ll_buf *b, const ll_search *s, const ll_found *f, int top)
+static void table(ll_buf *b, const ll_plans *p)
 {
-    char mesh[LL_HOW_TEXT];
-    ll_buf_puts(b, "<table><tr><th>mesh<th>schedule<th>micro-batch<th>ZeRO<th>recompute<th>step, "
-                   "s<th>tokens/s<th>tensors, GB<th>bubble<th>exposed, s</tr>\n");
-    LL_EACH (const ll_candidate, c, f->best, top) {
+    ll_buf_puts(b, "<table><tr><th>mesh<th>schedule<th>micro-batch of a rank<th>ZeRO<th>recompute"
+                   "<th>step<th>80 %<th>tokens/s<th>tensors<th>bubble<th>exposed</tr>\n");
+    LL_EACH (const ll_shown, s, p->v, p->n)
         ll_buf_printf(b,
-                      "<tr><td>%s<td>%s<td>%g x %d<td>%d<td>%s<td>%.4g<td>%.4g<td>%.1f%s<td>%.1f "
-                      "%%<td>%.3g</tr>\n",
-                      ll_how_mesh(&c->how, mesh), ll_how_schedule(&c->how), c->how.micro_batch,
-                      c->how.n_micro, c->how.zero, ll_remake_name(c->how.remake), c->out.step_s,
-                      s->batch * s->model->seq / c->out.step_s,
-                      ll_bytes_tensors(&c->out.bytes) / 1e9, c->fits ? "" : " (does not fit)",
-                      100 * c->out.bubble, c->out.tensor_s + c->out.data_s);
-    }
-    ll_buf_puts(b, "</table>\n");
+                      "<tr><td>%s<td>%s<td>%lld x %lld<td>%d<td>%s<td>%s<td>%s to %s<td>%s<td>%s%s"
+                      "<td>%.1f %%<td>%s</tr>\n",
+                      s->mesh, *s->schedule ? s->schedule : "none", (long long)s->micro_batch,
+                      (long long)s->n_micro, s->zero, s->recompute, LL_TIME(s->step_s),
+                      LL_TIME(s->step_s / s->spread), LL_TIME(s->step_s * s->spread),
+                      LL_AMOUNT((double)(p->run->train.batch * p->seq) / s->step_s),
+                      LL_BYTES(ll_bytes_tensors(&s->bytes)), ll_plan_notes(s, b->arena),
+                      100 * s->bubble, LL_TIME(s->exposed_s));
+    ll_buf_puts(b, "</table>\n<p>");
+    ll_plot_xml(b, ll_plan_about(p->cluster, b->arena));
+    ll_buf_puts(b, "</p>\n<p>To train the best: <code>loopline train ");
+    ll_plot_xml(b, ll_plan_word(p->o->run, b->arena));
+    ll_buf_puts(b, " ");
+    ll_plot_xml(b, ll_plan_words(p, p->v));
+    ll_buf_puts(b, "</code></p>\n");
 }
 
 /* The best plan with all that pictures need of its pipeline; fewer micro-batches where there are
@@ -214,14 +221,13 @@ static ll_err detail(const ll_search *s, const ll_candidate *best, ll_arena *a, 
     return LL_OK;
 }
 
-ll_err ll_plan_report(const char *path, const ll_search *s, const ll_found *f, int top,
-                      double tokens)
+ll_err ll_plan_report(const char *path, const ll_plans *p, const ll_search *s,
+                      const ll_candidate *c, double tokens)
 {
     LL_OWN(ll_arena) a = ll_arena_new();
     ll_buf b = {.arena = a};
     ll_candidate best;
-    char mesh[LL_HOW_TEXT];
-    TRY(detail(s, &f->best[0], a, &best));
+    TRY(detail(s, c, a, &best));
     ll_buf_printf(
         &b,
         "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>Loopline: "
@@ -232,13 +238,12 @@ ll_err ll_plan_report(const char *path, const ll_search *s, const ll_found *f, i
         "#8884}svg{max-width:100%%;height:auto}</style>\n<h1>%g x %s, %.4g billion "
         "parameters</h1>\n<p>Batch %g of %g tokens, %s, cluster %s. The best plan, %s, is bound by "
         "%s.</p>\n",
-        s->ranks, s->cluster->chip.name, f->best[0].out.parameters / 1e9, s->batch, s->model->seq,
-        s->precision, s->cluster->name, ll_how_mesh(&f->best[0].how, mesh),
-        ll_outcome_bound(&f->best[0].out));
-    table(&b, s, f, top);
+        s->ranks, s->cluster->chip.name, p->parameters / 1e9, s->batch, s->model->seq, s->precision,
+        s->cluster->name, p->v[0].mesh, ll_outcome_bound(&c->out));
+    table(&b, p);
     if (best.out.pipeline) {
         ll_buf_printf(&b, "<h2>Timeline</h2><p>%d of %d micro-batches.</p>\n", best.how.n_micro,
-                      f->best[0].how.n_micro);
+                      c->how.n_micro);
         ll_pipeline_draw_svg(&b, best.out.pipeline, &best.out.times);
         draw_memory(&b, &best, a);
     }

@@ -41,10 +41,7 @@ static ll_err count_parameters(const ll_run *r, double *out)
 {
     LL_OWN(ll_graph) g = NULL;
     TRY(ll_run_graph(r, r->train.batch / ll_run_micro_batches(r), NULL, &g));
-    *out = 0;
-    for (int i = 1; i < g->n_value; i++)
-        if (g->values[i].node < 0 && g->values[i].kind == LL_PARAM)
-            *out += (double)ll_numel(&g->values[i].type.shape);
+    *out = (double)ll_cli_numbers(g, LL_PARAM, NULL);
     return LL_OK;
 }
 
@@ -71,8 +68,6 @@ static ll_err ask_mesh(const char *text, ll_search *s)
           "--mesh %s: of a transformer on a cluster axes data, tensor, pipe and sequence are "
           "predicted",
           text);
-    CHECK(m.n_rank == s->ranks, LL_E_ARG, "--mesh %s is of %d ranks, and --ranks is %g", text,
-          m.n_rank, s->ranks);
     return LL_OK;
 }
 
@@ -141,17 +136,6 @@ static ll_err ask_settings(const ll_words *set, const ll_run *r, ll_search *s)
     return LL_OK;
 }
 
-static double tokens_per_s(const ll_search *s, const ll_candidate *c)
-{
-    return s->batch * s->model->seq / c->out.step_s;
-}
-
-static double percent(const ll_search *s, double flops, double step_s)
-{
-    double peak = ll_chip_peak(&s->cluster->chip, s->precision);
-    return 100 * flops / step_s / s->ranks / peak;
-}
-
 static ll_training training(const ll_search *s, const ll_candidate *c, double tokens)
 {
     double step_tokens = s->batch * s->model->seq;
@@ -168,56 +152,8 @@ static json_t *training_json(const ll_training *t)
                    LL_IS("price", t->price), LL_IS("co2_kg", t->co2_kg));
 }
 
-/* What was asked for, beside what is searched. */
-typedef struct wish {
-    const ll_run *file; /* as it is, before any setting */
-    const ll_words *set;
-    double tokens;
-} wish;
-
-static void add_word(ll_buf *b, const char *word)
-{
-    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-                                "_-+=.,:/@%";
-    if (*word && !word[strspn(word, plain)]) {
-        ll_buf_puts(b, word);
-        return;
-    }
-    ll_buf_puts(b, "'");
-    for (; *word; word++)
-        if (*word == '\'')
-            ll_buf_puts(b, "'\\''");
-        else
-            ll_buf_add(b, word, 1);
-    ll_buf_puts(b, "'");
-}
-
-/* No machine of ours has the chips of Google's and AMD's clusters, nor NVIDIA's before Ampere. */
-static bool is_cuda(const ll_chip *c)
-{
-    return strncmp(c->name, "TPU", 3) && strncmp(c->name, "MI", 2) && strncmp(c->name, "V100", 4);
-}
-
-/* Settings as they were given, but for those that the plan answers. */
-static void add_given(ll_buf *b, const wish *w, bool cuda)
-{
-    static const char *const answered[] = {
-        "parallel.mesh",           "parallel.zero",      "parallel.schedule", "parallel.transport",
-        "parallel.virtual_stages", "parallel.recompute", "train.micro_batch"};
-    for (int i = 0; i < w->set->n; i++) {
-        const ll_words one = {w->set->v + i, 1};
-        bool skip = cuda && ll_plan_said(&one, "train.machine");
-        for (size_t k = 0; k < sizeof answered / sizeof *answered; k++)
-            skip |= ll_plan_said(&one, answered[k]);
-        if (skip) continue;
-        ll_buf_puts(b, " -s ");
-        add_word(b, one.v[0]);
-    }
-    if (cuda && strcmp(w->file->train.machine, "cuda")) ll_buf_puts(b, " -s train.machine=cuda");
-}
-
 /* What the file says of that is one answer of many. */
-static void tell_answered(const wish *w)
+static void tell_answered(const ll_plans *w)
 {
     const ll_run_parallel *p = &w->file->parallel;
     const struct {
@@ -230,7 +166,7 @@ static void tell_answered(const wish *w)
               {"parallel.recompute", strcmp(p->recompute, "none")}};
     const char *before = "";
     for (size_t i = 0; i < sizeof of / sizeof *of; i++)
-        if (of[i].set && !ll_plan_said(w->set, of[i].key)) {
+        if (of[i].set && !ll_plan_said(&w->o->set, of[i].key)) {
             fprintf(stderr, "%s%s", *before ? before : "The run file's ", of[i].key);
             before = ", ";
         }
@@ -239,37 +175,28 @@ static void tell_answered(const wish *w)
         fprintf(stderr, "The run file's train.micro_batch: plans have their own\n");
 }
 
-/* Words with which train takes the plan: what was given, and what the file has otherwise. */
-static const char *train_words(const ll_search *s, const ll_candidate *c, const wish *w,
-                               ll_arena *arena)
+static ll_shown shown(const ll_search *s, const ll_candidate *c, ll_arena *a)
 {
-    char mesh[LL_HOW_TEXT];
     const ll_how *h = &c->how;
-    const ll_run_parallel *p = &w->file->parallel;
-    const char *schedule = h->pipe > 1 ? ll_how_schedule(h) : "";
-    int stages = h->virtual_stages > 1 ? h->virtual_stages : 0;
-    ll_buf b = {.arena = arena};
-    if (s->ranks > 1)
-        ll_buf_printf(&b, "-n %.0f --mesh %s ", s->ranks, ll_how_mesh(h, mesh));
-    else if (*p->mesh)
-        ll_buf_puts(&b, "-s parallel.mesh= ");
-    ll_buf_printf(&b, "-s train.micro_batch=%.0f", h->micro_batch * h->data);
-    if (strcmp(schedule, p->schedule)) ll_buf_printf(&b, " -s parallel.schedule=%s", schedule);
-    if (stages != p->virtual_stages) ll_buf_printf(&b, " -s parallel.virtual_stages=%d", stages);
-    if (h->zero != p->zero) ll_buf_printf(&b, " --zero %d", h->zero);
-    /* as predicted; of its own accord train takes a pipeline's messages through the host */
-    bool nccl = h->pipe > 1 && is_cuda(&s->cluster->chip);
-    if (nccl && strcmp(p->transport, "nccl")) ll_buf_puts(&b, " -s parallel.transport=nccl");
-    if (strcmp(ll_remake_name(h->remake), p->recompute))
-        ll_buf_printf(&b, " -s parallel.recompute=%s", ll_remake_name(h->remake));
-    if (h->offload && strcmp(w->file->train.offload, "host"))
-        ll_buf_puts(&b, " -s train.offload=host");
-    const ll_chip *chip = &s->cluster->chip;
-    if (h->offload && !s->memory) /* what is reserved is no tensors' */
-        ll_buf_printf(&b, " -s train.memory=%.2fGB",
-                      floor(100 * (chip->memory - chip->reserved)) / 100);
-    add_given(&b, w, is_cuda(&s->cluster->chip));
-    return b.text;
+    const ll_outcome *o = &c->out;
+    return (ll_shown){.mesh = ll_how_mesh(h, (char *)ll_arena_alloc(a, LL_HOW_TEXT)),
+                      .schedule = h->pipe > 1 ? ll_how_schedule(h) : "",
+                      .recompute = ll_remake_name(h->remake),
+                      .micro_batch = (int64_t)h->micro_batch,
+                      .n_micro = h->n_micro,
+                      .together = (int64_t)(h->micro_batch * h->data),
+                      .stages = h->virtual_stages,
+                      .zero = h->zero,
+                      .offload = h->offload,
+                      .fits = c->fits,
+                      .step_s = o->step_s,
+                      .spread = 1 + ll_plan_spread(ll_how_kind(h)),
+                      .model = o->model_flops / s->ranks,
+                      .hardware = o->hardware_flops / s->ranks,
+                      .bytes = o->bytes,
+                      .bubble = o->bubble,
+                      .exposed_s = o->tensor_s + o->data_s,
+                      .moved = o->moved};
 }
 
 /* Twice as many as did not do, and so on. */
@@ -289,38 +216,18 @@ static const char *enough_ranks(const ll_search *s, ll_arena *arena)
     return "more ranks or another cluster";
 }
 
-static json_t *plan_json(const ll_search *s, const ll_candidate *c, const wish *w)
+static json_t *plan_json(const ll_plans *p, const ll_search *s, const ll_candidate *c, int i)
 {
-    char mesh[LL_HOW_TEXT];
     const ll_outcome *o = &c->out;
-    double spread = 1 + ll_plan_spread(ll_how_kind(&c->how));
-    json_t *j = LL_JSON(
-        LL_IS("mesh", ll_how_mesh(&c->how, mesh)), LL_IS("schedule", ll_how_schedule(&c->how)),
-        LL_IS("micro_batch", (int64_t)c->how.micro_batch), LL_IS("micro_batches", c->how.n_micro),
-        LL_IS("virtual_stages", c->how.virtual_stages), LL_IS("zero", c->how.zero),
-        LL_IS("recompute", ll_remake_name(c->how.remake)), LL_IS("offload", c->how.offload));
-    LL_OWN(ll_arena) arena = ll_arena_new();
-    LL_JSON_ADD(j, LL_IS("train", train_words(s, c, w, arena)), LL_IS("step_s", o->step_s),
-                LL_IS("low_s", o->step_s / spread), LL_IS("high_s", o->step_s * spread),
-                LL_IS("tokens_per_s", tokens_per_s(s, c)),
-                LL_IS("model_flops_per_rank", o->model_flops / s->ranks),
-                LL_IS("percent_of_peak", percent(s, o->model_flops, o->step_s)),
-                LL_IS("hardware_percent_of_peak", percent(s, o->hardware_flops, o->step_s)),
-                LL_IS("bytes_per_rank", (int64_t)ll_bytes_tensors(&o->bytes)),
-                LL_IS("reserved_bytes", (int64_t)o->bytes.reserved),
-                LL_IS("bytes_by_kind", LL_JSON(LL_IS("weights", (int64_t)o->bytes.weights),
-                                               LL_IS("gradients", (int64_t)o->bytes.gradients),
-                                               LL_IS("optimizer", (int64_t)o->bytes.optimizer),
-                                               LL_IS("activations", (int64_t)o->bytes.activations),
-                                               LL_IS("buffers", (int64_t)o->bytes.buffers))),
-                LL_IS("fits", c->fits), LL_IS("bubble", o->bubble),
-                LL_IS("exposed_comm_s", o->tensor_s + o->data_s), LL_IS("bytes_moved", o->moved),
-                LL_IS("seconds", LL_JSON(LL_IS("compute", o->compute_s - o->tensor_s),
-                                         LL_IS("tensor", o->tensor_s), LL_IS("data", o->data_s),
-                                         LL_IS("bubble", o->bubble_s), LL_IS("update", o->update_s),
-                                         LL_IS("wait", o->wait_s))));
-    ll_training t = training(s, c, w->tokens);
-    return LL_JSON_ADD(j, LL_IF(w->tokens > 0, "training", training_json(&t)));
+    double tokens = (double)p->o->tokens;
+    ll_training t = training(s, c, tokens);
+    return LL_JSON_ADD(
+        ll_plan_json(p, &p->v[i]),
+        LL_IS("seconds",
+              LL_JSON(LL_IS("compute", o->compute_s - o->tensor_s), LL_IS("tensor", o->tensor_s),
+                      LL_IS("data", o->data_s), LL_IS("bubble", o->bubble_s),
+                      LL_IS("update", o->update_s), LL_IS("wait", o->wait_s))),
+        LL_IF(tokens > 0, "training", training_json(&t)));
 }
 
 /* What a change of the cluster would buy, as a part of the best step. */
@@ -360,21 +267,6 @@ static ll_err advise(const ll_search *s, const ll_found *f, advice *a)
         if (!c->fits && ll_plan_fits(&more, &c->out))
             a->memory = fmax(a->memory, 1 - c->out.step_s / best->out.step_s);
     return LL_OK;
-}
-
-static void print_plan(const ll_search *s, const ll_candidate *c)
-{
-    char mesh[LL_HOW_TEXT];
-    double spread = 1 + ll_plan_spread(ll_how_kind(&c->how));
-    fprintf(stderr, "  %-32s %-11s %2d %4.0f x %-5d %d %-9s %8s (%8s to %8s) %8s %5.1f %5.1f ",
-            ll_how_mesh(&c->how, mesh), ll_how_schedule(&c->how), c->how.virtual_stages,
-            c->how.micro_batch, c->how.n_micro, c->how.zero, ll_remake_name(c->how.remake),
-            LL_TIME(c->out.step_s), LL_TIME(c->out.step_s / spread),
-            LL_TIME(c->out.step_s * spread), LL_AMOUNT(tokens_per_s(s, c)),
-            percent(s, c->out.model_flops, c->out.step_s),
-            percent(s, c->out.hardware_flops, c->out.step_s));
-    fprintf(stderr, "%9s%s%s\n", LL_BYTES(ll_bytes_tensors(&c->out.bytes)),
-            c->how.offload ? "  state in host memory" : "", c->fits ? "" : "  does not fit");
 }
 
 static void print_parts(const ll_outcome *o)
@@ -424,30 +316,25 @@ static void explain(const ll_search *s, const ll_found *f, const advice *a, doub
             t.interval_s / 60, t.kwh, t.co2_kg, t.price);
 }
 
-static ll_err print_json(const ll_search *s, const ll_found *f, int top, const advice *a,
-                         const wish *w)
+static ll_err print_json(const ll_plans *p, const ll_search *s, const ll_found *f, const advice *a)
 {
     json_t *plans = json_array();
-    for (int i = 0; i < top; i++) json_array_append_new(plans, plan_json(s, &f->best[i], w));
-    return ll_cli_json(LL_JSON(
-        LL_IS("cluster", s->cluster->name), LL_IS("kernels", s->cluster->own.source),
-        LL_IS("ranks", (int64_t)s->ranks), LL_IS("parameters", (int64_t)f->best[0].out.parameters),
-        LL_IS("tried", f->tried), LL_IS("plans", plans),
-        LL_IS("bound", ll_outcome_bound(&f->best[0].out)),
+    for (int i = 0; i < p->n; i++) json_array_append_new(plans, plan_json(p, s, &f->best[i], i));
+    return ll_cli_json(LL_JSON_ADD(
+        ll_plans_json(p, plans, ll_outcome_bound(&f->best[0].out)),
         LL_IS("saves", LL_JSON(LL_IS("memory_1gib", a->memory), LL_IS("link_10_percent", a->link),
                                LL_IS("network_10_percent", a->network),
                                LL_IS("memory_bandwidth_10_percent", a->bandwidth)))));
 }
 
-static ll_err plan(const ll_plan_opts *o, const ll_run *r, const ll_cluster *c, const ll_lm *m)
+static ll_err plan(ll_plans *p, const ll_lm *m)
 {
-    const ll_cluster mine = ll_cluster_own(c);
-    c = &mine;
-    LL_OWN(ll_arena) arena = ll_arena_new();
-    LL_OWN(ll_run) file = NULL;
+    const ll_plan_opts *o = p->o;
+    const ll_run *r = p->run;
+    const ll_chip *chip = &p->cluster->chip;
     ll_found f;
     advice a;
-    ll_search s = {.cluster = c,
+    ll_search s = {.cluster = p->cluster,
                    .model = m,
                    .system = &ll_system_loopline,
                    .precision = r->train.precision,
@@ -455,67 +342,50 @@ static ll_err plan(const ll_plan_opts *o, const ll_run *r, const ll_cluster *c, 
                    .batch = (double)r->train.batch,
                    .zero = -1,
                    .remake = -1,
-                   .nccl = is_cuda(&c->chip)};
-    CHECK(ll_chip_peak(&c->chip, s.precision) > 0, LL_E_ARG, "chip %s has no products of %s",
-          c->chip.name, s.precision);
+                   .nccl = ll_plan_cuda(p->cluster)};
     TRY(ask_mesh(o->mesh, &s));
     TRY(ask_settings(&o->set, r, &s));
-    TRY(ll_plan_search(&s, arena, &f));
+    TRY(ll_plan_search(&s, p->arena, &f));
     TRY(advise(&s, &f, &a));
-    TRY(ll_run_load(o->run, &file));
-    const wish w = {file, &o->set, (double)o->tokens};
-    int top = o->top < f.n ? (int)o->top : f.n;
+    p->n = o->top < f.n ? (int)o->top : f.n;
+    p->v = LL_NEW_ARRAY(p->arena, ll_shown, p->n);
+    for (int i = 0; i < p->n; i++) p->v[i] = shown(&s, &f.best[i], p->arena);
+    p->tried = f.tried;
+    p->parameters = f.best[0].out.parameters;
     CHECK(!o->trace || f.best[0].how.pipe > 1, LL_E_ARG,
           "--trace is of a pipeline, and the best plan has none: use --mesh");
-    if (o->report) TRY(ll_plan_report(o->report, &s, &f, top, w.tokens));
+    if (o->report) TRY(ll_plan_report(o->report, p, &s, &f.best[0], (double)o->tokens));
     if (o->trace) TRY(ll_plan_trace(o->trace, &s, &f.best[0]));
-    if (o->json) return print_json(&s, &f, top, &a, &w);
-    fprintf(stderr,
-            "%s, %s parameters, batch %g, on %g x %s (%s): %d plans\n"
-            "  mesh                             schedule     v micro x number z recompute     step "
-            "(80 %%)                  tokens/s model %% hardware %% tensors\n",
-            r->model.name, LL_AMOUNT(f.best[0].out.parameters), s.batch, s.ranks, c->chip.name,
-            c->name, f.tried);
-    for (int i = 0; i < top; i++) print_plan(&s, &f.best[i]);
-    fprintf(stderr,
-            "v: stages a rank; micro x number: samples that a rank takes at once, and how "
-            "often a step; z: ZeRO;\n%%: of the chips' peak, by what the model asks for and "
-            "by what is done; tensors: of the fullest rank, as train.memory limits them,\n"
-            "beside %g GB of each chip's %g that are reserved\n",
-            c->chip.reserved, c->chip.memory);
-    ll_plan_kernels(c);
-    tell_answered(&w);
+    if (o->json) return print_json(p, &s, &f, &a);
+    ll_plan_table(p);
+    tell_answered(p);
     const ll_bytes *least = &f.best[0].out.bytes; /* of what does not fit, the first has fewest */
-    CHECK(f.best[0].fits || ll_bytes_sum(least) > 1e9 * c->chip.memory, LL_E_MEM,
+    CHECK(f.best[0].fits || ll_bytes_sum(least) > 1e9 * chip->memory, LL_E_MEM,
           "nothing fits train.memory, %s, on %g ranks: use %s of it, or %s", r->train.memory,
-          s.ranks, LL_BYTES_UP(ll_bytes_tensors(least)), enough_ranks(&s, arena));
+          s.ranks, LL_BYTES_UP(ll_bytes_tensors(least)), enough_ranks(&s, p->arena));
     CHECK(f.best[0].fits, LL_E_MEM,
           "nothing fits the %g GB of %s, of which %g are reserved, on %g ranks: use %s",
-          c->chip.memory, c->chip.name, c->chip.reserved, s.ranks, enough_ranks(&s, arena));
-    explain(&s, &f, &a, w.tokens);
-    ll_buf run = {.arena = arena};
-    add_word(&run, o->run);
-    fprintf(stderr, "To train so%s%s: loopline train %s %s\n",
-            is_cuda(&c->chip) ? "" : ", elsewhere, for no machine of Loopline's has ",
-            is_cuda(&c->chip) ? "" : c->chip.name, run.text,
-            train_words(&s, &f.best[0], &w, arena));
+          chip->memory, chip->name, chip->reserved, s.ranks, enough_ranks(&s, p->arena));
+    explain(&s, &f, &a, (double)o->tokens);
+    ll_plan_tell_train(p);
     return LL_OK;
 }
 
 ll_err ll_plan_run(const ll_plan_opts *o)
 {
+    LL_OWN(ll_arena) a = ll_arena_new();
     LL_OWN(ll_run) r = NULL;
+    LL_OWN(ll_run) file = NULL;
     LL_OWN(ll_cluster) c = NULL;
     ll_lm m;
     CHECK(o->clusters.n == 1, LL_E_ARG, "want one --cluster: a bundled one's name, or a file");
     TRY(ll_plan_cluster(o->clusters.v[0], &c));
     bool here = !strcmp(c->name, "this");
-    LL_OWN(ll_arena) a = ll_arena_new();
     ll_words set = {LL_NEW_ARRAY(a, const char *, o->set.n + 1), o->set.n};
     if (set.n) memcpy(set.v, o->set.v, sizeof *set.v * (size_t)set.n);
     for (int i = 0; i < o->set.n && !here; i++)
         CHECK(strncmp(o->set.v[i], "train.machine=", 14) ||
-                  (is_cuda(&c->chip) && !strcmp(o->set.v[i] + 14, "cuda")),
+                  (ll_plan_cuda(c) && !strcmp(o->set.v[i] + 14, "cuda")),
               LL_E_ARG, "%s: cluster %s is of %s: leave it out; --cluster this is of CPUs",
               o->set.v[i], c->name, c->chip.name);
     if (!here) set.v[set.n++] = "train.machine=cuda"; /* precisions are the cluster's */
@@ -524,6 +394,9 @@ ll_err ll_plan_run(const ll_plan_opts *o)
           "a plan is of one replica, and the run has %lld: leave out parallel.replicas, and give "
           "--ranks of one of them",
           (long long)r->parallel.replicas);
+    CHECK(ll_chip_peak(&c->chip, r->train.precision) > 0, LL_E_ARG, "chip %s has no products of %s",
+          c->chip.name, r->train.precision);
+    TRY(ll_cli_load(o->run, true, &file));
     ll_plan_opts own = *o;
     if (!o->mesh && ll_plan_said(&o->set, "parallel.mesh") && *r->parallel.mesh)
         own.mesh = r->parallel.mesh;
@@ -531,7 +404,13 @@ ll_err ll_plan_run(const ll_plan_opts *o)
     TRY(ll_mesh_parse(own.mesh ? own.mesh : "", &mesh));
     if (own.mesh && !own.ranks) own.ranks = mesh.n_rank;
     CHECK(own.ranks, LL_E_ARG, "want --ranks N, chips of cluster %s, or --mesh", c->name);
-    if (here || !is_lm(r, &m)) return ll_plan_graph(&own, r, c); /* compiled and replayed */
+    CHECK(!own.mesh || mesh.n_rank == own.ranks, LL_E_ARG,
+          "--mesh %s is of %d ranks, and --ranks is %lld", own.mesh, mesh.n_rank,
+          (long long)own.ranks);
+    const ll_cluster mine = ll_cluster_own(c);
+    ll_plans p = {.o = &own, .run = r, .file = file, .cluster = &mine, .arena = a};
+    if (ll_run_takes_tokens(r)) p.seq = ll_run_size(r, "seq", 0);
+    if (here || !is_lm(r, &m)) return ll_plan_graph(&p, &mesh); /* compiled and replayed */
     TRY(count_parameters(r, &m.counted));
-    return plan(&own, r, c, &m);
+    return plan(&p, &m);
 }

@@ -112,6 +112,7 @@ static bool try_way(ll_tries *s, const ll_recipe *w, ll_tried *o)
     }
     *o = (ll_tried){.way = *w, .bytes = bytes, .kinds = ll_program_kinds(p)};
     o->out = ll_replay(s->cluster, p, m.n_rank > 1 ? &m : NULL, s->run->train.precision, false);
+    if (o->out.small) o->out.small = ll_arena_strdup(s->arena, o->out.small); /* the program's */
     o->out.model = ll_model_flops(s->g, (int)w->micro) / m.n_rank;
     o->fits = (double)bytes <= ll_tries_room(s);
     return true;

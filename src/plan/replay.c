@@ -102,8 +102,9 @@ static ll_peers peers_of(const ll_cluster *c, const ll_mesh *m, ll_axes axes)
     return (ll_peers){.n = n, .per_node = fmax(1, fmin(n, floor(c->node.chips / stride)))};
 }
 
+/* Seconds of an exchange, and of one like it without bytes. */
 static double talk(const ll_cluster *c, const ll_program *p, const ll_mesh *m, const ll_instr *x,
-                   double *sent)
+                   double *sent, double *latency)
 {
     ll_axes axes = ll_collective_axes(x->collective, x->attr);
     ll_peers near = peers_of(c, m, axes);
@@ -112,28 +113,36 @@ static double talk(const ll_cluster *c, const ll_program *p, const ll_mesh *m, c
         bytes += ll_collective_sent(m, x->collective, x->attrs[o], &p->slots[x->in[o]].type);
     *sent += bytes;
     /* What each sends is (n-1)/n of what is gathered, twice that of what is summed. */
-    if (x->collective == LL_ALL_REDUCE)
-        return ll_cost_allreduce(c, near, bytes * n / (2 * fmax(1, n - 1)));
-    if (x->collective == LL_ALL_GATHER || x->collective == LL_REDUCE_SCATTER)
-        return ll_cost_gather(c, near, bytes * n / fmax(1, n - 1));
-    return ll_cost_send(c, near.per_node < n, bytes);
+    double whole = bytes * n / fmax(1, n - 1);
+    if (x->collective == LL_ALL_REDUCE) {
+        *latency = ll_cost_allreduce(c, near, 0);
+        return ll_cost_allreduce(c, near, whole / 2);
+    }
+    bool parts = x->collective == LL_ALL_GATHER || x->collective == LL_REDUCE_SCATTER;
+    *latency = parts ? ll_cost_gather(c, near, 0) : ll_cost_send(c, near.per_node < n, 0);
+    return parts ? ll_cost_gather(c, near, whole) : ll_cost_send(c, near.per_node < n, bytes);
 }
 
 /* A section; comm: when communication is free. */
 static double section(const ll_cluster *c, const ll_program *p, const ll_mesh *m,
                       const char *precision, int s, double share, double now, double *comm,
-                      double *ends, ll_replayed *out)
+                      double *ends, bool *small, ll_replayed *out)
 {
     for (int i = s ? p->end[s - 1] : 0; i < p->end[s]; i++) {
         const ll_instr *x = &p->instrs[i];
         if (x->wait) {
-            if (ends[x->pair] > now) out->exposed_s += ends[x->pair] - now, now = ends[x->pair];
+            double waits = fmax(0, ends[x->pair] - now);
+            now += waits;
+            out->exposed_s += waits;
+            if (small[x->pair]) out->latency_s += waits;
         } else if (!x->collective && !x->aside) {
             double t = kernel(&c->chip, p, x, s, precision, share);
             now += t;
             out->compute_s += t;
         } else if (m) {
-            double t = talk(c, p, m, x, &out->moved);
+            double latency, t = talk(c, p, m, x, &out->moved, &latency);
+            small[i] = latency > t / 2;
+            if (small[i] && !out->n_small++) out->small = x->name;
             ends[i] = *comm = fmax(now, *comm) + t;
             out->comm_s += t;
         }
@@ -148,10 +157,11 @@ ll_replayed ll_replay(const ll_cluster *c, const ll_program *p, const ll_mesh *m
     ll_replayed out = {.work = ll_program_flops(p)};
     LL_OWN(ll_arena) arena = ll_arena_new();
     double *ends = LL_NEW_ARRAY(arena, double, p->n_instr + 1), comm = 0, now = 0;
+    bool *small = LL_NEW_ARRAY(arena, bool, p->n_instr + 1);
     for (int k = 0; k < ll_program_rounds(p); k++)
-        now = section(c, p, m, precision, LL_MICRO, share, now, &comm, ends, &out);
-    now = section(c, p, m, precision, LL_REPORT, share, now, &comm, ends, &out);
-    now = section(c, p, m, precision, LL_UPDATE, 1, now, &comm, ends, &out);
+        now = section(c, p, m, precision, LL_MICRO, share, now, &comm, ends, small, &out);
+    now = section(c, p, m, precision, LL_REPORT, share, now, &comm, ends, small, &out);
+    now = section(c, p, m, precision, LL_UPDATE, 1, now, &comm, ends, small, &out);
     double nodes = m ? ceil(m->n_rank / c->node.chips) : 1;
     out.step_s = now * (1 + c->network.jitter * log2(fmax(1, nodes)));
     return out;

@@ -694,9 +694,10 @@ static void every_command_has_help(void **state)
 static void plans(void **state)
 {
     static const char keys[] =
-        "mesh schedule micro_batch virtual_stages zero recompute step_s "
-        "model_flops_per_rank percent_of_peak hardware_percent_of_peak "
-        "bytes_per_rank bytes_by_kind tokens_per_s fits bubble exposed_comm_s";
+        "mesh layout schedule micro_batch micro_batches virtual_stages zero recompute offload "
+        "train step_s low_s high_s model_flops_per_rank percent_of_peak hardware_percent_of_peak "
+        "bytes_per_rank reserved_bytes bytes_by_kind samples_per_s tokens_per_s fits bubble "
+        "exposed_comm_s bytes_moved";
     const char *folder = *state;
     write_text(tmpdir_path(state, "s.yaml"), sentence);
     write_text(tmpdir_path(state, "p.yaml"), picture);
@@ -719,7 +720,14 @@ static void plans(void **state)
     json_decref(count);
     size_t size;
     char *page = read_whole(tmpdir_path(state, "r.html"), &size);
-    assert_non_null(strstr(page, "<h2>Roofline"));
+    static const char *const parts[] = {"<h2>Roofline",
+                                        " KiB",
+                                        "that are reserved",
+                                        "80 %",
+                                        "Kernels are as quick as",
+                                        "loopline train s.yaml -n 4 "};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        if (!strstr(page, parts[i])) fail_msg("no '%s' in r.html", parts[i]);
     free(page);
     json_t *t = prints_json(folder, "train p.yaml --parallel auto --json --out one");
     assert_true(json_num(t, "predicted_step_ms") > 0);

@@ -1,0 +1,212 @@
+/* plan_show.c: plans as they are shown, of whatever model: a table, JSON, words for train. */
+#include "base/text.h"
+#include "cli/json.h"
+#include "cli/plan.h"
+#include "plan/published.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+bool ll_plan_said(const ll_words *set, const char *key)
+{
+    size_t n = strlen(key);
+    for (int i = 0; i < set->n; i++)
+        if (!strncmp(set->v[i], key, n) && set->v[i][n] == '=') return true;
+    return false;
+}
+
+ll_err ll_plan_refuse(const ll_uncounted *of, const char *what)
+{
+    for (; of->key; of++)
+        CHECK(!of->set, LL_E_ARG, "%s: plans of %s do not take it; leave it out: -s %s=%s", of->key,
+              what, of->key, of->without);
+    return LL_OK;
+}
+
+bool ll_plan_cuda(const ll_cluster *c)
+{
+    const char *chip = c->chip.name;
+    return strcmp(c->name, "this") && strncmp(chip, "TPU", 3) && strncmp(chip, "MI", 2) &&
+           strncmp(chip, "V100", 4);
+}
+
+const char *ll_plan_about(const ll_cluster *c, ll_arena *a)
+{
+    ll_buf b = {.arena = a};
+    ll_buf_printf(&b,
+                  "Tensors are of the fullest rank, as train.memory limits them, beside %s of each "
+                  "chip's %s that are reserved.\n",
+                  LL_BYTES(1e9 * c->chip.reserved), LL_BYTES(1e9 * c->chip.memory));
+    if (c->own.source)
+        ll_buf_printf(&b, "Kernels are as quick as Loopline's own on %s.", c->own.source);
+    else if (!strcmp(c->chip.name, LL_CORE))
+        ll_buf_puts(&b, "Kernels are as quick as products and copies were here.");
+    else
+        ll_buf_printf(&b,
+                      "Kernels are as quick as those of published trainings: Loopline's own were "
+                      "not measured on %s.",
+                      c->chip.name);
+    return b.text;
+}
+
+const char *ll_plan_word(const char *word, ll_arena *a)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                                "_-+=.,:/@%";
+    ll_buf b = {.arena = a};
+    if (*word && !word[strspn(word, plain)]) return word;
+    for (ll_buf_puts(&b, "'"); *word; word++)
+        if (*word == '\'')
+            ll_buf_puts(&b, "'\\''");
+        else
+            ll_buf_add(&b, word, 1);
+    ll_buf_puts(&b, "'");
+    return b.text;
+}
+
+/* Settings as they were given, but for those that the plan answers. */
+static void add_given(ll_buf *b, const ll_plans *p)
+{
+    static const char *const answered[] = {
+        "parallel.mesh",           "parallel.zero",      "parallel.schedule", "parallel.transport",
+        "parallel.virtual_stages", "parallel.recompute", "train.micro_batch"};
+    bool cuda = ll_plan_cuda(p->cluster);
+    for (int i = 0; i < p->o->set.n; i++) {
+        const ll_words one = {p->o->set.v + i, 1};
+        bool skip = cuda && ll_plan_said(&one, "train.machine");
+        for (size_t k = 0; k < sizeof answered / sizeof *answered; k++)
+            skip |= ll_plan_said(&one, answered[k]);
+        if (!skip) ll_buf_printf(b, " -s %s", ll_plan_word(one.v[0], b->arena));
+    }
+    if (cuda && strcmp(p->file->train.machine, "cuda")) ll_buf_puts(b, " -s train.machine=cuda");
+}
+
+const char *ll_plan_words(const ll_plans *p, const ll_shown *s)
+{
+    const ll_run_parallel *was = &p->file->parallel;
+    const ll_chip *chip = &p->cluster->chip;
+    ll_buf b = {.arena = p->arena};
+    if (p->o->ranks > 1)
+        ll_buf_printf(&b, " -n %lld --mesh %s", (long long)p->o->ranks, s->mesh);
+    else if (*was->mesh)
+        ll_buf_puts(&b, " -s parallel.mesh=");
+    if (s->together != p->file->train.micro_batch)
+        ll_buf_printf(&b, " -s train.micro_batch=%lld", (long long)s->together);
+    if (strcmp(s->schedule, was->schedule))
+        ll_buf_printf(&b, " -s parallel.schedule=%s", s->schedule);
+    int stages = s->stages > 1 ? s->stages : 0;
+    if (stages != was->virtual_stages) ll_buf_printf(&b, " -s parallel.virtual_stages=%d", stages);
+    if (s->zero != was->zero) ll_buf_printf(&b, " --zero %d", s->zero);
+    /* as predicted; of its own accord train takes a pipeline's messages through the host */
+    if (*s->schedule && ll_plan_cuda(p->cluster) && strcmp(was->transport, "nccl"))
+        ll_buf_puts(&b, " -s parallel.transport=nccl");
+    if (strcmp(s->recompute, was->recompute))
+        ll_buf_printf(&b, " -s parallel.recompute=%s", s->recompute);
+    if (s->offload && strcmp(p->file->train.offload, "host"))
+        ll_buf_puts(&b, " -s train.offload=host");
+    if (s->offload && !*p->run->train.memory) /* what is reserved is no tensors' */
+        ll_buf_printf(&b, " -s train.memory=%.2fGB",
+                      floor(100 * (chip->memory - chip->reserved)) / 100);
+    for (const ll_layout_rule *l = s->layouts; l && l->pattern; l++) {
+        ll_buf one = {.arena = p->arena};
+        ll_buf_printf(&one, "layout.%s=", l->pattern);
+        for (const char *c = l->layout; *c; c++)
+            if (*c != ' ') ll_buf_add(&one, c, 1);
+        ll_buf_printf(&b, " -s %s", ll_plan_word(one.text, p->arena));
+    }
+    add_given(&b, p);
+    return b.len ? b.text + 1 : "";
+}
+
+static double percent(const ll_plans *p, const ll_shown *s, double flops)
+{
+    return 100 * flops / s->step_s / ll_chip_peak(&p->cluster->chip, p->run->train.precision);
+}
+
+static json_t *layouts_json(const ll_layout_rule *rules)
+{
+    json_t *j = json_object();
+    for (; rules && rules->pattern; rules++) LL_JSON_ADD(j, LL_IS(rules->pattern, rules->layout));
+    return j;
+}
+
+json_t *ll_plan_json(const ll_plans *p, const ll_shown *s)
+{
+    return LL_JSON(
+        LL_IS("mesh", s->mesh), LL_IS("layout", layouts_json(s->layouts)),
+        LL_IS("schedule", *s->schedule ? s->schedule : "none"),
+        LL_IS("micro_batch", s->micro_batch), LL_IS("micro_batches", s->n_micro),
+        LL_IS("virtual_stages", s->stages), LL_IS("zero", s->zero),
+        LL_IS("recompute", s->recompute), LL_IS("offload", s->offload),
+        LL_IS("train", ll_plan_words(p, s)), LL_IS("step_s", s->step_s),
+        LL_IS("low_s", s->step_s / s->spread), LL_IS("high_s", s->step_s * s->spread),
+        LL_IS("samples_per_s", (double)p->run->train.batch / s->step_s),
+        LL_IS("tokens_per_s", p->seq ? (double)(p->run->train.batch * p->seq) / s->step_s : NAN),
+        LL_IS("model_flops_per_rank", s->model), LL_IS("percent_of_peak", percent(p, s, s->model)),
+        LL_IS("hardware_percent_of_peak", percent(p, s, s->hardware)),
+        LL_IS("bytes_per_rank", (int64_t)ll_bytes_tensors(&s->bytes)),
+        LL_IS("reserved_bytes", (int64_t)s->bytes.reserved),
+        LL_IS("bytes_by_kind", LL_JSON(LL_IS("weights", (int64_t)s->bytes.weights),
+                                       LL_IS("gradients", (int64_t)s->bytes.gradients),
+                                       LL_IS("optimizer", (int64_t)s->bytes.optimizer),
+                                       LL_IS("activations", (int64_t)s->bytes.activations),
+                                       LL_IS("buffers", (int64_t)s->bytes.buffers))),
+        LL_IS("fits", s->fits), LL_IS("bubble", s->bubble), LL_IS("exposed_comm_s", s->exposed_s),
+        LL_IS("bytes_moved", s->moved));
+}
+
+json_t *ll_plans_json(const ll_plans *p, json_t *plans, const char *bound)
+{
+    return LL_JSON(LL_IS("cluster", p->cluster->name), LL_IS("kernels", p->cluster->own.source),
+                   LL_IS("ranks", p->o->ranks), LL_IS("parameters", (int64_t)p->parameters),
+                   LL_IS("tried", p->tried), LL_IS("plans", plans), LL_IS("bound", bound));
+}
+
+const char *ll_plan_notes(const ll_shown *s, ll_arena *a)
+{
+    ll_buf b = {.arena = a};
+    for (const ll_layout_rule *l = s->layouts; l && l->pattern; l++)
+        ll_buf_printf(&b, "%s %s %s", l == s->layouts ? " " : ",", l->pattern, l->layout);
+    ll_buf_printf(&b, "%s%s", s->offload ? "  state in host memory" : "",
+                  s->fits ? "" : "  does not fit");
+    return b.text;
+}
+
+void ll_plan_table(const ll_plans *p)
+{
+    const ll_chip *chip = &p->cluster->chip;
+    double batch = (double)p->run->train.batch;
+    fprintf(stderr,
+            "%s, %s parameters, batch %g, on %lld x %s (%s): %d plans\n"
+            "  mesh                             schedule     v micro x number z recompute     step "
+            "(80 %%)                 %9s/s model %% hardware %% tensors\n",
+            p->run->model.name, LL_AMOUNT(p->parameters), batch, (long long)p->o->ranks, chip->name,
+            p->cluster->name, p->tried, p->seq ? "tokens" : "samples");
+    LL_EACH (const ll_shown, s, p->v, p->n)
+        fprintf(stderr,
+                "  %-32s %-11s %2d %4lld x %-5lld %d %-9s %8s (%8s to %8s) %8s %5.1f %5.1f %9s%s\n",
+                s->mesh, *s->schedule ? s->schedule : "none", s->stages, (long long)s->micro_batch,
+                (long long)s->n_micro, s->zero, s->recompute, LL_TIME(s->step_s),
+                LL_TIME(s->step_s / s->spread), LL_TIME(s->step_s * s->spread),
+                LL_AMOUNT(batch * (double)(p->seq ? p->seq : 1) / s->step_s),
+                percent(p, s, s->model), percent(p, s, s->hardware),
+                LL_BYTES(ll_bytes_tensors(&s->bytes)), ll_plan_notes(s, p->arena));
+    fprintf(stderr,
+            "v: stages a rank; micro x number: samples that a rank takes at once, and how "
+            "often a step; z: ZeRO;\n%%: of the chips' peak, by what the model asks for and "
+            "by what is done.\n%s\n",
+            ll_plan_about(p->cluster, p->arena));
+}
+
+void ll_plan_tell_train(const ll_plans *p)
+{
+    bool here = ll_plan_cuda(p->cluster) || !strcmp(p->cluster->name, "this");
+    const ll_model *m = ll_model_find(p->o->run);
+    bool alone = m && !m->data; /* a model's name, which train takes in a run file */
+    fprintf(stderr, "To train so%s%s: loopline train %s %s%s%s\n",
+            here ? "" : ", elsewhere, for no machine of Loopline's has ",
+            here ? "" : p->cluster->chip.name,
+            alone ? "RUN.yaml" : ll_plan_word(p->o->run, p->arena), ll_plan_words(p, p->v),
+            alone ? ", where RUN.yaml has the data of a " : "", alone ? m->name : "");
+}
