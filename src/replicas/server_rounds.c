@@ -25,7 +25,7 @@ static ll_err look(void *arg, ll_awaited *now)
     const awaited *w = (const awaited *)arg;
     now->what = "other replicas";
     now->site = "server of replicas";
-    TRY(ll_rma_peek(w->x->store, w->x->h));
+    TRY(ll_rma_head(w->x->store, w->x->h));
     now->moved = (uint64_t)w->x->h->turns;
     now->done = w->over(w->x, w->what);
     return LL_OK;
