@@ -16,6 +16,7 @@ typedef struct foresight {
     const ll_session *s;
     ll_rehearsal how;
     ll_rehearsed of;
+    bool far; /* ranks are on several nodes: messages are under way while kernels run */
     ll_link_model links;
 } foresight;
 
@@ -31,7 +32,7 @@ static double talk(const foresight *f, int i)
     for (int o = 0; o < x->n_in; o++)
         bytes += ll_collective_sent(&f->s->cut->place->mesh, x->collective, x->attrs[o],
                                     &f->s->p->slots[x->in[o]].type);
-    if (!f->how.far) return 10e-6 + 2 * bytes * f->of.byte_s; /* they copy to and from each other */
+    if (!f->far) return 10e-6 + 2 * bytes * f->of.byte_s; /* they copy to and from each other */
     double packed = t->packing ? 2 * bytes * m->kappa : 0;
     ll_coll_spec spec = t->call.spec;
     const ll_algo *algo;
@@ -44,7 +45,11 @@ static double talk(const foresight *f, int i)
         double s = ll_tune_predict(m, &spec, algo, elem, ll_comm_window_bytes(t->c));
         if (s > 0) return s + packed;
     }
-    return m->alpha[f->how.far] + bytes * m->beta[f->how.far] + packed;
+    if (t->codec) { /* numbers to codes and back; what they are in fewer bytes, or as many */
+        packed += 2 * bytes * f->of.byte_s;
+        (void)ll_codec_estimate(ll_codec_asked(f->s->opts.compress), spec.count, spec.size, &bytes);
+    }
+    return m->alpha[f->far] + bytes * m->beta[f->far] + packed;
 }
 
 /* Instructions one after another; communication between nodes on a clock of its own. Where ranks
@@ -64,7 +69,7 @@ static ll_err foresee_plain(const foresight *f, double *seconds)
                 double cost = f->of.seconds[i];
                 if (f->s->cut->place && !f->of.ran[i]) cost += talk(f, i);
                 if (x->wait) now = fmax(now, ends[x->pair]);
-                double *clock = x->collective && f->how.far ? &talked : &now;
+                double *clock = x->collective && f->far && !f->of.ran[i] ? &talked : &now;
                 ends[i] = fmax(now, *clock);
                 if (t && !f->of.together) TRY(ll_ranks_max(t->c, &ends[i]));
                 ends[i] += cost;
@@ -104,7 +109,7 @@ static ll_err foresee_pipe(const foresight *f, ll_comm *c, double *seconds)
     for (int i = 0; i < p->n_instr; i++) {
         const ll_instr *x = &p->instrs[i];
         double s = f->of.seconds[i];
-        if (!f->how.far || x->collective != LL_SEND) s += talk(f, i);
+        if (!f->far || x->collective != LL_SEND) s += talk(f, i);
         if (x->action > 0 && x->action <= p->pipe->n_action) {
             const ll_action *a = &p->pipe->actions[x->action - 1];
             int kind = a->kind == LL_ACT_F ? 0 : a->kind == LL_ACT_W ? 2 : 1;
@@ -112,8 +117,7 @@ static ll_err foresee_pipe(const foresight *f, ll_comm *c, double *seconds)
         } else
             after += s;
     }
-    for (int k = 0; f->how.far && k < plan->costs.n_edge;
-         k++) /* of a rank, its part of the batch */
+    for (int k = 0; f->far && k < plan->costs.n_edge; k++) /* of a rank, its part of the batch */
         send[k] =
             f->links.alpha[1] + plan->costs.send[k] / LL_FLOPS_PER_BYTE / copies * f->links.beta[1];
     for (int k = 0; k < 3; k++)
@@ -145,8 +149,8 @@ ll_err ll_foresee_step(const ll_session *s, ll_comm *c, int64_t steps, ll_waits 
     foresight f = {.s = s,
                    .how = {.most = 4 * (double)steps,
                            .crowd = fmax(1, ll_threads_a_core(s, c)),
-                           .far = c && ll_ranks_nodes(c) > 1,
-                           .waits = waits}};
+                           .waits = waits},
+                   .far = c && ll_ranks_nodes(c) > 1};
     double *seconds = &out->seconds;
     *out = (ll_ahead){.seconds = NAN};
     *without = "there is no account of several devices' collectives";
@@ -154,7 +158,8 @@ ll_err ll_foresee_step(const ll_session *s, ll_comm *c, int64_t steps, ll_waits 
     *without = s->opts.exact && !s->wide ? "steps that have to be made again with all bits" : NULL;
     if (s->machine->device) return ll_rehearse_device(s->e, seconds);
     LL_OWN(ll_arena) arena = ll_arena_new();
-    if (f.how.far) TRY(ll_tune_links(c, &f.links));
+    if (f.far) TRY(ll_tune_links(c, &f.links));
+    for (int i = 0; f.far && s->cut->place && i < s->p->n_instr; i++) f.how.talk_s += talk(&f, i);
     TRY(ll_rehearse(s, c, &f.how, arena, &f.of));
     if (s->cut->plan && s->cut->plan->pipeline && !f.of.together)
         return foresee_pipe(&f, c, seconds);

@@ -6,9 +6,9 @@
 #include "run/ranks.h"
 
 enum { TIMES = 5, MOST_TRIES = 12, KINDS = 512, LEAST = 3, PASSES = 128 };
-/* For all kernels; for one; a pass that is repeated for so long. */
+/* For all kernels; for one; a pass that is repeated for so long: a longer one is made once. */
 static const double patience_s = 1.5, enough_s = 0.02, passes_s = 1.2;
-static const double longest_s = 4; /* all passes, where others have the cores too */
+static const double longest_s = 4; /* a pass; all of them, where others have the cores too */
 static const double long_s = 0.01; /* a pass; else it would take as long to ask as to work */
 
 typedef struct rehearsal {
@@ -180,8 +180,8 @@ static ll_err time_kernel(rehearsal *f, int i, double *seconds)
     return LL_OK;
 }
 
-/* A collective of ranks on this node whose results every step makes anew runs as it will: what a
- * small one takes is mostly to wait for the slower rank, which no link tells. */
+/* A collective whose results every step makes anew runs as it will: what a small one takes is
+ * mostly to wait for the slower rank, and a link that rested is quicker than one that was timed. */
 static bool is_rehearsed(const rehearsal *f, int i)
 {
     const ll_instr *x = &f->s->p->instrs[i];
@@ -197,7 +197,7 @@ static ll_err agree_to_rehearse(rehearsal *f, ll_comm *c)
     const ll_session *s = f->s;
     double most = 0, least;
     const ll_pipeline *pipe = s->cut->plan ? s->cut->plan->pipeline : NULL;
-    f->rehearses = c && s->cut->place && !f->how.far && !(pipe && pipe->overlaps);
+    f->rehearses = c && s->cut->place && !(pipe && pipe->overlaps);
     for (int i = 0, k = 1; i < s->p->n_instr; i++)
         if (s->p->instrs[i].collective)
             most += is_rehearsed(f, i) != (pipe != NULL) ? (double)k * k : 0, k++;
@@ -255,6 +255,7 @@ static ll_err time_one(void *given, int i)
     if (f->s->e->n_in_flight) TRY(ll_comm_poll(f->s->e->comm));
     double now = clock_of(f, f->rehearses), took = now - s->from;
     s->each[i] = s->parts ? ll_waits_left(f->how.waits, took) : took;
+    if (together && f->how.talk_s > 0) s->each[i] = took; /* messages went on meanwhile */
     s->held += took - s->each[i];
     s->from = s->parts ? clock_of(f, f->rehearses) : now;
     return LL_OK;
@@ -322,7 +323,8 @@ static ll_err make_passes(const rehearsal *f, ll_comm *c, bool parts, double all
 {
     static const ll_coll_opts site = {.site = "passes that were held up"};
     double held[PASSES + 1], began = ll_now();
-    int every = all > long_s ? 1 : 8, seen = 0, most = (int)fmin(PASSES, fmax(LEAST, f->how.most));
+    int every = all > long_s ? 1 : 8, seen = 0, least = all > passes_s ? 1 : LEAST;
+    int most = (int)fmin(PASSES, fmax(least, f->how.most));
     *own = *n = 0;
     do {
         double *row = rows[*n] = LL_NEW_ARRAY(arena, double, f->s->p->n_instr + 2);
@@ -338,22 +340,23 @@ static ll_err make_passes(const rehearsal *f, ll_comm *c, bool parts, double all
             row = rows[seen], rows[seen] = rows[*own], rows[(*own)++] = row;
         }
         if (held[*n] > longest_s) break;
-    } while (*n < most && (*n < passes_s / all || *own < LEAST));
+    } while (*n < most && (*n < passes_s / all || (*own < least && least > 1)));
     return LL_OK;
 }
 
 /* Sets f->each. Small nets' kernels are as quick as the caches that those before them leave: whole
- * passes, of which the middle half counts. Of a long pass what was timed of each kind is left. */
+ * passes, of which the middle half counts. Of a very long one each kind's times are left. */
 static ll_err time_passes(rehearsal *f, ll_comm *c, ll_arena *arena)
 {
     int n = f->s->p->n_instr, passes, own;
     double *rows[PASSES], *sum = LL_NEW_ARRAY(arena, double, n + 2), all = 0, took = 0, held;
     TRY(ll_ranks_agree(c, time_kinds(f, &all)));
+    all += f->how.talk_s;
     TRY(ll_ranks_max(c, &all));
-    f->rehearses &= all <= passes_s;
-    if (all > passes_s) return LL_OK;
+    f->rehearses &= all <= longest_s;
+    if (all > longest_s) return LL_OK;
     bool parts = f->how.waits && all > long_s;
-    TRY(time_pass(f, parts, sum, &held)); /* pages, tables */
+    if (all <= passes_s) TRY(time_pass(f, parts, sum, &held)); /* pages, tables */
     TRY(make_passes(f, c, parts, all, arena, rows, &passes, &own));
     if (own)
         ll_typical_row(rows, own, n + 1, sum);

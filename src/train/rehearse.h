@@ -1,11 +1,11 @@
 /* rehearse.h: how long what an opened session's program is made of takes here, found out by running
  * it on the session's own memory.
  *
- * Kernels run a few times: in order where a pass is short, with the collectives of ranks of one
- * node, a pipeline's too, so that what they wait for each other and for cores that they share is in
- * it; else one of each op, attributes and shapes. Those that would change parameters or state work
- * in room beside these, or are reckoned by their bytes. Ranks time their kernels at the same time,
- * as they will work. */
+ * Kernels run a few times: in order where a pass is a matter of seconds, with the collectives of
+ * ranks, a pipeline's too, so that what they wait for each other, for links and for cores that they
+ * share is in it; else one of each op, attributes and shapes. Those that would change parameters or
+ * state work in room beside these, or are reckoned by their bytes. Ranks time their kernels at the
+ * same time, as they will work. */
 #pragma once
 #include "base/waits.h"
 #include "exec/session.h"
@@ -13,7 +13,7 @@
 typedef struct ll_rehearsal {
     double most;     /* passes: a run of few steps does not wait for many */
     double crowd;    /* threads for each core of the node, 1 or more */
-    bool far;        /* ranks are on several nodes: messages are under way while kernels run */
+    double talk_s;   /* what a pass takes more at most, where messages go from node to node */
     ll_waits *waits; /* of the session's threads: they count as if others left them their cores;
                       * NULL: not known */
 } ll_rehearsal;
