@@ -3,7 +3,6 @@
  * a part of the time there is, and tells the others. */
 #include "tune/tune_int.h"
 
-
 enum {
     STEPS_MAX = 60000, /* of all ranks together, that are simulated; beyond, a formula must do */
     PIECES_MAX = 64,   /* segments that a rank's block is cut into */
