@@ -15,38 +15,44 @@
 #include <omp.h>
 #include <sched.h>
 
-/* Core number `want` among those this process may run on. */
-static bool core_set(hwloc_topology_t topo, hwloc_const_cpuset_t allowed, int want,
-                     hwloc_cpuset_t out)
+/* Of the cores in allowed, part i of n, with all their hardware threads; returns how many there
+ * are. */
+static int share_of(hwloc_topology_t topo, hwloc_const_cpuset_t allowed, int n, int i,
+                    hwloc_cpuset_t out)
 {
-    int n = hwloc_get_nbobjs_by_type(topo, HWLOC_OBJ_CORE);
-    for (int i = 0; i < n; i++) {
-        hwloc_obj_t core = hwloc_get_obj_by_type(topo, HWLOC_OBJ_CORE, (unsigned)i);
-        hwloc_bitmap_and(out, core->cpuset, allowed);
-        if (hwloc_bitmap_iszero(out)) continue;
-        if (want-- > 0) continue;
-        hwloc_bitmap_singlify(out);
-        return true;
-    }
-    return false;
+    hwloc_cpuset_t one = hwloc_bitmap_alloc();
+    int cores = 0, k = 0, all = hwloc_get_nbobjs_by_type(topo, HWLOC_OBJ_CORE);
+    hwloc_bitmap_zero(out);
+    for (int round = 0; round < 2; round++) /* counts them, then takes some */
+        for (int c = 0; c < all; c++) {
+            hwloc_obj_t core = hwloc_get_obj_by_type(topo, HWLOC_OBJ_CORE, (unsigned)c);
+            hwloc_bitmap_and(one, core->cpuset, allowed);
+            if (hwloc_bitmap_iszero(one)) continue;
+            cores += round == 0;
+            if (round == 0) continue;
+            if (k >= cores * i / n && k < cores * (i + 1) / n) hwloc_bitmap_or(out, out, one);
+            k++;
+        }
+    hwloc_bitmap_free(one);
+    return cores;
 }
 
 static void bind_to_cores(hwloc_topology_t topo, int threads)
 {
-    hwloc_cpuset_t allowed = hwloc_bitmap_alloc();
+    hwloc_cpuset_t allowed = hwloc_bitmap_alloc(), first = hwloc_bitmap_alloc();
     hwloc_get_cpubind(topo, allowed, HWLOC_CPUBIND_THREAD);
-    hwloc_cpuset_t last = hwloc_bitmap_alloc();
-    if (core_set(topo, allowed, threads - 1, last) && !core_set(topo, allowed, threads, last)) {
+    if (share_of(topo, allowed, threads, 0, first) == threads) {
 #pragma omp parallel num_threads(threads)
         {
             hwloc_cpuset_t mine = hwloc_bitmap_alloc();
             int number = omp_get_thread_num();
-            if (number > 0 && core_set(topo, allowed, number, mine))
-                hwloc_set_cpubind(topo, mine, HWLOC_CPUBIND_THREAD);
+            share_of(topo, allowed, threads, number, mine);
+            hwloc_bitmap_singlify(mine);
+            if (number > 0) hwloc_set_cpubind(topo, mine, HWLOC_CPUBIND_THREAD);
             hwloc_bitmap_free(mine);
         }
     }
-    hwloc_bitmap_free(last);
+    hwloc_bitmap_free(first);
     hwloc_bitmap_free(allowed);
 }
 
@@ -76,33 +82,12 @@ void ll_bind_threads(int threads)
 
 /* ---- ranks ---- */
 
-/* Of the cores in allowed, part i of n, with all their hardware threads. False: fewer than n. */
-static bool share_of(hwloc_topology_t topo, hwloc_const_cpuset_t allowed, int n, int i,
-                     hwloc_cpuset_t out)
-{
-    hwloc_cpuset_t one = hwloc_bitmap_alloc();
-    int cores = 0, k = 0, all = hwloc_get_nbobjs_by_type(topo, HWLOC_OBJ_CORE);
-    hwloc_bitmap_zero(out);
-    for (int round = 0; round < 2; round++) /* counts them, then takes some */
-        for (int c = 0; c < all; c++) {
-            hwloc_obj_t core = hwloc_get_obj_by_type(topo, HWLOC_OBJ_CORE, (unsigned)c);
-            hwloc_bitmap_and(one, core->cpuset, allowed);
-            if (hwloc_bitmap_iszero(one)) continue;
-            cores += round == 0;
-            if (round == 0) continue;
-            if (k >= cores * i / n && k < cores * (i + 1) / n) hwloc_bitmap_or(out, out, one);
-            k++;
-        }
-    hwloc_bitmap_free(one);
-    return cores >= n;
-}
-
 /* threads: as asked for; 0: as many as there is room for. */
 static int take_share(hwloc_topology_t topo, int n, int i, int threads)
 {
     hwloc_cpuset_t allowed = hwloc_bitmap_alloc(), mine = hwloc_bitmap_alloc();
     hwloc_get_cpubind(topo, allowed, HWLOC_CPUBIND_THREAD);
-    bool enough = share_of(topo, allowed, n, i, mine);
+    bool enough = share_of(topo, allowed, n, i, mine) >= n;
     int share = enough ? hwloc_bitmap_weight(mine) : hwloc_bitmap_weight(allowed) / n;
     if (threads <= 0) threads = share > 1 ? share : 1;
     owns_cores = enough && threads <= share && !user_binds();
