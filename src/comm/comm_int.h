@@ -25,16 +25,16 @@ typedef struct plan_key {
 
 typedef struct ll_plan {
     plan_key key;
-    const int64_t *starts, *matrix; /* copies */
-    ll_coll_spec spec;              /* as the schedule was built from */
+    ll_coll_spec spec; /* as the schedule was built from, with copies of its arrays */
     const ll_algo *algo;
     const ll_sched *sched;
+    struct ll_plan *next; /* of those whose keys have the same hash */
 } ll_plan;
 
 typedef struct ll_plans {
     ll_arena *arena;
-    ll_plan **slots; /* a power of two of them, at most half full */
-    int n_slot, n_plan;
+    ll_plan **lists; /* by hash */
+    int n_plan;
     int in_use; /* requests under way that run one of them */
 } ll_plans;
 

@@ -9,7 +9,7 @@
 
 /* More than so many, and all are forgotten as soon as none is in use: lengths that change with
  * every call must not fill the memory. */
-enum { FIRST_SLOTS = 256, MOST_PLANS = 4096 };
+enum { LISTS = 1024, MOST_PLANS = 4096 };
 
 static uint64_t mix(uint64_t h, uint64_t word)
 {
@@ -62,39 +62,23 @@ static plan_key key_of(const ll_comm *c, const ll_coll_call *call)
 static bool matches(const ll_plan *p, const plan_key *k, const ll_coll_spec *s)
 {
     return !memcmp(&p->key, k, sizeof *k) &&
-           (!k->cuts || (same_cuts(p->starts, s->starts, s->size + 1) &&
-                         same_cuts(p->matrix, s->matrix, (int64_t)s->size * s->size)));
+           (!k->cuts || (same_cuts(p->spec.starts, s->starts, s->size + 1) &&
+                         same_cuts(p->spec.matrix, s->matrix, (int64_t)s->size * s->size)));
 }
 
 /* ---- the table ---- */
 
-static ll_plan **slot_of(ll_plans *t, const plan_key *k, const ll_coll_spec *s)
+/* Where it is, or would be. */
+static ll_plan **place_of(const ll_plans *t, const plan_key *k, const ll_coll_spec *s)
 {
-    uint64_t mask = (uint64_t)t->n_slot - 1, i = hash_key(k) & mask;
-    while (t->slots[i] && !matches(t->slots[i], k, s)) i = (i + 1) & mask;
-    return &t->slots[i];
-}
-
-static ll_err make_room(ll_plans *t)
-{
-    if (t->n_plan >= MOST_PLANS && !t->in_use) ll_plans_free(t);
-    if (!t->arena) t->arena = ll_arena_new();
-    if (2 * (t->n_plan + 1) <= t->n_slot) return LL_OK;
-    int n = t->n_slot ? 2 * t->n_slot : FIRST_SLOTS, n_old = t->n_slot;
-    ll_plan **old = t->slots, **larger = (ll_plan **)calloc((size_t)n, sizeof *larger);
-    CHECK(larger, LL_E_MEM, "no memory for a table of %d schedules", n);
-    t->slots = larger;
-    t->n_slot = n;
-    for (int i = 0; i < n_old; i++)
-        if (old[i]) *slot_of(t, &old[i]->key, &old[i]->spec) = old[i];
-    free(old);
-    return LL_OK;
+    ll_plan **p = &t->lists[hash_key(k) % LISTS];
+    while (*p && !matches(*p, k, s)) p = &(*p)->next;
+    return p;
 }
 
 void ll_plans_free(ll_plans *t)
 {
     ll_arena_free(t->arena);
-    free(t->slots);
     *t = (ll_plans){0};
 }
 
@@ -140,8 +124,8 @@ static ll_err build(ll_comm *c, const ll_coll_call *call, const plan_key *k, ll_
     ll_plan *p = LL_NEW(a, ll_plan);
     p->key = *k;
     p->spec = call->spec;
-    p->spec.starts = p->starts = keep(a, call->spec.starts, p->spec.size + 1);
-    p->spec.matrix = p->matrix = keep(a, call->spec.matrix, (int64_t)p->spec.size * p->spec.size);
+    p->spec.starts = keep(a, call->spec.starts, p->spec.size + 1);
+    p->spec.matrix = keep(a, call->spec.matrix, (int64_t)p->spec.size * p->spec.size);
     p->algo = call->algo;
     for (bool window = ll_comm_has_window(c);;
          window = false) { /* without, where it is too small */
@@ -164,13 +148,14 @@ ll_err ll_plan_find(ll_comm *c, const ll_coll_call *call, ll_plan **out)
 {
     plan_key k = key_of(c, call);
     ll_plans *t = &c->plans;
-    if (t->slots) {
-        *out = *slot_of(t, &k, &call->spec);
-        if (*out) return LL_OK;
+    if (t->arena && (*out = *place_of(t, &k, &call->spec))) return LL_OK;
+    if (t->n_plan >= MOST_PLANS && !t->in_use) ll_plans_free(t);
+    if (!t->arena) {
+        t->arena = ll_arena_new();
+        t->lists = LL_NEW_ARRAY(t->arena, ll_plan *, LISTS);
     }
-    TRY(make_room(t));
     TRY(build(c, call, &k, out));
-    *slot_of(t, &k, &call->spec) = *out;
+    *place_of(t, &k, &call->spec) = *out;
     t->n_plan++;
     return LL_OK;
 }
