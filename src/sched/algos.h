@@ -42,6 +42,7 @@ int64_t ll_largest_block(const ll_coll_spec *s);
 int64_t ll_block_span(const ll_coll_spec *s, int from, int to, int64_t *at);
 /* Pieces of n elements of at most segment each (0: one). */
 int ll_n_piece(int64_t n, int64_t segment);
+int ll_block_pieces(const ll_coll_spec *s); /* of the largest block, by the spec's segment */
 /* Piece k of n of block b: how many elements. b may be up to size before 0 or beyond. */
 int64_t ll_block_piece(const ll_coll_spec *s, int b, int k, int n, int64_t *at);
 int ll_log2_up(int n); /* rounded up */

@@ -26,6 +26,11 @@ int ll_n_piece(int64_t n, int64_t segment)
     return segment > 0 && n > segment ? (int)((n + segment - 1) / segment) : 1;
 }
 
+int ll_block_pieces(const ll_coll_spec *s)
+{
+    return ll_n_piece(ll_largest_block(s), s->segment);
+}
+
 int64_t ll_block_piece(const ll_coll_spec *s, int b, int k, int n, int64_t *at)
 {
     int64_t start, end, from, to;

@@ -19,14 +19,9 @@
  * As few bytes as a ring, in an order of summation that does not depend on which rank does it. */
 #include "sched/algos.h"
 
-static int n_piece(const ll_coll_spec *s)
-{
-    return ll_n_piece(ll_largest_block(s), s->segment);
-}
-
 static void reduce_scatter(ll_steps *e, const ll_coll_spec *s, int me)
 {
-    int p = s->size, n = n_piece(s);
+    int p = s->size, n = ll_block_pieces(s);
     if (p < 2) return;
     int64_t at, mine = ll_block_piece(s, me, 0, 1, &at), room = (mine + n - 1) / n;
     ll_ref *parts = LL_NEW_ARRAY(e->arena, ll_ref, p);
@@ -70,7 +65,7 @@ static void allreduce(ll_steps *e, const ll_coll_spec *s, int me)
 /* Of equal blocks: every rank is always busy, and the last piece is summed with no message. */
 static ll_cost reduce_scatter_cost(const ll_coll_spec *s)
 {
-    double n = n_piece(s), all = (s->size - 1) * (double)ll_largest_block(s);
+    double n = ll_block_pieces(s), all = (s->size - 1) * (double)ll_largest_block(s);
     return (ll_cost){.messages = s->count ? (s->size - 1) * n : 0, .sent = all, .folded = all / n};
 }
 

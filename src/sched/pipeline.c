@@ -14,6 +14,7 @@
 #include "base/near.h"
 #include "base/num.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -198,24 +199,47 @@ static void dualpipe_v(list *l)
 
 typedef enum cut { ONE, MANY, VEE } cut;
 
+/* Every schedule idles (p-1) / (k v m + p-1) of the time, if it has enough micro-batches. k = 3:
+ * the last rank begins p-1 F late, and W fills every other gap; no schedule can do better. k = 1:
+ * p-1 times F and B are lost. k = 0: steps overlap, nothing is. */
 static const struct schedule {
     const char *name;
     cut cut;
     void (*emit)(list *);
-} schedules[] = {{"gpipe", ONE, breadth_first},
-                 {"1f1b", ONE, interleaved},
-                 {"interleaved", MANY, interleaved},
-                 {"breadth-first", MANY, breadth_first},
-                 {"zb-h1", ONE, zb_h1},
-                 {"zb-h2", ONE, zb_h2},
-                 {"zb-v", VEE, zb_v},
-                 {"dualpipe-v", VEE, dualpipe_v},
-                 {"2bw", ONE, two_buffered_weights}};
+    const char *idle;
+    int k, least_p, less; /* holds from m = least_p p - less on */
+    bool multiple;        /* of p */
+} schedules[] = {{"gpipe", ONE, breadth_first, "(p-1)/(m+p-1)", 1, 0, 0, false},
+                 {"1f1b", ONE, interleaved, "(p-1)/(m+p-1)", 1, 0, 0, false},
+                 {"interleaved", MANY, interleaved, "(p-1)/(vm+p-1)", 1, 1, 0, true},
+                 {"breadth-first", MANY, breadth_first, "(p-1)/(vm+p-1)", 1, 1, 0, false},
+                 {"zb-h1", ONE, zb_h1, "(p-1)/(3m+p-1)", 3, 1, 0, false},
+                 {"zb-h2", ONE, zb_h2, "(p-1)/(3m+p-1)", 3, 2, 1, false},
+                 {"zb-v", VEE, zb_v, "(p-1)/(6m+p-1)", 3, 2, 1, false},
+                 {"dualpipe-v", VEE, dualpipe_v, "(p-1)/(6m+p-1)", 3, 2, 0, false},
+                 {"2bw", ONE, two_buffered_weights, "0", 0, 1, 0, false}};
 enum { N_SCHEDULE = sizeof schedules / sizeof *schedules };
 
 const char *ll_pipeline_name(int i)
 {
     return i >= 0 && i < N_SCHEDULE ? schedules[i].name : NULL;
+}
+
+double ll_pipeline_formula(const char *name, int n_rank, int n_stage, int n_micro,
+                           const char **text)
+{
+    if (text) *text = NULL;
+    for (const struct schedule *s = schedules; s < schedules + N_SCHEDULE; s++) {
+        if (strcmp(name, s->name) != 0) continue;
+        if (s->k != 1 || n_stage > n_rank) {
+            if (n_micro < s->least_p * n_rank - s->less) break;
+            if (s->multiple && n_micro % n_rank) break;
+        }
+        if (text) *text = s->idle;
+        if (!s->k) return 0;
+        return (n_rank - 1.0) / ((double)s->k * (n_stage / n_rank) * n_micro + n_rank - 1);
+    }
+    return NAN;
 }
 
 const char *ll_action_text(ll_action a, char out[LL_ACTION_TEXT])

@@ -38,15 +38,10 @@ static double bytes_of(const walk *w, int stage)
     return w->costs->bytes ? w->costs->bytes[stage] : 1;
 }
 
-static int pass_of(ll_action_kind kind)
-{
-    return kind == LL_ACT_F ? 0 : kind == LL_ACT_W ? 2 : 1;
-}
-
 /* When the stage's next action of a kind could begin; INFINITY: nobody knows yet, or it may not. */
 static double begin_of(const walk *w, ll_action_kind kind, int s)
 {
-    int r = w->rank_of[s], pass = pass_of(kind), i = w->next[pass][s];
+    int r = w->rank_of[s], pass = ll_pass_of(kind), i = w->next[pass][s];
     if (i == w->n_micro || (pass && i == w->next[pass - 1][s])) return INFINITY;
     if (!pass) {
         double need = w->used[r] + bytes_of(w, s) + w->later[s];
@@ -115,7 +110,7 @@ static void look_again(const walk *w, ll_near_stages n)
 static void take(const walk *w, int r)
 {
     ll_action a = w->choice[r];
-    int pass = pass_of(a.kind), s = a.stage;
+    int pass = ll_pass_of(a.kind), s = a.stage;
     const double *seconds[] = {w->costs->f, w->costs->i, w->costs->w};
     w->clock[r] = w->start[r] + seconds[pass][s];
     if (pass < 2) w->done[pass][(int64_t)s * w->n_micro + a.micro] = w->clock[r];

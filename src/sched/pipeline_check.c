@@ -1,26 +1,23 @@
-/* pipeline_check.c: proves that a schedule can be run, by the rules in pipeline.h. Three passes go
- * over every (stage, micro): forward, input gradient, weight gradient; B is the last two at once.
- * Where each is in its rank's list is written into a table; then ranks run side by side as far as
- * they come. Whether one can go on never turns false again, so that the order in which they are
- * tried does not matter, and what stands still in the end would stand still on a machine. Where
- * steps overlap, that is done for a few of them, written out. */
+/* pipeline_check.c: proves that a schedule can be run, by the rules in pipeline.h. Where each pass
+ * over a (stage, micro) is in its rank's list is written into a table; then ranks run side by side
+ * as far as they come. Whether one can go on never turns false again, so that the order in which
+ * they are tried does not matter, and what stands still in the end would stand still on a machine.
+ * Where steps overlap, that is done for a few of them, written out. */
 #include "sched/pipeline_int.h"
 
 #include <string.h>
 
-enum { PASS_F, PASS_I, PASS_W, N_PASS };
-
-static const bool has_pass[][N_PASS] = {[LL_ACT_F] = {true, false, false},
-                                        [LL_ACT_B] = {false, true, true},
-                                        [LL_ACT_I] = {false, true, false},
-                                        [LL_ACT_W] = {false, false, true}};
+static const bool has_pass[][LL_N_PASS] = {[LL_ACT_F] = {true, false, false},
+                                           [LL_ACT_B] = {false, true, true},
+                                           [LL_ACT_I] = {false, true, false},
+                                           [LL_ACT_W] = {false, false, true}};
 
 typedef struct table {
     const ll_pipeline *p;
     const ll_repeated *steps; /* of which p is; NULL: is one step */
     int *entered;             /* [n_rank] the step that it is in */
     int n_micro;              /* of a step */
-    int *at[N_PASS]; /* [n_stage][n_micro] place in its rank's list, 1 for the first; 0: none */
+    int *at[LL_N_PASS]; /* [n_stage][n_micro] place in its rank's list, 1 for the first; 0: none */
     ll_hoods hoods;
     int *begun, *ended; /* [n_rank] how many actions */
 } table;
@@ -34,7 +31,7 @@ static int *at(const table *t, int pass, int stage, int micro)
 static const char *name_of(const table *t, ll_action a, char out[LL_ACTION_TEXT])
 {
     int *place = t->steps && a.kind != LL_ACT_F && a.micro >= 0 && a.micro < t->p->n_micro
-                     ? at(t, a.kind == LL_ACT_W ? PASS_W : PASS_I, a.stage, a.micro)
+                     ? at(t, ll_pass_of(a.kind), a.stage, a.micro)
                      : NULL;
     if (place && *place)
         a.before = t->steps->step[t->p->rank_of[a.stage]][*place - 1] > a.micro / t->n_micro;
@@ -60,7 +57,7 @@ static ll_err check_action(const table *t, int rank, ll_action a)
           "rank %d cannot do %s: there are micro-batches 0 to %d", rank, text, p->n_micro - 1);
     CHECK(p->rank_of[a.stage] == rank, LL_E_ARG, "rank %d cannot do %s: stage %d is on rank %d",
           rank, text, a.stage, p->rank_of[a.stage]);
-    for (int pass = 0; pass < N_PASS; pass++) {
+    for (int pass = 0; pass < LL_N_PASS; pass++) {
         int done = has_pass[a.kind][pass] ? *at(t, pass, a.stage, a.micro) : 0;
         CHECK(!done, LL_E_ARG, "rank %d cannot do %s: a duplicate, %s comes before it", rank, text,
               text_of(t, rank, done, other));
@@ -70,10 +67,10 @@ static ll_err check_action(const table *t, int rank, ll_action a)
 
 static ll_err check_whole(const table *t, int stage, int micro)
 {
-    bool i = *at(t, PASS_I, stage, micro), w = *at(t, PASS_W, stage, micro);
+    bool i = *at(t, LL_PASS_I, stage, micro), w = *at(t, LL_PASS_W, stage, micro);
     char text[LL_ACTION_TEXT];
     ll_action miss = {LL_ACT_F, stage, micro};
-    if (*at(t, PASS_F, stage, micro)) miss.kind = i ? LL_ACT_W : w ? LL_ACT_I : LL_ACT_B;
+    if (*at(t, LL_PASS_F, stage, micro)) miss.kind = i ? LL_ACT_W : w ? LL_ACT_I : LL_ACT_B;
     CHECK(miss.kind == LL_ACT_W && w, LL_E_ARG, "rank %d misses %s", t->p->rank_of[stage],
           name_of(t, miss, text));
     return LL_OK;
@@ -86,18 +83,13 @@ static ll_err fill(const table *t)
         for (int k = 0; k < p->n_action[r]; k++) {
             ll_action a = p->actions[r][k];
             TRY(check_action(t, r, a));
-            for (int pass = 0; pass < N_PASS; pass++)
+            for (int pass = 0; pass < LL_N_PASS; pass++)
                 if (has_pass[a.kind][pass]) *at(t, pass, a.stage, a.micro) = k + 1;
         }
     }
     for (int s = 0; s < p->n_stage; s++)
         for (int i = 0; i < p->n_micro; i++) TRY(check_whole(t, s, i));
     return LL_OK;
-}
-
-static int pass_of(ll_action a)
-{
-    return a.kind == LL_ACT_F ? PASS_F : a.kind == LL_ACT_W ? PASS_W : PASS_I;
 }
 
 static ll_err check_before(const table *t, int rank, int k, int place)
@@ -117,11 +109,11 @@ static ll_err check_order(const table *t)
             ll_action a = p->actions[r][k];
             ll_near_stages n = ll_hoods_of(&t->hoods, a.kind, a.stage, true);
             if (a.kind != LL_ACT_F)
-                TRY(check_before(t, r, k,
-                                 *at(t, a.kind == LL_ACT_W ? PASS_I : PASS_F, a.stage, a.micro)));
+                TRY(check_before(
+                    t, r, k, *at(t, a.kind == LL_ACT_W ? LL_PASS_I : LL_PASS_F, a.stage, a.micro)));
             for (int i = 0; i < n.n; i++)
                 if (p->rank_of[n.stage[i]] == r)
-                    TRY(check_before(t, r, k, *at(t, pass_of(a), n.stage[i], a.micro)));
+                    TRY(check_before(t, r, k, *at(t, ll_pass_of(a.kind), n.stage[i], a.micro)));
         }
     }
     return LL_OK;
@@ -148,7 +140,7 @@ static int waits_for(const table *t, int rank, int k)
     for (int i = 0; i < n.n; i++) {
         int q = t->p->rank_of[n.stage[i]];
         if (q == rank) continue;
-        int from = *at(t, pass_of(a), n.stage[i], a.micro);
+        int from = *at(t, ll_pass_of(a.kind), n.stage[i], a.micro);
         if (from > t->ended[q]) return n.stage[i];
         if (is_late(t, q, from, rank, k + 1) && t->entered[q] <= step_of(t, q, from))
             return n.stage[i];
@@ -170,7 +162,7 @@ static bool is_sent(const table *t, int rank, int k, bool late)
     ll_near_stages n = ll_hoods_of(&t->hoods, a.kind, a.stage, false);
     for (int i = 0; i < n.n; i++) {
         int q = t->p->rank_of[n.stage[i]];
-        int to = *at(t, pass_of(a), n.stage[i], a.micro);
+        int to = *at(t, ll_pass_of(a.kind), n.stage[i], a.micro);
         if (q != rank && is_late(t, rank, k + 1, q, to) == late && !is_posted(t, q, to))
             return false;
     }
@@ -249,7 +241,8 @@ static ll_err find_slack(const table *t, int *out)
               r, name_of(t, a, text));
         int q = t->p->rank_of[stage];
         FAIL(LL_E_ARG, "rank %d cannot do %s: it waits for ever for %s of rank %d, which is at %s",
-             r, name_of(t, a, text), text_of(t, q, *at(t, pass_of(a), stage, a.micro), other), q,
+             r, name_of(t, a, text),
+             text_of(t, q, *at(t, ll_pass_of(a.kind), stage, a.micro), other), q,
              t->ended[q] < t->p->n_action[q]
                  ? text_of(t, q, t->ended[q] + 1, (char[LL_ACTION_TEXT]){0})
                  : "its end");
@@ -279,7 +272,7 @@ static int most_in_flight(const ll_pipeline *p, int rank)
 
 static bool ascends(const table *t)
 {
-    for (int pass = 0; pass < N_PASS; pass++)
+    for (int pass = 0; pass < LL_N_PASS; pass++)
         for (int s = 0; s < t->p->n_stage; s++)
             for (int i = 1; i < t->p->n_micro; i++)
                 if (*at(t, pass, s, i) < *at(t, pass, s, i - 1)) return false;
@@ -301,7 +294,7 @@ ll_err ll_pipeline_check(const ll_pipeline *p, const ll_edge *edges, int n_edge,
     for (int s = 0; s < p->n_stage; s++)
         CHECK(p->rank_of[s] >= 0 && p->rank_of[s] < p->n_rank, LL_E_ARG,
               "stage %d is on rank %d; there are ranks 0 to %d", s, p->rank_of[s], p->n_rank - 1);
-    for (int pass = 0; pass < N_PASS; pass++)
+    for (int pass = 0; pass < LL_N_PASS; pass++)
         t.at[pass] = LL_NEW_ARRAY(arena, int, (int64_t)p->n_stage * p->n_micro);
     t.begun = LL_NEW_ARRAY(arena, int, p->n_rank);
     t.ended = LL_NEW_ARRAY(arena, int, p->n_rank);

@@ -2,6 +2,14 @@
 #pragma once
 #include "sched/pipeline.h"
 
+/* Passes over every (stage, micro): B is the last two at once. What of an action others wait for:
+ * of B, the gradients of inputs. */
+enum { LL_PASS_F, LL_PASS_I, LL_PASS_W, LL_N_PASS };
+static inline int ll_pass_of(ll_action_kind kind)
+{
+    return kind == LL_ACT_F ? LL_PASS_F : kind == LL_ACT_W ? LL_PASS_W : LL_PASS_I;
+}
+
 /* Neighbours of stage s, and the edges to them, are items first[s] to first[s + 1] - 1. */
 typedef struct ll_hood {
     int *first, *stage, *edge;

@@ -1,8 +1,7 @@
-/* pipeline_simulate.c: when actions run, given what they take, and what theory says of bubbles. */
+/* pipeline_simulate.c: when actions run, given what they take. */
 #include "sched/pipeline_int.h"
 
 #include <math.h>
-#include <string.h>
 
 typedef struct sim {
     const ll_pipeline *p;
@@ -181,39 +180,4 @@ ll_err ll_pipeline_simulate(ll_arena *arena, const ll_pipeline *one, const ll_pi
     if (s.steps) pick_step(&s, one, out);
     ll_pipeline_sum_up(one, out);
     return LL_OK;
-}
-
-/* Every schedule idles (p-1) / (k v m + p-1) of the time, if it has enough micro-batches. k = 3:
- * the last rank begins p-1 F late, and W fills every other gap; no schedule can do better. k = 1:
- * p-1 times F and B are lost. k = 0: steps overlap, nothing is. */
-static const struct formula {
-    const char *name, *text;
-    int k, least_p, less; /* holds from m = least_p p - less on */
-    bool multiple;        /* of p */
-} formulas[] = {{"gpipe", "(p-1)/(m+p-1)", 1, 0, 0, false},
-                {"1f1b", "(p-1)/(m+p-1)", 1, 0, 0, false},
-                {"interleaved", "(p-1)/(vm+p-1)", 1, 1, 0, true},
-                {"breadth-first", "(p-1)/(vm+p-1)", 1, 1, 0, false},
-                {"zb-h1", "(p-1)/(3m+p-1)", 3, 1, 0, false},
-                {"zb-h2", "(p-1)/(3m+p-1)", 3, 2, 1, false},
-                {"zb-v", "(p-1)/(6m+p-1)", 3, 2, 1, false},
-                {"dualpipe-v", "(p-1)/(6m+p-1)", 3, 2, 0, false},
-                {"2bw", "0", 0, 1, 0, false}};
-
-double ll_pipeline_formula(const char *name, int n_rank, int n_stage, int n_micro,
-                           const char **text)
-{
-    if (text) *text = NULL;
-    for (size_t i = 0; i < sizeof formulas / sizeof *formulas; i++) {
-        const struct formula *f = &formulas[i];
-        if (strcmp(name, f->name) != 0) continue;
-        if (f->k != 1 || n_stage > n_rank) {
-            if (n_micro < f->least_p * n_rank - f->less) break;
-            if (f->multiple && n_micro % n_rank) break;
-        }
-        if (text) *text = f->text;
-        if (!f->k) return 0;
-        return (n_rank - 1.0) / ((double)f->k * (n_stage / n_rank) * n_micro + n_rank - 1);
-    }
-    return NAN;
 }

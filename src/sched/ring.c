@@ -14,15 +14,10 @@
  * Patarasuk, Yuan: Bandwidth optimal all-reduce algorithms for clusters of workstations, 2009. */
 #include "sched/algos.h"
 
-static int n_piece(const ll_coll_spec *s)
-{
-    return ll_n_piece(ll_largest_block(s), s->segment);
-}
-
 /* Leaves the last round open: it is a fold that an all-gather of several pieces does not touch. */
 static void reduce_scatter_open(ll_steps *e, const ll_coll_spec *s, int me)
 {
-    int p = s->size, n = n_piece(s);
+    int p = s->size, n = ll_block_pieces(s);
     if (p < 2) return;
     int right = (me + 1) % p, left = (me + p - 1) % p;
     int64_t room = (ll_largest_block(s) + n - 1) / n, at, len;
@@ -52,7 +47,7 @@ static void reduce_scatter(ll_steps *e, const ll_coll_spec *s, int me)
 
 static void allgather(ll_steps *e, const ll_coll_spec *s, int me)
 {
-    int p = s->size, n = n_piece(s);
+    int p = s->size, n = ll_block_pieces(s);
     if (p < 2) return;
     int right = (me + 1) % p, left = (me + p - 1) % p;
     int64_t at, len;
@@ -74,14 +69,14 @@ static void allreduce(ll_steps *e, const ll_coll_spec *s, int me)
 /* Of equal blocks. */
 static ll_cost allgather_cost(const ll_coll_spec *s)
 {
-    return (ll_cost){.messages = s->count ? (s->size - 1) * n_piece(s) : 0,
+    return (ll_cost){.messages = s->count ? (s->size - 1) * ll_block_pieces(s) : 0,
                      .sent = (s->size - 1) * (double)ll_largest_block(s)};
 }
 
 static ll_cost reduce_scatter_cost(const ll_coll_spec *s)
 {
     ll_cost c = allgather_cost(s);
-    int n = n_piece(s);
+    int n = ll_block_pieces(s);
     c.folded = n > 1 && s->size > 1 ? (double)ll_largest_block(s) / n : c.sent;
     return c;
 }
@@ -89,7 +84,7 @@ static ll_cost reduce_scatter_cost(const ll_coll_spec *s)
 static ll_cost allreduce_cost(const ll_coll_spec *s)
 {
     ll_cost c = ll_cost_sum(reduce_scatter_cost(s), allgather_cost(s));
-    if (n_piece(s) > 1) c.folded = 0;
+    if (ll_block_pieces(s) > 1) c.folded = 0;
     return c;
 }
 
