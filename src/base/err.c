@@ -1,6 +1,5 @@
 /* err.c: the per-thread failure record. */
 #include "base/err.h"
-#include "base/need.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -82,11 +81,5 @@ void ll_assert_failed(const char *cond, const char *file, int line, const char *
 {
     fprintf(stderr, "loopline: a bug in Loopline: %s does not hold, in %s (%s:%d)\n", cond, func,
             file, line);
-    abort();
-}
-
-void ll_need_failed(const char *file, int line, const char *func)
-{
-    fprintf(stderr, "loopline: out of memory for bookkeeping, in %s (%s:%d)\n", func, file, line);
     abort();
 }

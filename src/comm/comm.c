@@ -1,6 +1,5 @@
 /* comm.c: communicators: opened on a transport, split, closed; their window and other memory that
  * the ranks of a node share. */
-#include "base/need.h"
 #include "comm/comm_int.h"
 
 #include <stdio.h>
@@ -105,7 +104,7 @@ static ll_err alloc(ll_comm *c, size_t bytes, void **out)
 {
     ll_transport *t = c->t;
     ll_shared *s = (ll_shared *)calloc(1, sizeof *s + sizeof *s->by_world * (size_t)world_size(c));
-    LL_NEED(s);
+    CHECK(s, LL_E_MEM, "no memory for an allocation");
     ll_err rc = t->ops->share(t, bytes, &s->shm);
     if (rc) free(s);
     TRY(rc);

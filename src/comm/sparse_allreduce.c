@@ -280,9 +280,8 @@ static ll_err doubling(job *j)
     ll_svec *mine = j->call->mine, *got = &w->got[0];
     ll_svec_code exact = {0}, code = coding(j, 0, 0, true, true);
     size_t received;
-    int q = 1, me = j->me;
+    int q = ll_tree_split(j->p + 1), me = j->me; /* the largest power of two up to p */
     got->len = w->len;
-    while (2 * q <= j->p) q *= 2;
     if (me >= q) { /* one too many: gives away, and gets the result */
         TRY(swap(j, me - q, ll_svec_write(mine, &code, w->out), -1, NULL));
         TRY(swap(j, -1, 0, me - q, &received));
@@ -313,8 +312,7 @@ ll_sparse_form ll_sparse_choose(int64_t len, int64_t k, int bits, int p, double 
                                 bool canonical)
 {
     double n = (double)len, density = len ? (double)k / n : 0, others = p - 1;
-    int q = 1;
-    while (2 * q <= p) q *= 2;
+    int q = ll_tree_split(p + 1);
     /* Pairs of the sum of m streams, where indices are as good as random. */
     double all = density < 1 ? -n * expm1(p * log1p(-density)) : n, doubling = 0;
     for (int m = 1; m < q; m *= 2) {

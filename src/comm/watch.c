@@ -416,7 +416,7 @@ static ll_err start_thread(ll_watch *w)
 /* Rank 0's hub listens before the others are told where. */
 static ll_err open_hub(ll_watch *w, const ll_transport *t, ll_watch_address *at)
 {
-    TRY(ll_watch_hub_open(t->size, t->world, ll_one_node(t->node, t->size), w->timeout, w->wake, at,
+    TRY(ll_watch_hub_open(t->size, w->world, ll_one_node(t->node, t->size), w->timeout, w->wake, at,
                           &w->hub));
     return start_thread(w);
 }

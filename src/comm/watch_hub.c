@@ -27,7 +27,8 @@ typedef struct peer {
 } peer;
 
 struct ll_watch_hub {
-    int size, *world, poll, listen;
+    int size, poll, listen;
+    const int *world;
     double timeout, slow_at; /* slow_at: when a rank was last seen at something slow */
     uint64_t token;
     peer *peers; /* [size]; that of rank 0 has no link */
@@ -60,14 +61,13 @@ ll_err ll_watch_hub_open(int size, const int *world, bool loopback, double timeo
     h->slow_at = -timeout;
     h->poll = h->listen = -1;
     h->peers = (peer *)calloc((size_t)size, sizeof *h->peers);
-    h->world = (int *)malloc((size_t)size * sizeof *h->world);
+    h->world = world;
     for (int i = 0; i < GUESTS; i++) h->guests[i].link.fd = -1;
     for (int r = 0; h->peers && r < size; r++) h->peers[r].link.fd = -1;
-    if (h->world) memcpy(h->world, world, (size_t)size * sizeof *world);
     ll_err rc = ll_watch_listen(loopback, at, &h->listen);
     h->token = at->token;
     if (rc == LL_OK) h->poll = epoll_create1(EPOLL_CLOEXEC);
-    bool good = rc == LL_OK && h->peers && h->world && h->poll >= 0 &&
+    bool good = rc == LL_OK && h->peers && h->poll >= 0 &&
                 poll_add(h, h->listen, ABOUT_LISTEN, EPOLL_CTL_ADD) &&
                 poll_add(h, wake, ABOUT_WAKE, EPOLL_CTL_ADD);
     int why = errno;
@@ -90,7 +90,6 @@ void ll_watch_hub_close(ll_watch_hub *h)
     if (h->listen >= 0) close(h->listen);
     if (h->poll >= 0) close(h->poll);
     free(h->peers);
-    free(h->world);
     free(h);
 }
 

@@ -98,6 +98,7 @@ ll_err ll_watch_meet(ll_transport *t, ll_err mine, double timeout_s, ll_watch_ad
                      ll_watch_link *link, ll_watch_near *near);
 
 /* ---- the hub (watch_hub.c); only rank 0's thread calls these after open ---- */
+/* world [size] must outlive it. */
 typedef struct ll_watch_hub ll_watch_hub;
 ll_err ll_watch_hub_open(int size, const int *world, bool loopback, double timeout, int wake,
                          ll_watch_address *at, ll_watch_hub **out);

@@ -216,6 +216,4 @@ static bool guard_add(ll_match *m)
 
 static const ll_fusion_row rows[] = {ROWS(8), ROWS(4), {0}};
 
-static const ll_fusion fusion = {
-    .name = "packed_several", .stage = LL_FUSE_PRODUCTS, .target = &ll_target_cpu, .rows = rows};
-const ll_fusion *const ll_fusions_packed_several[] = {&fusion, NULL};
+LL_CPU_FUSION(packed_several, PRODUCTS, .rows = rows)
