@@ -33,6 +33,13 @@ static inline uint64_t ll_be(const uint8_t *p, int bytes)
     for (int i = 0; i < bytes; i++) v = v << 8 | p[i];
     return v;
 }
+/* FNV-1a of so many bytes more; begin with LL_HASH. */
+#define LL_HASH 14695981039346656037u
+static inline uint64_t ll_hash(uint64_t h, const void *data, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++) h = (h ^ ((const uint8_t *)data)[i]) * 1099511628211u;
+    return h;
+}
 /* Bytes rounded up to whole cache lines. */
 static inline size_t ll_align64(size_t bytes)
 {

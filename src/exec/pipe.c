@@ -18,16 +18,6 @@ static bool is_text(const char *schedule)
     return strpbrk(schedule, "\n,") != NULL;
 }
 
-/* Stages of each rank. */
-static int per_rank(const ll_pipe_opts *o, const char *name)
-{
-    static const char *const two[] = {"interleaved", "breadth-first", "zb-v", "dualpipe-v"};
-    if (o->virtual_stages > 0) return o->virtual_stages;
-    for (int i = 0; i < 4; i++)
-        if (!strcmp(name, two[i])) return 2;
-    return 1;
-}
-
 static void find_costs(ll_pipe_plan *p, const ll_graph *g, const ll_edge *edges, int n_edge,
                        ll_arena *a)
 {
@@ -250,7 +240,8 @@ static ll_err plan_stages(ll_pipe_plan *p, const ll_graph *g, const char *name, 
                           const ll_pipe_opts *o, ll_arena *a)
 {
     const ll_pipeline *any = p->pipeline;
-    int n = any ? any->n_stage : n_rank * per_rank(o, name);
+    int each = o->virtual_stages > 0 ? o->virtual_stages : ll_pipeline_stages(name);
+    int n = any ? any->n_stage : n_rank * each;
     bool any_order = !strcmp(name, "auto"); /* stands for it while stages are cut */
     if (!any)                               /* its name, before all else */
         TRY(ll_pipeline_make(a, any_order ? "interleaved" : name, n_rank, n, o->n_micro, &any));

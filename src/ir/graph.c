@@ -1,4 +1,5 @@
 /* graph.c: building graphs: inputs, nodes, results, updates; the default shape rule. */
+#include "base/num.h"
 #include "ir/op.h"
 
 #include <stdarg.h>
@@ -168,12 +169,6 @@ void ll_graph_at(ll_graph *g, const ll_node *n)
     snprintf(g->scope, sizeof g->scope, "%.*s", dot ? (int)(dot - n->name) + 1 : 0, n->name);
 }
 
-static uint64_t mix(uint64_t h, const void *data, size_t bytes)
-{
-    for (size_t i = 0; i < bytes; i++) h = (h ^ ((const uint8_t *)data)[i]) * 1099511628211u;
-    return h;
-}
-
 /* Named by what it holds, so that equal ones are found. */
 ll_val ll_constant(ll_graph *g, ll_dtype dtype, ll_shape shape, const void *data)
 {
@@ -183,8 +178,8 @@ ll_val ll_constant(ll_graph *g, ll_dtype dtype, ll_shape shape, const void *data
     if (shape.n < 0 || shape.n > LL_MAX_DIMS || n < 0 || (unsigned)dtype >= LL_N_DTYPE || !data)
         return ll_reject(g, LL_E_ARG, "%sconstant: no shape, type or data", g->scope);
     size_t bytes = (size_t)n * ll_dtype_bytes(dtype);
-    uint64_t h = mix(mix(14695981039346656037u, &dtype, sizeof dtype), data, bytes);
-    h = mix(h, shape.d, sizeof *shape.d * (size_t)shape.n);
+    uint64_t h = ll_hash(ll_hash(LL_HASH, &dtype, sizeof dtype), data, bytes);
+    h = ll_hash(h, shape.d, sizeof *shape.d * (size_t)shape.n);
     for (;; h++) { /* others of the same hash are passed by */
         char name[32];
         snprintf(name, sizeof name, "constant.%016llx", (unsigned long long)h);

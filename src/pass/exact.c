@@ -125,7 +125,6 @@ void ll_gridder_set(ll_gridder *c, ll_val v, const ll_layout *made, const ll_lay
     c->next.seen[v.id] = *seen;
 }
 
-/* The last node emitted is cut as its first operand in layout l. */
 ll_err ll_gridder_cut(ll_gridder *c, const ll_layout *l, bool micro)
 {
     int k = c->rw.to->n_node - 1;

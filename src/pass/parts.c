@@ -93,7 +93,6 @@ bool ll_pays(ll_cutter *c, const ll_job *j, const char *what, double hidden, dou
 
 /* ---- parts and pieces ---- */
 
-/* Range r of a loop: what it reads of each operand, and its attributes, a copy. */
 ll_err ll_job_part(ll_cutter *c, const ll_job *j, int loop, ll_range r, const void *attr,
                    ll_part *x)
 {

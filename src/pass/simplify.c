@@ -9,6 +9,7 @@
  * 6. Identities go: scale by 1, shift by 0, casts, broadcasts and reshapes to what is there.
  * Nodes are visited in order, operands first, so that a graph simplified is not changed by
  * simplifying it again. */
+#include "base/num.h"
 #include "base/spec.h"
 #include "kern/attr.h"
 #include "kern/kern.h"
@@ -22,13 +23,6 @@ typedef struct table { /* open addressing over the new graph's nodes */
     int *slot, mask;
 } table;
 
-static uint64_t mix(uint64_t h, const void *data, size_t bytes)
-{
-    const unsigned char *p = (const unsigned char *)data;
-    for (size_t i = 0; i < bytes; i++) h = (h ^ p[i]) * 1099511628211u;
-    return h;
-}
-
 static bool same(const ll_node *a, bool again, const ll_op *op, const void *attr, const ll_val *in,
                  int n_in)
 {
@@ -41,9 +35,9 @@ static bool same(const ll_node *a, bool again, const ll_op *op, const void *attr
 static ll_err emit_once(ll_rewrite *rw, table *t, const ll_op *op, const void *attr,
                         const ll_val *in, int n_in, ll_val *out)
 {
-    uint64_t h = mix(14695981039346656037u, &op, sizeof op);
-    if (op->attr_size) h = mix(h, attr, op->attr_size);
-    h = mix(h, in, sizeof *in * (size_t)n_in);
+    uint64_t h = ll_hash(LL_HASH, &op, sizeof op);
+    if (op->attr_size) h = ll_hash(h, attr, op->attr_size);
+    h = ll_hash(h, in, sizeof *in * (size_t)n_in);
     int at = (int)((h ^ (h >> 32)) & (uint64_t)t->mask);
     for (; t->slot[at] >= 0; at = (at + 1) & t->mask) {
         const ll_node *n = &rw->to->nodes[t->slot[at]];

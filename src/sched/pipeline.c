@@ -225,6 +225,13 @@ const char *ll_pipeline_name(int i)
     return i >= 0 && i < N_SCHEDULE ? schedules[i].name : NULL;
 }
 
+int ll_pipeline_stages(const char *name)
+{
+    for (int i = 0; i < N_SCHEDULE; i++)
+        if (!strcmp(name, schedules[i].name)) return schedules[i].cut == ONE ? 1 : 2;
+    return 1;
+}
+
 double ll_pipeline_formula(const char *name, int n_rank, int n_stage, int n_micro,
                            const char **text)
 {

@@ -54,6 +54,7 @@ ll_err ll_pipeline_make(ll_arena *arena, const char *name, int n_rank, int n_sta
                         const ll_pipeline **out);
 /* Name i of the schedules above; NULL: there are no more. */
 const char *ll_pipeline_name(int i);
+int ll_pipeline_stages(const char *name); /* of a rank, where nobody asks for others */
 /* Whether the sizes are in bounds: says which is not. */
 ll_err ll_pipeline_sizes(int n_rank, int n_stage, int n_micro);
 
