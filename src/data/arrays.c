@@ -1,6 +1,5 @@
-/* arrays.c: files of named arrays that other readers have parsed, as columns of a table:
- * safetensors and classic NetCDF, both mapped. */
-#include "data/arrays.h"
+/* arrays.c: tensors of safetensors files as columns of a table. */
+#include "data/table.h"
 
 #include "data/safetensors.h"
 
@@ -40,22 +39,4 @@ ll_err ll_read_safetensors(ll_dataset *d, const char *path)
     TRY(ll_dataset_map(d, path, &b));
     TRY(ll_st_parse(b.data, b.size, b.size, path, &f));
     return offer_tensors(d, f, b.data);
-}
-
-ll_err ll_cdf_offer(ll_dataset *d, const uint8_t *bytes, size_t size, const char *path)
-{
-    ll_cdf *cdf = LL_NEW(d->arena, ll_cdf);
-    TRY(ll_cdf_parse(bytes, size, path, cdf));
-    for (int i = 0; i < cdf->n; i++) {
-        const ll_cdf_variable *v = &cdf->v[i];
-        ll_array a = {.name = ll_arena_printf(d->arena, "%.*s", (int)v->name_size, v->name),
-                      .type = v->type,
-                      .n_dim = v->n_dim,
-                      .factor = v->factor,
-                      .offset = v->offset,
-                      .rows = {.data = bytes + v->begin, .stride = v->stride}};
-        memcpy(a.dim, v->dim, sizeof a.dim);
-        TRY(ll_table_offer(d, &a));
-    }
-    return LL_OK;
 }

@@ -46,7 +46,6 @@ typedef struct ll_data_opts {
     int64_t height, width, channels;
     int64_t samples; /* training images, or windows of seq tokens; 0: 10000 */
     uint64_t seed;   /* of what is generated, not of the order it is read in */
-    bool no_cache;   /* do not keep inflated files in the user's cache folder */
     /* Of files on a slow store (fetch.h): a local folder to copy them to, or NULL; how many threads
      * of a loader read them ahead, 0: 16 with a cache, else none; seconds that each read takes
      * longer, to try such a store. */

@@ -7,11 +7,9 @@
 #include "data/fetch.h"
 #include "token/tokenizer.h"
 
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 ll_err ll_bytes_map(const char *path, ll_bytes *out)

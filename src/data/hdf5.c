@@ -5,7 +5,7 @@
  * past the library; one in chunks is read by row, one thread at a time, since the library seldom
  * is built for more. NetCDF's older files (netcdf.c) come here too, and are told by their first
  * bytes. */
-#include "data/arrays.h"
+#include "data/table.h"
 
 #include <dlfcn.h>
 #include <pthread.h>
@@ -209,11 +209,30 @@ static ll_err offer_all(ll_dataset *d, const ll_bytes *b, id file, const char *p
     return LL_OK;
 }
 
+/* The variables of a classic NetCDF file. */
+static ll_err offer_cdf(ll_dataset *d, const uint8_t *bytes, size_t size, const char *path)
+{
+    ll_cdf *cdf = LL_NEW(d->arena, ll_cdf);
+    TRY(ll_cdf_parse(bytes, size, path, cdf));
+    for (int i = 0; i < cdf->n; i++) {
+        const ll_cdf_variable *v = &cdf->v[i];
+        ll_array a = {.name = ll_arena_printf(d->arena, "%.*s", (int)v->name_size, v->name),
+                      .type = v->type,
+                      .n_dim = v->n_dim,
+                      .factor = v->factor,
+                      .offset = v->offset,
+                      .rows = {.data = bytes + v->begin, .stride = v->stride}};
+        memcpy(a.dim, v->dim, sizeof a.dim);
+        TRY(ll_table_offer(d, &a));
+    }
+    return LL_OK;
+}
+
 ll_err ll_read_hdf5(ll_dataset *d, const char *path)
 {
     ll_bytes b;
     TRY(ll_dataset_map(d, path, &b));
-    if (b.size > 3 && !memcmp(b.data, "CDF", 3)) return ll_cdf_offer(d, b.data, b.size, path);
+    if (b.size > 3 && !memcmp(b.data, "CDF", 3)) return offer_cdf(d, b.data, b.size, path);
     pthread_mutex_lock(&lock);
     ll_err rc = load_library(path);
     if (rc == LL_OK) {

@@ -139,7 +139,7 @@ typedef struct part {
     char path[PATH_MAX];
     ll_bytes packed, raw;
     ll_idx idx;
-    bool use_cache, cached;
+    bool cached; /* or not worth it */
 } part;
 
 static ll_err open_part(part *p)
@@ -152,13 +152,13 @@ static ll_err open_part(part *p)
         return ll_idx_parse(b.data, b.size, p->path, &p->idx);
     }
     p->packed = b;
-    if (p->use_cache && b.size > worth_caching && ll_cache_find(p->path, &b, &p->raw)) {
+    p->cached = b.size <= worth_caching;
+    if (!p->cached && ll_cache_find(p->path, &b, &p->raw)) {
         p->cached = true;
     } else {
         uint8_t *out;
         TRY(ll_idx_gunzip(b.data, b.size, p->path, &out, &p->raw.size));
         p->raw.data = out;
-        p->cached = b.size <= worth_caching || !p->use_cache;
     }
     return ll_idx_parse(p->raw.data, p->raw.size, p->path, &p->idx);
 }
@@ -255,8 +255,11 @@ static ll_err name_from_file(pair *p, const char *path)
     return LL_OK;
 }
 
-static ll_err read_pairs(ll_dataset *d, const char *path, pair *train, pair *test)
+ll_err ll_read_idx(ll_dataset *d, const char *path)
 {
+    pair *train = LL_NEW(d->arena, pair), *test = LL_NEW(d->arena, pair);
+    d->info.kind = LL_IMAGES;
+    CHECK(strlen(path) < PATH_MAX - 64, LL_E_ARG, "the path of the IDX files is too long");
     bool one_file = !name_pair(train, path, "train");
     if (one_file) {
         struct stat st;
@@ -267,13 +270,4 @@ static ll_err read_pairs(ll_dataset *d, const char *path, pair *train, pair *tes
     }
     TRY(add_pair(d, LL_TRAIN, train));
     return !one_file && name_pair(test, path, "t10k") ? add_pair(d, LL_VAL, test) : LL_OK;
-}
-
-ll_err ll_read_idx(ll_dataset *d, const char *path)
-{
-    pair *train = LL_NEW(d->arena, pair), *test = LL_NEW(d->arena, pair);
-    train->images.use_cache = test->images.use_cache = !d->opts->no_cache;
-    d->info.kind = LL_IMAGES;
-    CHECK(strlen(path) < PATH_MAX - 64, LL_E_ARG, "the path of the IDX files is too long");
-    return read_pairs(d, path, train, test);
 }

@@ -304,7 +304,7 @@ static ll_err train(const ll_bpe_opts *o, bag *all, ll_arena *a, const char *spl
     ll_merge *merges = LL_NEW_ARRAY(a, ll_merge, o->vocab + 1);
     int n = learn(&l, 257, o->vocab, merges);
     *made = 257 + n;
-    return write(o->special ? o->special : "<|endoftext|>", split, merges, n, a, path);
+    return write("<|endoftext|>", split, merges, n, a, path);
 }
 
 ll_err ll_bpe_train(const ll_bpe_opts *o, const char *const *texts, const size_t *sizes, int n,

@@ -78,8 +78,7 @@ ll_err ll_tokenizer_pairs(const ll_tokenizer *t, int vocab, struct ll_gguf_out *
 typedef struct ll_bpe_opts {
     int vocab; /* tokens, the 256 bytes and the special one among them */
     int threads;
-    const char *split;   /* split.h; NULL: "gpt2" */
-    const char *special; /* NULL: "<|endoftext|>" */
+    const char *split; /* split.h; NULL: "gpt2" */
 } ll_bpe_opts;
 /* Learns merges of n texts, and writes a tokenizer.json. The same file for any number of threads.
  * *made: how many tokens. */

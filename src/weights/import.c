@@ -10,7 +10,6 @@
 
 #include <jansson.h>
 #include <math.h>
-#include <stdio.h>
 
 enum { CONFIG_LIMIT = 1 << 20 };
 

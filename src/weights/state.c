@@ -7,8 +7,6 @@
 #include "weights/residual.h"
 #include "run/teacher.h"
 
-#include <stdio.h>
-
 /* Of an input that is cut over a mesh, what this rank has. */
 static ll_st_part part_of(const ll_session *s, const ll_slot *x, int i)
 {

@@ -5,7 +5,6 @@
 #include "base/near.h"
 
 #include <ctype.h>
-#include <stdio.h>
 
 enum { MAP_LIMIT = 1 << 20 };
 

@@ -102,5 +102,5 @@ static inline void put_tokens(const char *path, int n, int first, int vocab)
 /* A dataset of the test's folder. */
 static inline ll_data_opts from(void *const *state, const char *format)
 {
-    return (ll_data_opts){.path = *state, .format = format, .no_cache = true};
+    return (ll_data_opts){.path = *state, .format = format};
 }
