@@ -35,9 +35,7 @@ static const ll_model alexnet = {
     .name = "alexnet",
     .help = "AlexNet, torchvision's form",
     .input = "image",
-    .sizes = {{"image", 224, "height and width of the image, 63 or more"},
-              {"channels", 3, "channels of the image"},
-              {"classes", 1000, "classes"},
+    .sizes = {IMAGE_SIZES(", 63 or more"),
               {"dropout", 500, "dropout before the fully connected layers, in thousandths"}},
     .declare = declare,
 };

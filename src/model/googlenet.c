@@ -85,9 +85,7 @@ static const ll_model googlenet = {
     .name = "googlenet",
     .help = "GoogLeNet with batch norm, torchvision's form without auxiliary heads",
     .input = "image",
-    .sizes = {{"image", 224, "height and width of the image, 31 or more"},
-              {"channels", 3, "channels of the image"},
-              {"classes", 1000, "classes"},
+    .sizes = {IMAGE_SIZES(", 31 or more"),
               {"dropout", 200, "dropout before the last layer, in thousandths"}},
     .declare = declare,
 };

@@ -56,9 +56,7 @@ static const ll_model mobilenetv2 = {
     .name = "mobilenetv2",
     .help = "MobileNetV2: 17 inverted residual blocks, torchvision's form",
     .input = "image",
-    .sizes = {{"image", 224, "height and width of the image, 32 or more"},
-              {"channels", 3, "channels of the image"},
-              {"classes", 1000, "classes"},
+    .sizes = {IMAGE_SIZES(", 32 or more"),
               {"dropout", 200, "dropout before the last layer, in thousandths"}},
     .declare = declare,
 };

@@ -4,6 +4,13 @@
 
 #include <stdio.h>
 
+/* Sizes of models for ImageNet; note: of what images can be. */
+#define IMAGE_SIZES(note)                                                                          \
+    {"image", 224, "height and width of the image" note},                                          \
+        {"channels", 3, "channels of the image"},                                                  \
+    {                                                                                              \
+        "classes", 1000, "classes"                                                                 \
+    }
 /* Images of the model's sizes. */
 static inline ll_val image_input(ll_graph *g, const ll_build *b)
 {

@@ -77,45 +77,22 @@ static ll_val resnet(ll_graph *g, const ll_build *b, const int depth[STAGES], bo
     return classify(g, b, "fc", h);
 }
 
-static ll_val declare18(ll_graph *g, const ll_build *b)
-{
-    return resnet(g, b, (const int[]){2, 2, 2, 2}, false);
-}
-
-static ll_val declare34(ll_graph *g, const ll_build *b)
-{
-    return resnet(g, b, (const int[]){3, 4, 6, 3}, false);
-}
-
-static ll_val declare50(ll_graph *g, const ll_build *b)
-{
-    return resnet(g, b, (const int[]){3, 4, 6, 3}, true);
-}
-
-#define SIZES                                                                                      \
+#define RESNET(layers, bottleneck, what, ...)                                                      \
+    static ll_val declare##layers(ll_graph *g, const ll_build *b)                                  \
     {                                                                                              \
-        {"image", 224,                                                                             \
-         "height and width of the image; below 64 the stem is 3x3, without pooling"},              \
-            {"channels", 3, "channels of the image"}, {"classes", 1000, "classes"},                \
-        {                                                                                          \
-            "width", 64, "channels of the first stage; each further one has twice as many"         \
-        }                                                                                          \
-    }
-
-static const ll_model resnet18 = {.name = "resnet18",
-                                  .help = "ResNet-18: 8 residual blocks of two 3x3 convolutions",
-                                  .input = "image",
-                                  .sizes = SIZES,
-                                  .declare = declare18};
-static const ll_model resnet34 = {.name = "resnet34",
-                                  .help = "ResNet-34: 16 residual blocks of two 3x3 convolutions",
-                                  .input = "image",
-                                  .sizes = SIZES,
-                                  .declare = declare34};
-static const ll_model resnet50 = {.name = "resnet50",
-                                  .help = "ResNet-50: 16 bottleneck blocks of 1x1, 3x3, 1x1",
-                                  .input = "image",
-                                  .sizes = SIZES,
-                                  .declare = declare50};
+        return resnet(g, b, (const int[]){__VA_ARGS__}, bottleneck);                               \
+    }                                                                                              \
+    static const ll_model resnet##layers = {                                                       \
+        .name = "resnet" #layers,                                                                  \
+        .help = "ResNet-" #layers ": " what,                                                       \
+        .input = "image",                                                                          \
+        .sizes = {IMAGE_SIZES("; below 64 the stem is 3x3, without pooling"),                      \
+                  {"width", 64,                                                                    \
+                   "channels of the first stage; each further one has twice as many"}},            \
+        .declare = declare##layers,                                                                \
+    };
+RESNET(18, false, "8 residual blocks of two 3x3 convolutions", 2, 2, 2, 2)
+RESNET(34, false, "16 residual blocks of two 3x3 convolutions", 3, 4, 6, 3)
+RESNET(50, true, "16 bottleneck blocks of 1x1, 3x3, 1x1", 3, 4, 6, 3)
 
 const ll_model *const ll_models_resnet[] = {&resnet18, &resnet34, &resnet50, NULL};

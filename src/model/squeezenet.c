@@ -45,9 +45,7 @@ static const ll_model squeezenet = {
     .name = "squeezenet",
     .help = "SqueezeNet 1.1: eight fire blocks, torchvision's form",
     .input = "image",
-    .sizes = {{"image", 224, "height and width of the image, 25 or more"},
-              {"channels", 3, "channels of the image"},
-              {"classes", 1000, "classes"},
+    .sizes = {IMAGE_SIZES(", 25 or more"),
               {"dropout", 500, "dropout before the last convolution, in thousandths"}},
     .declare = declare,
 };

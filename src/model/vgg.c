@@ -34,9 +34,7 @@ static const ll_model vgg16 = {
     .name = "vgg16",
     .help = "VGG-16: thirteen 3x3 convolutions, torchvision's form",
     .input = "image",
-    .sizes = {{"image", 224, "height and width of the image, 32 or more"},
-              {"channels", 3, "channels of the image"},
-              {"classes", 1000, "classes"},
+    .sizes = {IMAGE_SIZES(", 32 or more"),
               {"dropout", 500, "dropout after the fully connected layers, in thousandths"}},
     .declare = declare,
 };

@@ -169,7 +169,7 @@ static void copy(ll_saver *v, const ll_st_list *l)
     }
 }
 
-static const ll_st_pair *copy_meta(ll_arena *a, const ll_checkpoint *c)
+static const ll_st_pair *copy_meta(ll_arena *a, const ll_st_content *c)
 {
     ll_st_pair *all = LL_NEW_ARRAY(a, ll_st_pair, c->n_meta + 1);
     for (int i = 0; i < c->n_meta; i++)
@@ -185,10 +185,8 @@ ll_err ll_saver_save(ll_saver *v, const ll_checkpoint *what, int keep)
     v->c = *what;
     v->keep = keep;
     ll_st_list l = list(v, v->arena);
-    v->c.n_tensors = l.n;
-    v->c.tensors = l.tensors;
-    v->c.parts = l.parts;
-    v->c.meta = copy_meta(v->arena, what);
+    v->c.x.tensors = l.tensors, v->c.x.parts = l.parts, v->c.x.n = l.n;
+    v->c.x.meta = copy_meta(v->arena, &what->x);
     if (v->beside) copy(v, &l);
     ll_err rc = ll_checkpoint_begin(v->run, &v->c, v->arena, &v->w);
     if (rc != LL_OK) {

@@ -42,7 +42,7 @@ ll_err ll_trainer_save(trainer *t, int64_t done, bool last)
     int n = ll_trainer_meta(t, a, meta);
     if (t->r->train.spike > 0) meta[n++] = (ll_st_pair){"norm", ll_trainer_norm(t, norm)};
     ll_checkpoint c = {
-        .step = done, .meta = meta, .n_meta = n, .is_first = !t->saved, .comm = t->comm};
+        .step = done, .x = {.meta = meta, .n_meta = n, .comm = t->comm}, .is_first = !t->saved};
     if (rc == LL_OK) rc = ll_saver_save(t->saver, &c, (int)t->r->train.keep);
     if (rc == LL_OK && last) rc = ll_saver_finish(t->saver);
     if (t->comm) ll_comm_slow(t->comm, false);

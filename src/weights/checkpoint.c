@@ -108,18 +108,13 @@ ll_err ll_checkpoint_prune(const char *run, const ll_checkpoint *c, int keep)
 ll_err ll_checkpoint_begin(const char *run, const ll_checkpoint *c, ll_arena *a, ll_st_writer **out)
 {
     CHECK(c->step >= 0, LL_E_ARG, "checkpoint of step %ld, want 0 or more", c->step);
-    bool lead = ll_ranks_lead(c->comm);
+    ll_st_content x = c->x;
     const char *folder = ll_arena_printf(a, "%s/checkpoints", run);
-    TRY(ll_ranks_agree(c->comm, lead ? ll_mkdirs(folder) : LL_OK));
-    ll_st_pair *meta = LL_NEW_ARRAY(a, ll_st_pair, c->n_meta + 1);
-    if (c->n_meta) memcpy(meta, c->meta, sizeof *meta * (size_t)c->n_meta);
-    meta[c->n_meta] = (ll_st_pair){"step", ll_arena_printf(a, "%ld", c->step)};
-    ll_st_content x = {.tensors = c->tensors,
-                       .n = c->n_tensors,
-                       .parts = c->parts,
-                       .meta = meta,
-                       .n_meta = c->n_meta + 1,
-                       .comm = c->comm};
+    TRY(ll_ranks_agree(x.comm, ll_ranks_lead(x.comm) ? ll_mkdirs(folder) : LL_OK));
+    ll_st_pair *meta = LL_NEW_ARRAY(a, ll_st_pair, x.n_meta + 1);
+    if (x.n_meta) memcpy(meta, x.meta, sizeof *meta * (size_t)x.n_meta);
+    meta[x.n_meta++] = (ll_st_pair){"step", ll_arena_printf(a, "%ld", c->step)};
+    x.meta = meta;
     return ll_st_begin(path_of(a, run, "", c->step), &x, out);
 }
 

@@ -9,17 +9,12 @@
 
 typedef struct ll_checkpoint {
     int64_t step;
-    const ll_st_tensor *tensors;
-    int n_tensors;
-    const ll_st_pair *meta; /* seed, data position and the like; "step" is added */
-    int n_meta;
-    const ll_st_part *parts; /* [n_tensors] of them that this rank has; NULL: whole */
-    ll_comm *comm;           /* NULL: this process alone */
-    bool is_first;           /* of a start: once it is written, those that were set aside go */
+    ll_st_content x; /* its metadata: seed, data position and the like; "step" is added */
+    bool is_first;   /* of a start: once it is written, those that were set aside go */
 } ll_checkpoint;
 
 const char *ll_checkpoint_path(ll_arena *a, const char *run, int64_t step);
-/* To write one (saver.h has other things in between): begin, which is collective over c->comm, and
+/* To write one (saver.h has other things in between): begin, which is collective over its comm, and
  * ll_st_finish; what is there then does not depend on the parts, and when the disk is full the
  * earlier ones are as they were. Then prune, which is rank 0's, removes the oldest of those up to
  * its step, so that keep are left; keep 0: all. What c points to, and the arena, stay until the

@@ -32,8 +32,8 @@ static void fill(int64_t step)
 static ll_err save(const char *run, int64_t step, int keep)
 {
     fill(step);
-    const ll_checkpoint c = {
-        .step = step, .tensors = model, .n_tensors = 3, .meta = meta, .n_meta = 2};
+    const ll_checkpoint c = {.step = step,
+                             .x = {.tensors = model, .n = 3, .meta = meta, .n_meta = 2}};
     return save_all(run, &c, keep);
 }
 
@@ -97,7 +97,7 @@ static void keeps_the_newest(void **state)
     assert_int_equal(save(run, 450, 2), LL_OK);
     assert_int_equal(tmpdir_count(aside), 2);
     fill(460);
-    const ll_checkpoint first = {.step = 460, .tensors = model, .n_tensors = 3, .is_first = true};
+    const ll_checkpoint first = {.step = 460, .x = {.tensors = model, .n = 3}, .is_first = true};
     assert_int_equal(save_all(run, &first, 2), LL_OK);
     assert_true(access(aside, F_OK) != 0);
     assert_int_equal(ll_checkpoint_set_aside(tmpdir_path(state, "none"), 1, a, &what), LL_OK);

@@ -82,7 +82,8 @@ static void cut(const store *whole, store *s, int dim)
 static ll_err save(const store *s, int64_t step, bool parts)
 {
     static const ll_st_pair meta[] = {{"model", "none"}};
-    ll_checkpoint c = {step, s->tensors, N, meta, 1, parts ? s->parts : NULL, parts ? comm : NULL};
+    ll_checkpoint c = {step, {.tensors = s->tensors, .n = N, .meta = meta, .n_meta = 1}};
+    if (parts) c.x.parts = s->parts, c.x.comm = comm;
     return save_all(folder, &c, 2);
 }
 
