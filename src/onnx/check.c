@@ -76,7 +76,7 @@ typedef struct test {
     outcome *r;
 } test;
 
-static ll_err inputs(test *t, int n, const Onnx__ValueInfo **info, value **in)
+static ll_err inputs(test *t, int n, Onnx__ValueInfo *const *info, value **in)
 {
     for (int i = 0; i < n; i++) {
         const char *path = ll_arena_printf(t->arena, "%s/input_%d.pb", t->folder, i);
@@ -102,8 +102,8 @@ static bool cut_off(const host *h)
 static ll_err run_set(test *t, walk *w)
 {
     const Onnx__Graph *g = t->m->model->graph;
-    const Onnx__ValueInfo **info = LL_NEW_ARRAY(t->arena, const Onnx__ValueInfo *, g->n_input + 1);
-    int n = ll_onnx_inputs(t->m, info), n_out = (int)g->n_output;
+    int n, n_out = (int)g->n_output;
+    Onnx__ValueInfo **info = ll_onnx_inputs(t->arena, t->m, &n);
     value **in = LL_NEW_ARRAY(t->arena, value *, n + 1),
           **out = LL_NEW_ARRAY(t->arena, value *, n_out + 1);
     op top = {.w = w, .g = w->g};

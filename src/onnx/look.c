@@ -57,9 +57,9 @@ ll_err ll_onnx_look(ll_arena *a, const char *path, ll_onnx_summary *out)
     *out = (ll_onnx_summary){0};
     TRY(ll_onnx_load_in(a, path, &m));
     const Onnx__Graph *g = m->model->graph;
-    Onnx__ValueInfo **in = LL_NEW_ARRAY(a, Onnx__ValueInfo *, g->n_input + 1);
-    size_t n = (size_t)ll_onnx_inputs(m, (const Onnx__ValueInfo **)in);
-    list(a, n, in, &out->inputs, &out->n_input);
+    int n;
+    Onnx__ValueInfo **in = ll_onnx_inputs(a, m, &n);
+    list(a, (size_t)n, in, &out->inputs, &out->n_input);
     list(a, g->n_output, g->output, &out->outputs, &out->n_output);
     look_at(a, m, g->n_node, g->node, out, &capacity);
     for (size_t i = 0; i < m->model->n_functions; i++)

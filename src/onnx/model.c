@@ -40,7 +40,7 @@ static int rank_of(const Onnx__ValueInfo *v)
     return t && t->shape && t->shape->n_dim <= LL_MAX_DIMS ? (int)t->shape->n_dim : -1;
 }
 
-static input_kind kind_of(int n, const Onnx__ValueInfo *const *in)
+static input_kind kind_of(int n, Onnx__ValueInfo *const *in)
 {
     if (n != 1 || rank_of(in[0]) < 0) return OTHER;
     int type = tensor_of(in[0])->elem_type, rank = rank_of(in[0]);
@@ -189,8 +189,8 @@ static ll_err add_loss(op *o, const net *n, const ll_build *b, value *x, ll_val 
 static ll_err walk_net(walk *w, const net *n, const ll_build *b, ll_val *loss)
 {
     const Onnx__Graph *g = n->m->model->graph;
-    const Onnx__ValueInfo **info = LL_NEW_ARRAY(w->arena, const Onnx__ValueInfo *, g->n_input + 1);
-    int n_in = ll_onnx_inputs(n->m, info);
+    int n_in;
+    Onnx__ValueInfo **info = ll_onnx_inputs(w->arena, n->m, &n_in);
     value **in = LL_NEW_ARRAY(w->arena, value *, n_in + 1);
     value **out = LL_NEW_ARRAY(w->arena, value *, g->n_output + 1);
     for (int i = 0; i < n_in; i++) TRY(input(w->g, n, b, info[i], in[i] = LL_NEW(w->arena, value)));
@@ -221,9 +221,8 @@ ll_err ll_onnx_model(ll_arena *a, const char *path, const char *loss, const ll_m
 {
     ll_onnx *m;
     TRY(ll_onnx_load_in(a, path, &m));
-    const Onnx__ValueInfo **in =
-        LL_NEW_ARRAY(a, const Onnx__ValueInfo *, m->model->graph->n_input + 1);
-    int n_in = ll_onnx_inputs(m, in), n = 0;
+    int n_in, n = 0;
+    Onnx__ValueInfo **in = ll_onnx_inputs(a, m, &n_in);
     net *user = LL_NEW(a, net);
     *user = (net){m, ll_arena_strdup(a, loss), kind_of(n_in, in)};
     ll_model *model = LL_NEW(a, ll_model);

@@ -368,19 +368,18 @@ static ll_err body(walk *w, scope *s, const Onnx__Graph *g, value **out)
     return LL_OK;
 }
 
-int ll_onnx_inputs(const ll_onnx *m, const Onnx__ValueInfo **out)
+Onnx__ValueInfo **ll_onnx_inputs(ll_arena *a, const ll_onnx *m, int *n)
 {
     const Onnx__Graph *g = m->model->graph;
-    int n = 0;
+    Onnx__ValueInfo **out = LL_NEW_ARRAY(a, Onnx__ValueInfo *, g->n_input + 1);
+    *n = 0;
     for (size_t i = 0; i < g->n_input; i++) {
         bool given = false;
         for (size_t k = 0; k < g->n_initializer && !given; k++)
             given = !strcmp(g->initializer[k]->name, g->input[i]->name);
-        if (given) continue;
-        if (out) out[n] = g->input[i];
-        n++;
+        if (!given) out[(*n)++] = g->input[i];
     }
-    return n;
+    return out;
 }
 
 ll_err ll_onnx_walk(walk *w, value **in, value **out)
@@ -389,9 +388,8 @@ ll_err ll_onnx_walk(walk *w, value **in, value **out)
     scope *s = ll_scope_new(w->arena, NULL, NULL, NULL);
     w->know = know, w->body = body;
     s->version = opset(m->n_opset_import, m->opset_import);
-    const Onnx__ValueInfo **info =
-        LL_NEW_ARRAY(w->arena, const Onnx__ValueInfo *, m->graph->n_input + 1);
-    int n = ll_onnx_inputs(w->m, info);
+    int n;
+    Onnx__ValueInfo **info = ll_onnx_inputs(w->arena, w->m, &n);
     for (int i = 0; i < n; i++) TRY(ll_scope_add(s, info[i]->name, in[i]));
     return body(w, s, m->graph, out);
 }

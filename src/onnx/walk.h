@@ -95,7 +95,7 @@ struct walk {
 ll_err ll_onnx_walk(walk *w, value **in, value **out);
 bool ll_onnx_knows(const ll_onnx *m, const Onnx__Node *n); /* its op */
 /* Those inputs, in order. */
-int ll_onnx_inputs(const ll_onnx *m, const Onnx__ValueInfo **out);
+Onnx__ValueInfo **ll_onnx_inputs(ll_arena *a, const ll_onnx *m, int *n);
 /* A leaf's numbers as the graph's input wants them. Whole numbers are those of 32 bits; ends: the
  * least and the largest of 64 bits are theirs (ends of slices). */
 ll_err ll_onnx_leaf_data(ll_arena *a, const leaf *l, bool ends, void **data, size_t *bytes);

@@ -57,14 +57,25 @@ static ll_err elementwise(writer *w, const ll_node *n, const char *program)
 
 /* ---- moved elements ---- */
 
+/* Operand k, and the result, as they lie in the graph. */
+static const char *plain(writer *w, const ll_node *n, int k)
+{
+    return ll_wfull(w, n->in[k], AS_IT_LIES);
+}
+
+static ll_err give(writer *w, const ll_node *n, const char *name)
+{
+    ll_wgive(w, n, AS_IT_LIES, name);
+    return LL_OK;
+}
+
 static ll_err transpose(writer *w, const ll_node *n, const char *)
 {
     ll_spec s;
     int64_t perm[LL_MAX_DIMS];
     TRY(ll_spec_parse(((const ll_spec_attr *)n->attr)->spec, &s));
     for (int k = 0; k < s.n_out; k++) perm[k] = s.from[k];
-    ll_wgive(w, n, AS_IT_LIES, ll_wtransposed(w, n->in[0], perm));
-    return LL_OK;
+    return give(w, n, ll_wtransposed(w, n->in[0], perm));
 }
 
 /* Stays thin; ONNX's broadcast puts what is missing in front. */
@@ -80,7 +91,7 @@ static ll_err broadcast(writer *w, const ll_node *n, const char *)
         if (s.from[k] < 0) y->ones.d[k] = 1;
         behind &= s.from[k] == (k < s.n_out - s.n_in ? -1 : k - (s.n_out - s.n_in));
     }
-    const char *x = ll_wfull(w, n->in[0], AS_IT_LIES);
+    const char *x = plain(w, n, 0);
     y->name[AS_IT_LIES] = behind ? x : ll_wreshape(w, x, &y->ones);
     return LL_OK;
 }
@@ -88,8 +99,7 @@ static ll_err broadcast(writer *w, const ll_node *n, const char *)
 static ll_err reshape(writer *w, const ll_node *n, const char *)
 {
     ll_shape to = ll_wshape(w, n->out[0]);
-    ll_wgive(w, n, AS_IT_LIES, ll_wreshape(w, ll_wfull(w, n->in[0], AS_IT_LIES), &to));
-    return LL_OK;
+    return give(w, n, ll_wreshape(w, plain(w, n, 0), &to));
 }
 
 static ll_err slice(writer *w, const ll_node *n, const char *)
@@ -150,35 +160,31 @@ static const char *count(writer *w, ll_dtype t, int64_t n, double start, double 
 static ll_err arange(writer *w, const ll_node *n, const char *)
 {
     const ll_arange_attr *a = (const ll_arange_attr *)n->attr;
-    ll_wgive(w, n, AS_IT_LIES,
-             count(w, a->dtype, a->n, a->start + a->step * (double)a->at, a->step));
-    return LL_OK;
+    return give(w, n, count(w, a->dtype, a->n, a->start + a->step * (double)a->at, a->step));
 }
 
 static ll_err onehot(writer *w, const ll_node *n, const char *)
 {
     const ll_onehot_attr *a = (const ll_onehot_attr *)n->attr;
-    const char *x = WNODE(w, "Unsqueeze", ll_wfull(w, n->in[0], AS_IT_LIES),
-                          ll_wknown_ints(w, 1, (int64_t[]){-1}));
+    const char *x = WNODE(w, "Unsqueeze", plain(w, n, 0), ll_wknown_ints(w, 1, (int64_t[]){-1}));
     x = WNODE(w, "Equal", x, count(w, LL_I32, a->size, (double)a->from, 1));
-    ll_wgive(w, n, AS_IT_LIES, WNODE(w, "Cast", x));
+    x = WNODE(w, "Cast", x);
     ll_wint(w, "to", ll_onnx_type(a->dtype));
-    return LL_OK;
+    return give(w, n, x);
 }
 
-static void pick(writer *w, const ll_node *n, const char *op, int64_t axis)
+static ll_err pick(writer *w, const ll_node *n, const char *op, int64_t axis)
 {
-    ll_wgive(w, n, AS_IT_LIES,
-             WNODE(w, op, ll_wfull(w, n->in[0], AS_IT_LIES), ll_wfull(w, n->in[1], AS_IT_LIES)));
+    const char *x = WNODE(w, op, plain(w, n, 0), plain(w, n, 1));
     ll_wint(w, "axis", axis);
+    return give(w, n, x);
 }
 
 static ll_err embedding(writer *w, const ll_node *n, const char *)
 {
     CHECK(!((const ll_embedding_attr *)n->attr)->part, LL_E_ARG,
           "%s of a part of its table has no ONNX form", n->name);
-    pick(w, n, "Gather", 0);
-    return LL_OK;
+    return pick(w, n, "Gather", 0);
 }
 
 /* "avc,i->aic" is Gather, "avc,awc->awc" GatherElements. */
@@ -196,8 +202,7 @@ static ll_err gather(writer *w, const ll_node *n, const char *)
     for (int k = 0; along && x[k]; k++) along = k == at || x[k] == y[k];
     CHECK((take || along) && !a->part, LL_E_ARG, "%s: gather \"%s\" has no ONNX form", n->name,
           a->spec);
-    pick(w, n, take ? "Gather" : "GatherElements", at);
-    return LL_OK;
+    return pick(w, n, take ? "Gather" : "GatherElements", at);
 }
 
 static ll_err causal_mask(writer *w, const ll_node *n, const char *)
@@ -209,10 +214,8 @@ static ll_err causal_mask(writer *w, const ll_node *n, const char *)
     for (int64_t t = 0; t < rows; t++)
         for (int64_t s = 0; s < keys; s++)
             hidden->raw_data.data[t * keys + s] = s + a->at[1] > t + a->at[0];
-    ll_wgive(w, n, AS_IT_LIES,
-             WNODE(w, "Where", hidden->name, ll_wnumber(w, x->dtype, a->value),
-                   ll_wfull(w, n->in[0], AS_IT_LIES)));
-    return LL_OK;
+    return give(w, n,
+                WNODE(w, "Where", hidden->name, ll_wnumber(w, x->dtype, a->value), plain(w, n, 0)));
 }
 
 /* ---- sums ---- */
@@ -228,13 +231,12 @@ static ll_err reduce(writer *w, const ll_node *n, const char *op)
           ((const ll_spec_attr *)n->attr)->spec);
     for (int k = 0; k < s.n_in; k++)
         if (s.to[k] < 0) axes[n_axis++] = k;
-    const char *x = ll_wfull(w, n->in[0], AS_IT_LIES);
+    const char *x = plain(w, n, 0);
     bool operand = !strcmp(op, "ReduceSum");
-    ll_wgive(w, n, AS_IT_LIES,
-             operand ? WNODE(w, op, x, ll_wknown_ints(w, n_axis, axes)) : WNODE(w, op, x));
+    x = operand ? WNODE(w, op, x, ll_wknown_ints(w, n_axis, axes)) : WNODE(w, op, x);
     ll_wint(w, "keepdims", 0);
     if (!operand) ll_wints(w, "axes", n_axis, axes);
-    return LL_OK;
+    return give(w, n, x);
 }
 
 /* MatMul where the second operand is a matrix and the first's last dimension is summed. */
@@ -245,47 +247,45 @@ static ll_err matmul(writer *w, const ll_node *n, const char *)
     TRY(ll_spec_split(spec, &p));
     const char *a = p.part[0], *b = p.part[1], *c = p.part[2];
     size_t last = strlen(a) - 1;
-    bool plain = *a && strlen(b) == 2 && strlen(c) == last + 1 && !strncmp(a, c, last);
-    const char *x = ll_wfull(w, n->in[0], AS_IT_LIES), *y;
-    if (plain && b[0] == a[last] && b[1] == c[last])
-        y = WNODE(w, "MatMul", x, ll_wfull(w, n->in[1], AS_IT_LIES));
-    else if (plain && b[1] == a[last] && b[0] == c[last])
+    bool matrix = *a && strlen(b) == 2 && strlen(c) == last + 1 && !strncmp(a, c, last);
+    const char *x = plain(w, n, 0), *y;
+    if (matrix && b[0] == a[last] && b[1] == c[last])
+        y = WNODE(w, "MatMul", x, plain(w, n, 1));
+    else if (matrix && b[1] == a[last] && b[0] == c[last])
         y = WNODE(w, "MatMul", x, ll_wtransposed(w, n->in[1], (int64_t[]){1, 0}));
     else {
-        y = WNODE(w, "Einsum", x, ll_wfull(w, n->in[1], AS_IT_LIES));
+        y = WNODE(w, "Einsum", x, plain(w, n, 1));
         ll_wtext(w, "equation", spec);
     }
-    ll_wgive(w, n, AS_IT_LIES, y);
-    return LL_OK;
+    return give(w, n, y);
 }
 
 static ll_err softmax(writer *w, const ll_node *n, const char *)
 {
-    ll_wgive(w, n, AS_IT_LIES, WNODE(w, "Softmax", ll_wfull(w, n->in[0], AS_IT_LIES)));
+    const char *x = WNODE(w, "Softmax", plain(w, n, 0));
     ll_wint(w, "axis", -1);
-    return LL_OK;
+    return give(w, n, x);
 }
 
 static ll_err argmax(writer *w, const ll_node *n, const char *)
 {
     const ll_order_attr *a = (const ll_order_attr *)n->attr;
-    const char *x = ll_wfull(w, n->in[0], AS_IT_LIES);
+    const char *x = plain(w, n, 0);
     x = WNODE(w, a->least ? "ArgMin" : "ArgMax", x);
     ll_wint(w, "axis", a->dim);
     ll_wint(w, "keepdims", 0);
-    ll_wgive(w, n, AS_IT_LIES, WNODE(w, "Cast", x));
+    x = WNODE(w, "Cast", x);
     ll_wint(w, "to", ONNX_INT32);
-    return LL_OK;
+    return give(w, n, x);
 }
 
 static ll_err cumsum(writer *w, const ll_node *n, const char *)
 {
     const ll_cumsum_attr *a = (const ll_cumsum_attr *)n->attr;
-    ll_wgive(w, n, AS_IT_LIES,
-             WNODE(w, "CumSum", ll_wfull(w, n->in[0], AS_IT_LIES), ll_wknown_ints(w, 1, &a->dim)));
+    const char *x = WNODE(w, "CumSum", plain(w, n, 0), ll_wknown_ints(w, 1, &a->dim));
     ll_wint(w, "exclusive", a->exclusive);
     ll_wint(w, "reverse", a->reverse);
-    return LL_OK;
+    return give(w, n, x);
 }
 
 /* ---- images ---- */
@@ -407,12 +407,11 @@ static ll_err rope(writer *w, const ll_node *n, const char *)
             sine[t * d + j] = (float)sin(angle);
         }
     }
-    const char *x = ll_wfull(w, n->in[0], AS_IT_LIES);
+    const char *x = plain(w, n, 0);
     const char *turned = WNODE(w, "Gather", x, ll_wknown_ints(w, (int)d, other));
     ll_wint(w, "axis", s->n - 1);
     turned = WNODE(w, "Mul", turned, table[1]->name);
-    ll_wgive(w, n, AS_IT_LIES, WNODE(w, "Add", WNODE(w, "Mul", x, table[0]->name), turned));
-    return LL_OK;
+    return give(w, n, WNODE(w, "Add", WNODE(w, "Mul", x, table[0]->name), turned));
 }
 
 const wrow ll_onnx_wrows[] = {
