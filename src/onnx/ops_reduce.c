@@ -49,21 +49,14 @@ static ll_err reduce_over(op *o, const bool *gone, bool keep)
     value *x = o->in[0];
     kind k = (kind)o->row->kind;
     int64_t count = 1;
-    order lies, left = ll_plain;
+    order lies, left;
     ll_val v = ll_onnx_any(o, x, &lies);
     if (ll_onnx_whole(x->type)) v = ll_cast(o->g, v, LL_F64);
-    ll_shape kept = {.n = x->shape.n}, shorter = {0};
-    int at[LL_MAX_DIMS];
-    for (int i = 0, j = 0; i < x->shape.n; i++) at[i] = gone[i] ? -1 : j++;
+    ll_shape shorter = ll_without(&x->shape, &lies, gone, &left), kept = {.n = x->shape.n};
     for (int i = 0; i < x->shape.n; i++) {
-        int64_t size = x->shape.d[lies.d[i]];
-        kept.d[i] = gone[lies.d[i]] ? 1 : size;
-        if (gone[lies.d[i]]) {
-            count *= size;
-            continue;
-        }
-        left.d[shorter.n] = (int8_t)at[lies.d[i]];
-        shorter.d[shorter.n++] = size;
+        bool stays = !gone[lies.d[i]];
+        kept.d[i] = stays ? x->shape.d[lies.d[i]] : 1;
+        if (!stays) count *= x->shape.d[lies.d[i]];
     }
     char spec[2 * LL_MAX_DIMS + 3];
     spec_of(x->shape.n, &lies, gone, spec);

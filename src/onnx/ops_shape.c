@@ -167,7 +167,7 @@ static ll_err squeeze(op *o)
     int64_t axes[LL_MAX_DIMS];
     value *x = o->in[0];
     bool gone[LL_MAX_DIMS] = {0};
-    int n, d, at[LL_MAX_DIMS];
+    int n, d;
     TRY(ll_onnx_list(o, 1, "axes", axes, LL_MAX_DIMS, &n));
     for (int i = 0; i < x->shape.n && n < 0; i++) gone[i] = x->shape.d[i] == 1;
     for (int i = 0; i < n; i++) {
@@ -175,15 +175,9 @@ static ll_err squeeze(op *o)
         WANT(o, x->shape.d[d] == 1, "dimension %d is %ld", d, x->shape.d[d]);
         gone[d] = true;
     }
-    for (int i = 0, k = 0; i < x->shape.n; i++) at[i] = gone[i] ? -1 : k++;
-    order have, lies = ll_plain;
+    order have, lies;
     ll_val v = ll_onnx_any(o, x, &have);
-    ll_shape s = {0};
-    for (int i = 0; i < x->shape.n; i++) {
-        if (gone[have.d[i]]) continue;
-        lies.d[s.n] = (int8_t)at[have.d[i]];
-        s.d[s.n++] = x->shape.d[have.d[i]];
-    }
+    ll_shape s = ll_without(&x->shape, &have, gone, &lies);
     return ll_onnx_give(o, 0, x->type, ll_reshape(o->g, v, s), &lies);
 }
 

@@ -34,6 +34,20 @@ static ll_shape ordered(const ll_shape *s, const order *lies)
     return out;
 }
 
+ll_shape ll_without(const ll_shape *s, const order *lies, const bool *gone, order *left)
+{
+    int at[LL_MAX_DIMS];
+    ll_shape out = {0};
+    *left = ll_plain;
+    for (int i = 0, k = 0; i < s->n; i++) at[i] = gone[i] ? -1 : k++;
+    for (int i = 0; i < s->n; i++) {
+        if (gone[lies->d[i]]) continue;
+        left->d[out.n] = (int8_t)at[lies->d[i]];
+        out.d[out.n++] = s->d[lies->d[i]];
+    }
+    return out;
+}
+
 /* v, of ONNX's shape s, from one order to another. Where only dimensions of 1 change places nothing
  * moves. */
 static ll_val reorder(ll_graph *g, ll_val v, const ll_shape *s, const order *from, const order *to)

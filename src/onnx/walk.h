@@ -135,6 +135,8 @@ ll_err ll_onnx_number(op *o, int i, double *out); /* operand i as one known numb
 ll_err ll_onnx_axis(op *o, int64_t given, int n, int *out);
 
 extern const order ll_plain;
+/* The shape of what lies so, without dimensions that are gone; *left: how that lies. */
+ll_shape ll_without(const ll_shape *s, const order *lies, const bool *gone, order *left);
 order ll_last(int n);                    /* channels, ONNX's dimension 1, last */
 int ll_lies_at(const order *o, int dim); /* where ONNX's dimension lies */
 /* x lying so. */

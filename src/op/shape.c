@@ -90,12 +90,18 @@ ll_err ll_dim_loops(int64_t dim, const ll_type *in, bool drop, char dims[LL_DIMS
 }
 
 /* The part's own shape, in its attributes. */
-static ll_err cut_shape(ll_shape *s, const ll_loops *l, int loop, ll_range range)
-{
-    for (int d = 0; d < s->n; d++)
-        if (l->out[0][d] == loop) s->d[d] = range.to - range.from;
-    return LL_OK;
-}
+#define SPLIT(name, type)                                                                          \
+    static ll_err name(const void *, const ll_loops *l, int loop, ll_range range, const ll_type *, \
+                       ll_part *part)                                                              \
+    {                                                                                              \
+        ll_shape *s = &((type *)part->attr)->shape;                                                \
+        for (int d = 0; d < s->n; d++)                                                             \
+            if (l->out[0][d] == loop) s->d[d] = range.to - range.from;                             \
+        return LL_OK;                                                                              \
+    }
+SPLIT(fill_split, ll_fill_attr)
+SPLIT(reshape_split, ll_reshape_attr)
+SPLIT(broadcast_split, ll_broadcast_attr)
 
 /* ---- fill ---- */
 
@@ -124,12 +130,6 @@ static ll_err fill_loops(const void *attr, int, const ll_type *, char dims[LL_DI
     const ll_fill_attr *a = attr;
     put_letters(strcpy(dims, "->") + 2, a->shape.n, -1, false);
     return LL_OK;
-}
-
-static ll_err fill_split(const void *, const ll_loops *l, int loop, ll_range range, const ll_type *,
-                         ll_part *part)
-{
-    return cut_shape(&((ll_fill_attr *)part->attr)->shape, l, loop, range);
 }
 
 const ll_op ll_op_fill = {
@@ -201,12 +201,6 @@ static ll_err reshape_loops(const void *attr, int, const ll_type *in, char dims[
         dims = strcpy(dims, k ? "" : "->") + (k ? 0 : 2);
     }
     return LL_OK;
-}
-
-static ll_err reshape_split(const void *, const ll_loops *l, int loop, ll_range range,
-                            const ll_type *, ll_part *part)
-{
-    return cut_shape(&((ll_reshape_attr *)part->attr)->shape, l, loop, range);
 }
 
 static void reshape_grad(ll_bwd *b)
@@ -292,12 +286,6 @@ static ll_err broadcast_infer(ll_infer *i) /* that extents agree is checked with
     TRY(ll_check_shape(&a->shape));
     i->out[0] = (ll_type){i->in[0].dtype, a->shape};
     return LL_OK;
-}
-
-static ll_err broadcast_split(const void *, const ll_loops *l, int loop, ll_range range,
-                              const ll_type *, ll_part *part)
-{
-    return cut_shape(&((ll_broadcast_attr *)part->attr)->shape, l, loop, range);
 }
 
 static void broadcast_grad(ll_bwd *b)
