@@ -93,40 +93,31 @@ static job job_of(const ll_kcall *c, const ll_tensor *x, const ll_tensor *w, con
     return v;
 }
 
+/* A product of the batch's rows with the weight. */
+static ll_gemm_call product_of(const ll_kcall *c, const job *v, int64_t n, int64_t k)
+{
+    return (ll_gemm_call){
+        .m = v->b, .n = n, .k = k, .a_cs = 1, .b = v->w, .c_rs = n, .threads = c->threads};
+}
+
 /* z [b,r] = h w', the weight's rows the columns; of the first step h is s0's. */
 static ll_gemm_call product(const ll_kcall *c, const job *v)
 {
     int64_t n = v->k.states * v->h;
-    return (ll_gemm_call){.m = v->b,
-                          .n = v->k.from_h * v->h,
-                          .k = v->h,
-                          .a = state(v, 0, v->now - 1),
-                          .a_rs = v->now ? v->t * n : n,
-                          .a_cs = 1,
-                          .b = v->w,
-                          .b_rs = 1,
-                          .b_cs = v->h,
-                          .c = v->z,
-                          .c_rs = v->k.from_h * v->h,
-                          .threads = c->threads};
+    ll_gemm_call g = product_of(c, v, v->k.from_h * v->h, v->h);
+    g.a = state(v, 0, v->now - 1), g.a_rs = v->now ? v->t * n : n;
+    g.b_rs = 1, g.b_cs = v->h, g.c = v->z;
+    return g;
 }
 
 /* dh [b,h] = dx w, of this step's gates that read h */
 static ll_gemm_call product_grad(const ll_kcall *c, const job *v)
 {
-    int64_t g = v->k.gates * v->h;
-    return (ll_gemm_call){.m = v->b,
-                          .n = v->h,
-                          .k = v->k.from_h * v->h,
-                          .a = v->dx ? v->dx + v->now * g : NULL,
-                          .a_rs = v->t * g,
-                          .a_cs = 1,
-                          .b = v->w,
-                          .b_rs = v->h,
-                          .b_cs = 1,
-                          .c = v->dh,
-                          .c_rs = v->h,
-                          .threads = c->threads};
+    int64_t gates = v->k.gates * v->h;
+    ll_gemm_call g = product_of(c, v, v->h, v->k.from_h * v->h);
+    g.a = v->dx ? v->dx + v->now * gates : NULL, g.a_rs = v->t * gates;
+    g.b_rs = v->h, g.b_cs = 1, g.c = v->dh;
+    return g;
 }
 
 static size_t room(int64_t n)
