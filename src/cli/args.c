@@ -66,6 +66,28 @@ static void add_commands(others *o, const ll_command *const *c)
     }
 }
 
+/* Words that other programs have for an option that this command has. */
+static const char *called(const parse *p, const char *word)
+{
+    static const struct {
+        const char *theirs, *option, *ours; /* theirs: with blanks around */
+    } words[] = {
+        {" --gpus --num-gpus --nproc-per-node --num-processes --nprocs --np -np ", "-n", "-n N"},
+        {" --tp --tensor-parallel --tensor-parallel-size ", "--mesh", "--mesh tensor=N"},
+        {" --pp --pipeline-parallel --pipeline-parallel-size ", "--mesh", "--mesh pipe=N"},
+        {" --dp --data-parallel --data-parallel-size ", "--mesh", "--mesh data=N"},
+        {" --cp --sp --context-parallel-size ", "--mesh", "--mesh sequence=N"},
+        {" --output-dir --output --save-dir --logdir --log-dir ", "--out", "--out DIR"}};
+    char *plain = ll_arena_printf(p->arena, " %s ", word);
+    for (char *c = plain; *c; c++)
+        if (*c == '_') *c = '-';
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strstr(words[i].theirs, plain) &&
+            find_option(p->command, words[i].option, strlen(words[i].option)))
+            return ll_arena_printf(p->arena, "; it is %s here", words[i].ours);
+    return NULL;
+}
+
 /* "; -s parallel.exact=true sets it", "; train, verify have it", or nothing. */
 static const char *elsewhere(const parse *p, const char *word)
 {
@@ -92,8 +114,9 @@ static ll_err unknown_option(const parse *p, const char *word, size_t n)
         if (is_option(a)) ll_near_try(&near, long_name(a, p->arena));
     ll_near_try(&near, "--help");
     CHECK(strcmp(near.word, "--help"), LL_E_ARG, "--help takes no value");
+    const char *here = called(p, near.word);
     FAIL(LL_E_ARG, "%s has no option %s%s%s; see loopline %s --help", p->command->name, near.word,
-         ll_near_hint(&near), elsewhere(p, near.word), p->command->name);
+         here ? here : ll_near_hint(&near), here ? "" : elsewhere(p, near.word), p->command->name);
 }
 
 /* Digits; or 1e10, 1.5G, 10B, where that is whole. */
@@ -119,6 +142,8 @@ static ll_err check_ending(const ll_arg *a, const char *name, const char *text)
 {
     static const char written[] = " .svg .html .safetensors .gguf .onnx .npy ";
     const char *form = a->value ? strchr(a->value, '.') : NULL, *slash = strrchr(text, '/');
+    bool named = a->value && (!strncmp(a->value, "FILE", 4) || !strcmp(a->value, "DIR"));
+    CHECK(*text || !named, LL_E_ARG, "%s is '', want a name: %s", name, a->value);
     const char *ending = strrchr(slash ? slash : text, '.');
     bool checked = form && strstr(written, form) && ending;
     CHECK(!checked || !strcmp(ending, form), LL_E_ARG, "%s is '%s', want a name that ends in %s",

@@ -5,7 +5,7 @@ static const ll_arg args[] = {
     {"[RUN]", LL_OPT(ll_plan_opts, run), NULL, "a run file or a bundled run's name"},
     {"--cluster", LL_OPT(ll_plan_opts, clusters), "NAME|FILE",
      "the cluster: a bundled one, `this`, or a file"},
-    {"--ranks", LL_ARG_COUNT, offsetof(ll_plan_opts, ranks), "N", "chips of it"},
+    {"--ranks|-n", LL_ARG_COUNT, offsetof(ll_plan_opts, ranks), "N", "chips of it"},
     {"--mesh", LL_OPT(ll_plan_opts, mesh), "MESH",
      "predict this mesh alone, such as data=4,tensor=8,pipe=2"},
     {"--top", LL_ARG_COUNT, offsetof(ll_plan_opts, top), "K", "show the K best plans", "10"},

@@ -66,6 +66,8 @@ json_t *ll_plan_json(const ll_plans *p, const ll_shown *s);
 json_t *ll_plans_json(const ll_plans *p, json_t *plans, const char *bound);
 /* Words with which train takes a plan: what was given, and what the file has otherwise. */
 const char *ll_plan_words(const ll_plans *p, const ll_shown *s);
+/* Where the best does not fit, least: bytes that do; more: what would, in words. */
+ll_err ll_plan_check_fits(const ll_plans *p, double least, const char *more);
 void ll_plan_tell_train(const ll_plans *p);                /* of the best */
 const char *ll_plan_notes(const ll_shown *s, ll_arena *a); /* what has no column */
 /* A word as a shell takes it. */

@@ -38,8 +38,10 @@ static void take(history *h, const char *folder, json_t *j, bool print)
     }
     if (!print) return;
     if (json_array_size(h->list) == 1) /* nothing is shown before there is something */
-        fprintf(stderr, "  %-28s %-10s %-16s %10s %10s %13s %17s  memory planned, used\n", "folder",
-                "model", "mesh", "predicted", "measured", "error", "others' cores");
+        fprintf(stderr,
+                "  %-28s %-10s %-16s %10s %10s %13s %17s  bytes of tensors and communication "
+                "planned, used\n",
+                "folder", "model", "mesh", "predicted", "measured", "error", "others' cores");
     fprintf(stderr, "  %-28s %-10s %-16s ", folder, model ? model : "", mesh ? mesh : "");
     if (isnan(said))
         fprintf(stderr, "%10s %10s %13s", "none", "", "");
@@ -94,7 +96,8 @@ static void print_errors(const history *h, double mean, double median, double al
     if (h->n_alone && h->n_alone < h->n)
         fprintf(stderr, "; of %d that had their cores for themselves %.1f %%, %.1f %%", h->n_alone,
                 100 * alone, 100 * median_alone);
-    fprintf(stderr, "; memory to the byte in %d of %d\n", h->exact, h->n_bytes);
+    fprintf(stderr, "; bytes of tensors and communication as planned in %d of %d\n", h->exact,
+            h->n_bytes);
 }
 
 ll_err ll_plan_check(const ll_plan_opts *o)

@@ -197,19 +197,6 @@ static void print_text(const ll_plans *p, const ll_tries *s)
         fprintf(stderr, "The run has layouts of its own: no others were tried.\n");
 }
 
-static ll_err check_fits(const ll_plans *p, const ll_tries *s)
-{
-    const ll_chip *chip = &p->cluster->chip;
-    double least = (double)ll_tries_least(s)->bytes;
-    CHECK(s->v[0].fits || least + 1e9 * chip->reserved > 1e9 * chip->memory, LL_E_MEM,
-          "nothing fits train.memory, %s, on %lld ranks: use %s of it, or more ranks",
-          p->run->train.memory, (long long)p->o->ranks, LL_BYTES_UP(least));
-    CHECK(s->v[0].fits, LL_E_MEM,
-          "nothing fits the %g GB of %s, of which %g are reserved, on %lld ranks: use more ranks",
-          chip->memory, chip->name, chip->reserved, (long long)p->o->ranks);
-    return LL_OK;
-}
-
 ll_err ll_plan_graph(ll_plans *p, const ll_mesh *m)
 {
     LL_OWN(ll_graph) g = NULL;
@@ -256,7 +243,7 @@ ll_err ll_plan_graph(ll_plans *p, const ll_mesh *m)
                                        LL_IS("why_left_out", s.left_out ? s.trouble : NULL)));
     }
     print_text(p, &s);
-    TRY(check_fits(p, &s));
+    TRY(ll_plan_check_fits(p, (double)ll_tries_least(&s)->bytes, "more ranks"));
     ll_plan_tell_train(p);
     if (o->ranks == 1) return LL_OK;
     fprintf(stderr, "In the run file, in place of its sections parallel and layout:\n");

@@ -94,14 +94,19 @@ static bool try_micro(need *d, ll_recipe w, int64_t ranks)
     return true;
 }
 
-/* A mesh: as it is, with activations made again, and on the ranks that there are laid aside. */
+/* As it is, and with activations made again. */
+static bool try_kept(need *d, ll_recipe w, int64_t ranks)
+{
+    if (try_micro(d, w, ranks)) return true;
+    w.recompute = "full";
+    return try_micro(d, w, ranks);
+}
+
 static bool try_mesh(need *d, const char *mesh, int zero, int64_t ranks)
 {
     ll_recipe w = {.zero = zero, .recompute = d->run->parallel.recompute};
     snprintf(w.mesh, sizeof w.mesh, "%s", mesh);
-    if (try_micro(d, w, ranks)) return true;
-    w.recompute = "full";
-    return try_micro(d, w, ranks);
+    return try_kept(d, w, ranks);
 }
 
 /* Updates by gradients of a server are made without the step that would have fetched what lies
@@ -113,12 +118,12 @@ static bool in_rounds(const need *d)
 
 static bool try_aside(need *d)
 {
-    ll_recipe w = {.zero = (int)d->run->parallel.zero, .recompute = "full"};
+    ll_recipe w = {.zero = (int)d->run->parallel.zero, .recompute = d->run->parallel.recompute};
     if (*d->run->train.offload || strcmp(d->run->train.machine, "cpu") || in_rounds(d))
         return false;
     snprintf(w.mesh, sizeof w.mesh, "%s", d->mesh);
     w.aside = (size_t)d->room;
-    return try_micro(d, w, d->ranks);
+    return try_kept(d, w, d->ranks);
 }
 
 static bool try_ranks(need *d, int64_t n)

@@ -331,7 +331,6 @@ static ll_err plan(ll_plans *p, const ll_lm *m)
 {
     const ll_plan_opts *o = p->o;
     const ll_run *r = p->run;
-    const ll_chip *chip = &p->cluster->chip;
     ll_found f;
     advice a;
     ll_search s = {.cluster = p->cluster,
@@ -359,13 +358,9 @@ static ll_err plan(ll_plans *p, const ll_lm *m)
     if (o->json) return print_json(p, &s, &f, &a);
     ll_plan_table(p);
     tell_answered(p);
-    const ll_bytes *least = &f.best[0].out.bytes; /* of what does not fit, the first has fewest */
-    CHECK(f.best[0].fits || ll_bytes_sum(least) > 1e9 * chip->memory, LL_E_MEM,
-          "nothing fits train.memory, %s, on %g ranks: use %s of it, or %s", r->train.memory,
-          s.ranks, LL_BYTES_UP(ll_bytes_tensors(least)), enough_ranks(&s, p->arena));
-    CHECK(f.best[0].fits, LL_E_MEM,
-          "nothing fits the %g GB of %s, of which %g are reserved, on %g ranks: use %s",
-          chip->memory, chip->name, chip->reserved, s.ranks, enough_ranks(&s, p->arena));
+    /* of what does not fit, the first has fewest */
+    TRY(ll_plan_check_fits(p, ll_bytes_tensors(&p->v[0].bytes),
+                           p->v[0].fits ? "" : enough_ranks(&s, p->arena)));
     explain(&s, &f, &a, (double)o->tokens);
     ll_plan_tell_train(p);
     return LL_OK;

@@ -199,6 +199,19 @@ void ll_plan_table(const ll_plans *p)
             ll_plan_about(p->cluster, p->arena));
 }
 
+ll_err ll_plan_check_fits(const ll_plans *p, double least, const char *more)
+{
+    const ll_chip *chip = &p->cluster->chip;
+    long long ranks = p->o->ranks;
+    CHECK(p->v[0].fits || least > 1e9 * (chip->memory - chip->reserved), LL_E_MEM,
+          "nothing fits train.memory, %s, on %lld ranks: use %s of it, or %s", p->run->train.memory,
+          ranks, LL_BYTES_UP(least), more);
+    CHECK(p->v[0].fits, LL_E_MEM,
+          "nothing fits the %g GB of %s, of which %g are reserved, on %lld ranks: use %s",
+          chip->memory, chip->name, chip->reserved, ranks, more);
+    return LL_OK;
+}
+
 void ll_plan_tell_train(const ll_plans *p)
 {
     bool here = ll_plan_cuda(p->cluster) || !strcmp(p->cluster->name, "this");

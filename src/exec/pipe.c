@@ -176,7 +176,7 @@ static void ask_for_more(ll_room *room)
 static ll_err refuse(const ll_room *room, bool piped)
 {
     char ways[128];
-    FAIL(LL_E_MEM, "memory %s is too little: %s takes %s%s%s: allow that, or use %s",
+    FAIL(LL_E_MEM, "memory %s is too little: %s takes %s%s%s: allow that, or try %s",
          LL_BYTES_DOWN(room->refused),
          piped ? "of the stages and schedules tried, with the best the fullest rank"
                : "a rank's program",

@@ -34,13 +34,12 @@ static ll_err unknown_axis(const char *text, const char *word)
          text, word, ll_near_hint(&near));
 }
 
-static ll_err add_axis(ll_mesh *m, const char *text, int kind, long size)
+static ll_err add_axis(ll_mesh *m, unsigned *seen, const char *text, int kind, long size)
 {
     CHECK(size >= 1 && size <= 1 << 20, LL_E_ARG, "mesh \"%s\": want %s=1 to %d", text,
           kinds[kind].name, 1 << 20);
-    for (int a = 0; a < m->n; a++)
-        CHECK(strcmp(m->name[a], kinds[kind].name), LL_E_ARG, "mesh \"%s\" has %s twice", text,
-              kinds[kind].name);
+    CHECK(!(*seen >> kind & 1), LL_E_ARG, "mesh \"%s\" has %s twice", text, kinds[kind].name);
+    *seen |= 1u << kind;
     CHECK(m->n < LL_MAX_AXES && (int64_t)m->n_rank * size <= 1 << 24, LL_E_ARG,
           "mesh \"%s\" is too large", text);
     if (size == 1) return LL_OK;
@@ -53,10 +52,11 @@ static ll_err add_axis(ll_mesh *m, const char *text, int kind, long size)
 ll_err ll_mesh_parse(const char *text, ll_mesh *out)
 {
     *out = (ll_mesh){.n_rank = 1};
+    unsigned seen = 0;
     const char *at = text;
     at += strspn(at, " ");
     while (*at) {
-        size_t len = strcspn(at, "=, ");
+        size_t len = strcspn(at, "=:, ");
         int kind = kind_of(at, len);
         char word[32];
         snprintf(word, sizeof word, "%.*s", (int)len, at);
@@ -66,7 +66,7 @@ ll_err ll_mesh_parse(const char *text, ll_mesh *out)
         char *end;
         long size = strtol(at + len + 1, &end, 10);
         CHECK(end > at + len + 1, LL_E_ARG, "mesh \"%s\": want %s=SIZE", text, word);
-        TRY(add_axis(out, text, kind, size));
+        TRY(add_axis(out, &seen, text, kind, size));
         at = end + strspn(end, " ");
         CHECK(!*at || *at == ',', LL_E_ARG, "mesh \"%s\": \"%s\" after %s=%ld, want a comma", text,
               at, word, size);

@@ -283,9 +283,6 @@ static ll_err finish_train(ll_run *r)
             "train.micro_batch %lld does not divide train.batch %lld", (long long)t->micro_batch,
             (long long)t->batch);
     TRY(finish_memory(r));
-    LL_WANT(r, "train.eps", t->optim.eps == 0 || t->optim.eps >= FLT_MIN,
-            "train.eps is %g, too small for f32: use 0, the optimizer's usual, or 1.2e-38 and more",
-            t->optim.eps);
     const ll_schedule *s = &t->schedule;
     bool steps = !strcmp(s->shape, "step");
     LL_WANT(r, "train.schedule", !steps || s->step_size || s->milestones.n,

@@ -23,8 +23,8 @@ typedef struct ll_key {
     const char *choices; /* CHOICE: words and spaces; "" is a choice where it is the default */
 } ll_key;
 extern const ll_key ll_run_keys[];
-#define LL_ABOVE_0 DBL_MIN /* as a minimum: more than 0 */
-#define LL_MANY 1e15       /* as a maximum: no limit (whole numbers are exact up to here) */
+#define LL_ABOVE_0 FLT_MIN /* as a minimum: more than 0 */
+#define LL_MANY 1e15       /* as a maximum: whole numbers are exact up to here */
 
 /* The sections of patterns, by name; ends with NULL. */
 typedef struct ll_pattern_section {

@@ -5,6 +5,7 @@
 #include "base/yaml.h"
 #include "run/run_int.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -24,16 +25,11 @@ static const char *wanted(const ll_key *k, char out[LL_MAX_LINE])
         snprintf(at, room, ": %s", k->choices);
     else if (k->kind == LL_KEY_BOOL || k->kind == LL_KEY_TEXT)
         return out;
-    else if (k->min == LL_ABOVE_0 && k->max < LL_MANY)
-        snprintf(at, room, " above 0, at most %g", k->max);
     else if (k->min == LL_ABOVE_0)
-        snprintf(at, room, " above 0");
-    else if (k->max < LL_MANY && k->kind == LL_KEY_INT) /* as it can be written */
-        snprintf(at, room, " from %.0f to %.0f", k->min, k->max);
-    else if (k->max < LL_MANY)
-        snprintf(at, room, " from %g to %g", k->min, k->max);
-    else
-        snprintf(at, room, ", at least %g", k->min);
+        snprintf(at, room, " above 0, at most %g", k->max);
+    else /* as it can be written, and no digit less: 0.9999999 is not 1 */
+        snprintf(at, room, k->kind == LL_KEY_INT ? " from %.0f to %.0f" : " from %.9g to %.9g",
+                 k->min, k->max);
     return out;
 }
 
@@ -53,13 +49,17 @@ static ll_err wrong(const ll_setting *s, const ll_key *k)
          s->is_list ? "a list, of " : "", shown(s->value, value), wanted(k, want));
 }
 
-static bool is_number(const char *text, double *out)
+static ll_err read_number(const ll_setting *s, const ll_key *k, const char *text, double *out)
 {
-    if (!*text || strspn(text, "+-.0123456789eE") != strlen(text))
-        return false; /* no hex, no nan */
     char *end;
+    bool plain = *text && strspn(text, "+-.0123456789eE") == strlen(text); /* no hex, no nan */
     *out = strtod(text, &end);
-    return *end == '\0' && isfinite(*out);
+    if (!plain || *end || !isfinite(*out)) return wrong(s, k);
+    bool digits = strcspn(text, "123456789") < strcspn(text, "eE"); /* 1e-400 is read as 0 */
+    CHECK(!digits || fabs(*out) >= FLT_MIN, LL_E_CONFIG,
+          "%s: %s is '%.40s', which f32 takes for 0: want 0, or %.2g and more", s->origin, k->name,
+          text, 1.2e-38);
+    return *out < k->min || *out > k->max ? wrong(s, k) : LL_OK;
 }
 
 static bool is_int(const char *text, int64_t *out)
@@ -129,9 +129,7 @@ static ll_err read_numbers(const ll_setting *s, const ll_key *k, ll_numbers *out
     for (char *t = strtok_r(text, ", ", &rest); t; t = strtok_r(NULL, ", ", &rest)) {
         CHECK(list.n < LL_MAX_NUMBERS, LL_E_CONFIG, "%s: %s has more than %d numbers", s->origin,
               k->name, LL_MAX_NUMBERS);
-        double v;
-        if (!is_number(t, &v) || v < k->min || v > k->max) return wrong(s, k);
-        list.v[list.n++] = v;
+        TRY(read_number(s, k, t, &list.v[list.n++]));
     }
     *out = list;
     return LL_OK;
@@ -147,7 +145,7 @@ static ll_err read_value(ll_run *r, const ll_key *k, const ll_setting *s)
     case LL_KEY_NUMBERS: return read_numbers(s, k, (ll_numbers *)to);
     case LL_KEY_NUMBER: {
         double v;
-        if (!is_number(s->value, &v) || v < k->min || v > k->max) return wrong(s, k);
+        TRY(read_number(s, k, s->value, &v));
         *(double *)to = v;
         return LL_OK;
     }
@@ -182,6 +180,16 @@ static const char *last_part(const char *name)
     return dot ? dot + 1 : name;
 }
 
+/* But for case, and what joins words: batch-size, batchSize. */
+static bool is_same(const char *a, const char *b)
+{
+    for (;; a++, b++) {
+        a += strspn(a, "-_"), b += strspn(b, "-_");
+        if (tolower((unsigned char)*a) != tolower((unsigned char)*b)) return false;
+        if (!*a) return true;
+    }
+}
+
 const char *ll_run_key_of(const char *word, ll_arena *arena)
 {
     static const struct {
@@ -202,16 +210,13 @@ const char *ll_run_key_of(const char *word, ll_arena *arena)
                   {"max_grad_norm", "train.clip"},
                   {"gradient_accumulation_steps", "train.micro_batch"},
                   {"gradient_checkpointing", "parallel.recompute"}};
-    char *plain = ll_arena_strdup(arena, word);
-    for (char *c = plain; *c; c++)
-        if (*c == '-') *c = '_';
     for (const ll_key *k = ll_run_keys; k->name; k++)
-        if (!strcmp(last_part(k->name), plain)) return k->name;
+        if (is_same(last_part(k->name), word)) return k->name;
     for (const ll_model *const *m = ll_model_all(); *m; m++)
         for (const ll_size *x = (*m)->sizes; x->name; x++)
-            if (!strcmp(x->name, plain)) return ll_arena_printf(arena, "model.%s", x->name);
+            if (is_same(x->name, word)) return ll_arena_printf(arena, "model.%s", x->name);
     for (size_t i = 0; i < sizeof called / sizeof *called; i++)
-        if (!strcmp(called[i].theirs, plain)) return called[i].ours;
+        if (is_same(called[i].theirs, word)) return called[i].ours;
     return NULL;
 }
 

@@ -181,19 +181,65 @@ static void add_sizes(const trainer *t, const char *was, odds *o)
     }
 }
 
-/* Settings that would give the data of the run that f is of, as words for train. */
-static void add_data(const trainer *t, const ll_st_file *f, ll_buf *set)
+/* The next key of a section that is not as it was in the run before; NULL: there is none. */
+static const ll_key *next_changed(const trainer *t, const ll_run *then, const char *section,
+                                  const ll_key *k, const char **was)
+{
+    for (k = k ? k + 1 : ll_run_keys; then && k->name; k++) {
+        *was = ll_run_value(then, k->name, t->arena);
+        if (!strncmp(k->name, section, strlen(section)) &&
+            strcmp(*was, ll_run_value(t->r, k->name, t->arena)))
+            return k;
+    }
+    return NULL;
+}
+
+/* Settings that would give the data of the run before, as words for train. */
+static void add_data(const trainer *t, const ll_run *then, ll_buf *set)
 {
     static const char any[] =
         "data.threads data.cache data.fetch data.delay"; /* no sample changes */
-    LL_OWN(ll_run) then = ll_run_of_checkpoint(f->path);
-    for (const ll_key *k = ll_run_keys; then && k->name; k++) {
-        const char *was = ll_run_value(then, k->name, t->arena), *quote = *was == '[' ? "\"" : "";
-        if (strncmp(k->name, "data.", 5) || strstr(any, k->name) ||
-            !strcmp(was, ll_run_value(t->r, k->name, t->arena)))
-            continue;
-        ll_buf_printf(set, " --set %s=%s%s%s", k->name, quote, was, quote);
+    const char *was;
+    for (const ll_key *k = NULL; (k = next_changed(t, then, "data.", k, &was));) {
+        const char *quote = *was == '[' ? "\"" : "";
+        if (!strstr(any, k->name))
+            ll_buf_printf(set, " --set %s=%s%s%s", k->name, quote, was, quote);
     }
+}
+
+static bool is_late(const ll_run *r)
+{
+    return r->train.delay || !strcmp(r->parallel.schedule, "2bw");
+}
+
+/* What a run keeps beside its parameters, or does not: averages, a second version. */
+static void add_kept(const trainer *t, const ll_run *then, odds *o)
+{
+    const ll_run *r = t->r;
+    const char *late = is_late(r) && !r->train.delay ? "parallel.schedule" : "train.delay";
+    bool odd[] = {(then->train.optim.ema > 0) != (r->train.optim.ema > 0),
+                  is_late(then) != is_late(r)};
+    const char *const keys[] = {"train.ema", late};
+    for (int i = 0; i < 2; i++)
+        if (odd[i])
+            add_odd(o, keys[i], i && is_late(then) ? "true" : ll_run_value(then, keys[i], t->arena),
+                    ll_run_value(r, keys[i], t->arena));
+}
+
+/* Settings that may be others, and are. */
+static void tell_changed(trainer *t, const ll_st_file *f)
+{
+    LL_OWN(ll_run) then = ll_run_of_checkpoint(f->path);
+    static const char *const sections[] = {"train.", "parallel."};
+    const char *was;
+    ll_buf b = {.arena = t->arena};
+    for (int i = 0; i < 2; i++)
+        for (const ll_key *k = NULL; (k = next_changed(t, then, sections[i], k, &was));)
+            ll_buf_printf(&b, "%s %s %s (was %s)", b.len ? "," : "now", k->name,
+                          ll_run_value(t->r, k->name, t->arena), was);
+    if (!b.len) return;
+    t->resumed = ll_arena_printf(t->arena, "%s%s%s", t->resumed ? t->resumed : "",
+                                 t->resumed ? "\n" : "", b.text);
 }
 
 /* What a checkpoint says of this; NULL: nothing. */
@@ -210,6 +256,7 @@ static const char *was_of(const ll_st_file *f, const char *key)
 static ll_err check_same(const trainer *t, const ll_st_file *f)
 {
     ll_st_pair now[LL_TRAINER_META];
+    LL_OWN(ll_run) then = ll_run_of_checkpoint(f->path);
     odds o = {{.arena = t->arena}, {.arena = t->arena}, {.arena = t->arena}};
     int n = ll_trainer_meta(t, t->arena, now), data = -1;
     for (int i = 0; i < n; i++) {
@@ -226,7 +273,8 @@ static ll_err check_same(const trainer *t, const ll_st_file *f)
         else
             add_odd(&o, ll_arena_printf(t->arena, "train.%s", key), was, now[i].value);
     }
-    if (data >= 0) add_data(t, f, &o.set);
+    if (then) add_kept(t, then, &o);
+    if (data >= 0) add_data(t, then, &o.set);
     CHECK(!o.was.len, LL_E_CONFIG,
           "%s was made with %s, this run has %s: resume with%s (rates, schedules, steps and meshes "
           "may change; --init FILE begins anew with its weights)",
@@ -293,7 +341,9 @@ static ll_err resume(trainer *t)
     else
         TRY(ll_checkpoint_open_latest(t->comm, t->r->out, &f));
     t->goes_on = true;
-    return ll_ranks_agree(t->comm, f ? load_from(t, f) : no_checkpoint(t));
+    TRY(ll_ranks_agree(t->comm, f ? load_from(t, f) : no_checkpoint(t)));
+    tell_changed(t, f);
+    return LL_OK;
 }
 
 static ll_err prune(trainer *t)

@@ -257,16 +257,16 @@ ll_err ll_checkpoint_int(const ll_st_file *f, const char *key, int64_t *value)
 /* Of a tensor that only one of the run and the checkpoint has: why, where its name tells. */
 static const char *why_not_both(const char *name, bool extra)
 {
-    static const char next[] =
-        " (a second version, which runs with schedule 2bw or train.delay have: set that alike)";
     static const struct {
         const char *end, *why[2]; /* the checkpoint has none; the run */
-    } all[] = {{LL_NEXT, {next, next}},
-               {LL_EMA,
-                {" (an average, which it has not: resume with --set train.ema=0; --init FILE "
-                 "begins anew with its weights, and train.ema)",
-                 " (averages of its parameters: resume with --set train.ema=0.999, or another "
-                 "above 0; --init FILE begins anew with its weights)"}}};
+    } all[] = {
+        {LL_NEXT,
+         {" (a second version, which it has not: set train.delay=false, and another schedule "
+          "than 2bw)",
+          " (second versions of its parameters: set train.delay=true, or schedule 2bw)"}},
+        {LL_EMA,
+         {" (an average, which it has not: set train.ema=0)",
+          " (averages of its parameters: set train.ema to what its run had)"}}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (ll_ends_with(name, all[i].end)) return all[i].why[extra];
     return "";

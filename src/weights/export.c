@@ -111,7 +111,12 @@ static ll_err open_tokenizer(const ll_run *r, bool needed, ll_tokenizer **out)
     int64_t vocab = ll_run_size(r, "vocab", 0);
     *out = NULL;
     if (*r->data.tokenizer) return ll_tokenizer_open(r->data.tokenizer, out);
-    return vocab <= 256 && (vocab > 126 || needed) ? ll_tokenizer_of_bytes((int)vocab, out) : LL_OK;
+    CHECK(
+        !needed || vocab > 126, LL_E_ARG,
+        "a GGUF file has a tokenizer, and %lld tokens are no bytes of text (127 would do): name a "
+        "data.tokenizer, or use export --hf",
+        (long long)vocab);
+    return vocab <= 256 && vocab > 126 ? ll_tokenizer_of_bytes((int)vocab, out) : LL_OK;
 }
 
 /* ---- Hugging Face's folders ---- */

@@ -41,9 +41,17 @@ static void command_line(void **state)
     refuses(f, 2, "TRAIN p.yaml", "no command 'TRAIN'; did you mean train?");
     refuses(f, 2, "train --help=3", "--help takes no value");
     refuses(f, 2, "train p.yaml --batch-size 4", "-s train.batch=... sets it");
-    refuses(f, 1, "train p.yaml -s train.optimizer=adam -s train.eps=1e-39", "train.eps",
+    refuses(f, 1, "train p.yaml -s train.optimizer=adam -s train.eps=1e-39", "train.eps is '1e-39'",
             "1.2e-38");
     refuses(f, 2, "train p.yaml --layers 4", "-s model.layers=... sets it");
+    refuses(f, 2, "train p.yaml --gpus 2", "--gpus; it is -n N here");
+    refuses(f, 2, "train p.yaml --nproc_per_node 2", "it is -n N here");
+    refuses(f, 2, "train p.yaml --tp 2", "it is --mesh tensor=N here");
+    refuses(f, 2, "train p.yaml --output-dir x", "it is --out DIR here");
+    refuses(f, 2, "eval p.yaml --output-dir x", "no option --output-dir; see"); /* it has none */
+    refuses(f, 1, "plan s.yaml --cluster h200 -n 4 --mesh data:2", "want data=SIZE");
+    refuses(f, 1, "train p.yaml --mesh data=1,data=1", "has data twice");
+    refuses(f, 2, "predict x y --npy=", "--npy is '', want a name: FILE.npy");
     refuses(f, 2, "eval out --mesh data=2", "no option --mesh; ", "and others have it");
     refuses(f, 2, "train p.yaml --published x", "no option --published; plan has it");
     refuses(f, 2, "eval out --checkpoint a --checkpoint b", "--checkpoint is given twice");
@@ -72,6 +80,9 @@ static void commands(void **state)
     refuses(f, 1, "train p.yaml -s train.workspace=x", "--set train.workspace=x: train.workspace");
     refuses(f, 1, "train p.yaml -s parallel.codec=int8",
             "--set parallel.codec=int8: parallel.codec");
+    refuses(f, 1, "train p.yaml -s train.memory=1GB -s train.offload=nosuch",
+            "--set train.offload=nosuch: train.offload is nosuch, which is no folder");
+    refuses(f, 1, "train s.yaml -s data.tokenizer=nosuch", "data.tokenizer: nosuch");
     refuses(f, 1, "models xyzzy", "'xyzzy'", "there are:", " gpt ");
     refuses(f, 1, "data --format csv", "--format is of a NAME, or of files at --path");
     refuses(f, 1, "data synthetic --format csv", "'synthetic' has a format of its own");

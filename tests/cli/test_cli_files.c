@@ -80,16 +80,21 @@ static void checkpoint_of_another_model(void **state)
             "17, 2: resume with --set train.optimizer=adamw --set model.width=16 --set "
             "model.depth=1 --set data.samples=",
             "schedules, steps and meshes may change", "--init FILE begins anew");
-    refuses(f, 1, "train out --resume -s train.ema=0.9", "resume with --set train.ema=0;",
-            "--init FILE begins anew");
+    refuses(f, 1, "train out --resume -s train.ema=0.9 -s train.delay=true",
+            "was made with train.ema 0, train.delay false, this run has 0.9, true",
+            "resume with --set train.ema=0 --set train.delay=false", "--init FILE begins anew");
     write_text(tmpdir_path(state, "g.yaml"), "model: {name: gpt, layers: 1, width: 16, heads: 2, "
                                              "seq: 12, vocab: 32}\ndata: {name: synthetic}\n");
     refuses(f, 1, "train g.yaml --out none --resume --from " LAST,
             LAST " is of model mlp, and this run of gpt");
     must(f, "train r.yaml --out averaged -s train.ema=0.9");
-    refuses(f, 1, "train averaged --resume -s train.ema=0", "--set train.ema=0.999, or another");
+    refuses(f, 1, "train averaged --resume -s train.ema=0", "resume with --set train.ema=0.9 (");
     refuses(f, 1, "eval out --checkpoint r.yaml", "r.yaml is damaged");
     refuses(f, 1, "eval out --checkpoint nosuch.safetensors", "nosuch.safetensors: No such file");
+    outcome o = succeeds(f, "train out --resume -s train.steps=22 -s train.precision=bf16");
+    assert_non_null(strstr(o.err, "now train.steps 22 (was "));
+    assert_non_null(strstr(o.err, ", train.precision bf16 (was f32)\n"));
+    outcome_free(&o);
     must(f, "eval out");
 }
 

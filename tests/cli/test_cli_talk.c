@@ -305,6 +305,9 @@ static void mistaken(void **state)
     must(*state, "export l --hf hf");
     must(*state, "export l --gguf l.gguf");
     refuses(*state, 1, "generate l.gguf", "loopline import l.gguf --out DIR");
+    must(*state, "train l.yaml --out few -s data.name=synthetic -s data.path= -s data.format= "
+                 "-s model.vocab=64 -s train.steps=1");
+    refuses(*state, 1, "export few --gguf few.gguf", "64 tokens are no bytes of text", "--hf");
     refuses(*state, 1, "eval hf", "hf is a model of others: loopline import hf --out DIR");
     refuses(*state, 1, "generate l/checkpoints/step-00000030.safetensors", "is a file of weights",
             "--checkpoint or --init");
