@@ -24,9 +24,9 @@ static void print_head(const ll_comm_bench_report *r)
 {
     const ll_link_model *m = &r->tuner->model;
     const ll_comm_bench_opts *o = r->opts;
-    printf("%s of %s, %d rank%s on %d node%s, %s, data in %s memory%s\n", ll_coll_name(r->coll),
-           ll_dtype_name(r->dtype), r->ranks, r->ranks == 1 ? "" : "s", r->nodes,
-           r->nodes == 1 ? "" : "s", ll_transport_library(), o->shared ? "shared" : "private",
+    printf("%s of %s, %s on %s, %s, data in %s memory%s\n", ll_coll_name(r->coll),
+           ll_dtype_name(r->dtype), LL_COUNTED(r->ranks, "rank"), LL_COUNTED(r->nodes, "node"),
+           ll_transport_library(), o->shared ? "shared" : "private",
            o->canonical ? ", canonical sums" : "");
     for (int i = 0; i < 2; i++)
         if (i ? r->nodes > 1 : r->nodes < r->ranks)

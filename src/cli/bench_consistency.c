@@ -154,14 +154,12 @@ static void write_table(const opts *o, const row *rows, int n, ll_buf *b)
 
 static ll_err print_json(const row *rows, int n)
 {
-    json_t *list = json_array();
-    LL_EACH (const row, r, rows, n) {
-        json_array_append_new(
-            list, LL_JSON(LL_IS("preset", r->preset), LL_IS("train_loss", r->train_loss),
-                          LL_IS("val_loss", r->val_loss), LL_IS("seconds", r->seconds),
-                          LL_IS("samples_per_s", r->samples_per_s),
-                          LL_IS("replica_bytes", r->bytes), LL_IS("peak_bytes_per_s", r->peak)));
-    }
+    json_t *list = LL_JSON_LIST(
+        i, n,
+        LL_JSON(LL_IS("preset", rows[i].preset), LL_IS("train_loss", rows[i].train_loss),
+                LL_IS("val_loss", rows[i].val_loss), LL_IS("seconds", rows[i].seconds),
+                LL_IS("samples_per_s", rows[i].samples_per_s),
+                LL_IS("replica_bytes", rows[i].bytes), LL_IS("peak_bytes_per_s", rows[i].peak)));
     return ll_cli_json(LL_JSON(LL_IS("presets", list)));
 }
 

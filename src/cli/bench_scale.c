@@ -208,8 +208,8 @@ static ll_err run_all(ll_scale_bench_report *r)
             ll_scale_row *x = &r->rows[i];
             ll_scale_point p;
             if (!o->json)
-                fprintf(stderr, "repeat %d of %d: %d rank%s x %d thread%s\n", k + 1, n, x->ranks,
-                        x->ranks == 1 ? "" : "s", x->threads, x->threads == 1 ? "" : "s");
+                fprintf(stderr, "repeat %d of %d: %s x %s\n", k + 1, n,
+                        LL_COUNTED(x->ranks, "rank"), LL_COUNTED(x->threads, "thread"));
             TRY(run_job(r, x, o->trace && k == n - 1 && i == traced, &p));
             add_point(x, r->arena, &p, k, n);
         }

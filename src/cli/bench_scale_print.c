@@ -47,9 +47,7 @@ json_t *ll_scale_point_json(const ll_scale_point *p)
                 LL_IS("mesh", p->mesh), LL_IS("batch", p->batch),
                 LL_IS("parameters", p->parameters), LL_IS("tokens_in_sample", p->seq));
     for (int i = 0; i < FIELDS; i++) LL_JSON_ADD(j, LL_IS(fields[i].name, *at(p, &fields[i])));
-    json_t *times = json_array();
-    for (int i = 0; i < p->n_step; i++) json_array_append_new(times, ll_json_real(p->times[i]));
-    return LL_JSON_ADD(j, LL_IS("step_s", times));
+    return LL_JSON_ADD(j, LL_IS("step_s", LL_JSON_LIST(i, p->n_step, p->times[i])));
 }
 
 static ll_err read_point(const json_t *j, ll_arena *a, ll_scale_point *p)
@@ -140,8 +138,7 @@ ll_err ll_scale_bench_json(const ll_scale_bench_report *r)
 {
     const ll_scale_bench_opts *o = r->opts;
     const ll_scale_row *base = &r->rows[0];
-    json_t *rows = json_array();
-    for (int i = 0; i < r->n_row; i++) json_array_append_new(rows, row_json(r, &r->rows[i]));
+    json_t *rows = LL_JSON_LIST(i, r->n_row, row_json(r, &r->rows[i]));
     return ll_cli_json(LL_JSON(
         LL_IS("run", r->run->name), LL_IS("model", r->run->model.name),
         LL_IS("parameters", base->point.parameters), LL_IS("scaling", o->weak ? "weak" : "strong"),

@@ -33,16 +33,12 @@ static const ll_arg args[] = {
 
 static json_t *lines_json(const ll_bench_line *lines, int n, const char *key)
 {
-    json_t *all = json_array();
-    for (int i = 0; i < n; i++) {
-        double s = lines[i].seconds + 1e-12;
-        json_array_append_new(all,
-                              LL_JSON(LL_IS(key, lines[i].what), LL_IS("calls", lines[i].count),
-                                      LL_IS("ms", 1e3 * lines[i].seconds),
-                                      LL_IS("gflops", 1e-9 * lines[i].flops / s),
-                                      LL_IS("gb_per_s", 1e-9 * lines[i].bytes / s)));
-    }
-    return all;
+    return LL_JSON_LIST(
+        i, n,
+        LL_JSON(LL_IS(key, lines[i].what), LL_IS("calls", lines[i].count),
+                LL_IS("ms", 1e3 * lines[i].seconds),
+                LL_IS("gflops", 1e-9 * lines[i].flops / (lines[i].seconds + 1e-12)),
+                LL_IS("gb_per_s", 1e-9 * lines[i].bytes / (lines[i].seconds + 1e-12))));
 }
 
 /* What the speed is held against: on a GPU its stated peak, elsewhere a large product. */

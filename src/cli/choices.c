@@ -125,17 +125,12 @@ static ll_err show(const work *w, bool json)
                (long long)w->n, 100 * (double)w->right[1] / n, 100 * w->chance / n);
         return LL_OK;
     }
-    json_t *list = json_array();
-    for (int64_t i = 0; i < w->n; i++) {
-        json_t *likely = json_array();
-        for (int k = 0; k < w->q[i].n; k++)
-            json_array_append_new(likely, ll_json_real(w->likely[i * LL_CHOICES + k]));
-        json_array_append_new(list,
-                              LL_JSON(LL_IS("line", w->q[i].line), LL_IS("answer", w->q[i].answer),
-                                      LL_IS("picked", w->picked[2 * i]),
-                                      LL_IS("picked_by_byte", w->picked[2 * i + 1]),
-                                      LL_IS("log_likelihood", likely)));
-    }
+    json_t *list = LL_JSON_LIST(
+        i, w->n,
+        LL_JSON(
+            LL_IS("line", w->q[i].line), LL_IS("answer", w->q[i].answer),
+            LL_IS("picked", w->picked[2 * i]), LL_IS("picked_by_byte", w->picked[2 * i + 1]),
+            LL_IS("log_likelihood", LL_JSON_LIST(k, w->q[i].n, w->likely[i * LL_CHOICES + k]))));
     return ll_cli_json(LL_JSON(LL_IS("model", w->t->run->model.name), LL_IS("step", w->t->step),
                                LL_IS("accuracy", (double)w->right[0] / n),
                                LL_IS("accuracy_by_byte", (double)w->right[1] / n),

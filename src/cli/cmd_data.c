@@ -28,24 +28,18 @@ static const ll_arg args[] = {
 static const char *const kinds[] = {
     [LL_IMAGES] = "images", [LL_TOKENS] = "tokens", [LL_RECORDS] = "records"};
 
-static json_t *fields_json(const ll_data_info *i)
-{
-    json_t *all = json_array();
-    LL_EACH (const ll_field, f, i->fields, i->n_field) {
-        json_array_append_new(all, LL_JSON(LL_IS("name", f->name),
-                                           LL_IS("dtype", ll_dtype_name(f->dtype)),
-                                           LL_IS("shape", ll_cli_shape(&f->shape))));
-    }
-    return all;
-}
-
 static json_t *info_json(const ll_data_info *i)
 {
-    return LL_JSON(
-        LL_IS("name", i->name), LL_IS("kind", kinds[i->kind]), LL_IS("train", i->n[LL_TRAIN]),
-        LL_IS("val", i->n[LL_VAL]), LL_IS("sample", ll_cli_shape(&i->fields[0].shape)),
-        LL_IS("classes", i->classes), LL_IS("vocab", i->vocab), LL_IS("fields", fields_json(i)),
-        LL_IS("files", i->n_file), LL_IS("crc32c", i->digest), LL_IS("bytes", i->file_bytes));
+    const ll_field *f = i->fields;
+    json_t *fields =
+        LL_JSON_LIST(k, i->n_field,
+                     LL_JSON(LL_IS("name", f[k].name), LL_IS("dtype", ll_dtype_name(f[k].dtype)),
+                             LL_IS("shape", ll_cli_shape(&f[k].shape))));
+    return LL_JSON(LL_IS("name", i->name), LL_IS("kind", kinds[i->kind]),
+                   LL_IS("train", i->n[LL_TRAIN]), LL_IS("val", i->n[LL_VAL]),
+                   LL_IS("sample", ll_cli_shape(&i->fields[0].shape)), LL_IS("classes", i->classes),
+                   LL_IS("vocab", i->vocab), LL_IS("fields", fields), LL_IS("files", i->n_file),
+                   LL_IS("crc32c", i->digest), LL_IS("bytes", i->file_bytes));
 }
 
 static ll_err list(const opts *o)

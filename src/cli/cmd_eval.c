@@ -138,18 +138,15 @@ static double in_top(const ll_classes *c)
 
 static void classes_json(json_t *j, const ll_classes *c)
 {
-    json_t *scores = json_array(), *rows = json_array();
+    json_t *scores = json_array(), *rows;
     for (int64_t k = 0; k < c->n; k++) {
         ll_class_score s = ll_class_score_of(c, k);
-        json_t *row = json_array();
         json_array_append_new(scores,
                               LL_JSON(LL_IS("class", k), LL_IF(c->names, "name", c->names[k]),
                                       LL_IS("precision", s.precision), LL_IS("recall", s.recall),
                                       LL_IS("f1", s.f1), LL_IS("support", s.support)));
-        for (int64_t i = 0; i < c->n; i++)
-            json_array_append_new(row, json_integer(c->confusion[k * c->n + i]));
-        json_array_append_new(rows, row);
     }
+    rows = LL_JSON_LIST(k, c->n, LL_JSON_LIST(i, c->n, c->confusion[k * c->n + i]));
     LL_JSON_ADD(j, LL_IS("classes", scores), LL_IS("confusion", rows));
 }
 

@@ -38,13 +38,11 @@ static json_t *one_json(const ll_talk *t, int64_t i, const char *prompt, const l
     const int32_t *v = ll_generator_tokens(t->g, i, &n);
     LL_OWN(ll_arena) a = ll_arena_new();
     ll_buf text = {.arena = a}, quoted = {.arena = a};
-    json_t *tokens = json_array();
     ll_buf_printf(&text, "%s%s", prompt, s->text.text ? s->text.text : "");
     ll_buf_json(&quoted, text.text);
-    for (int64_t k = 0; k < n; k++) json_array_append_new(tokens, json_integer(v[k]));
     return LL_JSON(LL_IS("model", t->run->model.name), LL_IS("step", t->step),
                    LL_IS("text", json_loads(quoted.text, JSON_DECODE_ANY, NULL)),
-                   LL_IS("tokens", tokens));
+                   LL_IS("tokens", LL_JSON_LIST(k, n, v[k])));
 }
 
 static ll_err show(const ll_talk *t, char *const *prompts, const ll_saying *s, int64_t n)

@@ -46,11 +46,11 @@ static const char *const words[] = {"passed", "not supported", "failed"};
 
 static ll_err as_json(const ll_onnx_report *r)
 {
-    json_t *list = json_array();
-    for (const ll_onnx_test *t = r->tests; t < r->tests + r->n; t++)
-        json_array_append_new(
-            list, LL_JSON(LL_IS("name", t->name), LL_IS("status", words[t->status]),
-                          LL_IS("reason", t->reason), LL_IS("max_error", t->max_error)));
+    const ll_onnx_test *t = r->tests;
+    json_t *list =
+        LL_JSON_LIST(i, r->n,
+                     LL_JSON(LL_IS("name", t[i].name), LL_IS("status", words[t[i].status]),
+                             LL_IS("reason", t[i].reason), LL_IS("max_error", t[i].max_error)));
     return ll_cli_json(LL_JSON(LL_IS("passed", r->count[LL_ONNX_PASSED]),
                                LL_IS("not_supported", r->count[LL_ONNX_NOT_SUPPORTED]),
                                LL_IS("failed", r->count[LL_ONNX_FAILED]), LL_IS("tests", list)));
@@ -140,13 +140,9 @@ static ll_err look(const char *path, ll_arena *a, found *f)
 
 static json_t *named(const ll_onnx_named *x, int n)
 {
-    json_t *list = json_array();
-    for (int i = 0; i < n; i++) {
-        json_t *j =
-            LL_JSON(LL_IS("name", x[i].name), LL_IS("type", x[i].type), LL_IS("shape", x[i].shape));
-        json_array_append_new(list, j);
-    }
-    return list;
+    return LL_JSON_LIST(
+        i, n,
+        LL_JSON(LL_IS("name", x[i].name), LL_IS("type", x[i].type), LL_IS("shape", x[i].shape)));
 }
 
 static ll_err show(const opts *o, const found *f)

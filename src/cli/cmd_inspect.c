@@ -58,8 +58,7 @@ static ll_err show_checkpoint(const opts *o, const ll_st_file *f)
     uint64_t bytes = 0;
     for (int i = 0; i < f->n_entries; i++) {
         const ll_st_entry *e = &f->entries[i];
-        json_t *dims = json_array();
-        for (int d = 0; d < e->n_dims; d++) json_array_append_new(dims, json_integer(e->dims[d]));
+        json_t *dims = LL_JSON_LIST(d, e->n_dims, e->dims[d]);
         LL_OWN_MEMORY char *shape = json_dumps(dims, JSON_COMPACT);
         bytes += e->end - e->begin;
         if (!o->json) printf("%-40s %-5s %s\n", e->name, e->type, shape);
@@ -73,8 +72,6 @@ static ll_err show_checkpoint(const opts *o, const ll_st_file *f)
     printf("%d tensors, %s, step %s\n", f->n_entries, LL_BYTES(bytes), step ? step : "not said");
     return LL_OK;
 }
-
-/* ---- runs ---- */
 
 /* ---- a mesh ---- */
 

@@ -187,25 +187,22 @@ static void show_table(const work *w)
 
 static json_t *answer_json(const work *w, const answer *x)
 {
-    json_t *list = json_array();
     bool classes = has_classes(w);
     int64_t n = ll_numel(&w->info->type.shape);
     const choice *c = classes ? choices_of(w, x, &n) : NULL;
-    for (int64_t k = 0; k < n; k++)
-        json_array_append_new(
-            list,
-            c ? LL_JSON(LL_IS("class", c[k].class < 0 ? json_null() : json_integer(c[k].class)),
-                        LL_IS("name", class_name(w, c[k].class)),
-                        LL_IS("probability", c[k].probability))
-              : ll_json_real(ll_load(x->numbers, w->info->type.dtype, k)));
+    json_t *list = LL_JSON_LIST(
+        k, n,
+        c ? LL_JSON(LL_IS("class", c[k].class < 0 ? json_null() : json_integer(c[k].class)),
+                    LL_IS("name", class_name(w, c[k].class)),
+                    LL_IS("probability", c[k].probability))
+          : ll_json_real(ll_load(x->numbers, w->info->type.dtype, k)));
     return LL_JSON(LL_IS("file", x->file), LL_IF(x->row >= 0, "row", x->row),
                    LL_IS(classes ? "classes" : "values", list));
 }
 
 static ll_err show_json(const work *w)
 {
-    json_t *list = json_array();
-    for (int i = 0; i < w->n; i++) json_array_append_new(list, answer_json(w, &w->answers[i]));
+    json_t *list = LL_JSON_LIST(i, w->n, answer_json(w, &w->answers[i]));
     return ll_cli_json(LL_JSON(LL_IS("model", w->t->run->model.name), LL_IS("step", w->t->step),
                                LL_IS("result", w->info->name),
                                LL_IS("shape", ll_cli_shape(&w->info->type.shape)),

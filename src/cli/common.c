@@ -158,9 +158,7 @@ ll_err ll_cli_json(json_t *value)
 
 json_t *ll_cli_shape(const ll_shape *s)
 {
-    json_t *list = json_array();
-    for (int i = 0; i < s->n; i++) json_array_append_new(list, json_integer(s->d[i]));
-    return list;
+    return LL_JSON_LIST(i, s->n, s->d[i]);
 }
 
 int64_t ll_cli_numbers(const ll_graph *g, ll_kind kind, int64_t *tensors)

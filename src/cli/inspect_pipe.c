@@ -108,27 +108,20 @@ static void print_all(const ll_pipe_view *v, const ll_pipeline_times *t, ll_aren
 static json_t *stages_json(const ll_pipe_view *v)
 {
     const ll_stages *s = v->plan->stages;
-    json_t *list = json_array();
-    for (int i = 0; i < s->n; i++)
-        json_array_append_new(list,
-                              LL_JSON(LL_IS("stage", i), LL_IS("rank", v->plan->rank_of[i]),
-                                      LL_IS("first_node", first_node(v, i)),
-                                      LL_IS("share", share(s, i)), LL_IS("work", s->cost[i + 1]),
-                                      LL_IS("parameters", (int64_t)parameters(v, i)),
-                                      LL_IS("sent_bytes", s->bytes[i + 1])));
-    return list;
+    return LL_JSON_LIST(i, s->n,
+                        LL_JSON(LL_IS("stage", i), LL_IS("rank", v->plan->rank_of[i]),
+                                LL_IS("first_node", first_node(v, (int)i)),
+                                LL_IS("share", share(s, (int)i)), LL_IS("work", s->cost[i + 1]),
+                                LL_IS("parameters", (int64_t)parameters(v, (int)i)),
+                                LL_IS("sent_bytes", s->bytes[i + 1])));
 }
 
 static json_t *actions_json(const ll_pipeline *p, const ll_pipeline_times *t, int r)
 {
-    json_t *list = json_array();
-    for (int k = 0; k < p->n_action[r]; k++) {
-        char text[LL_ACTION_TEXT];
-        json_array_append_new(list,
-                              LL_JSON(LL_IS("action", ll_action_text(p->actions[r][k], text)),
-                                      LL_IS("start", t->start[r][k]), LL_IS("end", t->end[r][k])));
-    }
-    return list;
+    char text[LL_ACTION_TEXT];
+    return LL_JSON_LIST(k, p->n_action[r],
+                        LL_JSON(LL_IS("action", ll_action_text(p->actions[r][k], text)),
+                                LL_IS("start", t->start[r][k]), LL_IS("end", t->end[r][k])));
 }
 
 static ll_err print_json(const ll_pipe_view *v, const ll_pipeline_times *t)
@@ -136,11 +129,10 @@ static ll_err print_json(const ll_pipe_view *v, const ll_pipeline_times *t)
     const ll_pipeline *p = v->plan->pipeline;
     const char *text;
     double formula = ll_pipeline_formula(p->name, p->n_rank, p->n_stage, p->n_micro, &text);
-    json_t *ranks = json_array();
-    for (int r = 0; r < p->n_rank; r++)
-        json_array_append_new(ranks, LL_JSON(LL_IS("rank", r),
-                                             LL_IS("in_flight", v->plan->report.in_flight[r]),
-                                             LL_IS("actions", actions_json(p, t, r))));
+    json_t *ranks =
+        LL_JSON_LIST(r, p->n_rank,
+                     LL_JSON(LL_IS("rank", r), LL_IS("in_flight", v->plan->report.in_flight[r]),
+                             LL_IS("actions", actions_json(p, t, (int)r))));
     return ll_cli_json(LL_JSON(LL_IS("schedule", p->name), LL_IS("micro_batches", p->n_micro),
                                LL_IS("slack", v->plan->report.slack), LL_IS("bubble", t->bubble),
                                LL_IS("makespan", t->makespan),

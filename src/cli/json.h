@@ -28,6 +28,13 @@ typedef struct ll_json_pair {
 #define LL_JSON_ADD(j, ...)                                                                        \
     ll_json_add(j, sizeof((const ll_json_pair[]){__VA_ARGS__}) / sizeof(ll_json_pair),             \
                 (const ll_json_pair[]){__VA_ARGS__})
+/* A list of n values, that of number i: LL_JSON_LIST(i, n, v[i]). */
+#define LL_JSON_LIST(i, n, value)                                                                  \
+    ({                                                                                             \
+        json_t *list_of_##i = json_array();                                                        \
+        for (int64_t i = 0; i < (n); i++) json_array_append_new(list_of_##i, LL_JSON_OF(value));   \
+        list_of_##i;                                                                               \
+    })
 json_t *ll_json_add(json_t *j, size_t n, const ll_json_pair *pairs); /* returns j */
 
 json_t *ll_json_own(json_t *x);

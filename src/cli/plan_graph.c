@@ -235,13 +235,11 @@ ll_err ll_plan_graph(ll_plans *p, const ll_mesh *m)
     p->n = o->top < s.n ? (int)o->top : s.n;
     p->v = LL_NEW_ARRAY(p->arena, ll_shown, p->n);
     for (int i = 0; i < p->n; i++) p->v[i] = shown(&s, &s.v[i]);
-    if (o->json) {
-        json_t *plans = json_array();
-        for (int i = 0; i < p->n; i++) json_array_append_new(plans, ll_plan_json(p, &p->v[i]));
+    json_t *plans = o->json ? LL_JSON_LIST(i, p->n, ll_plan_json(p, &p->v[i])) : NULL;
+    if (o->json)
         return ll_cli_json(LL_JSON_ADD(ll_plans_json(p, plans, bound_of(&s.v[0].out)),
                                        LL_IS("left_out", s.left_out),
                                        LL_IS("why_left_out", s.left_out ? s.trouble : NULL)));
-    }
     print_text(p, &s);
     TRY(ll_plan_check_fits(p, (double)ll_tries_least(&s)->bytes, "more ranks"));
     ll_plan_tell_train(p);

@@ -318,8 +318,7 @@ static void explain(const ll_search *s, const ll_found *f, const advice *a, doub
 
 static ll_err print_json(const ll_plans *p, const ll_search *s, const ll_found *f, const advice *a)
 {
-    json_t *plans = json_array();
-    for (int i = 0; i < p->n; i++) json_array_append_new(plans, plan_json(p, s, &f->best[i], i));
+    json_t *plans = LL_JSON_LIST(i, p->n, plan_json(p, s, &f->best[i], (int)i));
     return ll_cli_json(LL_JSON_ADD(
         ll_plans_json(p, plans, ll_outcome_bound(&f->best[0].out)),
         LL_IS("saves", LL_JSON(LL_IS("memory_1gib", a->memory), LL_IS("link_10_percent", a->link),

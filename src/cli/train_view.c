@@ -93,28 +93,24 @@ static void tell_pipeline(const ll_pipeline *p)
 }
 
 /* "data=2", "4 replicas", "2 replicas of tensor=2, local every 8 steps". */
-static const char *where(const ll_train_start *s, char out[256])
+static const char *where(const ll_train_start *s, ll_arena *a)
 {
     const ll_run_parallel *p = &s->run->parallel;
+    const ll_consistency *c = &p->between;
+    ll_buf b = {.arena = a};
     if (!ll_run_loose(s->run)) return s->report->mesh;
-    int n = snprintf(out, 256, "%lld replicas%s%s, %s", (long long)p->replicas,
-                     *s->report->mesh ? " of " : "", s->report->mesh, p->between.name);
-    if (ll_consistency_rounds(&p->between))
-        n += snprintf(out + n, 256 - (size_t)n, ": gradients in rounds of %lld or more",
-                      (long long)p->between.quorum);
-    else if (p->between.every)
-        n += snprintf(out + n, 256 - (size_t)n, ": %ss every %lld step%s", p->between.what,
-                      (long long)p->between.every, p->between.every > 1 ? "s" : "");
-    if (p->between.fragments > 1)
-        n += snprintf(out + n, 256 - (size_t)n, " in %lld parts", (long long)p->between.fragments);
-    if (p->between.delay)
-        n += snprintf(out + n, 256 - (size_t)n, ", beside %lld step%s", (long long)p->between.delay,
-                      p->between.delay > 1 ? "s" : "");
-    if (strcmp(p->between.codec, "none"))
-        n += snprintf(out + n, 256 - (size_t)n, ", %s", p->between.codec);
+    ll_buf_printf(&b, "%lld replicas%s%s, %s", (long long)p->replicas,
+                  *s->report->mesh ? " of " : "", s->report->mesh, c->name);
+    if (ll_consistency_rounds(c))
+        ll_buf_printf(&b, ": gradients in rounds of %lld or more", (long long)c->quorum);
+    else if (c->every)
+        ll_buf_printf(&b, ": %ss every %s", c->what, LL_COUNTED(c->every, "step"));
+    if (c->fragments > 1) ll_buf_printf(&b, " in %lld parts", (long long)c->fragments);
+    if (c->delay) ll_buf_printf(&b, ", beside %s", LL_COUNTED(c->delay, "step"));
+    if (strcmp(c->codec, "none")) ll_buf_printf(&b, ", %s", c->codec);
     double rate = ll_run_replica_lr(s->run);
-    if (rate != 1) snprintf(out + n, 256 - (size_t)n, ", train.lr times %.4g", rate);
-    return out;
+    if (rate != 1) ll_buf_printf(&b, ", train.lr times %.4g", rate);
+    return b.text;
 }
 
 /* Exchanges that are all behind the last step. */
@@ -193,6 +189,7 @@ static void tell_forecast(const ll_train_start *s)
 
 static void on_start(void *context, const ll_train_start *s)
 {
+    LL_OWN(ll_arena) a = ll_arena_new();
     ll_view *v = (ll_view *)context;
     char place[256];
     ll_progress_free(v->p); /* of the phase before */
@@ -207,9 +204,8 @@ static void on_start(void *context, const ll_train_start *s)
             LL_AMOUNT(s->report->parameters), s->run->model.name, s->data->name,
             LL_AMOUNT(s->flops));
     if (s->report->ranks > 1)
-        fprintf(stderr, "%d ranks (%s), each ", s->report->ranks, where(s, place));
-    fprintf(stderr, "%d thread%s%s\n", s->session->p->threads,
-            s->session->p->threads == 1 ? "" : "s",
+        fprintf(stderr, "%d ranks (%s), each ", s->report->ranks, where(s, a));
+    fprintf(stderr, "%s%s\n", LL_COUNTED(s->session->p->threads, "thread"),
             ll_bind_owns_cores() ? " on cores of its own" : "");
     tell_memory(s);
     if (s->session->cut->plan && s->session->cut->plan->pipeline)
@@ -399,8 +395,8 @@ void ll_view_end(const ll_run *r, const ll_train_report *t, const ll_start *job)
                 "\n%s made again, for what %s presumed did not hold (parallel.post_validation)",
                 LL_COUNTED(t->undone, "step"), t->undone == 1 ? "it" : "they");
     if (t->unsaved)
-        fprintf(stderr, "\n%lld checkpoint%s could not be written on the way",
-                (long long)t->unsaved, t->unsaved == 1 ? "" : "s");
+        fprintf(stderr, "\n%s could not be written on the way",
+                LL_COUNTED(t->unsaved, "checkpoint"));
     if (t->dense_bytes)
         fprintf(stderr, "\ngradients: rank 0 sent %s in the last step, f32 takes %s",
                 LL_BYTES(t->gradient_bytes), LL_BYTES(t->dense_bytes));
@@ -430,11 +426,8 @@ ll_err ll_view_json(const ll_run *r, const ll_train_report *t, const ll_start *j
         LL_IS("aside_bytes", (int64_t)t->memory.aside), LL_IS("compress", r->parallel.compress),
         LL_IS("gradient_bytes", t->gradient_bytes), LL_IS("gradient_bytes_f32", t->dense_bytes),
         LL_IS("replicas", r->parallel.replicas), LL_IS("replica_bytes", t->replica_bytes));
-    if (ll_run_loose(r) && ll_consistency_served(&r->parallel.between)) {
-        json_t *stale = json_array();
-        for (int i = 0; i < LL_STALENESS; i++) json_array_append_new(stale, json_real(t->stale[i]));
-        LL_JSON_ADD(j, LL_IS("staleness", stale));
-    }
+    if (ll_run_loose(r) && ll_consistency_served(&r->parallel.between))
+        LL_JSON_ADD(j, LL_IS("staleness", LL_JSON_LIST(i, LL_STALENESS, t->stale[i])));
     LL_JSON_ADD(j, LL_IS("bubble", t->bubble), LL_IS("predicted_step_ms", 1e3 * t->predicted_s),
                 LL_IS("predicted_exchange_ms", 1e3 * t->exchange_s),
                 LL_IS("predicted_without", *t->unforeseen ? t->unforeseen : NULL),

@@ -13,6 +13,7 @@
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 typedef enum outcome { ALIKE, REFUSED, WRONG } outcome;
@@ -181,74 +182,39 @@ typedef struct strategy {
     const char *sequence; /* parallel.sequence; NULL: as it is */
 } strategy;
 
-static const strategy strategies[] = {
-    {"data=2", 0},
-    {"data=2", 1},
-    {"data=2", 2},
-    {"data=2", 3},
-    {"tensor=2", 0},
-    {"height=2", 0},
-    {"width=2", 0},
-    {"channel=2", 0},
-    {"filter=2", 0},
-    {"sequence=2", 0},
-    {"data=3", 0},
-    {"data=3", 3},
-    {"tensor=3", 0},
-    {"height=3", 0},
-    {"width=3", 0},
-    {"channel=3", 0},
-    {"filter=3", 0},
-    {"sequence=3", 0},
-    {"data=4", 0},
-    {"data=4", 2},
-    {"tensor=4", 0},
-    {"sequence=4", 0},
-    {"sequence=2", 0, .sequence = "rows"},
-    {"sequence=3", 0, .sequence = "rows"},
-    {"sequence=4", 0, .sequence = "rows"},
-    {"data=2,tensor=2", 0},
-    {"data=2,tensor=2", 1},
-    {"data=2,tensor=2", 3},
-    {"tensor=2,sequence=2", 0},
-    {"data=2,sequence=2", 0},
-    {"height=2,width=2", 0},
-    {"data=2,height=2", 0},
-    {"data=2,filter=2", 2},
-    {"channel=2,filter=2", 0},
-    {"rows=2,cols=2", 0},
-    {"data=6", 0},
-    {"data=6", 3},
-    {"tensor=6", 0},
-    {"data=2,tensor=3", 1},
-    {"data=2,filter=3", 3},
-    {"tensor=2,sequence=3", 0},
-    {"data=2,sequence=3", 0},
-    {"height=3,width=2", 0},
-    {"channel=2,filter=3", 0},
-    {"rows=3,cols=2", 0},
-    {"rows=2,cols=1,depth=3", 0},
-    {"data=2,height=2,width=2", 0},
-    {"rows=2,cols=2,depth=2", 0},
-    {"pipe=2", 0, "1f1b", 3},
-    {"pipe=3", 0, "gpipe", 2},
-    {"pipe=2", 0, "zb-h1", 4},
-    {"pipe=3", 0, "zb-h2", 3},
-    {"pipe=2", 0, "interleaved", 3},
-    {"pipe=2", 0, "breadth-first", 3},
-    {"pipe=2", 0, "zb-v", 4},
-    {"pipe=2", 0, "dualpipe-v", 3},
-    {"pipe=4", 0, "1f1b", 5},
-    {"pipe=2,data=2", 0, "1f1b", 3},
-    {"pipe=2,data=2", 1, "1f1b", 2},
-    {"pipe=2,data=2", 2, "1f1b", 3},
-    {"pipe=2,data=2", 3, "1f1b", 3},
-    {"pipe=2,tensor=2", 0, "zb-h1", 3},
-    {"pipe=2,height=2", 0, "1f1b", 2},
-    {"pipe=3,sequence=2", 0, "1f1b", 3},
-    {"pipe=2,data=2,tensor=2", 0, "1f1b", 3},
-    {"pipe=2,data=2,tensor=2", 3, "interleaved", 3},
-};
+/* Meshes; behind a /: ZeRO, a pipeline's schedule*micro-batches, parallel.sequence. */
+static const char strategies[] =
+    "data=2 data=2/1 data=2/2 data=2/3 tensor=2 height=2 width=2 channel=2 filter=2"
+    " sequence=2 data=3 data=3/3 tensor=3 height=3 width=3 channel=3 filter=3 sequence=3"
+    " data=4 data=4/2 tensor=4 sequence=4 sequence=2/rows sequence=3/rows sequence=4/rows"
+    " data=2,tensor=2 data=2,tensor=2/1 data=2,tensor=2/3 tensor=2,sequence=2"
+    " data=2,sequence=2 height=2,width=2 data=2,height=2 data=2,filter=2/2 channel=2,filter=2"
+    " rows=2,cols=2 data=6 data=6/3 tensor=6 data=2,tensor=3/1 data=2,filter=3/3"
+    " tensor=2,sequence=3 data=2,sequence=3 height=3,width=2 channel=2,filter=3 rows=3,cols=2"
+    " rows=2,cols=1,depth=3 data=2,height=2,width=2 rows=2,cols=2,depth=2 pipe=2/1f1b*3"
+    " pipe=3/gpipe*2 pipe=2/zb-h1*4 pipe=3/zb-h2*3 pipe=2/interleaved*3"
+    " pipe=2/breadth-first*3 pipe=2/zb-v*4 pipe=2/dualpipe-v*3 pipe=4/1f1b*5"
+    " pipe=2,data=2/1f1b*3 pipe=2,data=2/1/1f1b*2 pipe=2,data=2/2/1f1b*3"
+    " pipe=2,data=2/3/1f1b*3 pipe=2,tensor=2/zb-h1*3 pipe=2,height=2/1f1b*2"
+    " pipe=3,sequence=2/1f1b*3 pipe=2,data=2,tensor=2/1f1b*3"
+    " pipe=2,data=2,tensor=2/3/interleaved*3";
+enum { MOST_STRATEGIES = 256 };
+
+static strategy read_strategy(char *word)
+{
+    char *rest = NULL;
+    strategy s = {.mesh = strtok_r(word, "/", &rest)};
+    for (char *w; (w = strtok_r(NULL, "/", &rest));) {
+        char *times = strchr(w, '*');
+        if (times)
+            *times = '\0', s.schedule = w, s.micro = atoi(times + 1);
+        else if (*w >= '0' && *w <= '9')
+            s.zero = atoi(w);
+        else
+            s.sequence = w;
+    }
+    return s;
+}
 
 static ll_err cell(ll_comm *c, const ll_verify_many *o, int m, const strategy *s, bool exact,
                    count *n, outcome *out, one *made)
@@ -352,23 +318,22 @@ static ll_err sum_up(ll_comm *c, const ll_verify_many *o, const count *n, double
     return ll_comm_agree(c, rc);
 }
 
-enum {
-    MOST_PIPELINES = 128,
-    MOST_STRATEGIES = sizeof strategies / sizeof *strategies + MOST_PIPELINES
-};
-
-/* Every schedule on two to four stages, with few micro-batches and many (2bw, the last, has two or
- * more); returns how many that makes. */
-static int all_pipelines(strategy list[MOST_PIPELINES])
+/* Those of the list; and of --pipelines every schedule on two to four stages, with few
+ * micro-batches and many (2bw, the last, has two or more). */
+static int list_all(const ll_verify_many *o, ll_arena *a, strategy list[MOST_STRATEGIES])
 {
-    static const char *const meshes[] = {"pipe=2", "pipe=3", "pipe=4"};
     static const int micro[] = {1, 2, 5, 8};
     int n = 0;
-    for (int p = 0; p < 3; p++)
+    char *rest = NULL, *words = ll_arena_strdup(a, strategies);
+    for (char *w = strtok_r(words, " ", &rest); w; w = strtok_r(NULL, " ", &rest))
+        list[n++] = read_strategy(w);
+    for (int p = 2; p <= 4 && o->pipelines; p++)
         for (int k = 0; ll_pipeline_name(k); k++)
             for (int i = !ll_pipeline_name(k + 1); i < 4; i++)
-                list[n++] = (strategy){meshes[p], 0, ll_pipeline_name(k), micro[i], NULL};
-    LL_ASSERT(n <= MOST_PIPELINES);
+                list[n++] = (strategy){.mesh = ll_arena_printf(a, "pipe=%d", p),
+                                       .schedule = ll_pipeline_name(k),
+                                       .micro = micro[i]};
+    LL_ASSERT(n <= MOST_STRATEGIES);
     return n;
 }
 
@@ -383,30 +348,27 @@ static bool is_asked(int ranks, const ll_verify_many *o, const strategy *s)
     return asked && ll_mesh_parse(s->mesh, &mesh) == LL_OK && mesh.n_rank <= ranks;
 }
 
-/* The strategies that are asked for, all of them first; how many: *n. */
-static void list_asked(int ranks, const ll_verify_many *o, strategy list[MOST_STRATEGIES], int *n)
+static int list_asked(int ranks, const ll_verify_many *o, ll_arena *a,
+                      strategy list[MOST_STRATEGIES])
 {
-    enum { N = sizeof strategies / sizeof *strategies };
-    int n_pipeline = o->pipelines ? all_pipelines(list + N) : 0;
-    memcpy(list, strategies, sizeof strategies);
-    *n = 0;
-    for (int i = 0; i < N + n_pipeline; i++)
-        if (is_asked(ranks, o, &list[i])) list[(*n)++] = list[i];
+    int n = 0, all = list_all(o, a, list);
+    for (int i = 0; i < all; i++)
+        if (is_asked(ranks, o, &list[i])) list[n++] = list[i];
+    return n;
 }
 
 ll_err ll_verify_matrix_has(const ll_verify_many *o, int ranks)
 {
+    LL_OWN(ll_arena) a = ll_arena_new();
     strategy list[MOST_STRATEGIES];
     char names[256] = "";
-    int n_list;
     bool known = !o->model;
     for (int m = 0; m < (int)(sizeof models / sizeof *models); m++) {
         known |= o->model && !strcmp(o->model, models[m].name);
         snprintf(names + strlen(names), sizeof names - strlen(names), " %s", models[m].name);
     }
     CHECK(known, LL_E_ARG, "the matrix has no %s: its models are%s", o->model, names);
-    list_asked(ranks, o, list, &n_list);
-    CHECK(n_list, LL_E_ARG,
+    CHECK(list_asked(ranks, o, a, list), LL_E_ARG,
           "no strategy of the matrix has this mesh and %d ranks or fewer: without --mesh it prints "
           "them all (--pipelines: and every schedule)",
           ranks);
@@ -415,9 +377,9 @@ ll_err ll_verify_matrix_has(const ll_verify_many *o, int ranks)
 
 ll_err ll_verify_matrix(ll_comm *c, const ll_verify_many *o)
 {
+    LL_OWN(ll_arena) a = ll_arena_new();
     strategy list[MOST_STRATEGIES];
-    int n_list;
-    list_asked(ll_comm_size(c), o, list, &n_list);
+    int n_list = list_asked(ll_comm_size(c), o, a, list);
     count n = begin_count();
     double began = ll_now();
     if (ll_comm_rank(c) == 0 && !o->json)

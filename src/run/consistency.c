@@ -114,6 +114,15 @@ static ll_err check(const ll_consistency *c, const ll_consistency *said)
     return LL_OK;
 }
 
+/* 1: the number is prime. */
+static int64_t torus_rows(int64_t replicas)
+{
+    int64_t rows = 1;
+    for (int64_t i = 2; i * i <= replicas; i++)
+        if (replicas % i == 0) rows = i;
+    return rows;
+}
+
 ll_err ll_consistency_make(const ll_consistency *said, int64_t replicas, ll_consistency *out)
 {
     const ll_consistency *p = presets;
@@ -144,7 +153,7 @@ ll_err ll_consistency_make(const ll_consistency *said, int64_t replicas, ll_cons
     CHECK(out->quorum <= replicas, LL_E_CONFIG,
           "parallel.quorum is %lld, of parallel.replicas %lld", (long long)out->quorum,
           (long long)replicas);
-    CHECK(!is(out->peers, "torus") || ll_torus_rows(replicas) > 1, LL_E_CONFIG,
+    CHECK(!is(out->peers, "torus") || torus_rows(replicas) > 1, LL_E_CONFIG,
           "parallel.peers torus is of rows and columns, and parallel.replicas %lld has no two "
           "factors: use 4, 6, 8, 9 ..., or parallel.peers ring",
           (long long)replicas);
@@ -165,17 +174,9 @@ void ll_consistency_reduce(ll_consistency *c, int64_t replicas, bool linear)
         c->what = "gradient", c->peers = "all", c->warm_up = 0;
 }
 
-int64_t ll_torus_rows(int64_t replicas)
-{
-    int64_t rows = 1;
-    for (int64_t i = 2; i * i <= replicas; i++)
-        if (replicas % i == 0) rows = i;
-    return rows;
-}
-
 void ll_torus_neighbours(int replicas, int index, int to[LL_TORUS], int from[LL_TORUS])
 {
-    const int rows = (int)ll_torus_rows(replicas), size[2] = {rows, replicas / rows};
+    const int rows = (int)torus_rows(replicas), size[2] = {rows, replicas / rows};
     const int at[2] = {index / size[1], index % size[1]};
     for (int s = 0; s < LL_TORUS; s++) {
         int dim = s / 2, step = s % 2 ? size[dim] - 1 : 1;

@@ -49,10 +49,9 @@ ll_err ll_consistency_make(const ll_consistency *said, int64_t replicas, ll_cons
 /* Limits that are synchronous training in exact arithmetic are done as such, to the bit: means of
  * parameters after every update by a rule that is linear in the gradient, rounds of all. */
 void ll_consistency_reduce(ll_consistency *c, int64_t replicas, bool linear);
-/* Replicas on a torus, as nearly square as their number has it; 1 row: it is prime. */
-int64_t ll_torus_rows(int64_t replicas);
 enum { LL_TORUS = 4 };
-/* Whom one sends to and hears from; -1: nobody, where two would be the same. */
+/* On a torus as nearly square as the number of replicas has it, whom one sends to and hears from;
+ * -1: nobody, where two would be the same. */
 void ll_torus_neighbours(int replicas, int index, int to[LL_TORUS], int from[LL_TORUS]);
 /* Do they give gradients to a server, and all make its updates? Then they are alike, but late. */
 bool ll_consistency_rounds(const ll_consistency *c);

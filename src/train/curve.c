@@ -285,13 +285,6 @@ const char *ll_curve_svg(ll_arena *a, const ll_curve *c)
     return p.svg.text;
 }
 
-ll_err ll_curve_write(const char *path, const ll_curve *c)
-{
-    LL_OWN(ll_arena) a = ll_arena_new();
-    const char *svg = ll_curve_svg(a, c);
-    return ll_file_write(path, svg, strlen(svg));
-}
-
 /* ---- of a run folder: one that was resumed has the steps before it was stopped too ---- */
 
 typedef struct reading {
@@ -326,5 +319,6 @@ ll_err ll_curve_of_run(const char *folder, const char *title, const char *captio
     size_t kept;
     TRY(ll_metrics_lines(ll_arena_printf(a, "%s/metrics.jsonl", folder), INT64_MAX, read_line, &r,
                          &kept));
-    return ll_curve_write(ll_arena_printf(a, "%s/curve.svg", folder), &r.c);
+    const char *svg = ll_curve_svg(a, &r.c);
+    return ll_file_write(ll_arena_printf(a, "%s/curve.svg", folder), svg, strlen(svg));
 }

@@ -19,6 +19,5 @@ typedef struct ll_curve {
 
 /* The picture's text. One list of points gives one text, to the byte. */
 const char *ll_curve_svg(ll_arena *a, const ll_curve *c);
-ll_err ll_curve_write(const char *path, const ll_curve *c);
 /* The curve of a run folder, folder/curve.svg, from its metrics.jsonl. */
 ll_err ll_curve_of_run(const char *folder, const char *title, const char *caption);
