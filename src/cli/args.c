@@ -120,19 +120,19 @@ static ll_err unknown_option(const parse *p, const char *word, size_t n)
 }
 
 /* Digits; or 1e10, 1.5G, 10B, where that is whole. */
-static bool read_count(const char *text, long long *out)
+static bool read_count(const char *text, int64_t *out)
 {
     static const char units[] = "kMGTB";
     static const double sizes[] = {1e3, 1e6, 1e9, 1e12, 1e9};
     size_t n = strspn(text, "0123456789");
     char *end;
     errno = 0;
-    *out = strtoll(text, &end, 10);
+    *out = strtol(text, &end, 10);
     if (n && !text[n]) return errno == 0;
     double v = n ? strtod(text, &end) : 0;
     const char *unit = n && *end ? strchr(units, *end) : NULL;
     if (unit) v *= sizes[unit - units], end++;
-    *out = v < 9e15 ? (long long)v : 0;
+    *out = v < 9e15 ? (int64_t)v : 0;
     return n && strspn(text, "0123456789.eE+") + (unit != NULL) == strlen(text) && !*end &&
            v < 9e15 && v == floor(v);
 }
@@ -162,7 +162,7 @@ static ll_err store(const parse *p, const ll_arg *a, const char *text)
     case LL_ARG_TEXT: *(const char **)to = text; return check_ending(a, name, text);
     case LL_ARG_INT:
     case LL_ARG_COUNT: {
-        long long v = 0, least = a->kind == LL_ARG_COUNT;
+        int64_t v = 0, least = a->kind == LL_ARG_COUNT;
         CHECK(read_count(text, &v) && v >= least, LL_E_ARG, "%s is '%s', want a whole number%s",
               name, text, least ? ", 1 or more (9e15 at most)" : ", 0 or more (9e15 at most)");
         *(int64_t *)to = v;

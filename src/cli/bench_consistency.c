@@ -115,10 +115,8 @@ static ll_err measure(const opts *o, int64_t replicas, row *r)
     int n = 0;
     size_t bytes;
     const char *const first[] = {
-        "train",       o->run,
-        "--out",       folder,
-        "--overwrite", "--json",
-        "-s",          ll_arena_printf(a, "parallel.replicas=%lld", (long long)replicas)};
+        "train",       o->run,   "--out", folder,
+        "--overwrite", "--json", "-s",    ll_arena_printf(a, "parallel.replicas=%ld", replicas)};
     for (size_t i = 0; i < sizeof first / sizeof *first; i++) words[n++] = first[i];
     if (o->slow) words[n++] = "--slow", words[n++] = o->slow;
     for (int i = 0; i < o->set.n; i++) words[n++] = "-s", words[n++] = o->set.v[i];
@@ -147,9 +145,9 @@ static void write_table(const opts *o, const row *rows, int n, ll_buf *b)
     }
     ll_buf_printf(
         b,
-        "%lld ranks%s%s; seconds: with the start, samples/s: without; fewer: bytes to other "
+        "%ld ranks%s%s; seconds: with the start, samples/s: without; fewer: bytes to other "
         "replicas, against %s; most a s: of them, in a second, from one logged step to the next\n",
-        (long long)o->ranks, o->slow ? ", slow: " : "", o->slow ? o->slow : "", rows[0].preset);
+        o->ranks, o->slow ? ", slow: " : "", o->slow ? o->slow : "", rows[0].preset);
 }
 
 static ll_err print_json(const row *rows, int n)
@@ -192,7 +190,7 @@ static void draw_panel(ll_buf *b, const row *rows, int n, int k)
 
 static void draw(const opts *o, const row *rows, int n, ll_arena *a, ll_buf *b)
 {
-    const char *title = ll_arena_printf(a, "%s on %lld ranks", o->run, (long long)o->ranks);
+    const char *title = ll_arena_printf(a, "%s on %ld ranks", o->run, o->ranks);
     ll_plot_begin(b, N_AXIS * EACH + NAMES, HEIGHT, title);
     ll_plot_words(b, title, "loss over time, bytes between replicas and samples");
     for (int k = 0; k < N_AXIS; k++) draw_panel(b, rows, n, k);

@@ -154,12 +154,12 @@ static ll_err run_job(const ll_scale_bench_report *r, const ll_scale_row *x, boo
     const char *const fixed[] = {"bench", "scale", o->run, "--json", "-n"};
     for (size_t i = 0; i < sizeof fixed / sizeof *fixed; i++) w[n++] = fixed[i];
     w[n++] = ll_arena_printf(a, "%d", x->ranks);
-    w[n++] = ll_arena_printf(a, "--steps=%lld", (long long)o->steps);
-    w[n++] = ll_arena_printf(a, "--warm-up=%lld", (long long)o->warm_up);
+    w[n++] = ll_arena_printf(a, "--steps=%ld", o->steps);
+    w[n++] = ll_arena_printf(a, "--warm-up=%ld", o->warm_up);
     if (trace) w[n++] = ll_arena_printf(a, "--trace=%s", o->trace);
     for (int i = 0; i < o->set.n; i++) w[n++] = ll_arena_printf(a, "--set=%s", o->set.v[i]);
-    w[n++] = ll_arena_printf(a, "--set=train.batch=%lld", (long long)x->batch);
-    w[n++] = ll_arena_printf(a, "--set=train.micro_batch=%lld", (long long)micro);
+    w[n++] = ll_arena_printf(a, "--set=train.batch=%ld", x->batch);
+    w[n++] = ll_arena_printf(a, "--set=train.micro_batch=%ld", micro);
     w[n++] = ll_arena_printf(a, "--set=train.threads=%d", x->threads);
     w[n++] = ll_arena_printf(a, "--set=parallel.mesh=%s", x->mesh);
     LL_OWN_MEMORY char *text = NULL;
@@ -229,7 +229,7 @@ static ll_err run_table(const opts *given, const ll_run *run, ll_arena *a)
     r.cores = omp_get_num_procs();
     if (getloadavg(&r.load, 1) != 1) r.load = -1;
     CHECK(!o->weak || !o->strong, LL_E_ARG, "--weak and --strong exclude each other");
-    CHECK(o->repeats <= 1000, LL_E_ARG, "--repeats is %lld, want 1 to 1000", (long long)o->repeats);
+    CHECK(o->repeats <= 1000, LL_E_ARG, "--repeats is %ld, want 1 to 1000", o->repeats);
     TRY(plan(&r));
     TRY(run_all(&r));
     if (o->json) return ll_scale_bench_json(&r);

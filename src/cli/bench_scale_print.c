@@ -163,16 +163,16 @@ static void print_head(const ll_scale_bench_report *r)
            LL_AMOUNT(base->point.parameters), r->run->train.precision, r->run->train.optim.name,
            o->weak ? "weak" : "strong");
     if (o->weak)
-        printf("%lld samples a step for each rank\n", (long long)r->run->train.batch);
+        printf("%ld samples a step for each rank\n", r->run->train.batch);
     else
-        printf("%lld samples a step, divided among the ranks\n", (long long)r->run->train.batch);
+        printf("%ld samples a step, divided among the ranks\n", r->run->train.batch);
     printf("machine: %s, %d core%s; %s; loopline %s\n", ll_tune_cpu(r->arena), r->cores,
            r->cores == 1 ? "" : "s", ll_transport_library(), ll_version());
     if (r->load > 0.5) printf("other work on the machine when it began: a load of %.1f\n", r->load);
     printf("a step's time has: %s\n  not: %s\n", included, excluded);
-    printf("steps: %lld in each of %lld repeats, after %lld left out; every repeat is a job of its "
+    printf("steps: %ld in each of %ld repeats, after %ld left out; every repeat is a job of its "
            "own, and all rows take turns\n\n",
-           (long long)o->steps, (long long)o->repeats, (long long)o->warm_up);
+           o->steps, o->repeats, o->warm_up);
 }
 
 static const char *name_of(const ll_scale_row *x, char out[32])
@@ -188,9 +188,9 @@ static void print_speed(const ll_scale_bench_report *r, const ll_scale_row *x)
     snprintf(m, sizeof m, "%.2f-%.2f", 1e3 * x->least_s, 1e3 * x->most_s);
     double of_one = against_one_rank(r, x), each = x->point.seq ? (double)x->point.seq : 1;
     if (!isnan(of_one)) snprintf(one, sizeof one, "%.2fx", of_one);
-    printf("%-8s %-18s %6lld %9.2f %17s %17s %10s %7.2fx %5.0f %% %7s\n", name_of(x, what),
-           *x->mesh ? x->mesh : "-", (long long)x->batch, 1e3 * x->step_s, q, m,
-           LL_AMOUNT(each * rate_of(x)), speed_up(r, x), 100 * efficiency(r, x), one);
+    printf("%-8s %-18s %6ld %9.2f %17s %17s %10s %7.2fx %5.0f %% %7s\n", name_of(x, what),
+           *x->mesh ? x->mesh : "-", x->batch, 1e3 * x->step_s, q, m, LL_AMOUNT(each * rate_of(x)),
+           speed_up(r, x), 100 * efficiency(r, x), one);
 }
 
 static void print_traffic(const ll_scale_row *x)

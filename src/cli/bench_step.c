@@ -123,8 +123,7 @@ static void print_speed(const ll_run *r, const ll_bench_report *b)
 static void print_text(const ll_run *r, const ll_bench_report *b, bool profile)
 {
     double samples = (double)b->batch / b->step_s;
-    printf("%s, %s parameters, batch %lld, ", r->model.name, LL_AMOUNT(b->parameters),
-           (long long)b->batch);
+    printf("%s, %s parameters, batch %ld, ", r->model.name, LL_AMOUNT(b->parameters), b->batch);
     if (!*b->device) printf("%d threads, ", b->threads);
     printf("%s\nstep %.3f ms (median of %d; least %.3f, quartiles %.3f and %.3f)   %s samples/s",
            r->train.precision, 1e3 * b->step_s, b->n_steps, 1e3 * b->best_s, 1e3 * b->q1_s,

@@ -67,12 +67,11 @@ static ll_err read_question(work *w, int64_t i)
                r->tokens[r->first] == alone.tokens[r->first])
             r->first++;
         CHECK(r->first > 0, LL_E_IO,
-              "%s:%lld: question and choice %d are one token, of which nothing can be told",
-              w->file, (long long)q->line, k);
-        CHECK(
-            r->n <= most + 1, LL_E_IO,
-            "%s:%lld: question and choice %d are %lld tokens, and the model reads %lld (model.seq)",
-            w->file, (long long)q->line, k, (long long)r->n, (long long)most);
+              "%s:%ld: question and choice %d are one token, of which nothing can be told", w->file,
+              q->line, k);
+        CHECK(r->n <= most + 1, LL_E_IO,
+              "%s:%ld: question and choice %d are %ld tokens, and the model reads %ld (model.seq)",
+              w->file, q->line, k, r->n, most);
         if (r->n > w->most) w->most = r->n;
     }
     return LL_OK;
@@ -119,10 +118,10 @@ static ll_err show(const work *w, bool json)
 {
     double n = (double)w->n;
     if (!json) {
-        printf("%s after step %lld: %.2f %% of %lld questions by likelihood, %.2f %% by likelihood "
+        printf("%s after step %ld: %.2f %% of %ld questions by likelihood, %.2f %% by likelihood "
                "of a byte (by chance %.2f %%)\n",
-               w->t->run->name, (long long)w->t->step, 100 * (double)w->right[0] / n,
-               (long long)w->n, 100 * (double)w->right[1] / n, 100 * w->chance / n);
+               w->t->run->name, w->t->step, 100 * (double)w->right[0] / n, w->n,
+               100 * (double)w->right[1] / n, 100 * w->chance / n);
         return LL_OK;
     }
     json_t *list = LL_JSON_LIST(

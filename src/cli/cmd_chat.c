@@ -39,7 +39,7 @@ static ll_err turn(ll_talk *t, const ll_family *f, const char *line)
     TRY(put(t, &end));
     if (t->o->of.json) {
         ll_buf_json(&quoted, s.text.text ? s.text.text : "");
-        printf("{\"text\": %s, \"tokens\": %lld}", quoted.text, (long long)s.tokens);
+        printf("{\"text\": %s, \"tokens\": %ld}", quoted.text, s.tokens);
     }
     printf("\n");
     return LL_OK;

@@ -117,7 +117,7 @@ static bool read_cache(const char *plus, parts *p)
         return true;
     }
     if (p->keep || strncmp(plus, "keep:", 5) || plus[5] < '1' || plus[5] > '9') return false;
-    int64_t n = strtoll(plus + 5, &end, 10);
+    int64_t n = strtol(plus + 5, &end, 10);
     if (*end || n >= 1000000000) return false;
     p->keep = n;
     return true;
@@ -227,9 +227,9 @@ static ll_err show(const opts *o, const form *f, int n, const windows *w)
     if (o->talk.of.json)
         return ll_cli_json(LL_JSON(LL_IS("forms", json_incref(list)), LL_IS("samples", w->n),
                                    LL_IS("seq", w->seq)));
-    printf("of %lld windows of %lld tokens; change: of perplexity, from the first; zeros: of the "
+    printf("of %ld windows of %ld tokens; change: of perplexity, from the first; zeros: of the "
            "weights of products, before they are rounded\n",
-           (long long)w->n, (long long)w->seq);
+           w->n, w->seq);
     return LL_OK;
 }
 

@@ -54,9 +54,9 @@ static ll_err list(const opts *o)
                         LL_IS("source", e[i].source), LL_IS("where", e[i].where));
             json_array_append_new(all, j);
         } else if (e[i].installed) {
-            printf("%-14s %s: %lld train, %lld validation, %s  %s\n", e[i].name, e[i].help,
-                   (long long)e[i].info.n[LL_TRAIN], (long long)e[i].info.n[LL_VAL],
-                   LL_BYTES(e[i].info.file_bytes), e[i].where);
+            printf("%-14s %s: %ld train, %ld validation, %s  %s\n", e[i].name, e[i].help,
+                   e[i].info.n[LL_TRAIN], e[i].info.n[LL_VAL], LL_BYTES(e[i].info.file_bytes),
+                   e[i].where);
         } else
             printf("%-14s %s: not here; %s\n", e[i].name, e[i].help, e[i].source);
     }
@@ -93,7 +93,7 @@ static ll_err show_records(const opts *o, const ll_dataset *d, ll_split split)
         for (int i = 0; i < f->n_field; i++) {
             const ll_field *x = &f->fields[i];
             int64_t n = ll_numel(&x->shape);
-            printf("%lld %s %s%s:", (long long)k, x->name, ll_dtype_name(x->dtype),
+            printf("%ld %s %s%s:", k, x->name, ll_dtype_name(x->dtype),
                    ll_shape_print(&x->shape, shape));
             for (int64_t j = 0; j < n && j < 8; j++) printf(" %g", ll_load(out[i], x->dtype, j));
             printf(n > 8 ? " ...\n" : "\n");
@@ -110,14 +110,14 @@ static ll_err show(const opts *given, const ll_dataset *d)
     if (o->json) return ll_cli_json(info_json(i));
     CHECK(i->n[split] > 0, LL_E_IO, "that part of %s is empty", i->name);
     int64_t there = i->kind == LL_TOKENS ? i->tokens[split] : i->n[split];
-    CHECK(o->from < there, LL_E_ARG, "--from is %lld, and there are %lld %s", (long long)o->from,
-          (long long)there, i->kind == LL_TOKENS ? "tokens" : "samples");
+    CHECK(o->from < there, LL_E_ARG, "--from is %ld, and there are %ld %s", o->from, there,
+          i->kind == LL_TOKENS ? "tokens" : "samples");
     if (i->kind == LL_TOKENS) o->count *= 100;
     if (o->count > there - o->from) o->count = there - o->from;
     char shape[LL_SHAPE_TEXT];
-    printf("%s: %lld train, %lld validation, samples %s, %s  %s\n\n", i->name,
-           (long long)i->n[LL_TRAIN], (long long)i->n[LL_VAL],
-           ll_shape_print(&i->fields[0].shape, shape), LL_BYTES(i->file_bytes), i->where);
+    printf("%s: %ld train, %ld validation, samples %s, %s  %s\n\n", i->name, i->n[LL_TRAIN],
+           i->n[LL_VAL], ll_shape_print(&i->fields[0].shape, shape), LL_BYTES(i->file_bytes),
+           i->where);
     if (i->kind == LL_RECORDS) return show_records(o, d, split);
     if (i->kind == LL_IMAGES) return show_images(o, d, split);
     return ll_show_tokens(d, split, o->from, o->count, stdout);

@@ -187,7 +187,7 @@ static void print_name(const ll_classes *c, int64_t k)
     if (c->names)
         printf("%-16.16s", c->names[k]);
     else
-        printf("%-16lld", (long long)k);
+        printf("%-16ld", k);
 }
 
 /* A share of 1 as a percentage; none where there is nothing that it is of. */
@@ -210,7 +210,7 @@ static void print_confusion(const ll_classes *c)
         print_name(c, i);
         for (int64_t k = 0; k < c->n; k++)
             if (m[i * c->n + k])
-                printf("%6lld", (long long)m[i * c->n + k]);
+                printf("%6ld", m[i * c->n + k]);
             else
                 printf("%6s", ".");
         putchar('\n');
@@ -223,7 +223,7 @@ static void print_confusion(const ll_classes *c)
         most = next;
         for (int64_t i = 0; most && i < c->n * c->n && shown < PAIRS; i++) {
             if (m[i] != most || i / c->n == i % c->n) continue;
-            printf("%8lld  ", (long long)most);
+            printf("%8ld  ", most);
             print_name(c, i / c->n);
             printf(" for ");
             print_name(c, i % c->n);
@@ -242,7 +242,7 @@ static void print_classes(const ll_classes *c)
         print_share(s.precision);
         print_share(s.recall);
         print_share(s.f1);
-        printf("%10lld\n", (long long)s.support);
+        printf("%10ld\n", s.support);
     }
     print_confusion(c);
 }
@@ -251,9 +251,9 @@ static ll_err show(const opts *o, const ll_trained *t, const ll_score *s, const 
                    language l)
 {
     if (o->of.json) return show_json(o, t, s, c, l);
-    printf("%s after step %lld: validation loss %.4f", t->run->name, (long long)t->step, s->loss);
+    printf("%s after step %ld: validation loss %.4f", t->run->name, t->step, s->loss);
     if (!isnan(s->accuracy)) printf(", accuracy %.2f %%", 100 * s->accuracy);
-    if (o->top) printf(", top-%lld accuracy %.2f %%", (long long)c->top, 100 * in_top(c));
+    if (o->top) printf(", top-%ld accuracy %.2f %%", c->top, 100 * in_top(c));
     for (int i = 0; i < s->n_metric; i++) printf(", %s %.4g", s->names[i], s->metrics[i]);
     if (!isnan(l.perplexity)) printf(", perplexity %.4f", l.perplexity);
     if (!isnan(l.bits_per_byte)) printf(", %.4f bits a byte", l.bits_per_byte);
@@ -288,8 +288,8 @@ static ll_err run(const void *given)
     const ll_data_info *info = ll_dataset_info(d);
     int64_t all = info->n[LL_VAL];
     if (!o->samples || o->samples > all) own.samples = all;
-    fprintf(stderr, "%s: %s on %s, %lld of %lld validation samples\n", t.run->name,
-            t.run->model.name, info->name, (long long)o->samples, (long long)all);
+    fprintf(stderr, "%s: %s on %s, %ld of %ld validation samples\n", t.run->name, t.run->model.name,
+            info->name, o->samples, all);
     bool ensemble = !o->of.init && !strcmp(t.run->parallel.between.seeds, "own");
     /* classes first: not every model has them */
     if (!ensemble && (o->classes || o->confusion || o->top)) TRY(count(o, &t, d, NULL, a, &c));

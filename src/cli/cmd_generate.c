@@ -156,13 +156,11 @@ static ll_err sample(ll_talk *t, char *const *prompts, int64_t n)
     fflush(stdout);
     if (t->comm) /* a launcher passes each stream on by itself, and may be late with the text */
         nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL);
-    fprintf(stderr, "%s read in %.2f s, %s/s; %lld drawn in %.2f s, %s/s\n",
+    fprintf(stderr, "%s read in %.2f s, %s/s; %ld drawn in %.2f s, %s/s\n",
             LL_COUNTED(read, "token"), after - begin, LL_AMOUNT((double)read / (after - begin)),
-            (long long)made, end - after, LL_AMOUNT((double)made / (end - after)));
+            made, end - after, LL_AMOUNT((double)made / (end - after)));
     show_profile(t, before, end - after);
-    if (t->draft)
-        fprintf(stderr, "%lld of %lld guesses were right\n", (long long)t->taken,
-                (long long)t->guessed);
+    if (t->draft) fprintf(stderr, "%ld of %ld guesses were right\n", t->taken, t->guessed);
     return LL_OK;
 }
 
@@ -170,8 +168,7 @@ static ll_err sample(ll_talk *t, char *const *prompts, int64_t n)
 static ll_err open_draft(const opts *o, const ll_talk_opts *its, ll_talk *t, ll_talk *d)
 {
     size_t a, b;
-    CHECK(o->guesses <= 64, LL_E_ARG, "--draft-tokens is %lld, want at most 64",
-          (long long)o->guesses);
+    CHECK(o->guesses <= 64, LL_E_ARG, "--draft-tokens is %ld, want at most 64", o->guesses);
     TRY(ll_talk_begin(its, d));
     bool same = d->vocab == t->vocab && !d->t == !t->t;
     for (int i = 0; same && t->t && i < t->t->n; i++) {
@@ -185,8 +182,8 @@ static ll_err open_draft(const opts *o, const ll_talk_opts *its, ll_talk *t, ll_
     t->guesses = ll_min64(o->guesses ? o->guesses : 4, drawn);
     int64_t kept = o->talk.context ? o->talk.context : t->limit.places;
     CHECK(t->guesses < kept, LL_E_ARG,
-          "--draft-tokens is %lld, and %lld tokens are kept (--context, model.seq): want fewer",
-          (long long)t->guesses, (long long)kept);
+          "--draft-tokens is %ld, and %ld tokens are kept (--context, model.seq): want fewer",
+          t->guesses, kept);
     return LL_OK;
 }
 

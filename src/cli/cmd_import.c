@@ -159,14 +159,14 @@ static ll_err show(const opts *o, const found *f)
     for (int i = 0; i < f->s.n_output; i++)
         printf("output  %s: %s%s\n", f->s.outputs[i].name, f->s.outputs[i].type,
                f->s.outputs[i].shape);
-    printf("%d nodes, %d tensors of %lld parameters and statistics\n", f->s.nodes, f->n_weight,
-           (long long)f->numbers);
+    printf("%d nodes, %d tensors of %ld parameters and statistics\n", f->s.nodes, f->n_weight,
+           f->numbers);
     const ll_size *s = f->model->sizes;
     if (f->model->input && !strcmp(f->model->input, "image"))
-        printf("batch data x: f32 [n,%lld,%lld,%lld] (model.image, model.channels)\n",
-               (long long)s[0].value, (long long)s[0].value, (long long)s[1].value);
+        printf("batch data x: f32 [n,%ld,%ld,%ld] (model.image, model.channels)\n", s[0].value,
+               s[0].value, s[1].value);
     else if (f->model->input)
-        printf("batch data x: i32 [n,%lld] (model.seq)\n", (long long)s[0].value);
+        printf("batch data x: i32 [n,%ld] (model.seq)\n", s[0].value);
     return LL_OK;
 }
 
@@ -189,8 +189,8 @@ static ll_err write_data(const opts *o, const found *f, const char *path, ll_are
     if (!image && !o->names) return LL_OK;
     ll_buf_printf(&b, "{\"kind\": \"%s\"", image ? "images" : "records");
     if (image) {
-        ll_buf_printf(&b, ", \"image\": [%lld, %lld, %lld], \"centre\": [0.875],\n \"mean\": [",
-                      (long long)side, (long long)side, (long long)c);
+        ll_buf_printf(&b, ", \"image\": [%ld, %ld, %ld], \"centre\": [0.875],\n \"mean\": [", side,
+                      side, c);
         for (int i = 0; i < c; i++)
             ll_buf_printf(&b, i ? ", %g" : "%g", c == 3 ? ll_imagenet_mean[i] : 0.5);
         ll_buf_puts(&b, "], \"deviation\": [");
@@ -294,11 +294,10 @@ static ll_err show_described(const opts *o, const ll_imported *m, int64_t prompt
         return ll_cli_json(j);
     }
     printf("%s: model %s, by map %s\n ", m->form, m->model->name, m->map);
-    for (const ll_size *s = m->sizes; s->name; s++)
-        printf(" %s %lld", s->name, (long long)s->value);
-    printf("\n%lld tensors of %lld numbers, most of them %s\n", (long long)m->tensors,
-           (long long)m->numbers, m->type ? m->type : "none");
-    if (prompt) printf("%s: a prompt of %lld vectors\n", o->adapter, (long long)prompt);
+    for (const ll_size *s = m->sizes; s->name; s++) printf(" %s %ld", s->name, s->value);
+    printf("\n%ld tensors of %ld numbers, most of them %s\n", m->tensors, m->numbers,
+           m->type ? m->type : "none");
+    if (prompt) printf("%s: a prompt of %ld vectors\n", o->adapter, prompt);
     return LL_OK;
 }
 
@@ -338,10 +337,9 @@ static ll_err check_prompt(const char *config, const json_t *j, const ll_st_entr
             continue;
         LL_OWN_MEMORY char *said = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT);
         FAIL(LL_E_CONFIG,
-             "%s: %s is %.40s, and the tensor " LL_PROMPT " is [%lld,%lld], of one module: want "
-             "%lld",
-             config, all[i].key, said ? said : "", (long long)e->dims[0], (long long)e->dims[1],
-             (long long)all[i].is);
+             "%s: %s is %.40s, and the tensor " LL_PROMPT " is [%ld,%ld], of one module: want "
+             "%ld",
+             config, all[i].key, said ? said : "", e->dims[0], e->dims[1], all[i].is);
     }
     return LL_OK;
 }
@@ -369,8 +367,7 @@ static ll_err look_adapter(const opts *o, const ll_imported *m, ll_arena *a, int
     for (const ll_size *s = m->sizes; s->name; s++)
         if (!strcmp(s->name, "width")) width = s->value;
     CHECK(e && e->n_dims == 2 && e->dims[0] > 0 && e->dims[1] == width, LL_E_SHAPE,
-          "%s: want a tensor " LL_PROMPT " [vectors,%lld], as wide as the model", path,
-          (long long)width);
+          "%s: want a tensor " LL_PROMPT " [vectors,%ld], as wide as the model", path, width);
     TRY(check_prompt(config, j, e));
     TRY(ll_map_open(m->map, &map));
     TRY(ll_map_find(map, a, LL_PROMPT, &LL_SHAPE(e->dims[0], width), &line));
@@ -395,7 +392,7 @@ static ll_err put_described(const opts *o, const ll_imported *m, bool tokenizer,
     ll_buf_printf(&b, "# made by loopline import; set data to train it\nmodel:\n  name: %s\n",
                   m->model->name);
     for (const ll_size *s = m->sizes; s->name; s++)
-        ll_buf_printf(&b, "  %s: %lld\n", s->name, (long long)s->value);
+        ll_buf_printf(&b, "  %s: %ld\n", s->name, s->value);
     if (tokenizer) {
         ll_buf_puts(&b, "data:\n  tokenizer: ");
         ll_buf_json(&b, weights);
@@ -404,7 +401,7 @@ static ll_err put_described(const opts *o, const ll_imported *m, bool tokenizer,
     ll_buf_puts(&b, "train:\n  optimizer: adamw\n  init: ");
     ll_buf_json(&b, weights);
     ll_buf_printf(&b, "\n  init_map: %s\n", m->map);
-    if (prompt) ll_buf_printf(&b, "  prompt: %lld\n", (long long)prompt);
+    if (prompt) ll_buf_printf(&b, "  prompt: %ld\n", prompt);
     TRY(ll_file_write(ll_arena_printf(a, "%s/run.yaml", whole), b.text, b.len));
     fprintf(stderr, "%s: run.yaml %s%s%s\n", o->out, folder ? "*.safetensors" : "model.gguf",
             folder && tokenizer ? " tokenizer" : "", prompt ? " adapter_model.safetensors" : "");

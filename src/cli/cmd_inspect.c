@@ -176,11 +176,11 @@ static void print_traffic(const opts *o, const cut *c)
            "beside them, and tells how large",
            c->most);
     if (cut) printf("\naxis sequence cuts %s of attention", cut);
-    printf("\nrank %lld sends %s a step:\n", (long long)o->rank, LL_BYTES(sent_in_all(c)));
+    printf("\nrank %ld sends %s a step:\n", o->rank, LL_BYTES(sent_in_all(c)));
     for (int i = 0; i < c->n_line; i++) {
         char axes[LL_LAYOUT_TEXT];
-        printf("  %10s  %-14s over %-16s %lld calls\n", LL_BYTES(c->lines[i].bytes), c->lines[i].op,
-               ll_axes_text(m, c->lines[i].axes, axes), (long long)c->lines[i].calls);
+        printf("  %10s  %-14s over %-16s %ld calls\n", LL_BYTES(c->lines[i].bytes), c->lines[i].op,
+               ll_axes_text(m, c->lines[i].axes, axes), c->lines[i].calls);
     }
 }
 
@@ -223,9 +223,8 @@ static ll_err show_summary(const opts *o, const ll_run *r, const ll_graph *g, co
     if (o->json) return ll_cli_json(summary_json(r, g, p, c));
     int64_t n_param, n_state, params = ll_cli_numbers(g, LL_PARAM, &n_param),
                               states = ll_cli_numbers(g, LL_STATE, &n_state);
-    printf("model %s: %lld parameters in %lld tensors, %lld numbers of state in %lld%s\n",
-           r->model.name, (long long)params, (long long)n_param, (long long)states,
-           (long long)n_state, c->of->place ? " on this rank" : "");
+    printf("model %s: %ld parameters in %ld tensors, %ld numbers of state in %ld%s\n",
+           r->model.name, params, n_param, states, n_state, c->of->place ? " on this rank" : "");
     printf("graph: %d nodes, %d blocks; program: %d instructions, %sFLOP a step\n", g->n_node,
            g->of.block, p->n_instr, LL_AMOUNT(p->flops));
     char line[256];
@@ -322,8 +321,8 @@ static ll_err make_cut(const opts *o, const ll_run *r, const ll_graph *g, cut *c
 {
     ll_mesh m;
     TRY(ll_mesh_parse(o->mesh ? o->mesh : "", &m));
-    CHECK(o->rank < m.n_rank, LL_E_ARG, "--rank is %lld, but mesh %s has ranks 0 to %d",
-          (long long)o->rank, o->mesh, m.n_rank - 1);
+    CHECK(o->rank < m.n_rank, LL_E_ARG, "--rank is %ld, but mesh %s has ranks 0 to %d", o->rank,
+          o->mesh, m.n_rank - 1);
     c->asked.threads = ll_cli_threads(r, m.n_rank);
     c->room.wide = c->asked.exact && !c->steps.wide && c->room.limit > 0;
     ll_cut_opts how = {.alone = !o->mesh,
@@ -432,8 +431,8 @@ static ll_err check_mesh(const opts *o, const ll_run *r)
     CHECK(o->mesh || (!o->layouts && !o->zero && !o->rank && o->nodes == 1), LL_E_ARG,
           "--layouts, --zero, --rank and --nodes go with --mesh");
     CHECK(o->nodes >= 1 && m.n_rank % o->nodes == 0, LL_E_ARG,
-          "--nodes is %lld, of %d rank%s: want as many ranks on each", (long long)o->nodes,
-          m.n_rank, m.n_rank == 1 ? "" : "s");
+          "--nodes is %ld, of %d rank%s: want as many ranks on each", o->nodes, m.n_rank,
+          m.n_rank == 1 ? "" : "s");
     CHECK(piped || (!*p->schedule && !*p->stages && p->virtual_stages <= 1), LL_E_ARG,
           "parallel.schedule, stages and virtual_stages are of a pipeline: add pipe=2 or more to "
           "the mesh, or leave them out");

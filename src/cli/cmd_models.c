@@ -37,10 +37,9 @@ static ll_err measure(const ll_run *r, facts *out)
 
 static void print_line(const ll_run *r, const facts *f)
 {
-    printf("%-10s %14lld %9sFLOP  ", r->model.name, (long long)f->parameters, LL_AMOUNT(f->flops));
+    printf("%-10s %14ld %9sFLOP  ", r->model.name, f->parameters, LL_AMOUNT(f->flops));
     for (int i = 0; i < LL_MAX_SIZES && r->model.sizes[i].name; i++)
-        printf("%s%s=%lld", i ? " " : "", r->model.sizes[i].name,
-               (long long)r->model.sizes[i].value);
+        printf("%s%s=%ld", i ? " " : "", r->model.sizes[i].name, r->model.sizes[i].value);
     printf("\n");
 }
 
@@ -79,7 +78,7 @@ static ll_err all(const opts *o, const ll_model *only, json_t *list)
     if (!only || o->json) return LL_OK;
     printf("\n%s\n", only->help);
     for (int i = 0; i < LL_MAX_SIZES && only->sizes[i].name; i++)
-        printf("  model.%-10s %8lld  %s\n", only->sizes[i].name, (long long)only->sizes[i].value,
+        printf("  model.%-10s %8ld  %s\n", only->sizes[i].name, only->sizes[i].value,
                only->sizes[i].help);
     return LL_OK;
 }

@@ -149,12 +149,12 @@ static const char *class_name(const work *w, int64_t k)
     }
     if (w->data && w->data->is_text)
         return ll_arena_printf(w->a, k > 32 && k < 127 ? "%c" : "\\x%02x", (int)k);
-    return ll_arena_printf(w->a, "%lld", (long long)k);
+    return ll_arena_printf(w->a, "%ld", k);
 }
 
 static const char *sample_name(const work *w, const answer *x)
 {
-    return x->row < 0 ? x->file : ll_arena_printf(w->a, "%s[%lld]", x->file, (long long)x->row);
+    return x->row < 0 ? x->file : ll_arena_printf(w->a, "%s[%ld]", x->file, x->row);
 }
 
 /* ---- what is shown ---- */
@@ -219,7 +219,7 @@ static ll_err write_npy(const work *w)
           w->info->name, ll_dtype_name(t->dtype));
     ll_buf_printf(&b, "{'descr': '<%s', 'fortran_order': False, 'shape': (%d,",
                   t->dtype == LL_F32 ? "f4" : "i4", w->n);
-    for (int k = 0; k < t->shape.n; k++) ll_buf_printf(&b, " %lld,", (long long)t->shape.d[k]);
+    for (int k = 0; k < t->shape.n; k++) ll_buf_printf(&b, " %ld,", t->shape.d[k]);
     ll_buf_puts(&b, "), }");
     while ((b.len + 11) % 64) ll_buf_puts(&b, " ");
     ll_buf file = {.arena = w->a};
@@ -249,8 +249,8 @@ static ll_err predict_named(work *w, const ll_dataset *d)
               path ? "there, but so are others" : "missing");
         ll_samples s;
         TRY(ll_samples_read(d, w->tokenizer, &f->inputs[i], path, w->a, &s));
-        CHECK(i == 0 || s.n == n, LL_E_SHAPE, "%s: has %lld samples, %s %lld", path, (long long)s.n,
-              f->inputs[0].name, (long long)n);
+        CHECK(i == 0 || s.n == n, LL_E_SHAPE, "%s: has %ld samples, %s %ld", path, s.n,
+              f->inputs[0].name, n);
         in[i] = s.data, n = s.n;
     }
     size_t row = ll_tensor_bytes(f->type.dtype, &f->type.shape);

@@ -129,7 +129,7 @@ static json_t *frame(const server *s, const job *k, json_t *choice)
     char id[64];
     const char *chat = k->asked.stream ? "chat.completion.chunk" : "chat.completion";
     json_t *choices = json_array();
-    snprintf(id, sizeof id, "%s-%lld", k->chat ? "chatcmpl" : "cmpl", (long long)k->number);
+    snprintf(id, sizeof id, "%s-%ld", k->chat ? "chatcmpl" : "cmpl", k->number);
     if (choice)
         json_array_append_new(
             choices, LL_JSON_ADD(choice, LL_IS("index", 0), LL_IS("logprobs", json_null())));
@@ -238,8 +238,8 @@ static ll_err prepare(server *s, job *k)
     TRY(encode(s, k));
     CHECK(k->tokens.n, LL_E_ARG, "the prompt is empty");
     for (int i = 0; i < k->tokens.n; i++)
-        CHECK(k->tokens.v[i] < s->t.vocab, LL_E_ARG, "token %d: the vocabulary is %lld tokens",
-              k->tokens.v[i], (long long)s->t.vocab);
+        CHECK(k->tokens.v[i] < s->t.vocab, LL_E_ARG, "token %d: the vocabulary is %ld tokens",
+              k->tokens.v[i], s->t.vocab);
     k->read = k->tokens.n;
     k->say = ll_talk_saying(&s->t, k->arena, k->asked.seeded ? 0 : k->number,
                             k->chat ? ll_family_stop(&s->t, s->family) : -1);
@@ -253,10 +253,9 @@ static ll_err prepare(server *s, job *k)
     k->say.done = k->say.most == 0;
     k->asked.param = room < 1 || k->say.most > room ? "context" : NULL;
     CHECK(!k->asked.param, LL_E_ARG,
-          "the prompt has %lld tokens, and %lld at most are to follow: in all %lld are kept "
+          "the prompt has %ld tokens, and %ld at most are to follow: in all %ld are kept "
           "(--context)",
-          (long long)k->read, (long long)(k->asked.most < 0 ? s->o->talk.tokens : k->asked.most),
-          (long long)s->places);
+          k->read, (k->asked.most < 0 ? s->o->talk.tokens : k->asked.most), s->places);
     return LL_OK;
 }
 
@@ -553,8 +552,8 @@ static ll_err open_all(server *s, ll_arena *a)
                   {"--connections", o->connections, 4096},
                   {"--batch", o->batch, 1024}};
     for (int i = 0; i < 3; i++)
-        CHECK(limits[i].v <= limits[i].most, LL_E_ARG, "%s is %lld, want at most %lld",
-              limits[i].name, (long long)limits[i].v, (long long)limits[i].most);
+        CHECK(limits[i].v <= limits[i].most, LL_E_ARG, "%s is %ld, want at most %ld",
+              limits[i].name, limits[i].v, limits[i].most);
     TRY(ll_talk_begin(&o->talk, &s->t));
     s->t.waits = true;
     TRY(ll_talk_ranks(&s->t, o->batch));

@@ -142,8 +142,7 @@ static ll_err encode_to(const encode_opts *o, const ll_tokenizer *t, const texts
         if (eos >= 0) TRY(ll_atomic_add(f, &eos, (size_t)each));
         sum += n + (eos >= 0);
     }
-    CHECK(!header || sum < INT32_MAX, LL_E_ARG, "%lld tokens are too many for one .bin file",
-          (long long)sum);
+    CHECK(!header || sum < INT32_MAX, LL_E_ARG, "%ld tokens are too many for one .bin file", sum);
     head[2] = (int32_t)sum;
     if (header) TRY(ll_atomic_add_at(f, head, sizeof head, 0));
     TRY(ll_atomic_commit(f));
@@ -193,7 +192,7 @@ static ll_err show_token(const encode_opts *o, const ll_tokenizer *t, int64_t to
 {
     size_t n;
     const char *bytes = token < INT32_MAX ? ll_tokenizer_bytes(t, (int)token, &n) : NULL;
-    CHECK(bytes, LL_E_ARG, "%lld is no token: there are %d", (long long)token, t->n);
+    CHECK(bytes, LL_E_ARG, "%ld is no token: there are %d", token, t->n);
     if (!o->special && ll_tokenizer_special(t, (int)token)) return LL_OK;
     bool text = !ll_tokenizer_special(t, (int)token);
     if (*leads && text && n && *bytes == ' ') bytes++, n--; /* that of the text's beginning */
@@ -229,7 +228,7 @@ static ll_err run_decode(const void *given)
         TRY(show_token(o, t, v, &leads, &json));
     }
     for (char *p = (char *)bytes, *end; !each; p = end) {
-        long long v = strtoll(p, &end, 10);
+        int64_t v = strtol(p, &end, 10);
         if (end == p) {
             p += strspn(p, " \t\r\n");
             CHECK(p == (char *)bytes + size, LL_E_IO, "%s: '%.20s' is no token's number", o->out,

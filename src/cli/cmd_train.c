@@ -140,11 +140,11 @@ static ll_err choose_folder(const opts *o, ll_comm *c, ll_run *r)
 static ll_err read_steps(const char *text, int64_t *first, int64_t *last)
 {
     char *end;
-    *first = *last = strtoll(text, &end, 10);
+    *first = *last = strtol(text, &end, 10);
     bool good = end != text;
     if (good && *end == ':') {
         text = end + 1;
-        *last = strtoll(text, &end, 10);
+        *last = strtol(text, &end, 10);
         good = end != text;
     }
     CHECK(good && !*end, LL_E_ARG, "--trace-steps is '%s': want A:B, such as 5:8", text);

@@ -130,38 +130,35 @@ static void print_text(const ll_run *r, const ll_verify_report *v, const char *m
            LL_COUNTED(v->steps, "step"), LL_COUNTED(v->tensors, "tensor"));
     printf("initial parameters and state: %s\n", v->init_identical ? "identical" : "DIFFERENT");
     if (v->steps)
-        printf("loss of step %lld: %.9g serial, %.9g parallel\n", (long long)v->steps, v->loss[0],
-               v->loss[1]);
-    if (r->parallel.exact)
-        printf("exact: %lld elements differ in a bit\n", (long long)v->differing);
+        printf("loss of step %ld: %.9g serial, %.9g parallel\n", v->steps, v->loss[0], v->loss[1]);
+    if (r->parallel.exact) printf("exact: %ld elements differ in a bit\n", v->differing);
     if (v->steps)
-        printf("worst relative difference: %.2e (%s, step %lld)\n", v->max_rel_diff[0], v->worst[0],
-               (long long)v->worst_step[0]);
+        printf("worst relative difference: %.2e (%s, step %ld)\n", v->max_rel_diff[0], v->worst[0],
+               v->worst_step[0]);
     if (v->unjudged)
         printf("too noisy to judge in %s: parameters changed in their last bit change a serial run "
                "by %.2e;\nranks went on from serial values after %s\n",
                r->train.precision, v->rounding, LL_COUNTED(v->restarts, "step"));
     if (v->unjudged_blocks)
-        printf("%lld of %lld parts of gradients are off by more than 5 %%, which rounding in %s "
+        printf("%ld of %ld parts of gradients are off by more than 5 %%, which rounding in %s "
                "does too:\nin these a mistake of its kernels would not show\n",
-               (long long)v->unjudged_blocks, (long long)v->blocks, r->train.precision);
+               v->unjudged_blocks, v->blocks, r->train.precision);
     if (v->corners)
-        printf("a decision that rounding made (relu's corner, a pooled pair), in %lld of the "
-               "steps: in step %lld\n%s differs by %.2e, and ranks make what a serial run makes "
+        printf("a decision that rounding made (relu's corner, a pooled pair), in %ld of the "
+               "steps: in step %ld\n%s differs by %.2e, and ranks make what a serial run makes "
                "whose parameters\nwere changed in their last bits\n",
-               (long long)v->corners, (long long)v->corner_step, v->corner, v->corner_rel_diff);
+               v->corners, v->corner_step, v->corner, v->corner_rel_diff);
     if (v->worst[1][0])
-        printf("so both trained again in f64: worst relative difference %.2e (%s, step %lld)\n",
-               v->max_rel_diff[1], v->worst[1], (long long)v->worst_step[1]);
+        printf("so both trained again in f64: worst relative difference %.2e (%s, step %ld)\n",
+               v->max_rel_diff[1], v->worst[1], v->worst_step[1]);
     if (v->unjudged && v->differing >= 0)
-        printf("%sand with exact sums: %lld elements differ in a bit\n",
-               v->unjudged_in_f64 ? "which is too noisy there as well, " : "",
-               (long long)v->differing);
+        printf("%sand with exact sums: %ld elements differ in a bit\n",
+               v->unjudged_in_f64 ? "which is too noisy there as well, " : "", v->differing);
     if (v->unjudged && v->differing < 0 && v->ok)
         printf("with exact sums attention has no heads to turn to: f64 judges alone\n");
     if (v->left_out)
-        printf("left out, their gradient being zero but for rounding: %lld of %lld elements\n",
-               (long long)v->left_out, (long long)v->elements);
+        printf("left out, their gradient being zero but for rounding: %ld of %ld elements\n",
+               v->left_out, v->elements);
     printf("tensors planned (no buffers of communication): %s serial, %s a rank\n",
            LL_BYTES(v->bytes[0]), LL_BYTES(v->bytes[1]));
     printf(v->ok ? "the ranks train what one process trains\n"
@@ -171,18 +168,17 @@ static void print_text(const ll_run *r, const ll_verify_report *v, const char *m
 static ll_err verdict(const ll_verify_report *v)
 {
     CHECK(v->init_identical, LL_E_DIFFER,
-          "%s does not start the same: element %lld is %.9g in serial, %.9g on rank %d", v->name,
-          (long long)v->index, v->serial, v->parallel, v->rank);
+          "%s does not start the same: element %ld is %.9g in serial, %.9g on rank %d", v->name,
+          v->index, v->serial, v->parallel, v->rank);
     CHECK(v->ok || v->differing <= 0, LL_E_DIFFER,
-          "step %lld: %lld elements differ in a bit, first of %s (made by %s): element %lld is "
+          "step %ld: %ld elements differ in a bit, first of %s (made by %s): element %ld is "
           "%.9g in serial, %.9g on rank %d",
-          (long long)v->step, (long long)v->differing, v->name, v->op, (long long)v->index,
-          v->serial, v->parallel, v->rank);
+          v->step, v->differing, v->name, v->op, v->index, v->serial, v->parallel, v->rank);
     CHECK(v->ok, LL_E_DIFFER,
-          "step %lld%s: %s (made by %s)%s%s differs by %.2e, more than %.2g: element %lld is %.9g "
+          "step %ld%s: %s (made by %s)%s%s differs by %.2e, more than %.2g: element %ld is %.9g "
           "in serial, %.9g on rank %d",
-          (long long)v->step, v->in_f64 ? " in f64" : "", v->name, v->op, v->part[0] ? ", " : "",
-          v->part, v->rel_diff, v->allowed, (long long)v->index, v->serial, v->parallel, v->rank);
+          v->step, v->in_f64 ? " in f64" : "", v->name, v->op, v->part[0] ? ", " : "", v->part,
+          v->rel_diff, v->allowed, v->index, v->serial, v->parallel, v->rank);
     return LL_OK;
 }
 
@@ -204,9 +200,9 @@ static ll_err reaches_pruning(const opts *o, const ll_run *r)
     TRY(ll_prune_steps_parse(r->train.prune_steps, &s));
     int64_t first = s.from + s.every < s.to ? s.from + s.every : s.to;
     CHECK(!s.to || o->steps > first, LL_E_ARG,
-          "train.prune_steps %s prunes first after step %lld, and verify makes %lld: use --steps "
-          "%lld or more",
-          r->train.prune_steps, (long long)first, (long long)o->steps, (long long)first + 1);
+          "train.prune_steps %s prunes first after step %ld, and verify makes %ld: use --steps "
+          "%ld or more",
+          r->train.prune_steps, first, o->steps, first + 1);
     return LL_OK;
 }
 
@@ -270,7 +266,7 @@ static ll_err launch_and_verify(const opts *o, const ll_run *r)
     ll_mesh m;
     char by_ranks[32];
     int64_t ranks = o->ranks ? o->ranks : ll_job_size(); /* 0: neither -n nor a launcher */
-    snprintf(by_ranks, sizeof by_ranks, "data=%lld", (long long)ranks);
+    snprintf(by_ranks, sizeof by_ranks, "data=%ld", ranks);
     const char *said = *r->parallel.mesh ? r->parallel.mesh : ranks ? by_ranks : "";
     TRY(ll_mesh_parse(said, &m));
     ranks = o->ranks;
@@ -334,7 +330,7 @@ static ll_err run(const void *given)
     LL_OWN(ll_run) r = NULL;
     CHECK(o->fuzz >= 0, LL_E_ARG, "--fuzz is %g, want seconds", o->fuzz);
     CHECK(o->fuzz > 0 || o->seed == 1, LL_E_ARG,
-          "--seed is of --fuzz; a run's is set by --set train.seed=%lld", (long long)o->seed);
+          "--seed is of --fuzz; a run's is set by --set train.seed=%ld", o->seed);
     CHECK(!o->pipelines || o->matrix, LL_E_ARG, "--pipelines is of --matrix");
     CHECK(o->steps >= 1, LL_E_ARG, "--steps is 0, want 1 or more");
     CHECK(o->tolerance >= 0, LL_E_ARG, "--tolerance is %g, want 0 or more", o->tolerance);

@@ -62,9 +62,9 @@ ll_err ll_cli_run_one(const char *what, const ll_words *set, bool models, ll_run
 {
     TRY(ll_cli_run(what, set, models, out));
     CHECK((*out)->parallel.replicas == 1, LL_E_ARG,
-          "%s looks at one mesh, and the run has %lld replicas: --set parallel.replicas=1, "
+          "%s looks at one mesh, and the run has %ld replicas: --set parallel.replicas=1, "
           "parallel.consistency=sync and a replica's train.batch show one of them",
-          ll_cli_name(), (long long)(*out)->parallel.replicas);
+          ll_cli_name(), (*out)->parallel.replicas);
     return LL_OK;
 }
 
@@ -248,11 +248,11 @@ static ll_err check_sizes(const ll_run *was, const ll_run *now)
     LL_OWN(ll_graph) made = graph_with(*was, all);
     if (!meant || !made || !same_inputs(meant, made, LL_PARAM)) return LL_OK;
     FAIL(LL_E_CONFIG,
-         "model.%s is %lld, and %.*s was trained with %lld: its weights would mean something else; "
+         "model.%s is %ld, and %.*s was trained with %ld: its weights would mean something else; "
          "sizes of samples (model.seq, model.image) may be others, and --init FILE takes weights "
          "for another model than they were trained as",
-         odd->name, (long long)ll_run_size(now, odd->name, 0),
-         (int)(strlen(was->file) - strlen("/run.yaml")), was->file, (long long)odd->value);
+         odd->name, ll_run_size(now, odd->name, 0), (int)(strlen(was->file) - strlen("/run.yaml")),
+         was->file, odd->value);
 }
 
 /* As the folder says that the weights are in. */

@@ -110,7 +110,7 @@ char *ll_hosts_words(const ll_hosts *h, int64_t ranks)
     for (int i = 0; i < h->n && ranks; i++) {
         int64_t n = h->v[i].slots < ranks ? h->v[i].slots : ranks;
         if (h->v[i].dead || !n) continue;
-        ll_buf_printf(&b, "%s%s:%lld", b.len ? "," : "", h->v[i].name, (long long)n);
+        ll_buf_printf(&b, "%s%s:%ld", b.len ? "," : "", h->v[i].name, n);
         ranks -= n;
     }
     return b.text;

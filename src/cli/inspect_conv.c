@@ -52,7 +52,7 @@ static void print_layers(const ll_program *p)
     LL_EACH (const ll_instr, x, p->instrs, p->n_instr) {
         char some[24] = "all";
         if (!is_choice(p, x)) continue;
-        if (x->at_once) snprintf(some, sizeof some, "%lld", (long long)x->at_once);
+        if (x->at_once) snprintf(some, sizeof some, "%ld", x->at_once);
         printf("%-28s %-10s %-10s %8s %12s %10s\n", x->name, x->op, x->kernel.name, some,
                LL_BYTES(x->scratch), x->seconds ? LL_TIME(x->seconds) : "not measured");
     }

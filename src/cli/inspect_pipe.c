@@ -57,8 +57,8 @@ static void print_stages(const ll_pipe_view *v)
     }
     printf("stage  rank  %-*s    work  parameters  sends on\n", width, "begins with");
     for (int i = 0; i < s->n; i++) {
-        printf("%5d %5d  %-*s %5.1f %%  %10lld  %8s\n", i, v->plan->rank_of[i], width,
-               first_node(v, i), 100 * share(s, i), (long long)parameters(v, i),
+        printf("%5d %5d  %-*s %5.1f %%  %10ld  %8s\n", i, v->plan->rank_of[i], width,
+               first_node(v, i), 100 * share(s, i), parameters(v, i),
                i < s->n - 1 ? LL_BYTES(s->bytes[i + 1]) : "-");
     }
     printf("Sends on: forward, of a micro-batch%s; gradients of it come back.\n\n",

@@ -16,7 +16,7 @@
 static ll_err become_job(int64_t ranks, int64_t threads, int argc, char **argv)
 {
     char count[24], self[LL_SELF];
-    snprintf(count, sizeof count, "%lld", (long long)threads);
+    snprintf(count, sizeof count, "%ld", threads);
     setenv("OMP_NUM_THREADS", count, 1);
     ll_cli_launch_args(argc, argv);
     if (ranks > 1) TRY(ll_cli_launch(ranks, NULL));
@@ -124,6 +124,5 @@ ll_err ll_cli_job(int64_t ranks, int64_t threads, const char *const *words, int 
     free(*out);
     *out = NULL;
     TRY(rc);
-    FAIL(LL_E_SYS, "the job on %lld rank%s failed: see above", (long long)ranks,
-         ranks == 1 ? "" : "s");
+    FAIL(LL_E_SYS, "the job on %ld rank%s failed: see above", ranks, ranks == 1 ? "" : "s");
 }

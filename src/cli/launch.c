@@ -81,7 +81,7 @@ void ll_cli_launch_env(int64_t ranks)
 {
     char threads[24];
     int64_t each = omp_get_num_procs() / (ranks > 0 ? ranks : 1);
-    snprintf(threads, sizeof threads, "%lld", (long long)(each > 1 ? each : 1));
+    snprintf(threads, sizeof threads, "%ld", (each > 1 ? each : 1));
     const char *const vars[][2] = {
         {"OMP_NUM_THREADS", threads},
         /* Open MPI. Whoever waits must let others run: with more ranks than cores a spinning wait
@@ -136,7 +136,7 @@ ll_err ll_cli_mpiexec_run(const ll_launch *how)
 {
     char self[LL_SELF], count[24];
     TRY(ll_cli_self(self));
-    snprintf(count, sizeof count, "%lld", (long long)how->ranks);
+    snprintf(count, sizeof count, "%ld", how->ranks);
     const char *mpiexec = ll_cli_mpiexec();
     LL_OWN_MEMORY char *words = strdup(mpiexec);
     char *rest = NULL;
@@ -222,9 +222,9 @@ static ll_err check_room(int64_t ranks)
 {
     int64_t cores = omp_get_num_procs(), most = 16 * cores > 256 ? 16 * cores : 256;
     CHECK(ranks <= most || several_hosts(), LL_E_ARG,
-          "-n is %lld, but this machine has %lld cores: want %lld ranks at most; for more machines "
+          "-n is %ld, but this machine has %ld cores: want %ld ranks at most; for more machines "
           "use mpirun or srun, or set LOOPLINE_MPIEXEC",
-          (long long)ranks, (long long)cores, (long long)most);
+          ranks, cores, most);
     return LL_OK;
 }
 
@@ -236,12 +236,12 @@ ll_err ll_cli_launch(int64_t ranks, const ll_care *care)
     if (launched) tell_crashes();
     ll_mapped_guard();
     if (ranks == 0) return LL_OK;
-    CHECK(ranks <= 1 << 20, LL_E_ARG, "-n is %lld, want 1 to %d ranks", (long long)ranks, 1 << 20);
+    CHECK(ranks <= 1 << 20, LL_E_ARG, "-n is %ld, want 1 to %d ranks", ranks, 1 << 20);
     /* Open MPI's mpirun refuses to run below itself, be it with one rank. */
     CHECK(ranks == size || (size <= 1 && !getenv("OMPI_COMM_WORLD_SIZE")), LL_E_ARG,
-          "-n is %lld, but this is one of %d ranks that a launcher started: leave -n out, or start "
+          "-n is %ld, but this is one of %d ranks that a launcher started: leave -n out, or start "
           "loopline without mpiexec",
-          (long long)ranks, size);
+          ranks, size);
     if (ranks == 1 || size == ranks) return LL_OK;
     TRY(check_room(ranks));
     fflush(NULL);
@@ -253,13 +253,13 @@ ll_err ll_cli_launch_mesh(const char *mesh, int64_t ranks, const ll_care *care)
     int64_t cores = omp_get_num_procs(), most = 4 * cores > 16 ? 4 * cores : 16;
     int size = ll_job_size();
     CHECK(size == ranks || (size <= 1 && !getenv("OMPI_COMM_WORLD_SIZE")), LL_E_ARG,
-          "mesh %s has %lld ranks, but mpirun started %d: start %lld, or leave mpirun out, and "
+          "mesh %s has %ld ranks, but mpirun started %d: start %ld, or leave mpirun out, and "
           "they are started",
-          mesh, (long long)ranks, size, (long long)ranks);
+          mesh, ranks, size, ranks);
     CHECK(ranks <= most || size == ranks || getenv(LAUNCHED) || several_hosts(), LL_E_ARG,
-          "mesh %s has %lld ranks, but this machine has %lld cores: %lld ranks are started at "
-          "most; use mpirun -n %lld where that is meant",
-          mesh, (long long)ranks, (long long)cores, (long long)most, (long long)ranks);
+          "mesh %s has %ld ranks, but this machine has %ld cores: %ld ranks are started at "
+          "most; use mpirun -n %ld where that is meant",
+          mesh, ranks, cores, most, ranks);
     return ll_cli_launch(ranks, care);
 }
 

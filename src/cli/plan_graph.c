@@ -80,8 +80,8 @@ static void tell_choice(const ll_tries *s, const ll_tried *plain, int64_t ranks)
     if (ranks == 1)
         fprintf(stderr, "one rank, -n gives more; ");
     else
-        fprintf(stderr, "mesh %s of %d that were tried for %lld ranks; ", s->v[0].way.mesh, s->n,
-                (long long)ranks);
+        fprintf(stderr, "mesh %s of %d that were tried for %ld ranks; ", s->v[0].way.mesh, s->n,
+                ranks);
     fprintf(stderr, "predicted step %s", LL_TIME(s->v[0].out.step_s));
     if (!strchr(plain->way.mesh, ',') && strcmp(s->v[0].way.mesh, plain->way.mesh))
         fprintf(stderr, ", of %s %s", plain->way.mesh, LL_TIME(plain->out.step_s));
@@ -97,25 +97,24 @@ ll_err ll_plan_choose(ll_run *r, int64_t ranks)
     CHECK(!*r->parallel.mesh, LL_E_ARG, "--parallel auto chooses the mesh, and one is given: %s",
           r->parallel.mesh);
     CHECK(r->parallel.replicas == 1, LL_E_ARG,
-          "--parallel auto chooses the mesh of all ranks, and the run has %lld replicas: leave out "
+          "--parallel auto chooses the mesh of all ranks, and the run has %ld replicas: leave out "
           "parallel.replicas, or give --mesh of one of them",
-          (long long)r->parallel.replicas);
+          r->parallel.replicas);
     TRY(ll_plan_cluster("this", &c));
     s.cluster = c;
     TRY(ll_run_graph(r, r->train.batch / ll_run_micro_batches(r), &r->train.optim, &g));
     s.g = g;
     ll_tries_meshes(&s, ranks, (int)r->parallel.zero);
-    CHECK(s.n, LL_E_ARG, "no mesh of %lld ranks: %s", (long long)ranks, s.trouble);
+    CHECK(s.n, LL_E_ARG, "no mesh of %ld ranks: %s", ranks, s.trouble);
     const ll_tried plain = s.v[0]; /* data=RANKS, where that can be */
     ll_tries_sort(&s);
     if (!s.v[0].fits) {
         const ll_tried *least = ll_tries_least(&s);
         if (ll_job_rank() <= 0) ll_plan_remedy(r, ranks, ll_tries_room(&s));
         FAIL(LL_E_MEM,
-             "--parallel auto: no mesh of %lld ranks fits: tensors of %s take %s a rank, and there "
+             "--parallel auto: no mesh of %ld ranks fits: tensors of %s take %s a rank, and there "
              "are %s",
-             (long long)ranks, least->way.mesh, LL_BYTES_UP(least->bytes),
-             LL_BYTES_DOWN(ll_tries_room(&s)));
+             ranks, least->way.mesh, LL_BYTES_UP(least->bytes), LL_BYTES_DOWN(ll_tries_room(&s)));
     }
     if (ll_job_rank() <= 0) tell_choice(&s, &plain, ranks);
     if (ranks > 1) r->parallel.mesh = ll_arena_strdup(r->arena, s.v[0].way.mesh);
@@ -125,12 +124,11 @@ ll_err ll_plan_choose(ll_run *r, int64_t ranks)
 static void warn_of_cores(const ll_plan_opts *o, const ll_cluster *c)
 {
     if (strcmp(c->name, "this") || (double)o->ranks <= c->node.chips) return;
-    fprintf(
-        stderr,
-        "warning: this machine has %g x %s for %lld ranks: predicted is what %.0f such machines "
-        "would take, joined by a network of %g Gbit/s; on this one ranks would share\n",
-        c->node.chips, c->chip.name, (long long)o->ranks, ceil((double)o->ranks / c->node.chips),
-        c->network.gbps);
+    fprintf(stderr,
+            "warning: this machine has %g x %s for %ld ranks: predicted is what %.0f such machines "
+            "would take, joined by a network of %g Gbit/s; on this one ranks would share\n",
+            c->node.chips, c->chip.name, o->ranks, ceil((double)o->ranks / c->node.chips),
+            c->network.gbps);
 }
 
 static ll_shown shown(const ll_tries *s, const ll_tried *o)
@@ -228,7 +226,7 @@ ll_err ll_plan_graph(ll_plans *p, const ll_mesh *m)
         ll_tries_mesh(&s, o->mesh, (int)how->zero);
     else
         ll_tries_all(&s, o->ranks, zero ? (int)how->zero : -1);
-    CHECK(s.n, LL_E_ARG, "no mesh of %lld ranks: %s", (long long)o->ranks, s.trouble);
+    CHECK(s.n, LL_E_ARG, "no mesh of %ld ranks: %s", o->ranks, s.trouble);
     ll_tries_sort(&s);
     p->tried = s.n;
     p->parameters = (double)ll_cli_numbers(g, LL_PARAM, NULL);

@@ -60,15 +60,14 @@ static void tell_no_pipe(const ll_run_parallel *was, const char *mesh)
 static void tell(const need *d, const ll_recipe *w, int64_t ranks, size_t bytes)
 {
     const ll_run_parallel *was = &d->run->parallel;
-    fprintf(stderr, "it would fit with train.micro_batch=%lld",
-            (long long)(d->of * d->run->train.batch / w->micro));
+    fprintf(stderr, "it would fit with train.micro_batch=%ld",
+            (d->of * d->run->train.batch / w->micro));
     if (w->recompute && strcmp(w->recompute, was->recompute))
         fprintf(stderr, ", parallel.recompute=%s", w->recompute);
     tell_no_pipe(was, w->mesh);
     if (w->aside) fprintf(stderr, ", train.memory=%zuB, train.offload=FOLDER", w->aside);
     if (ranks != d->ranks || strcmp(w->mesh, d->mesh) || w->zero != was->zero) {
-        if (ranks > 1)
-            fprintf(stderr, " on %lld ranks, --mesh %s", (long long)(d->of * ranks), w->mesh);
+        if (ranks > 1) fprintf(stderr, " on %ld ranks, --mesh %s", (d->of * ranks), w->mesh);
         if (w->zero) fprintf(stderr, " --zero %d", w->zero);
     }
     fprintf(stderr, ": %s a rank\n", LL_BYTES(bytes));
@@ -152,7 +151,7 @@ void ll_plan_remedy(const ll_run *r, int64_t ranks, double room)
     for (; n <= RANKS && worked() - d.began <= patience_s; n *= 2)
         if (n > 1 && try_ranks(&d, n)) return;
     fprintf(stderr,
-            "none of %d ways to train it that were tried, on up to %lld ranks, fits %s a rank "
+            "none of %d ways to train it that were tried, on up to %ld ranks, fits %s a rank "
             "(loopline inspect RUN --mesh ... tells of others)\n",
-            d.tried, (long long)(of * n / 2), LL_BYTES(room));
+            d.tried, (of * n / 2), LL_BYTES(room));
 }

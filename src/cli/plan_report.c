@@ -191,11 +191,11 @@ static void table(ll_buf *b, const ll_plans *p)
                    "<th>step<th>80 %<th>tokens/s<th>tensors<th>bubble<th>exposed</tr>\n");
     LL_EACH (const ll_shown, s, p->v, p->n)
         ll_buf_printf(b,
-                      "<tr><td>%s<td>%s<td>%lld x %lld<td>%d<td>%s<td>%s<td>%s to %s<td>%s<td>%s%s"
+                      "<tr><td>%s<td>%s<td>%ld x %ld<td>%d<td>%s<td>%s<td>%s to %s<td>%s<td>%s%s"
                       "<td>%.1f %%<td>%s</tr>\n",
-                      s->mesh, *s->schedule ? s->schedule : "none", (long long)s->micro_batch,
-                      (long long)s->n_micro, s->zero, s->recompute, LL_TIME(s->step_s),
-                      LL_TIME(s->step_s / s->spread), LL_TIME(s->step_s * s->spread),
+                      s->mesh, *s->schedule ? s->schedule : "none", s->micro_batch, s->n_micro,
+                      s->zero, s->recompute, LL_TIME(s->step_s), LL_TIME(s->step_s / s->spread),
+                      LL_TIME(s->step_s * s->spread),
                       LL_AMOUNT((double)(p->run->train.batch * p->seq) / s->step_s),
                       LL_BYTES(ll_bytes_tensors(&s->bytes)), ll_plan_notes(s, b->arena),
                       100 * s->bubble, LL_TIME(s->exposed_s));

@@ -385,9 +385,9 @@ ll_err ll_plan_run(const ll_plan_opts *o)
     if (!here) set.v[set.n++] = "train.machine=cuda"; /* precisions are the cluster's */
     TRY(ll_cli_run(o->run, &set, true, &r));
     CHECK(r->parallel.replicas == 1, LL_E_ARG,
-          "a plan is of one replica, and the run has %lld: leave out parallel.replicas, and give "
+          "a plan is of one replica, and the run has %ld: leave out parallel.replicas, and give "
           "--ranks of one of them",
-          (long long)r->parallel.replicas);
+          r->parallel.replicas);
     CHECK(ll_chip_peak(&c->chip, r->train.precision) > 0, LL_E_ARG, "chip %s has no products of %s",
           c->chip.name, r->train.precision);
     TRY(ll_cli_load(o->run, true, &file));
@@ -399,8 +399,7 @@ ll_err ll_plan_run(const ll_plan_opts *o)
     if (own.mesh && !own.ranks) own.ranks = mesh.n_rank;
     CHECK(own.ranks, LL_E_ARG, "want --ranks N, chips of cluster %s, or --mesh", c->name);
     CHECK(!own.mesh || mesh.n_rank == own.ranks, LL_E_ARG,
-          "--mesh %s is of %d ranks, and --ranks is %lld", own.mesh, mesh.n_rank,
-          (long long)own.ranks);
+          "--mesh %s is of %d ranks, and --ranks is %ld", own.mesh, mesh.n_rank, own.ranks);
     const ll_cluster mine = ll_cluster_own(c);
     ll_plans p = {.o = &own, .run = r, .file = file, .cluster = &mine, .arena = a};
     if (ll_run_takes_tokens(r)) p.seq = ll_run_size(r, "seq", 0);

@@ -88,11 +88,11 @@ const char *ll_plan_words(const ll_plans *p, const ll_shown *s)
     const ll_chip *chip = &p->cluster->chip;
     ll_buf b = {.arena = p->arena};
     if (p->o->ranks > 1)
-        ll_buf_printf(&b, " -n %lld --mesh %s", (long long)p->o->ranks, s->mesh);
+        ll_buf_printf(&b, " -n %ld --mesh %s", p->o->ranks, s->mesh);
     else if (*was->mesh)
         ll_buf_puts(&b, " -s parallel.mesh=");
     if (s->together != p->file->train.micro_batch)
-        ll_buf_printf(&b, " -s train.micro_batch=%lld", (long long)s->together);
+        ll_buf_printf(&b, " -s train.micro_batch=%ld", s->together);
     if (strcmp(s->schedule, was->schedule))
         ll_buf_printf(&b, " -s parallel.schedule=%s", s->schedule);
     int stages = s->stages > 1 ? s->stages : 0;
@@ -178,17 +178,17 @@ void ll_plan_table(const ll_plans *p)
     const ll_chip *chip = &p->cluster->chip;
     double batch = (double)p->run->train.batch;
     fprintf(stderr,
-            "%s, %s parameters, batch %g, on %lld x %s (%s): %d plans\n"
+            "%s, %s parameters, batch %g, on %ld x %s (%s): %d plans\n"
             "  mesh                             schedule     v micro x number z recompute     step "
             "(80 %%)                 %9s/s model %% hardware %% tensors\n",
-            p->run->model.name, LL_AMOUNT(p->parameters), batch, (long long)p->o->ranks, chip->name,
+            p->run->model.name, LL_AMOUNT(p->parameters), batch, p->o->ranks, chip->name,
             p->cluster->name, p->tried, p->seq ? "tokens" : "samples");
     LL_EACH (const ll_shown, s, p->v, p->n)
         fprintf(stderr,
-                "  %-32s %-11s %2d %4lld x %-5lld %d %-9s %8s (%8s to %8s) %8s %5.1f %5.1f %9s%s\n",
-                s->mesh, *s->schedule ? s->schedule : "none", s->stages, (long long)s->micro_batch,
-                (long long)s->n_micro, s->zero, s->recompute, LL_TIME(s->step_s),
-                LL_TIME(s->step_s / s->spread), LL_TIME(s->step_s * s->spread),
+                "  %-32s %-11s %2d %4ld x %-5ld %d %-9s %8s (%8s to %8s) %8s %5.1f %5.1f %9s%s\n",
+                s->mesh, *s->schedule ? s->schedule : "none", s->stages, s->micro_batch, s->n_micro,
+                s->zero, s->recompute, LL_TIME(s->step_s), LL_TIME(s->step_s / s->spread),
+                LL_TIME(s->step_s * s->spread),
                 LL_AMOUNT(batch * (double)(p->seq ? p->seq : 1) / s->step_s),
                 percent(p, s, s->model), percent(p, s, s->hardware),
                 LL_BYTES(ll_bytes_tensors(&s->bytes)), ll_plan_notes(s, p->arena));
@@ -202,12 +202,12 @@ void ll_plan_table(const ll_plans *p)
 ll_err ll_plan_check_fits(const ll_plans *p, double least, const char *more)
 {
     const ll_chip *chip = &p->cluster->chip;
-    long long ranks = p->o->ranks;
+    int64_t ranks = p->o->ranks;
     CHECK(p->v[0].fits || least > 1e9 * (chip->memory - chip->reserved), LL_E_MEM,
-          "nothing fits train.memory, %s, on %lld ranks: use %s of it, or %s", p->run->train.memory,
+          "nothing fits train.memory, %s, on %ld ranks: use %s of it, or %s", p->run->train.memory,
           ranks, LL_BYTES_UP(least), more);
     CHECK(p->v[0].fits, LL_E_MEM,
-          "nothing fits the %g GB of %s, of which %g are reserved, on %lld ranks: use %s",
+          "nothing fits the %g GB of %s, of which %g are reserved, on %ld ranks: use %s",
           chip->memory, chip->name, chip->reserved, ranks, more);
     return LL_OK;
 }

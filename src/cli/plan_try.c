@@ -265,9 +265,8 @@ void ll_tries_mesh(ll_tries *s, const char *mesh, int zero)
 
 void ll_mesh_with(int64_t ranks, const char *axis, int64_t size, char out[LL_MESH_TEXT])
 {
-    int n =
-        ranks == size ? 0 : snprintf(out, LL_MESH_TEXT, "data=%lld,", (long long)(ranks / size));
-    snprintf(out + n, LL_MESH_TEXT - (size_t)n, "%s=%lld", axis, (long long)size);
+    int n = ranks == size ? 0 : snprintf(out, LL_MESH_TEXT, "data=%ld,", (ranks / size));
+    snprintf(out + n, LL_MESH_TEXT - (size_t)n, "%s=%ld", axis, size);
 }
 
 void ll_tries_meshes(ll_tries *s, int64_t ranks, int zero)

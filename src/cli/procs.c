@@ -16,14 +16,14 @@
 bool ll_proc_see(pid_t pid, ll_proc *out)
 {
     char path[64], line[256], state = 'Z';
-    unsigned long long caught = 0;
+    uint64_t caught = 0;
     long parent = 0;
     snprintf(path, sizeof path, "/proc/%ld/status", (long)pid);
     FILE *f = fopen(path, "r");
     while (f && fgets(line, sizeof line, f)) {
         sscanf(line, "State: %c", &state);
         sscanf(line, "PPid: %ld", &parent);
-        sscanf(line, "SigCgt: %llx", &caught);
+        sscanf(line, "SigCgt: %lx", &caught);
     }
     if (f) fclose(f);
     *out = (ll_proc){(pid_t)parent, caught >> (SIGUSR1 - 1) & 1, caught >> (SIGUSR2 - 1) & 1,

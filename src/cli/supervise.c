@@ -361,10 +361,10 @@ static void sweep(const job *j)
     bool only;
     if (in_memory(j, &only, &step, &f) && only)
         fprintf(stderr,
-                "%s: the state of step %lld was not saved, and is kept in memory; go on with:\n"
+                "%s: the state of step %ld was not saved, and is kept in memory; go on with:\n"
                 "  %s train %s --resume --from %s -n %d\nor remove it: rm /dev/shm/loopline-%s-*\n",
-                ll_cli_name(), (long long)step, ll_cli_program(), j->care->out, f->path,
-                j->mesh.n_rank, j->start.job);
+                ll_cli_name(), step, ll_cli_program(), j->care->out, f->path, j->mesh.n_rank,
+                j->start.job);
     else
         ll_buddy_sweep(j->start.job);
 }
@@ -415,7 +415,7 @@ static void tell_unsaved(const job *j, int code)
     if (step < 0)
         fprintf(stderr, "nothing is saved\n");
     else
-        fprintf(stderr, "saved is step %lld\n", (long long)step);
+        fprintf(stderr, "saved is step %ld\n", step);
 }
 
 /* What the last start wrote. MPICH's mpiexec writes there, too, of ranks that were lost. */
@@ -462,10 +462,9 @@ static bool again(job *j, int code, int64_t *before, int64_t *idle)
         fputc('\n', stderr);
     else
         fprintf(stderr,
-                ", %s: the last %lld starts began at step %lld and came no further: not starting "
+                ", %s: the last %ld starts began at step %ld and came no further: not starting "
                 "again; train.buddy or a smaller train.save_every keeps more of what is done\n",
-                crash ? "and it crashes there" : "and again", (long long)*idle + 1,
-                (long long)*before);
+                crash ? "and it crashes there" : "and again", *idle + 1, *before);
     return !loop;
 }
 
@@ -475,8 +474,8 @@ static ll_err run_once(job *j, int *code)
     const ll_launch how = {
         .ranks = j->ranks, .hosts = j->host_words, .job = ll_start_print(&j->start, j->arena)};
     if (j->ranks < j->mesh.n_rank)
-        fprintf(stderr, "%s: %lld rank%s of %d, on %s, until %s\n", ll_cli_name(),
-                (long long)j->ranks, j->ranks == 1 ? "" : "s", j->mesh.n_rank, j->host_words,
+        fprintf(stderr, "%s: %ld rank%s of %d, on %s, until %s\n", ll_cli_name(), j->ranks,
+                j->ranks == 1 ? "" : "s", j->mesh.n_rank, j->host_words,
                 ll_hosts_missing(&j->hosts) ? "more hosts answer"
                                             : "the file of hosts has more slots");
     j->began = j->lost = j->resizing = j->asked = false;
@@ -520,11 +519,11 @@ ll_err ll_cli_supervise(int64_t ranks, const ll_care *care)
     struct sigaction now;
     job j = {.care = care, .arena = ll_arena_new()};
     j.hosts = (ll_hosts){.file = care->hosts, .arena = j.arena};
-    const char *mesh = ll_arena_printf(j.arena, "data=%lld", (long long)ranks);
+    const char *mesh = ll_arena_printf(j.arena, "data=%ld", ranks);
     TRY(ll_mesh_parse(*care->mesh ? care->mesh : mesh, &j.mesh));
     CHECK(getrandom(&id, sizeof id, 0) == sizeof id, LL_E_SYS, "no random number: %s",
           strerror(errno));
-    snprintf(j.start.job, sizeof j.start.job, "%016llx", (unsigned long long)id);
+    snprintf(j.start.job, sizeof j.start.job, "%016lx", id);
     j.said = memfd_create("loopline", MFD_CLOEXEC);
     CHECK(j.said >= 0, LL_E_SYS, "no file in memory: %s", strerror(errno));
     j.start.began = ll_wall_now();

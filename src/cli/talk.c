@@ -55,21 +55,19 @@ static ll_err check_context(ll_talk *t)
     int64_t asked = t->o->context;
     TRY(ll_generator_limits(t->run, &t->limit));
     if (t->number || asked <= t->limit.places) return LL_OK;
-    CHECK(
-        !t->limit.endless, LL_E_ARG,
-        "--context is %lld: want at most %lld, or leave it out: this model keeps a state, however "
-        "long a text is",
-        (long long)asked, (long long)t->limit.places);
+    CHECK(!t->limit.endless, LL_E_ARG,
+          "--context is %ld: want at most %ld, or leave it out: this model keeps a state, however "
+          "long a text is",
+          asked, t->limit.places);
     const char *more =
         t->limit.learned
             ? "its places are weights, and there are no others"
-            : ll_arena_printf(a, "-s model.seq=%lld makes them longer than it has learned",
-                              (long long)asked);
+            : ll_arena_printf(a, "-s model.seq=%ld makes them longer than it has learned", asked);
     FAIL(LL_E_ARG,
-         "--context is %lld, and the model's sequences have %lld tokens (model.%s): want at most "
+         "--context is %ld, and the model's sequences have %ld tokens (model.%s): want at most "
          "that; %s",
-         (long long)asked, (long long)t->limit.places,
-         t->limit.places > ll_run_size(t->run, "seq", 0) ? "places" : "seq", more);
+         asked, t->limit.places, t->limit.places > ll_run_size(t->run, "seq", 0) ? "places" : "seq",
+         more);
 }
 
 ll_err ll_talk_begin(const ll_talk_opts *o, ll_talk *t)
@@ -79,8 +77,7 @@ ll_err ll_talk_begin(const ll_talk_opts *o, ll_talk *t)
     t->how = o->draw;
     t->how.seed = (uint64_t)o->seed;
     TRY(ll_draw_check(&t->how));
-    CHECK(o->tokens <= 1000000000, LL_E_ARG, "--tokens is %lld, want at most 1e9",
-          (long long)o->tokens);
+    CHECK(o->tokens <= 1000000000, LL_E_ARG, "--tokens is %ld, want at most 1e9", o->tokens);
     for (int i = 0; i < o->stop.n; i++)
         CHECK(*o->stop.v[i], LL_E_ARG,
               "--stop has an empty text, which stops nothing: leave it out");
@@ -101,8 +98,8 @@ ll_err ll_talk_begin(const ll_talk_opts *o, ll_talk *t)
     t->vocab = ll_run_size(t->run, "vocab", 0);
     if (*t->run->data.tokenizer) return ll_tokenizer_open(t->run->data.tokenizer, &t->t);
     CHECK(t->vocab <= 256, LL_E_ARG,
-          "this model's vocabulary is %lld tokens, not bytes: data.tokenizer names its tokenizer",
-          (long long)t->vocab);
+          "this model's vocabulary is %ld tokens, not bytes: data.tokenizer names its tokenizer",
+          t->vocab);
     return LL_OK;
 }
 
@@ -127,9 +124,9 @@ ll_err ll_talk_ranks(ll_talk *t, int64_t batch)
     TRY(ll_mesh_parse(t->mesh, &m));
     int data = ll_mesh_axis(&m, LL_AXIS_DATA), sequence = ll_mesh_axis(&m, LL_AXIS_SEQUENCE);
     CHECK(data < 0 || m.size[data] <= batch, LL_E_ARG,
-          "--mesh %s: axis data gives each rank texts of its own, and %lld is read at once "
+          "--mesh %s: axis data gives each rank texts of its own, and %ld is read at once "
           "(--prompt, serve's --batch): want %d, or axis tensor",
-          t->mesh, (long long)batch, m.size[data]);
+          t->mesh, batch, m.size[data]);
     CHECK(sequence < 0 || m.size[sequence] == 1, LL_E_ARG,
           "--mesh %s: axis sequence cuts texts, which are made token by token here: want axis "
           "tensor, or pipe",
@@ -213,12 +210,12 @@ ll_err ll_talk_encode(const ll_talk *t, const char *text, bool special, int32_t 
     if (t->t) return ll_tokenizer_encode(t->t, text, strlen(text), special, out, n);
     *n = (int64_t)strlen(text);
     *out = (int32_t *)malloc(sizeof **out * (size_t)(*n + 1));
-    CHECK(*out, LL_E_MEM, "no memory for %lld tokens", (long long)*n);
+    CHECK(*out, LL_E_MEM, "no memory for %ld tokens", *n);
     for (int64_t i = 0; i < *n; i++) {
         (*out)[i] = (unsigned char)text[i];
         CHECK((*out)[i] < t->vocab, LL_E_ARG,
-              "the prompt has byte %d ('%c'), the model's vocabulary is the bytes below %lld",
-              (*out)[i], text[i] >= ' ' && text[i] < 127 ? text[i] : '?', (long long)t->vocab);
+              "the prompt has byte %d ('%c'), the model's vocabulary is the bytes below %ld",
+              (*out)[i], text[i] >= ' ' && text[i] < 127 ? text[i] : '?', t->vocab);
     }
     return LL_OK;
 }
@@ -228,9 +225,9 @@ ll_err ll_talk_put(ll_talk *t, int64_t i, const int32_t *tokens, int64_t n)
     int64_t room = ll_generator_places(t->g);
     if (n > room && t->prints)
         fprintf(stderr,
-                "note: %lld tokens at once, and %lld are kept (--context, model.seq): only the "
-                "last %lld are read\n",
-                (long long)n, (long long)room, (long long)room);
+                "note: %ld tokens at once, and %ld are kept (--context, model.seq): only the "
+                "last %ld are read\n",
+                n, room, room);
     return ll_generator_put(t->g, i, tokens, n);
 }
 

@@ -99,13 +99,13 @@ static const char *where(const ll_train_start *s, ll_arena *a)
     const ll_consistency *c = &p->between;
     ll_buf b = {.arena = a};
     if (!ll_run_loose(s->run)) return s->report->mesh;
-    ll_buf_printf(&b, "%lld replicas%s%s, %s", (long long)p->replicas,
-                  *s->report->mesh ? " of " : "", s->report->mesh, c->name);
+    ll_buf_printf(&b, "%ld replicas%s%s, %s", p->replicas, *s->report->mesh ? " of " : "",
+                  s->report->mesh, c->name);
     if (ll_consistency_rounds(c))
-        ll_buf_printf(&b, ": gradients in rounds of %lld or more", (long long)c->quorum);
+        ll_buf_printf(&b, ": gradients in rounds of %ld or more", c->quorum);
     else if (c->every)
         ll_buf_printf(&b, ": %ss every %s", c->what, LL_COUNTED(c->every, "step"));
-    if (c->fragments > 1) ll_buf_printf(&b, " in %lld parts", (long long)c->fragments);
+    if (c->fragments > 1) ll_buf_printf(&b, " in %ld parts", c->fragments);
     if (c->delay) ll_buf_printf(&b, ", beside %s", LL_COUNTED(c->delay, "step"));
     if (strcmp(c->codec, "none")) ll_buf_printf(&b, ", %s", c->codec);
     double rate = ll_run_replica_lr(s->run);
@@ -120,9 +120,9 @@ static void tell_apart(const ll_train_start *s)
     int64_t every = c->fragments ? c->every / c->fragments : 0;
     if (!ll_run_loose(s->run) || !every || c->warm_up + every <= s->steps) return;
     fprintf(stderr,
-            "replicas never meet: the first exchange would be after step %lld (parallel.warm_up, "
-            "parallel.every), and the run has %lld\n",
-            (long long)(c->warm_up + every), (long long)s->steps);
+            "replicas never meet: the first exchange would be after step %ld (parallel.warm_up, "
+            "parallel.every), and the run has %ld\n",
+            (c->warm_up + every), s->steps);
 }
 
 /* Settings with which no replica is ever apart. */
@@ -161,8 +161,8 @@ static void tell_idle(const ll_train_start *s)
     ll_mesh m;
     bool alone = ll_mesh_parse(s->report->mesh, &m) == LL_OK && ll_mesh_axis(&m, LL_AXIS_DATA) < 0;
     if (s->run->parallel.zero && alone)
-        fprintf(stderr, "parallel.zero %lld cuts nothing: axis data has one rank\n",
-                (long long)s->run->parallel.zero);
+        fprintf(stderr, "parallel.zero %ld cuts nothing: axis data has one rank\n",
+                s->run->parallel.zero);
     if (s->run->train.compare && s->report->ranks == 1)
         fprintf(stderr, "train.compare compares nothing: there is one rank\n");
     if (s->run->parallel.tune && s->report->ranks == 1)
@@ -228,12 +228,9 @@ static void on_start(void *context, const ll_train_start *s)
     tell_rate(s);
     if (s->run->parallel.canonical) fprintf(stderr, "sums over ranks in canonical order\n");
     if (s->steps < s->run->train.steps)
-        fprintf(stderr, "%s: train.epochs %lld ends before train.steps %lld\n",
-                LL_COUNTED(s->steps, "step"), (long long)s->run->train.epochs,
-                (long long)s->run->train.steps);
-    if (s->first_step)
-        fprintf(stderr, "resumed after step %lld of %lld\n", (long long)s->first_step,
-                (long long)s->steps);
+        fprintf(stderr, "%s: train.epochs %ld ends before train.steps %ld\n",
+                LL_COUNTED(s->steps, "step"), s->run->train.epochs, s->run->train.steps);
+    if (s->first_step) fprintf(stderr, "resumed after step %ld of %ld\n", s->first_step, s->steps);
     if (s->report->ranks > 1 && !s->session->devices.direct) tell_tuner(v->c);
     if (s->resumed) fprintf(stderr, "%s\n", s->resumed);
     if (s->weights) fprintf(stderr, "%s\n", s->weights);
@@ -278,8 +275,8 @@ static void on_score(void *context, int64_t step, const ll_score *s)
     for (int i = 0; i < s->n_metric; i++)
         at +=
             (size_t)snprintf(more + at, sizeof more - at, ", %s %.4g", s->names[i], s->metrics[i]);
-    ll_progress_note(v->p, "step %lld: validation loss %.4f%s on %s", (long long)step, s->loss,
-                     more, LL_COUNTED(s->samples, "sample"));
+    ll_progress_note(v->p, "step %ld: validation loss %.4f%s on %s", step, s->loss, more,
+                     LL_COUNTED(s->samples, "sample"));
 }
 
 static void on_timeline(void *context, const ll_timeline *t)
@@ -309,7 +306,7 @@ static void show_steps(const ll_train_report *t, const ll_start *job)
     double wall = job && job->number ? t->goodput.wall : t->seconds;
     fprintf(stderr, "%s in %s", LL_COUNTED(t->steps - from.step, "step"), LL_DURATION(wall));
     if (job && job->number)
-        fprintf(stderr, ", %lld of them, in %s, after restart %d", (long long)(t->steps - t->first),
+        fprintf(stderr, ", %ld of them, in %s, after restart %d", (t->steps - t->first),
                 LL_DURATION(t->seconds), job->number);
     fprintf(stderr, "; training loss %.4f", t->train_loss);
 }
@@ -340,11 +337,11 @@ static void show_foreseen(const ll_train_report *t)
     fprintf(stderr, "\nstep: predicted %s%s%s, median %s", LL_TIME(t->predicted_s),
             *t->unforeseen ? " without " : "", t->unforeseen, LL_TIME(t->step_s));
     if (isnan(t->own_s))
-        fprintf(stderr, ", but others held up %lld of %s", (long long)(t->n_timed - t->n_own),
+        fprintf(stderr, ", but others held up %ld of %s", (t->n_timed - t->n_own),
                 LL_COUNTED(t->n_timed, "step"));
     else if (t->n_own < t->n_timed)
-        fprintf(stderr, ", of %lld of %lld steps that others did not hold up %s",
-                (long long)t->n_own, (long long)t->n_timed, LL_TIME(t->own_s));
+        fprintf(stderr, ", of %ld of %ld steps that others did not hold up %s", t->n_own,
+                t->n_timed, LL_TIME(t->own_s));
     if (!isnan(t->own_s))
         fprintf(stderr, ": the prediction is %.1f %% %s", 100 * fabs(t->predicted_s / t->own_s - 1),
                 t->predicted_s < t->own_s ? "less" : "more");
@@ -356,24 +353,23 @@ static void show_foreseen(const ll_train_report *t)
 void ll_view_end(const ll_run *r, const ll_train_report *t, const ll_start *job)
 {
     if (t->signal && job) /* by who started it, who knows why, and may start it again */
-        fprintf(
-            stderr,
-            "asked to stop: checkpoint saved after step %lld; if it does not go on by itself:\n",
-            (long long)t->steps);
+        fprintf(stderr,
+                "asked to stop: checkpoint saved after step %ld; if it does not go on by itself:\n",
+                t->steps);
     else if (t->signal)
-        fprintf(stderr, "stopped by signal %d after step %lld, checkpoint saved; go on with:\n",
-                t->signal, (long long)t->steps);
+        fprintf(stderr, "stopped by signal %d after step %ld, checkpoint saved; go on with:\n",
+                t->signal, t->steps);
     if (t->signal) fprintf(stderr, "  %s train %s --resume", ll_cli_program(), r->out);
     if (t->signal && t->ranks > 1) fprintf(stderr, " -n %d", t->ranks);
     if (t->signal) fputc('\n', stderr);
     if (t->out_of_patience)
-        fprintf(stderr, "no better %s in the last %lld validations: stopped\n", r->train.best,
-                (long long)r->train.patience);
+        fprintf(stderr, "no better %s in the last %ld validations: stopped\n", r->train.best,
+                r->train.patience);
     if (t->steps > t->first)
         show_steps(t, job);
     else
-        fprintf(stderr, "no step was %s after step %lld", t->signal ? "done" : "left to do",
-                (long long)t->steps);
+        fprintf(stderr, "no step was %s after step %ld", t->signal ? "done" : "left to do",
+                t->steps);
     if (!isnan(t->val.loss)) fprintf(stderr, ", validation loss %.4f", t->val.loss);
     if (!isnan(t->val.accuracy)) fprintf(stderr, ", accuracy %.2f %%", 100 * t->val.accuracy);
     if (isfinite(t->predicted_s) && t->steps > t->first) show_foreseen(t);

@@ -10,7 +10,6 @@
 #include "sched/pipeline.h"
 #include "verify/verify.h"
 
-#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -69,10 +68,9 @@ static ll_err attempt(ll_comm *world, const ll_verify_many *o, one *c, outcome *
     c->took = ll_now() - c->took;
     TRY(ll_comm_broadcast(world, &rc, 1, LL_F64, 0, NULL));
     if (rc == LL_OK && !c->v.ok)
-        snprintf(c->why, sizeof c->why,
-                 "step %" PRId64 "%s: %s%s%s differs by %.2e, more than %.2g", c->v.step,
-                 c->v.in_f64 ? " in f64" : "", c->v.name, c->v.part[0] ? ", " : "", c->v.part,
-                 c->v.rel_diff, c->v.allowed);
+        snprintf(c->why, sizeof c->why, "step %ld%s: %s%s%s differs by %.2e, more than %.2g",
+                 c->v.step, c->v.in_f64 ? " in f64" : "", c->v.name, c->v.part[0] ? ", " : "",
+                 c->v.part, c->v.rel_diff, c->v.allowed);
     bool cannot = rc == LL_E_SHARD || rc == LL_E_CONFIG || (rc == LL_E_MEM && c->limited);
     *out = cannot ? REFUSED : rc != LL_OK || (mine && !c->v.ok) ? WRONG : ALIKE;
     double worst = *out;
@@ -95,7 +93,7 @@ static void tell(const one *c, const ll_verify_many *o, int64_t number, const ch
                  const char *why, json_t *list)
 {
     ll_buf b = {.arena = c->arena};
-    ll_buf_printf(&b, "loopline verify %s --random --steps %" PRId64, c->model, o->steps);
+    ll_buf_printf(&b, "loopline verify %s --random --steps %ld", c->model, o->steps);
     if (o->tolerance != 1e-5) ll_buf_printf(&b, " --tolerance %g", o->tolerance);
     for (int i = 0; i < c->set.n; i++) ll_buf_printf(&b, " -s %s", c->set.v[i]);
     if (o->json) {
@@ -104,7 +102,7 @@ static void tell(const one *c, const ll_verify_many *o, int64_t number, const ch
         return;
     }
     if (number >= 0)
-        printf("%s, number %" PRId64 ": %s\n    %s\n", what, number, why, b.text);
+        printf("%s, number %ld: %s\n    %s\n", what, number, why, b.text);
     else
         printf("%s: %s\n    %s\n", what, why, b.text);
     fflush(stdout);
@@ -121,7 +119,7 @@ static void take(const ll_comm *world, const one *c, const ll_verify_many *o, in
     if (ll_comm_rank(world) != 0) return;
     if (out == WRONG) tell(c, o, number, "WRONG", c->why, n->wrong);
     if (out != ALIKE || !c->v.corners) return;
-    snprintf(why, sizeof why, "step %" PRId64 ": %s differs by %.2e", c->v.corner_step, c->v.corner,
+    snprintf(why, sizeof why, "step %ld: %s differs by %.2e", c->v.corner_step, c->v.corner,
              c->v.corner_rel_diff);
     tell(c, o, number, "alike but for a decision of rounding", why, n->corners);
 }
@@ -271,7 +269,7 @@ static ll_err row(ll_comm *c, const ll_verify_many *o, int m, const strategy *s,
              s->sequence ? s->sequence : "");
     if (s->schedule) snprintf(how, sizeof how, "%s (%s of %d)", s->mesh, s->schedule, s->micro);
     if (a.v.worst[1][0]) snprintf(f64, sizeof f64, "%.1e", a.v.max_rel_diff[1]);
-    if (exact == WRONG) snprintf(bits, sizeof bits, "%" PRId64, b.v.differing);
+    if (exact == WRONG) snprintf(bits, sizeof bits, "%ld", b.v.differing);
     if (exact == REFUSED) snprintf(bits, sizeof bits, "refused");
     printf("| %-9s | %-40s | %d | %.1e%s | %-7s | %-4s | %4.1f s |\n", models[m].name, how, s->zero,
            a.v.max_rel_diff[0], plain == ALIKE ? "" : " WRONG", f64, bits, a.took + b.took);
@@ -304,15 +302,14 @@ static ll_err sum_up(ll_comm *c, const ll_verify_many *o, const count *n, double
 {
     ll_err rc = print_sum(c, o, n, ll_now() - began);
     if (ll_comm_rank(c) == 0 && !o->json && n->n_row)
-        printf("%" PRId64 " rows, each with f32 sums and exact ones: ", n->n_row);
+        printf("%ld rows, each with f32 sums and exact ones: ", n->n_row);
     if (ll_comm_rank(c) == 0 && !o->json)
-        printf("%" PRId64 " alike (%" PRId64 " judged in f64 too), %" PRId64 " different, %" PRId64
+        printf("%ld alike (%ld judged in f64 too), %ld different, %ld"
                " cannot be cut so; %s each, %.0f s\n",
                n->of[ALIKE], n->in_f64, n->of[WRONG], n->of[REFUSED], LL_COUNTED(o->steps, "step"),
                ll_now() - began);
     if (rc == LL_OK && ll_comm_rank(c) == 0 && n->of[WRONG])
-        rc = RAISE(LL_E_DIFFER, "%" PRId64 " of these do not train what one process trains",
-                   n->of[WRONG]);
+        rc = RAISE(LL_E_DIFFER, "%ld of these do not train what one process trains", n->of[WRONG]);
     if (rc == LL_OK && ll_comm_rank(c) == 0 && !n->of[ALIKE] && o->seconds <= 0)
         rc = RAISE(LL_E_SHARD, "nothing was proved: none can be cut so; the first: %s", n->refused);
     return ll_comm_agree(c, rc);
@@ -407,23 +404,23 @@ static void draw_sizes(dice *d, one *c)
 {
     int64_t heads = 1 + draw(d, 6);
     if (!strcmp(c->model, "gpt")) {
-        add(c, "model.layers=%" PRId64, 1 + draw(d, 3));
-        add(c, "model.heads=%" PRId64, heads);
-        add(c, "model.width=%" PRId64, heads * (2 + draw(d, 7)));
-        add(c, "model.seq=%" PRId64, 2 + draw(d, 16));
-        add(c, "model.vocab=%" PRId64, 7 + draw(d, 60));
+        add(c, "model.layers=%ld", 1 + draw(d, 3));
+        add(c, "model.heads=%ld", heads);
+        add(c, "model.width=%ld", heads * (2 + draw(d, 7)));
+        add(c, "model.seq=%ld", 2 + draw(d, 16));
+        add(c, "model.vocab=%ld", 7 + draw(d, 60));
         if (!draw(d, 4)) add(c, "model.dropout=100");
         int64_t linear = draw(d, 4); /* attention; heads that forget */
         if (linear > 1) add(c, "model.linear=1");
-        if (linear > 2) add(c, "model.decay=%" PRId64, 1 + draw(d, 5));
+        if (linear > 2) add(c, "model.decay=%ld", 1 + draw(d, 5));
         return;
     }
     bool lenet = !strcmp(c->model, "lenet5");
-    add(c, "model.image=%" PRId64, (lenet ? 16 : 4) + draw(d, 14));
-    add(c, "model.channels=%" PRId64, 1 + draw(d, 4));
-    add(c, "model.classes=%" PRId64, 2 + draw(d, 12));
-    if (!lenet) add(c, "model.width=%" PRId64, 2 + draw(d, 8));
-    if (!strcmp(c->model, "mlp")) add(c, "model.depth=%" PRId64, draw(d, 4));
+    add(c, "model.image=%ld", (lenet ? 16 : 4) + draw(d, 14));
+    add(c, "model.channels=%ld", 1 + draw(d, 4));
+    add(c, "model.classes=%ld", 2 + draw(d, 12));
+    if (!lenet) add(c, "model.width=%ld", 2 + draw(d, 8));
+    if (!strcmp(c->model, "mlp")) add(c, "model.depth=%ld", draw(d, 4));
 }
 
 typedef struct drawn_mesh {
@@ -446,19 +443,19 @@ static drawn_mesh draw_mesh(dice *d, one *c, int64_t ranks)
     if (!draw(d, 2)) m.pipe = 2 + draw(d, (ranks < 4 ? ranks : 4) - 1);
     bool inner = draw(d, 2); /* the pipeline's ranks lie side by side */
     if (m.pipe) ranks /= m.pipe;
-    if (m.pipe && !inner) len = (size_t)snprintf(mesh, sizeof mesh, "pipe=%" PRId64, m.pipe);
+    if (m.pipe && !inner) len = (size_t)snprintf(mesh, sizeof mesh, "pipe=%ld", m.pipe);
     for (int i = 0; i < 3 && ranks > 1 && ((i == 0 && !m.pipe) || draw(d, 2)); i++) {
         int64_t k = draw(d, gpt ? 8 : mlp ? 7 : 9), size = 2 + draw(d, ranks - 1);
         if (used >> k & 1) continue;
         used |= 1u << k;
         m.data |= k == 0;
         m.sequence |= gpt && k == 2;
-        len += (size_t)snprintf(mesh + len, sizeof mesh - len, "%s%s=%" PRId64, len ? "," : "",
+        len += (size_t)snprintf(mesh + len, sizeof mesh - len, "%s%s=%ld", len ? "," : "",
                                 (gpt ? text : images)[k], size);
         ranks /= size;
     }
     if (m.pipe && inner)
-        snprintf(mesh + len, sizeof mesh - len, "%spipe=%" PRId64, len ? "," : "", m.pipe);
+        snprintf(mesh + len, sizeof mesh - len, "%spipe=%ld", len ? "," : "", m.pipe);
     add(c, "parallel.mesh=%s", mesh);
     return m;
 }
@@ -472,7 +469,7 @@ static void draw_pipeline(dice *d, one *c)
     const char *name = ll_pipeline_name((int)draw(d, n));
     add(c, "parallel.schedule=%s", name);
     bool any = !strcmp(name, "interleaved") || !strcmp(name, "breadth-first");
-    if (any && draw(d, 2)) add(c, "parallel.virtual_stages=%" PRId64, 1 + draw(d, 3));
+    if (any && draw(d, 2)) add(c, "parallel.virtual_stages=%ld", 1 + draw(d, 3));
 }
 
 static void draw_training(dice *d, one *c, drawn_mesh m)
@@ -487,16 +484,16 @@ static void draw_training(dice *d, one *c, drawn_mesh m)
     int64_t each = 1 + draw(d, micro > 2 ? 6 : 12);
     if (!strcmp(c->model, "resnet18")) each += 2; /* a batch norm of one number is none */
     bool exact = !draw(d, 4);
-    add(c, "train.batch=%" PRId64, micro * each);
-    if (micro > 1) add(c, "train.micro_batch=%" PRId64, each);
+    add(c, "train.batch=%ld", micro * each);
+    if (micro > 1) add(c, "train.micro_batch=%ld", each);
     add(c, "train.optimizer=%s", optimizers[draw(d, 12)]);
-    add(c, "train.seed=%" PRId64, draw(d, 1000));
+    add(c, "train.seed=%ld", draw(d, 1000));
     if (draw(d, 2)) add(c, "train.clip=0.5");
     if (draw(d, 2)) add(c, "train.weight_decay=0.1");
     add(c, "parallel.overlap=%s", overlap[draw(d, 3)]);
     if (m.sequence) add(c, "parallel.sequence=%s", sequence[exact ? 2 * draw(d, 2) : draw(d, 3)]);
     int64_t zero = m.data ? draw(d, 4) : 0;
-    if (zero) add(c, "parallel.zero=%" PRId64, zero);
+    if (zero) add(c, "parallel.zero=%ld", zero);
     if (exact) add(c, "parallel.exact=true");
     if (!exact && !draw(d, 8)) add(c, "train.precision=bf16");
     if (!exact && m.data && !zero && !draw(d, 4)) add(c, "parallel.compress=factors");
@@ -504,7 +501,7 @@ static void draw_training(dice *d, one *c, drawn_mesh m)
     c->limited = !draw(d, 4);
     if (!c->limited && m.pipe && !draw(d, 3)) add(c, "parallel.post_validation=true");
     if (!c->limited) return;
-    add(c, "train.memory=%" PRId64 "kB", 50 + draw(d, 1000));
+    add(c, "train.memory=%ldkB", 50 + draw(d, 1000));
     if (!m.pipe || draw(d, 2)) add(c, "train.offload=/tmp");
 }
 
@@ -545,11 +542,11 @@ ll_err ll_verify_fuzz(ll_comm *c, const ll_verify_many *o)
         TRY(drawn(c, o, i, &n));
         if (ll_comm_rank(c) != 0 || ll_now() < said + 10) continue;
         said = ll_now();
-        fprintf(stderr, "%" PRId64 " drawn, %" PRId64 " different, %" PRId64 " cannot be cut so\n",
-                i + 1, n.of[WRONG], n.of[REFUSED]);
+        fprintf(stderr, "%ld drawn, %ld different, %ld cannot be cut so\n", i + 1, n.of[WRONG],
+                n.of[REFUSED]);
     }
     if (ll_comm_rank(c) == 0 && !o->json)
-        printf("%" PRId64 " drawn with --seed %" PRId64 " on up to %d ranks: ",
+        printf("%ld drawn with --seed %ld on up to %d ranks: ",
                n.of[ALIKE] + n.of[WRONG] + n.of[REFUSED], o->seed, ll_comm_size(c));
     return sum_up(c, o, &n, began);
 }

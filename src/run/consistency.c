@@ -92,13 +92,13 @@ static ll_err check(const ll_consistency *c, const ll_consistency *said)
           "parallel.staleness and parallel.server are for parallel.peers server, not %s", c->peers);
     CHECK(c->fragments > 0, LL_E_CONFIG, "parallel.fragments is 0, want 1 or more");
     CHECK(c->fragments == 1 || (differs && !served && c->every % c->fragments == 0), LL_E_CONFIG,
-          "parallel.fragments %lld are of differences, exchanged with all, and divide "
-          "parallel.every %lld",
-          (long long)c->fragments, (long long)c->every);
+          "parallel.fragments %ld are of differences, exchanged with all, and divide "
+          "parallel.every %ld",
+          c->fragments, c->every);
     CHECK(!c->delay || (differs && !served && c->delay < c->every / c->fragments), LL_E_CONFIG,
-          "parallel.delay %lld is of differences, exchanged with all, and less than the steps from "
-          "one exchange to the next: parallel.every over parallel.fragments, %lld",
-          (long long)c->delay, (long long)(c->every / c->fragments));
+          "parallel.delay %ld is of differences, exchanged with all, and less than the steps from "
+          "one exchange to the next: parallel.every over parallel.fragments, %ld",
+          c->delay, (c->every / c->fragments));
     CHECK(!is(c->server, "open") || (served && is(c->outer, "sgd") && c->staleness < 0),
           LL_E_CONFIG,
           "parallel.server open has no order, so no bound on staleness, and outer optimizer sgd: "
@@ -150,13 +150,12 @@ ll_err ll_consistency_make(const ll_consistency *said, int64_t replicas, ll_cons
           "parallel.consistency %s is between replicas: set parallel.replicas to 2 or more",
           said->name);
     TRY(check(out, said));
-    CHECK(out->quorum <= replicas, LL_E_CONFIG,
-          "parallel.quorum is %lld, of parallel.replicas %lld", (long long)out->quorum,
-          (long long)replicas);
+    CHECK(out->quorum <= replicas, LL_E_CONFIG, "parallel.quorum is %ld, of parallel.replicas %ld",
+          out->quorum, replicas);
     CHECK(!is(out->peers, "torus") || torus_rows(replicas) > 1, LL_E_CONFIG,
-          "parallel.peers torus is of rows and columns, and parallel.replicas %lld has no two "
+          "parallel.peers torus is of rows and columns, and parallel.replicas %ld has no two "
           "factors: use 4, 6, 8, 9 ..., or parallel.peers ring",
-          (long long)replicas);
+          replicas);
     if (out->quorum == 0) out->quorum = replicas > 1 ? replicas - 1 : 1;
     bool complete = (is(out->peers, "ring") && replicas <= 3) ||
                     (is(out->peers, "exponential") && replicas <= 2) ||

@@ -207,9 +207,9 @@ static ll_err image_size(ll_run *r)
 {
     ll_run_data *d = &r->data;
     char more = 0;
-    long long h = 0, w = 0;
+    int64_t h = 0, w = 0;
     if (!*d->image) return LL_OK;
-    int n = sscanf(d->image, "%5lldx%5lld%c", &h, &w, &more);
+    int n = sscanf(d->image, "%5ldx%5ld%c", &h, &w, &more);
     if (n == 1) w = h;
     bool digits = strspn(d->image, "0123456789x") == strlen(d->image);
     LL_WANT(r, "data.image",
@@ -280,8 +280,7 @@ static ll_err finish_train(ll_run *r)
 {
     const ll_run_train *t = &r->train;
     LL_WANT(r, "train.micro_batch", !t->micro_batch || t->batch % t->micro_batch == 0,
-            "train.micro_batch %lld does not divide train.batch %lld", (long long)t->micro_batch,
-            (long long)t->batch);
+            "train.micro_batch %ld does not divide train.batch %ld", t->micro_batch, t->batch);
     TRY(finish_memory(r));
     const ll_schedule *s = &t->schedule;
     bool steps = !strcmp(s->shape, "step");
@@ -456,9 +455,8 @@ static ll_err check_loose(const ll_run *r)
     LL_WANT(r, "parallel.codec", rc == LL_OK, "parallel.codec: %s; or none", ll_error_message());
     bool batch = r->train.batch % p->replicas != 0;
     LL_WANT(r, "parallel.replicas", !batch && r->train.micro_batch % p->replicas == 0,
-            "parallel.replicas %lld does not divide train.%s %lld", (long long)p->replicas,
-            batch ? "batch" : "micro_batch",
-            (long long)(batch ? r->train.batch : r->train.micro_batch));
+            "parallel.replicas %ld does not divide train.%s %ld", p->replicas,
+            batch ? "batch" : "micro_batch", (batch ? r->train.batch : r->train.micro_batch));
     LL_WANT(r, "parallel.compress", !strcmp(p->compress, "none"),
             "parallel.compress %s is not kept for each replica%s", p->compress,
             ll_consistency_rounds(&p->between) ? "" : ": use parallel.codec");

@@ -67,7 +67,7 @@ static bool is_int(const char *text, int64_t *out)
     const char *digits = text + (*text == '-' || *text == '+');
     if (!*digits || strspn(digits, "0123456789") != strlen(digits)) return false;
     errno = 0;
-    *out = strtoll(text, NULL, 10);
+    *out = strtol(text, NULL, 10);
     return errno == 0;
 }
 
@@ -426,7 +426,7 @@ static void print_value(ll_buf *b, const ll_run *r, const ll_key *k)
     const void *from = (const char *)r + k->offset;
     char text[LL_NUMBER_TEXT];
     switch (k->kind) {
-    case LL_KEY_INT: ll_buf_printf(b, "%lld", (long long)*(const int64_t *)from); break;
+    case LL_KEY_INT: ll_buf_printf(b, "%ld", *(const int64_t *)from); break;
     case LL_KEY_NUMBER: ll_buf_puts(b, ll_text_number(*(const double *)from, text)); break;
     case LL_KEY_BOOL: ll_buf_puts(b, *(const bool *)from ? "true" : "false"); break;
     case LL_KEY_TEXT:
@@ -467,7 +467,7 @@ char *ll_run_print(const ll_run *r, ll_arena *arena)
         ll_buf_puts(&b, "\n");
         if (strcmp(k->name, "model.file")) continue;
         for (const ll_size *s = r->model.sizes; s->name; s++)
-            ll_buf_printf(&b, "  %s: %lld\n", s->name, (long long)s->value);
+            ll_buf_printf(&b, "  %s: %ld\n", s->name, s->value);
     }
     for (const ll_pattern_section *sec = ll_run_sections; sec->name; sec++) {
         const ll_run_patterns *list = (const ll_run_patterns *)((const char *)r + sec->offset);

@@ -16,8 +16,8 @@ static ll_err bad_model(const ll_run *r, ll_err rc)
     char sizes[512] = "";
     size_t at = 0;
     for (const ll_size *s = r->model.sizes; s->name && at < sizeof sizes - 64; s++)
-        at += (size_t)snprintf(sizes + at, sizeof sizes - at, "%s%.32s %lld", at ? ", " : "",
-                               s->name, (long long)s->value);
+        at += (size_t)snprintf(sizes + at, sizeof sizes - at, "%s%.32s %ld", at ? ", " : "",
+                               s->name, s->value);
     FAIL(rc, "model %s%s%s: %s", r->model.name, *sizes ? " of " : "", sizes, ll_error_message());
 }
 
@@ -47,8 +47,8 @@ static ll_err add_teacher(const ll_run *r, ll_graph *g, int64_t batch, ll_val *l
     int64_t own = ll_run_size(r, "vocab", 0), other = ll_run_size(t, "vocab", 0);
     LL_WANT(r, "train.teacher",
             !ll_run_takes_tokens(r) || (own == other && !*r->data.tokenizer == !*t->data.tokenizer),
-            "%s reads other tokens: its vocabulary is %lld%s, ours %lld%s", r->train.teacher,
-            (long long)other, *t->data.tokenizer ? " of a tokenizer" : "", (long long)own,
+            "%s reads other tokens: its vocabulary is %ld%s, ours %ld%s", r->train.teacher, other,
+            *t->data.tokenizer ? " of a tokenizer" : "", own,
             *r->data.tokenizer ? " of a tokenizer" : "");
     TRY(ll_run_graph(t, batch, NULL, &theirs));
     return ll_teacher_add(r, theirs, g, loss);
@@ -218,9 +218,9 @@ static ll_err check_vocab(const ll_run *r, const ll_data_info *info)
     while (s->name && strcmp(s->name, "vocab")) s++;
     LL_WANT(r, "model.vocab",
             !info->is_text || !s->name || s->value <= 256 || ll_run_size(r, "vocab", 0) != s->value,
-            "data %s are bytes, and model.vocab is %s's %lld: use model.vocab=256, or name a "
+            "data %s are bytes, and model.vocab is %s's %ld: use model.vocab=256, or name a "
             "data.tokenizer",
-            info->name, r->model.name, (long long)s->value);
+            info->name, r->model.name, s->value);
     return LL_OK;
 }
 
@@ -235,9 +235,9 @@ static ll_err check_samples(const ll_run *r, const ll_data_info *info, const ll_
     TRY(check_vocab(r, info));
     int64_t classes = ll_run_size(r, "classes", info->classes);
     CHECK(info->kind != LL_IMAGES || classes >= info->classes, LL_E_SHAPE,
-          "data %s has %lld classes, model.classes is %lld%s%s%s", info->name,
-          (long long)info->classes, (long long)classes, info->last_class ? " (the last one: " : "",
-          info->last_class ? info->last_class : "", info->last_class ? ")" : "");
+          "data %s has %ld classes, model.classes is %ld%s%s%s", info->name, info->classes, classes,
+          info->last_class ? " (the last one: " : "", info->last_class ? info->last_class : "",
+          info->last_class ? ")" : "");
     return LL_OK;
 }
 
@@ -410,10 +410,10 @@ ll_err ll_run_feed(const ll_run *r, const ll_dataset *d, ll_loader *l, ll_sessio
 }
 
 /* Messages of kernels: "label of row 3 is 12, want 0 to 9", "index 5 is -1, ...". */
-static bool index_of(const char *message, long long *out)
+static bool index_of(const char *message, int64_t *out)
 {
     const char *is = strstr(message, " is ");
-    return is && sscanf(is, " is %lld", out) == 1;
+    return is && sscanf(is, " is %ld", out) == 1;
 }
 
 const char *ll_run_blame(const ll_graph *g, const ll_dataset *d, const ll_sampling *how,
@@ -421,7 +421,7 @@ const char *ll_run_blame(const ll_graph *g, const ll_dataset *d, const ll_sampli
 {
     LL_KEEP_ERROR;
     const ll_data_info *info = ll_dataset_info(d);
-    long long odd = 0;
+    int64_t odd = 0;
     bool index = kept_error.code == LL_E_ARG && index_of(kept_error.message, &odd);
     if (kept_error.code == LL_E_ARG && !index) return NULL;
     void *out[LL_MAX_FIELDS] = {0};

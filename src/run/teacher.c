@@ -11,7 +11,7 @@ static ll_err open_run(const ll_run *r, ll_run **out)
     char text[64];
     TRY(ll_run_load(r->train.teacher, out));
     int64_t seq = ll_run_size(r, "seq", 0);
-    snprintf(text, sizeof text, "model.seq=%lld", (long long)seq);
+    snprintf(text, sizeof text, "model.seq=%ld", seq);
     if (seq) TRY(ll_run_set(*out, text));
     return ll_run_finish(*out);
 }
