@@ -7,6 +7,8 @@
 #include "cli/launch.h"
 #include "cli/train_view.h"
 #include "comm/job.h"
+#include "run/run_int.h"
+#include "token/tokenizer.h"
 
 #include <signal.h>
 #include <unistd.h>
@@ -247,8 +249,23 @@ static void remedy(const ll_run *r, int ranks)
     ll_plan_remedy(r, ranks, limit > 0 && limit < room ? limit : room);
 }
 
+/* What is named in settings, and read late or by other commands. */
+static ll_err check_named(const ll_run *r)
+{
+    const char *aside = r->train.offload;
+    bool folder = *aside && !ll_target_find(r->train.machine)->aside.word;
+    LL_WANT(r, "train.offload", !folder || (ll_is_folder(aside) && !access(aside, W_OK | X_OK)),
+            "train.offload is %s, which is no folder that can be written: make it, or name another",
+            aside);
+    LL_OWN(ll_tokenizer) t = NULL;
+    ll_err rc = *r->data.tokenizer ? ll_tokenizer_open(r->data.tokenizer, &t) : LL_OK;
+    LL_WANT(r, "data.tokenizer", rc == LL_OK, "data.tokenizer: %s", ll_error_message());
+    return LL_OK;
+}
+
 static ll_err train(const opts *o, const ll_start *start, ll_comm *c, ll_run *r)
 {
+    TRY(ll_comm_agree(c, check_named(r)));
     TRY(choose_folder(o, c, r));
     ll_view v = {.c = c, .plain = o->plain};
     ll_train_opts t = {.comm = c,

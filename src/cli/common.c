@@ -5,16 +5,13 @@
 #include "comm/job.h"
 #include "kern/blocks.h"
 #include "kern/notes.h"
-#include "run/run_int.h"
 #include "run/setup.h"
-#include "token/tokenizer.h"
 #include "weights/state.h"
 #include "weights/weights_load.h"
 
 #include <errno.h>
 #include <omp.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 ll_err ll_cli_load(const char *what, bool models, ll_run **out)
 {
@@ -74,25 +71,10 @@ int ll_cli_threads(const ll_run *r, int64_t ranks)
     return r->train.threads ? (int)r->train.threads : each > 1 ? each : 1;
 }
 
-/* What is named and read late, or by somebody else: the launcher sees it before there are ranks. */
-static ll_err check_named(const ll_run *r)
-{
-    const char *aside = r->train.offload, *tokens = r->data.tokenizer;
-    bool folder = *aside && !ll_target_find(r->train.machine)->aside.word;
-    LL_WANT(r, "train.offload", !folder || (ll_is_folder(aside) && !access(aside, W_OK | X_OK)),
-            "train.offload is %s, which is no folder that can be written: make it, or name another",
-            aside);
-    LL_OWN(ll_tokenizer) t = NULL;
-    ll_err rc = *tokens && ll_job_size() <= 1 ? ll_tokenizer_open(tokens, &t) : LL_OK;
-    LL_WANT(r, "data.tokenizer", rc == LL_OK, "data.tokenizer: %s", ll_error_message());
-    return LL_OK;
-}
-
 ll_err ll_cli_ranks(const ll_run *r, int64_t ranks, const ll_care *care, ll_comm **out)
 {
     enum { MANY = 4096 }; /* whether there is room for so many is asked first */
     char mesh[LL_MESH_TEXT];
-    TRY(check_named(r));
     if (ranks) TRY(ll_run_mesh(r, (int)ranks, mesh)); /* rather than by every rank */
     ll_run own = ll_run_replica(r, 0);
     if (ranks > 1 && ranks <= MANY && ll_job_size() <= 1) TRY(ll_run_cut(&own, mesh));
