@@ -488,13 +488,10 @@ static ll_err predict(const table *t, int64_t row, ll_published *r)
     CHECK(number(t, row, "global_batch") >= 1, LL_E_ARG, "the batch is not given");
     CHECK(fabs(h.data * h.tensor * h.pipe * h.context - gpus) < 0.5, LL_E_ARG,
           "%g chips are not %g x %g x %g x %g", gpus, h.data, h.tensor, h.pipe, h.context);
-    CHECK(fmod(m.heads, h.tensor) == 0, LL_E_ARG,
-          "tensor %g does not cut %g heads into equal parts: ranks of unequal parts are not "
-          "modelled",
+    bool cut = fmod(m.heads, h.tensor) == 0 || !(number(t, row, "heads") >= 1);
+    CHECK(cut || says(t, row, "notes", "3-D product"), LL_E_ARG,
+          "tensor %g does not cut %g heads into equal parts: unequal ones are not modelled",
           h.tensor, m.heads);
-    CHECK(fmod(m.width, m.heads) == 0, LL_E_ARG,
-          "hidden size %g is no multiple of %g heads: heads of another width are not modelled",
-          m.width, m.heads);
     TRY(predict_lm(t, row, &d, &m, &h, &o));
     r->measured = measured_step(t, row, &m);
     r->predicted = o.step_s * slowed(t, row);
