@@ -139,8 +139,10 @@ static ll_err join(ll_exec *e, const ll_span *s)
     return LL_OK;
 }
 
-static bool may_launch(const ll_exec *e, const ll_launch *l, ll_may_run *may)
+/* Is it queued? may NULL: if it runs in this micro-batch; else if all of it may. */
+static bool may_launch(const ll_exec *e, const ll_launch *l, const ll_span *s, ll_may_run *may)
 {
+    if (!may) return runs(e, l, s);
     for (int k = 0; k < l->n; k++) {
         const ll_instr *x = &e->p->instrs[l->instr[k]];
         if (!x->kernel.run || !may(e->p, x)) return false;
@@ -189,24 +191,23 @@ static ll_err queue_in_lane(ll_exec *e, int i, const ll_span *s, bool run)
     return l->awaited ? ll_gpu_record(g, stream_of(l), over(e, i)) : LL_OK;
 }
 
-/* may: which are queued; NULL: those that run in this micro-batch. */
 static ll_err queue_in_lanes(ll_exec *e, const ll_span *s, ll_may_run *may)
 {
     TRY(part_lanes(e, false));
     for (int i = s->from; i < s->to; i++) {
         const ll_launch *l = &ll_cuda_of(e)->launches[i];
-        TRY(queue_in_lane(e, i, s, may ? may_launch(e, l, may) : runs(e, l, s)));
+        TRY(queue_in_lane(e, i, s, may_launch(e, l, s, may)));
     }
     return part_lanes(e, true);
 }
 
 /* marks: number i before the i-th of them, and one behind the last. */
-static ll_err queue(ll_exec *e, const ll_span *s, bool marks)
+static ll_err queue(ll_exec *e, const ll_span *s, ll_may_run *may, bool marks)
 {
     for (int i = s->from; i < s->to; i++) {
         const ll_launch *l = &ll_cuda_of(e)->launches[i];
         if (marks) TRY(ll_gpu_mark(ll_cuda_of(e)->gpu, i - s->from));
-        if (runs(e, l, s)) TRY(queue_one(e, l, s));
+        if (may_launch(e, l, s, may)) TRY(queue_one(e, l, s));
     }
     TRY(join(e, s));
     return marks ? ll_gpu_mark(ll_cuda_of(e)->gpu, s->to - s->from) : LL_OK;
@@ -223,12 +224,13 @@ static bool has_messages(const ll_exec *e)
     return ll_cuda_of(e)->nccl && e->opts.team->pipe;
 }
 
-static ll_err record(ll_exec *e, const ll_span *s, bool marks, ll_gpu_graph **out)
+static ll_err capture(ll_exec *e, const ll_span *s, ll_may_run *may, bool marks,
+                      ll_gpu_graph **graph)
 {
     ll_gpu *g = ll_cuda_of(e)->gpu;
     TRY(ll_gpu_capture(g));
-    ll_err rc = has_lanes(e, s) && !marks ? queue_in_lanes(e, s, NULL) : queue(e, s, marks);
-    ll_err end = ll_gpu_captured(g, out);
+    ll_err rc = has_lanes(e, s) && !marks ? queue_in_lanes(e, s, may) : queue(e, s, may, marks);
+    ll_err end = ll_gpu_captured(g, graph);
     TRY(rc);
     return end;
 }
@@ -239,8 +241,8 @@ static ll_err replay(ll_exec *e, const ll_span *s, bool marks)
 {
     ll_segment *x = segment_of(e, s);
     ll_gpu_graph **graph = marks ? &x->marked : &x->graph;
-    if (!*graph && (x->runs++ == 0 || (marks && has_messages(e)))) return queue(e, s, marks);
-    if (!*graph) TRY(record(e, s, marks, graph));
+    if (!*graph && (x->runs++ == 0 || (marks && has_messages(e)))) return queue(e, s, NULL, marks);
+    if (!*graph) TRY(capture(e, s, NULL, marks, graph));
     return ll_gpu_replay(ll_cuda_of(e)->gpu, *graph);
 }
 
@@ -300,7 +302,7 @@ static ll_err record_section(ll_exec *e, int section, uint64_t step)
     for (int i = section ? o->end[section - 1] : 0; i < o->end[section]; i = s.to + (s.to == i)) {
         s.from = i;
         s.to = span_end(e, i, o->end[section]);
-        if (s.to > i) TRY(record(e, &s, false, &segment_of(e, &s)->graph));
+        if (s.to > i) TRY(capture(e, &s, NULL, false, &segment_of(e, &s)->graph));
     }
     return LL_OK;
 }
@@ -364,15 +366,6 @@ ll_err ll_cuda_run(ll_exec *e, int section, int micro, uint64_t step)
 
 /* ---- a section that leaves nothing behind ---- */
 
-static ll_err queue_those(ll_exec *e, const ll_span *s, ll_may_run *may)
-{
-    for (int i = s->from; i < s->to; i++) {
-        const ll_launch *l = &ll_cuda_of(e)->launches[i];
-        if (may_launch(e, l, may)) TRY(queue_one(e, l, s));
-    }
-    return LL_OK;
-}
-
 static ll_err replay_often(ll_exec *e, ll_gpu_graph *graph, int times, double *seconds)
 {
     ll_gpu *g = ll_cuda_of(e)->gpu;
@@ -392,13 +385,10 @@ ll_err ll_cuda_rehearse(ll_exec *e, int section, ll_may_run *may, int times, dou
     ll_span s = {.from = section ? o->end[section - 1] : 0, .to = o->end[section], .once = true};
     bool any = false;
     *seconds = 0;
-    for (int i = s.from; i < s.to && !any; i++) any = may_launch(e, &o->launches[i], may);
+    for (int i = s.from; i < s.to && !any; i++) any = may_launch(e, &o->launches[i], &s, may);
     if (!any) return LL_OK;
-    TRY(queue_those(e, &s, may)); /* plans and tables are made, which no graph may hold */
-    TRY(ll_gpu_capture(o->gpu));
-    ll_err rc = has_lanes(e, &s) ? queue_in_lanes(e, &s, may) : queue_those(e, &s, may);
-    ll_err end = ll_gpu_captured(o->gpu, &graph);
-    if (rc == LL_OK) rc = end;
+    TRY(queue(e, &s, may, false)); /* plans and tables are made, which no graph may hold */
+    ll_err rc = capture(e, &s, may, false, &graph);
     if (rc == LL_OK) rc = replay_often(e, graph, times, seconds);
     if (graph) ll_gpu_drop(graph);
     return rc;
