@@ -32,8 +32,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     const Onnx__Graph *g = m->model->graph;
     LL_OWN(ll_arena) a = ll_arena_new();
-    const Onnx__ValueInfo **info = LL_NEW_ARRAY(a, const Onnx__ValueInfo *, g->n_input + 1);
-    int n = ll_onnx_inputs(m, info);
+    int n;
+    Onnx__ValueInfo **info = ll_onnx_inputs(a, m, &n);
     value **in = LL_NEW_ARRAY(a, value *, n + 1);
     bool ok = true;
     for (int i = 0; i < n && ok; i++) ok = zeros(a, info[i], in[i] = LL_NEW(a, value));
