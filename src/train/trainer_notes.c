@@ -1,11 +1,14 @@
 /* trainer_notes.c: the lines that steps and validations leave in metrics, timing and events. */
 #include "train/trainer_int.h"
 
-static ll_err metric_event(trainer *t, int64_t step, const char *split, const char *name,
-                           double value)
+/* A number of the line that is begun, and of events: "loss" and "train/loss", "val_loss" and
+ * "val/loss". */
+static ll_err note(trainer *t, int64_t step, const char *split, const char *name, double value)
 {
-    char tag[LL_METRIC_NAME + 8];
+    char key[LL_METRIC_NAME + 8], tag[LL_METRIC_NAME + 8];
+    snprintf(key, sizeof key, "%s%.*s", *split == 'v' ? "val_" : "", LL_METRIC_NAME, name);
     snprintf(tag, sizeof tag, "%s/%.*s", split, LL_METRIC_NAME, name);
+    ll_metrics_num(t->metrics, key, value);
     return ll_events_scalar(t->events, step, tag, value);
 }
 
@@ -28,9 +31,9 @@ ll_err ll_trainer_record(trainer *t, const ll_train_step *s)
 {
     if (!t->lead || (!ll_trainer_log_due(t, s->step) && !t->s->skipped)) return LL_OK;
     ll_metrics_begin(t->metrics, s->step);
-    ll_metrics_num(t->metrics, "loss", s->loss);
-    ll_metrics_num(t->metrics, "grad_norm", s->grad_norm);
-    ll_metrics_num(t->metrics, "lr", s->lr);
+    TRY(note(t, s->step, "train", "loss", s->loss));
+    TRY(note(t, s->step, "train", "grad_norm", s->grad_norm));
+    TRY(note(t, s->step, "train", "lr", s->lr));
     if (t->s->skipped) ll_metrics_int(t->metrics, "skipped", 1);
     const ll_after *after = t->s->after;
     bool wide = after ? after->told_wide : t->s->more && t->s->now == t->s->more;
@@ -43,11 +46,8 @@ ll_err ll_trainer_record(trainer *t, const ll_train_step *s)
     }
     const char *names[LL_MAX_METRICS + 1];
     int n_metric = ll_run_metrics(t->g, names);
-    for (int i = 0; i < n_metric; i++) {
-        double value = ll_session_result(t->s, names[i]);
-        ll_metrics_num(t->metrics, names[i], value);
-        TRY(metric_event(t, s->step, "train", names[i], value));
-    }
+    for (int i = 0; i < n_metric; i++)
+        TRY(note(t, s->step, "train", names[i], ll_session_result(t->s, names[i])));
     TRY(ll_metrics_end(t->metrics));
     ll_metrics_begin(t->timing, s->step);
     ll_metrics_num(t->timing, "step_ms", 1e3 * s->seconds);
@@ -63,9 +63,6 @@ ll_err ll_trainer_record(trainer *t, const ll_train_step *s)
     }
     note_replicas(t);
     TRY(ll_metrics_end(t->timing));
-    TRY(ll_events_scalar(t->events, s->step, "train/loss", s->loss));
-    TRY(ll_events_scalar(t->events, s->step, "train/grad_norm", s->grad_norm));
-    TRY(ll_events_scalar(t->events, s->step, "train/lr", s->lr));
     return ll_events_scalar(t->events, s->step, "speed/samples_per_s", s->samples_per_s);
 }
 
@@ -73,16 +70,9 @@ ll_err ll_trainer_note_score(trainer *t, int64_t done, const ll_score *score)
 {
     if (!t->lead) return LL_OK;
     ll_metrics_begin(t->metrics, done);
-    ll_metrics_num(t->metrics, "val_loss", score->loss);
-    if (!isnan(score->accuracy)) ll_metrics_num(t->metrics, "val_accuracy", score->accuracy);
-    for (int i = 0; i < score->n_metric; i++) {
-        char key[LL_METRIC_NAME + 8];
-        snprintf(key, sizeof key, "val_%s", score->names[i]);
-        ll_metrics_num(t->metrics, key, score->metrics[i]);
-        TRY(metric_event(t, done, "val", score->names[i], score->metrics[i]));
-    }
-    TRY(ll_metrics_end(t->metrics));
-    TRY(ll_events_scalar(t->events, done, "val/loss", score->loss));
-    if (isnan(score->accuracy)) return LL_OK;
-    return ll_events_scalar(t->events, done, "val/accuracy", score->accuracy);
+    TRY(note(t, done, "val", "loss", score->loss));
+    if (!isnan(score->accuracy)) TRY(note(t, done, "val", "accuracy", score->accuracy));
+    for (int i = 0; i < score->n_metric; i++)
+        TRY(note(t, done, "val", score->names[i], score->metrics[i]));
+    return ll_metrics_end(t->metrics);
 }
