@@ -278,15 +278,19 @@ static void normalise_row(const ll_dataset *d, const uint8_t *row, motion m, flo
     }
 }
 
-/* Bytes [h,w,c] as the model wants them. */
-static void put_image(const ll_dataset *d, motion m, const uint8_t *bytes, float *out)
+/* Bytes [h,w,c], or, where they are NULL, a kept image's, as the model wants them. */
+static void put_image(const ll_dataset *d, motion m, const uint8_t *bytes, const picture *p,
+                      float *out)
 {
     static const uint8_t black[LL_MAX_WIDTH * LL_MAX_CHANNELS];
+    uint8_t buffer[LL_MAX_WIDTH * LL_MAX_CHANNELS];
     const int64_t height = d->info.height, row = d->info.width * d->info.channels;
     for (int64_t i = 0; i < height; i++) {
         int64_t from = i + m.down;
-        bool inside = from >= 0 && from < height;
-        normalise_row(d, inside ? bytes + from * row : black, m, out + i * row);
+        const uint8_t *is = black;
+        if (from >= 0 && from < height)
+            is = bytes ? bytes + from * row : row_of(d, p, from, buffer);
+        normalise_row(d, is, m, out + i * row);
     }
 }
 
@@ -310,27 +314,17 @@ static void put_map(const ll_dataset *d, motion m, const uint8_t *bytes, const l
 ll_err ll_image_read(const ll_dataset *d, const ll_sampling *how, int64_t position,
                      void *const *out)
 {
-    static const uint8_t black[LL_MAX_WIDTH * LL_MAX_CHANNELS];
-    uint8_t buffer[LL_MAX_WIDTH * LL_MAX_CHANNELS];
-    const int64_t height = d->info.height, row = d->info.width * d->info.channels;
     picture p = find_picture(d, how->split, ll_sample_index(d, how, position));
-    motion m = motion_at(how, position);
+    LL_OWN_MEMORY uint8_t *bytes = NULL;
     if (out[1]) *(int32_t *)out[1] = p.label;
     if (!out[0]) return LL_OK;
     if (!as_kept(d, how)) {
         ll_view v = view_of(d, how, position);
-        LL_OWN_MEMORY uint8_t *bytes = malloc((size_t)(height * row));
+        bytes = malloc((size_t)(v.height * v.width * v.channels));
         CHECK(bytes, LL_E_MEM, "%s: no memory for an image", d->info.name);
         TRY(fit_kept(d, &p, &v, bytes));
-        put_image(d, m, bytes, (float *)out[0]);
-        return LL_OK;
     }
-    for (int64_t i = 0; i < height; i++) {
-        int64_t from = i + m.down;
-        bool inside = from >= 0 && from < height;
-        normalise_row(d, inside ? row_of(d, &p, from, buffer) : black, m,
-                      (float *)out[0] + i * row);
-    }
+    put_image(d, motion_at(how, position), bytes, &p, (float *)out[0]);
     return LL_OK;
 }
 
@@ -380,7 +374,7 @@ ll_err ll_table_read(const ll_dataset *d, const ll_sampling *how, int64_t positi
         if (c->map)
             put_map(d, m, bytes, f, out[i]);
         else
-            put_image(d, m, bytes, (float *)out[i]);
+            put_image(d, m, bytes, NULL, (float *)out[i]);
     }
     return LL_OK;
 }
@@ -392,7 +386,7 @@ ll_err ll_dataset_picture(const ll_dataset *d, const char *path, float *out)
     LL_OWN_MEMORY uint8_t *bytes = malloc((size_t)(v.height * v.width * v.channels));
     CHECK(bytes, LL_E_MEM, "%s: no memory for an image", path);
     TRY(fit_path(NULL, path, &v, bytes));
-    put_image(d, motion_at(&plain, 0), bytes, out);
+    put_image(d, motion_at(&plain, 0), bytes, NULL, out);
     return LL_OK;
 }
 
