@@ -64,10 +64,11 @@ double ll_row_exp(const float *x, float top, float *y, int64_t n)
 
 void ll_row_exp_times(const float *x, float top, float by, float *y, int64_t n)
 {
-    for (int64_t i = 0; i < n; i += LL_LANES) {
-        ll_vec e = ll_vec_exp(ll_vec_some(x + i, n - i, -INFINITY) - top) * by;
-        ll_vec_put_some(y + i, n - i, e);
-    }
+    int64_t i = 0;
+    for (; i + LL_LANES <= n; i += LL_LANES)
+        ll_vec_to(y + i, ll_vec_exp(ll_vec_at(x + i) - top) * by);
+    ll_vec e = ll_vec_exp(ll_vec_some(x + i, n - i, -INFINITY) - top) * by;
+    ll_vec_put_some(y + i, n - i, e);
 }
 
 enum { WAYS = 4, STEP = WAYS * LL_LANES }; /* sums that run side by side */
