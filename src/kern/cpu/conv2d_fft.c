@@ -158,20 +158,12 @@ static void set_spots(plan *p)
 /* The product of one spot, of so many tiles. */
 static ll_gemm_call product_of(const plan *p, int64_t tiles)
 {
-    const ll_conv_shape *v = p->v;
-    bool dw = v->d == LL_CONV_DW;
-    ll_gemm_call g = {.m = 2 * tiles, .n = p->lout.spot, .k = p->lin.spot};
-    g.a_rs = p->lin.turned, g.a_cs = 1, g.c_rs = p->lout.im;
-    g.b_rs = p->lw.item, g.b_cs = 1;
-    if (!dw) return g;
-    return (ll_gemm_call){.m = v->f,
-                          .n = p->lw.spot,
-                          .k = 2 * tiles,
-                          .a_rs = 1,
-                          .a_cs = p->lout.im,
-                          .b_rs = p->lin.turned,
-                          .b_cs = 1,
-                          .c_rs = p->lw.item};
+    ll_gemm_call g = {.m = 2 * tiles, .n = p->lout.spot, .k = p->lin.spot, .a_cs = 1, .b_cs = 1};
+    g.a_rs = p->lin.turned, g.b_rs = p->lw.item, g.c_rs = p->lout.im;
+    if (p->v->d != LL_CONV_DW) return g;
+    g.m = p->v->f, g.n = p->lw.spot, g.k = 2 * tiles;
+    g.a_rs = 1, g.a_cs = p->lout.im, g.b_rs = p->lin.turned, g.c_rs = p->lw.item;
+    return g;
 }
 
 static size_t room(int64_t n)

@@ -148,11 +148,6 @@ LL_INLINE real load(const void *x, bool bf16, int64_t i)
     return bf16 ? ll_bf16_to_f32(((const uint16_t *)x)[i]) : ((const real *)x)[i];
 }
 
-LL_INLINE const void *at_element(const void *x, bool bf16, int64_t i)
-{
-    return (const char *)x + (bf16 ? (int64_t)sizeof(uint16_t) : (int64_t)sizeof(real)) * i;
-}
-
 LL_INLINE quad load_quad(const void *x, bool bf16, int64_t i)
 {
     if (!bf16) return *(const quad *)((const real *)x + i);
@@ -177,7 +172,8 @@ LL_INLINE void pack_along(const void *from, bool bf16, int64_t sp, const int til
         for (int t = 0; t < tiles; t++) {
             real *row = to + (t * kc + p) * tile;
             int64_t at = p * sp + t * tile;
-            __builtin_prefetch(at_element(from, bf16, at + ahead));
+            __builtin_prefetch((const char *)from +
+                               (bf16 ? 2 : (int64_t)sizeof(real)) * (at + ahead));
             int i = 0;
             for (; !bf16 && i + VL <= tile; i += VL)
                 *(vec *)(row + i) = *(const vec *)((const real *)from + at + i);
@@ -311,8 +307,9 @@ LL_INLINE void pack(const void *from, const bool bf16, int64_t si, int64_t sp, i
 {
     int64_t i = 0;
     for (int tiles; n - i >= tile; i += tiles * tile, to += tiles * tile * kc) {
-        int64_t left = (n - i) / tile;
-        const void *x = at_element(from, bf16, i * si);
+        int64_t at = i * si, left = (n - i) / tile;
+        const void *x = bf16 ? (const void *)((const uint16_t *)from + at)
+                             : (const void *)((const real *)from + at);
         tiles = si != 1 ? 1 : left < AT_ONCE ? (int)left : AT_ONCE;
         if (si == 1)
             pack_along(x, bf16, sp, tile, tiles, kc, to);
@@ -322,8 +319,9 @@ LL_INLINE void pack(const void *from, const bool bf16, int64_t si, int64_t sp, i
             pack_any(x, bf16, si, sp, tile, tile, kc, to);
     }
     if (i == n) return;
-    pack_any(at_element(from, bf16, i * si), bf16, si, sp, n - i,
-             (n - i + whole - 1) / whole * whole, kc, to);
+    const void *x = bf16 ? (const void *)((const uint16_t *)from + i * si)
+                         : (const void *)((const real *)from + i * si);
+    pack_any(x, bf16, si, sp, n - i, (n - i + whole - 1) / whole * whole, kc, to);
 }
 
 #ifdef LL_REAL_F64
@@ -380,47 +378,61 @@ LL_INLINE void pack_grid(const float *x, int64_t si, int64_t sp, const double *b
 }
 #endif
 
-/* n rows of A (or columns of B) from x on; by: their scales, sb apart, or NULL. */
-LL_INLINE void pack_operand(const ll_gemm_call *g, const void *x, int64_t at, int64_t si,
-                            int64_t sp, const double *by, int64_t sb, int64_t n, const int tile,
-                            const int whole, int64_t kc, real *to)
+/* Fewer rows than half of a tile are a single one. */
+static void pack_low(const ll_gemm_call *g, int64_t at, int64_t m, int64_t kc, real *to)
 {
-#ifdef LL_REAL_F64
-    (void)g;
-    if (by) {
-        pack_grid((const float *)x + at, si, sp, by, sb, n, tile, whole, kc, to);
-        return;
-    }
-#else
-    (void)by, (void)sb;
-    if (g->bf16) {
-        pack((const uint16_t *)x + at, true, si, sp, n, tile, whole, kc, to);
-        return;
-    }
-#endif
-    pack((const real *)x + at, false, si, sp, n, tile, whole, kc, to);
+    const void *x = g->bf16 ? (const void *)((const uint16_t *)g->a + at)
+                            : (const void *)((const real *)g->a + at);
+    pack_any(x, g->bf16, g->a_rs, g->a_cs, m, m, kc, to);
 }
 
-/* By loops that know how many rows a tile has; fewer than half of one are a single one. */
+/* By loops that know how many rows a tile has. */
 static void pack_a(const ll_gemm_call *g, int64_t i, int64_t m, int high, int64_t p, int64_t kc,
                    void *to)
 {
-    const double *by = g->a_by ? g->a_by + i * g->a_bs : NULL;
     int64_t at = i * g->a_rs + p * g->a_cs, si = g->a_rs, sp = g->a_cs;
+    real *y = (real *)to;
+#ifdef LL_REAL_F64
+    if (g->a_by) {
+        const double *by = g->a_by + i * g->a_bs;
+        const float *x = (const float *)g->a + at;
 #define AT(h)                                                                                      \
-    case h: pack_operand(g, g->a, at, si, sp, by, g->a_bs, m, h, 1, kc, (real *)to); return;
+    case h: pack_grid(x, si, sp, by, g->a_bs, m, h, 1, kc, y); return;
+        switch (high) {
+            HEIGHTS(AT)
+        default: pack_grid(x, si, sp, by, g->a_bs, m, MR, 1, kc, y); return;
+        }
+#undef AT
+    }
+#endif
+#define AT(h)                                                                                      \
+    case h:                                                                                        \
+        if (sizeof(real) == 4 && g->bf16)                                                          \
+            pack((const uint16_t *)g->a + at, true, si, sp, m, h, 1, kc, y);                       \
+        else                                                                                       \
+            pack((const real *)g->a + at, false, si, sp, m, h, 1, kc, y);                          \
+        return;
     switch (high) {
         HEIGHTS(AT)
-    default: pack_operand(g, g->a, at, si, sp, by, g->a_bs, m, MR, 1, kc, (real *)to);
+    default: pack_low(g, at, m, kc, y);
     }
 #undef AT
 }
 
 static void pack_b(const ll_gemm_call *g, int64_t j, int64_t n, int64_t p, int64_t kc, void *to)
 {
-    const double *by = g->b_by ? g->b_by + j * g->b_bs : NULL;
-    pack_operand(g, g->b, p * g->b_rs + j * g->b_cs, g->b_cs, g->b_rs, by, g->b_bs, n, NV * VL, VL,
-                 kc, (real *)to);
+    int64_t at = p * g->b_rs + j * g->b_cs;
+#ifdef LL_REAL_F64
+    if (g->b_by) {
+        pack_grid((const float *)g->b + at, g->b_cs, g->b_rs, g->b_by + j * g->b_bs, g->b_bs, n,
+                  NV * VL, VL, kc, (real *)to);
+        return;
+    }
+#endif
+    if (g->bf16)
+        pack((const uint16_t *)g->b + at, true, g->b_cs, g->b_rs, n, NV * VL, VL, kc, (real *)to);
+    else
+        pack((const real *)g->b + at, false, g->b_cs, g->b_rs, n, NV * VL, VL, kc, (real *)to);
 }
 
 const ll_gemm_kind LL_REAL(ll_gemm) = {

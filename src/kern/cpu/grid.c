@@ -78,11 +78,8 @@ static void factors(const job *j, const double *a, const double *b, int64_t at, 
 
 /* Powers of two: in whatever order they are multiplied, nothing is rounded. */
 #define CONVERT(name, in, out, value)                                                              \
-    static void name(const void *from, int64_t at, double s, const double *k, double most,         \
-                     int64_t n, void *to)                                                          \
+    static void name(const in *x, double s, const double *k, double most, int64_t n, out *y)       \
     {                                                                                              \
-        const in *x = (const in *)from + at;                                                       \
-        out *y = (out *)to + at;                                                                   \
         _Pragma("omp simd") for (int64_t i = 0; i < n; i++)                                        \
         {                                                                                          \
             double v = (double)x[i] * (s * k[i]);                                                  \
@@ -133,15 +130,20 @@ static void run_block(const ll_kcall *c, const job *j, int64_t at, int64_t n, do
                       const double *k)
 {
     bool in = c->in[0].dtype == LL_F64, out = c->out[0].dtype == LL_F64;
-    void *x = c->in[0].data, *y = c->out[0].data;
+    const float *x = (const float *)c->in[0].data + (in ? 0 : at);
+    const double *wide_x = (const double *)c->in[0].data + (in ? at : 0);
+    float *y = (float *)c->out[0].data + (out ? 0 : at);
+    double *wide_y = (double *)c->out[0].data + (out ? at : 0);
     if (c->out[0].dtype == LL_U8)
-        to_levels((const float *)x + at, s, k, n, (uint8_t *)y + at);
+        to_levels(x, s, k, n, (uint8_t *)c->out[0].data + at);
     else if (j->odd)
-        (in ? to_odd_f64 : to_odd)(x, at, s, k, j->most, n, y);
+        in ? to_odd_f64(wide_x, s, k, 0, n, wide_y) : to_odd(x, s, k, 0, n, wide_y);
     else if (j->up)
-        (in ? to_grid_f64 : to_grid)(x, at, s, k, j->most, n, y);
+        in ? to_grid_f64(wide_x, s, k, j->most, n, wide_y) : to_grid(x, s, k, j->most, n, wide_y);
+    else if (in)
+        out ? from_grid_f64(wide_x, s, k, 0, n, wide_y) : from_grid(wide_x, s, k, 0, n, y);
     else
-        (!in ? scale : out ? from_grid_f64 : from_grid)(x, at, s, k, j->most, n, y);
+        scale(x, s, k, 0, n, y);
 }
 
 /* Elements from..to of row r. Where one scale walks the row and another does not, it is read where
