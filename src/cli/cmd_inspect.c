@@ -243,7 +243,8 @@ static ll_err show_summary(const opts *o, const ll_run *r, const ll_graph *g, co
 
 /* beside: bytes of a step made again with all bits; may be NULL. out NULL: how convolutions are
  * made is printed. */
-static ll_err lower(const cut *c, const ll_graph *g, int rank, double *beside, ll_program **out)
+static ll_err lower(const opts *o, const cut *c, const ll_graph *g, int rank, double *beside,
+                    ll_program **out)
 {
     ll_lower_opts l;
     ll_room room = c->room;
@@ -251,6 +252,7 @@ static ll_err lower(const cut *c, const ll_graph *g, int rank, double *beside, l
     if (room.aside || beside) TRY(ll_cut_beside(c->of, &l, rank, &room.beside));
     if (beside) *beside = room.beside;
     l.memory = ll_room_aside(&room);
+    l.subsets = o->nodes > 1 && !l.pipe && !c->machine->device; /* they share no memory */
     return out ? ll_lower(g, &l, out) : ll_inspect_conv(g, &l);
 }
 
@@ -261,8 +263,8 @@ static ll_err show_graph(const opts *o, const ll_run *r, const ll_graph *g, cons
         return LL_OK;
     }
     LL_OWN(ll_program) p = NULL;
-    if (o->conv) return lower(c, g, (int)o->rank, NULL, NULL);
-    TRY(lower(c, g, (int)o->rank, NULL, &p));
+    if (o->conv) return lower(o, c, g, (int)o->rank, NULL, NULL);
+    TRY(lower(o, c, g, (int)o->rank, NULL, &p));
     if (!o->program) return show_summary(o, r, g, p, c);
     fputs(ll_program_print(p, p->arena), stdout);
     return LL_OK;
@@ -297,7 +299,7 @@ static ll_err measure(const opts *o, const ll_run *r, cut *c, double *used)
         LL_OWN(ll_program) p = NULL;
         TRY(ll_cut_part(c->of, c->of->place, k, &g));
         double beside;
-        TRY(lower(c, g, k, &beside, &p));
+        TRY(lower(o, c, g, k, &beside, &p));
         double bytes, *most = &used[c->of->plan ? ll_mesh_coord(m, pipe, k) : 0];
         TRY(ll_cut_bytes(&c->asked, p, &bytes));
         if (bytes + beside > *most) *most = bytes + beside;
@@ -338,10 +340,10 @@ static ll_err make_cut(const opts *o, const ll_run *r, const ll_graph *g, cut *c
 }
 
 /* Nothing is cut: the one program. */
-static ll_err measure_whole(const cut *c, double *used)
+static ll_err measure_whole(const opts *o, const cut *c, double *used)
 {
     LL_OWN(ll_program) p = NULL;
-    TRY(lower(c, c->of->whole, 0, NULL, &p));
+    TRY(lower(o, c, c->of->whole, 0, NULL, &p));
     *used = (double)p->bytes;
     return LL_OK;
 }
@@ -359,7 +361,7 @@ static ll_err cut_to_fit(const opts *o, const ll_run *r, const ll_graph *g, cut 
         if (o->layouts) return LL_OK;
         bool judged = c->room.limit > 0 && (c->of->plan || sums_up || o->program);
         if (c->part && (judged || sums_up)) TRY(measure(o, r, c, used));
-        if (!c->part && judged) TRY(measure_whole(c, used));
+        if (!c->part && judged) TRY(measure_whole(o, c, used));
         if (judged) TRY(ll_room_judge(&c->room, c->of->plan, used, &again));
     }
     return LL_OK;

@@ -15,7 +15,7 @@ typedef struct ll_coll_call {
     ll_dtype dtype;
     ll_reduce op;
     const ll_algo *algo; /* NULL: the tuner's choice (and its segment, where spec.segment is 0) */
-    /* A ready list in place of spec and algo (messages): it must live until the wait. */
+    /* A ready list in place of spec and algo (subsets, messages): it must live until the wait. */
     const ll_sched *sched;
     /* Of a list that not all ranks start: its number, from 1 on, which those that do have in
      * common; such calls have a communicator of their own. what: as what it is told. */

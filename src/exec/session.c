@@ -24,6 +24,7 @@ ll_err ll_session_lower(const ll_session *s, bool no_fuse, ll_program **out)
     TRY(ll_cut_lowers(s->cut, &s->opts, s->machine, s->ctx, my_rank(s), s->span, &l));
     l.no_fuse = no_fuse;
     l.bucket_bytes = bucket_bytes(s);
+    l.subsets = s->team && !s->devices.direct && !l.pipe && !ll_comm_has_window(s->team->c);
     l.memory = no_fuse ? 0 : ll_room_aside(&s->room);
     l.ways = s->ways.n ? &s->ways : NULL;
     return ll_lower(s->part ? s->part : s->cut->whole, &l, out);

@@ -56,7 +56,7 @@ ll_err ll_host_open(ll_exec *e)
 {
     TRY(ll_comm_agree(e->comm, open_transfers(e)));
     for (int i = 0; i < e->p->n_instr; i++)
-        if (e->instrs[i].transfer) TRY(ll_transfer_prepare(e->instrs[i].transfer));
+        if (e->instrs[i].transfer) TRY(ll_transfer_prepare(e->instrs[i].transfer, e->arena));
     ll_err rc = LL_OK;
     for (int i = 0; i < e->p->n_instr && !rc; i++)
         if (e->instrs[i].transfer) rc = open_codec(e, &e->instrs[i]);

@@ -105,7 +105,8 @@ static bool same_kind(const bundler *b, const bundle *x, int node)
     const ll_order *o = b->o;
     const ll_node *n = &o->g->nodes[node];
     const ll_coll_attr *p = (const ll_coll_attr *)x->first->attr, *q = attr_of(b, node);
-    return x->first->op == n->op && p->axes == q->axes && p->max == q->max &&
+    bool any = b->opts->subsets && is_sum(b, node) && !o->compressed[node];
+    return x->first->op == n->op && (p->axes == q->axes || any) && p->max == q->max &&
            o->last[x->last] == o->last[node] && o->compressed[x->last] == o->compressed[node] &&
            (!o->compressed[node] || p->cut == q->cut) &&
            (!is_tiny(b, node) || b->level[x->last] == b->level[node]) &&

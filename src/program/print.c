@@ -23,16 +23,20 @@ static void put_slots(ll_buf *b, const ll_program *p, const int *slots, int n)
 static void put_collective(ll_buf *b, const ll_program *p, const ll_instr *x)
 {
     double bytes = 0;
-    bool in_place = true;
+    bool mixed = false, in_place = true;
     for (int k = 0; k < x->n_in; k++) {
         bytes += (double)p->slots[x->in[k]].bytes;
         in_place &= k < x->n_out && p->slots[x->in[k]].offset == p->slots[x->out[k]].offset &&
                     p->slots[x->in[k]].region == p->slots[x->out[k]].region &&
                     p->slots[x->in[k]].bytes == p->slots[x->out[k]].bytes;
+        if (k && x->collective != LL_HALO)
+            mixed |= ((const ll_coll_attr *)x->attrs[k])->axes !=
+                     ((const ll_coll_attr *)x->attrs[0])->axes;
     }
     ll_buf_printf(b, "start %s", x->op);
     if (x->n_in > 1) ll_buf_printf(b, ", bundle of %d", x->n_in);
     ll_buf_printf(b, ", %s, until %d", LL_BYTES(bytes), x->pair);
+    if (mixed) ll_buf_puts(b, ", over subsets of ranks");
     if (x->compressed) ll_buf_puts(b, ", compressed");
     if (x->packing) ll_buf_printf(b, ", packed in w+%zu %s", x->packing_at, LL_BYTES(x->packing));
     ll_buf_puts(b, ": ");

@@ -125,6 +125,7 @@ typedef struct ll_lower_opts {
     bool as_is;          /* the graph's own nodes, those that are needed; ref expands some */
     bool replayed;       /* and never run: no kernels are picked, so the build need not have any */
     size_t bucket_bytes; /* of gradients that are summed as one; 0: the target's */
+    bool subsets;        /* sums over other ranks may be one too: their messages go together */
     size_t memory;       /* values are laid aside to keep within these bytes; 0: none are */
     const ll_pipe *pipe; /* NULL: no pipeline */
     int64_t compress;    /* axes: gradients that are summed over them are compressed */

@@ -14,6 +14,7 @@ static ll_step *add(ll_steps *e, ll_step_kind kind)
 static ll_ref place(const ll_steps *e, int index, ll_buf_id buf, int64_t at)
 {
     if (buf == LL_DATA) at += e->in.at;
+    if (buf == LL_SCRATCH) at += e->in.scratch;
     return (ll_ref){ll_group_rank(&e->in, index), buf, at};
 }
 
@@ -38,7 +39,11 @@ void ll_emit_within(ll_steps *e, const ll_group *g, ll_emitter *f, const ll_coll
     int before = e->signal_before;
     int *ranks = LL_NEW_ARRAY(e->arena, int, g->size);
     for (int i = 0; i < g->size; i++) ranks[i] = ll_group_rank(&outer, ll_group_rank(g, i));
-    e->in = (ll_group){.ranks = ranks, .size = g->size, .me = g->me, .at = outer.at + g->at};
+    e->in = (ll_group){.ranks = ranks,
+                       .size = g->size,
+                       .me = g->me,
+                       .at = outer.at + g->at,
+                       .scratch = outer.scratch + g->scratch};
     e->signal_before = e->n_signal;
     ll_emit_next(e);
     f(e, s, g->me);

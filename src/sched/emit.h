@@ -1,7 +1,7 @@
 /* emit.h: how algorithms write their steps. An emitter is written for ranks 0..size-1 and for DATA
  * from element 0 on. ll_emit_within runs it for a group instead, a list of ranks of which one may
  * be mine, on a part of DATA, so that algorithms can be used inside others: hierarchical is three
- * of them one after another. Groups nest.
+ * of them one after another; subsets are many side by side. Groups nest.
  *
  * Steps go to the current round; ll_emit_next starts another (nothing happens where the current one
  * is empty). Positions given to messages and folds are elements of a buffer. */
@@ -11,8 +11,9 @@
 typedef struct ll_group {
     const int *ranks; /* NULL: index is rank */
     int size;
-    int me;     /* my index; -1: I am not in it, and nothing is emitted */
-    int64_t at; /* where its DATA begins */
+    int me;          /* my index; -1: I am not in it, and nothing is emitted */
+    int64_t at;      /* where its DATA begins */
+    int64_t scratch; /* and its SCRATCH: not 0 where groups share rounds */
 } ll_group;
 
 static inline int ll_group_rank(const ll_group *g, int index)

@@ -158,3 +158,14 @@ ll_err ll_sched_build(ll_arena *arena, const ll_algo *a, const ll_coll_spec *s, 
 
 /* The least that any algorithm can cost (messages, sent and folded), one message at a time. */
 ll_cost ll_coll_bound(const ll_coll_spec *s);
+
+/* ---- more than one algorithm in a list ---- */
+/* All-reduces over subsets of the ranks, all at once: a rank takes part in those it is
+ * listed in. */
+typedef struct ll_subset {
+    const int *ranks; /* ascending */
+    int n_rank;
+    int64_t at, count; /* of DATA, the same on all its ranks */
+} ll_subset;
+ll_err ll_sched_subsets(ll_arena *arena, const ll_algo *a, const ll_subset *subsets, int n_subset,
+                        int size, int64_t segment, int rank, const ll_sched **out);

@@ -153,6 +153,8 @@ ll_err ll_transfer_open(ll_team *team, ll_arena *arena, const ll_instr *instr, c
         [LL_HALO] = LL_COLL_ALLTOALL,        [LL_ROTATE] = LL_COLL_ALLTOALL};
     ll_transfer *t = LL_NEW(arena, ll_transfer);
     t->kind = instr->collective;
+    t->team = team;
+    t->attrs = instr->attrs;
     const ll_coll_attr *x = (const ll_coll_attr *)instr->attr;
     const ll_halo_attr *h = t->kind == LL_HALO ? (const ll_halo_attr *)instr->attr : NULL;
     t->packing = instr->packing ? (char *)packing : NULL;
@@ -190,13 +192,73 @@ ll_err ll_transfer_open(ll_team *team, ll_arena *arena, const ll_instr *instr, c
 
 /* ---- over comm/ ---- */
 
-ll_err ll_transfer_prepare(ll_transfer *t)
+static ll_axes axes_of(const ll_transfer *t, int i)
+{
+    return (ll_axes)((const ll_coll_attr *)t->attrs[i])->axes;
+}
+
+/* Sums over different ranks: a piece for each set of axes, of the members that are summed over it,
+ * one after another. */
+typedef struct pieces {
+    int n, of[1 << LL_MAX_AXES]; /* set of axes -> piece + 1 */
+    ll_axes axes[1 << LL_MAX_AXES];
+} pieces;
+
+static pieces find_pieces(const ll_transfer *t)
+{
+    pieces p = {0};
+    for (int i = 0; i < t->n; i++) {
+        ll_axes axes = axes_of(t, i);
+        if (p.of[axes]) continue;
+        p.axes[p.n++] = axes;
+        p.of[axes] = p.n;
+    }
+    return p;
+}
+
+/* Every rank tells how much it has of each piece. counts [piece][rank]. */
+static ll_err open_subsets(ll_transfer *t, const pieces *p, int64_t *counts, int *colors)
+{
+    ll_comm *c = t->team->c;
+    int size = ll_comm_size(c), me = ll_comm_rank(c);
+    size_t elem = ll_dtype_bytes(t->call.dtype);
+    ll_subset_piece list[1 << LL_MAX_AXES];
+    for (int i = 0; i < t->n; i++)
+        counts[(p->of[axes_of(t, i)] - 1) * size + me] += ll_numel(&t->in[i].shape);
+    for (int k = 0; k < p->n; k++) {
+        TRY(ll_comm_allgather(c, counts + k * size, size * (int64_t)sizeof *counts, LL_U8, NULL));
+        for (int r = 0; r < size; r++)
+            colors[k * size + r] = ll_mesh_color(&t->team->m, p->axes[k], r);
+        list[k] = (ll_subset_piece){colors + k * size, counts + k * size};
+    }
+    TRY(ll_subsets_open(c, list, p->n, &t->subsets));
+    for (int k = 0; k < p->n; k++) {
+        size_t at = (size_t)t->subsets->at[k] * elem;
+        for (int i = 0; i < t->n; i++) {
+            if (axes_of(t, i) != p->axes[k]) continue;
+            t->give_at[i * t->size + t->me] = t->take_at[i * t->size + t->me] = at;
+            at += (size_t)ll_numel(&t->in[i].shape) * elem;
+        }
+    }
+    t->c = c;
+    t->call.spec.count = t->subsets->count;
+    return LL_OK;
+}
+
+ll_err ll_transfer_prepare(ll_transfer *t, ll_arena *arena)
 {
     void *room;
-    if (t->kind != LL_ALL_REDUCE || t->n == 1 || !t->call.spec.count) return LL_OK;
-    t->room = ll_align64((size_t)t->call.spec.count * ll_dtype_bytes(t->call.dtype));
-    TRY(ll_comm_alloc(t->c, t->room, &room));
-    t->packing = (char *)room;
+    if (t->kind != LL_ALL_REDUCE) return LL_OK;
+    pieces p = find_pieces(t);
+    if (p.n > 1) {
+        int n = p.n * ll_comm_size(t->team->c);
+        TRY(open_subsets(t, &p, LL_NEW_ARRAY(arena, int64_t, n), LL_NEW_ARRAY(arena, int, n)));
+    }
+    if (t->n > 1 && t->call.spec.count) {
+        t->room = ll_align64((size_t)t->call.spec.count * ll_dtype_bytes(t->call.dtype));
+        TRY(ll_comm_alloc(t->c, t->room, &room));
+        t->packing = (char *)room;
+    }
     return LL_OK;
 }
 
@@ -210,6 +272,7 @@ void ll_transfer_close(ll_transfer *t)
 {
     if (t->room) ll_comm_release(t->c, t->packing);
     ll_codec_close(t->codec);
+    ll_subsets_close(t->subsets);
 }
 
 ll_err ll_transfer_scratch(ll_transfer *t, size_t *bytes)
@@ -217,7 +280,8 @@ ll_err ll_transfer_scratch(ll_transfer *t, size_t *bytes)
     ll_coll_call call = t->call;
     call.data = t->room ? t->packing : t->out->data;
     *bytes = 0;
-    if (t->codec || t->call.sched) return LL_OK;
+    if (t->subsets) *bytes = (size_t)t->subsets->list->scratch * ll_dtype_bytes(t->call.dtype);
+    if (t->codec || t->subsets || t->call.sched) return LL_OK;
     return ll_comm_scratch(t->c, &call, bytes);
 }
 
@@ -314,6 +378,9 @@ ll_err ll_transfer_start(ll_transfer *t, int64_t step)
     if (t->kind == LL_ROTATE) call->out = t->out->data;
     if (exchanges) call->out = ll_transfer_taken(t);
     if (t->codec) return ll_codec_allreduce(t->codec, t->c, (float *)call->data, step, call->site);
+    if (t->subsets)
+        return ll_subsets_start(t->subsets, call->data, call->scratch, call->dtype, call->op,
+                                call->site, &t->request);
     return ll_comm_start(t->c, call, &t->request);
 }
 

@@ -3,6 +3,7 @@
  * by other means. */
 #pragma once
 #include "comm/codec.h"
+#include "comm/subsets.h"
 #include "team/team.h"
 
 /* A range of one dimension of a tensor, all of the others: rows of bytes. */
@@ -13,6 +14,8 @@ typedef struct ll_strip {
 
 typedef struct ll_transfer {
     ll_collective kind;
+    ll_team *team;
+    const void **attrs; /* [n] */
     ll_comm *c;
     int size, me;
     const ll_tensor *in, *out; /* [n] */
@@ -26,6 +29,7 @@ typedef struct ll_transfer {
     char *packing;       /* NULL: works where operand or result lie */
     size_t room;         /* bytes of packing that are its own: of sums, which ranks share */
     ll_codec *codec;     /* of sums: what they go through; NULL: none */
+    ll_subsets *subsets; /* of sums over other ranks each; NULL: all are over the same */
     ll_request *request; /* under way */
 } ll_transfer;
 
@@ -42,7 +46,7 @@ char *ll_transfer_taken(const ll_transfer *t);
 
 /* ---- over comm/ ---- */
 /* Collective. Sums of several tensors are packed in memory that the ranks of a node share. */
-ll_err ll_transfer_prepare(ll_transfer *t);
+ll_err ll_transfer_prepare(ll_transfer *t, ll_arena *arena);
 /* Local. What a sum goes through, which then is over when it has started; NULL: nothing. */
 ll_err ll_transfer_compress(ll_transfer *t, const char *codec, uint64_t seed);
 void ll_transfer_close(ll_transfer *t);

@@ -39,7 +39,7 @@ static double talk(const foresight *f, int i)
     size_t elem = ll_dtype_bytes(t->call.dtype);
     spec.size = ll_comm_size(t->c);
     spec.node = ll_comm_nodes(t->c);
-    if (!t->call.sched && !t->codec &&
+    if (!t->call.sched && !t->codec && !t->subsets &&
         ll_choose(ll_comm_table(t->c), &spec, elem, ll_comm_has_window(t->c),
                   ll_comm_options(t->c)->canonical, &algo, &spec.segment) == LL_OK) {
         double s = ll_tune_predict(m, &spec, algo, elem, ll_comm_window_bytes(t->c));

@@ -18,6 +18,7 @@ typedef struct part_opts {
     int zero, n_micro, threads;
     bool blocking, poison;
     size_t bucket_bytes, memory;
+    bool subsets;
     ll_overlap overlap;
     const char *schedule; /* of axis pipe */
 } part_opts;
@@ -50,6 +51,7 @@ typedef struct part_opts {
     TRY(part_cut(c, place, o, &how, &mine));
     how.blocking = o->blocking;
     how.bucket_bytes = o->bucket_bytes;
+    how.subsets = o->subsets;
     TRY(ll_lower(mine, &how, &out->p));
     ll_graph_free(mine);
     ll_placement_free(place);

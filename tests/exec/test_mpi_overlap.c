@@ -30,6 +30,23 @@ static int count(const ll_program *p, int *bundles)
     return between;
 }
 
+/* Bundles of sums over different ranks. */
+static int mixed(const ll_program *p)
+{
+    int n = 0;
+    for (int i = 0; i < p->n_instr; i++) {
+        const ll_instr *x = &p->instrs[i];
+        int first = -1, other = 0;
+        for (int k = 0; x->collective == LL_ALL_REDUCE && k < x->n_in; k++) {
+            int axes = ll_collective_axes(x->collective, x->attrs[k]);
+            if (first < 0) first = axes;
+            other += axes != first;
+        }
+        n += other > 0;
+    }
+    return n;
+}
+
 static void same_bits(const part *a, const part *b, const char *what)
 {
     for (int i = 0; i < a->p->n_input + a->p->n_result; i++) {
@@ -43,6 +60,7 @@ static void same_bits(const part *a, const part *b, const char *what)
     }
 }
 
+static bool subsets;       /* sums over other ranks may be one */
 static ll_overlap overlap; /* LL_OVERLAP_ALL: nodes in pieces, and rings of rotations */
 
 static void hold(const char *name, const char *mesh, int zero, int n_micro, double clip)
@@ -55,6 +73,7 @@ static void hold(const char *name, const char *mesh, int zero, int n_micro, doub
     part now, wait;
     part_opts o = {.mesh = mesh, .zero = zero, .n_micro = n_micro, .threads = 1, .poison = true};
     o.overlap = overlap;
+    o.subsets = subsets;
     o.bucket_bytes = 1 << 13; /* several, so that kernels run beside the first */
     no_error(part_open(comm, g, &o, &now));
     o.blocking = true;
@@ -69,6 +88,7 @@ static void hold(const char *name, const char *mesh, int zero, int n_micro, doub
     assert_int_equal(count(wait.p, &none), 0);
     assert_int_equal(none, 0);
     int beside = count(now.p, &bundles);
+    assert_true(!subsets || mixed(now.p) > 0);
     assert_true(beside > 0);
     assert_true(bundles > 0 || !zero);
     if (ll_comm_rank(comm) == 0)
@@ -96,8 +116,6 @@ static void test_bits(void **state)
     hold("gpt", tensor, 0, 1, 1);
     hold("lenet5", tensor, 0, 2, 0);
     hold("lenet5", height, 0, 1, 0);
-    if (n == 4) hold("gpt", "data=2,tensor=2", 0, 1, 0); /* sums over some axes, and over all */
-    if (n == 4) hold("lenet5", "data=2,tensor=2", 0, 2, 1);
     if (n == 4) hold("gpt", "data=2,tensor=2", 1, 2, 0);
     if (n == 4) hold("lenet5", "data=2,height=2", 3, 1, 1);
     if (n == 4) hold("gpt", "tensor=2,sequence=2", 0, 1, 0);
@@ -115,6 +133,16 @@ static void test_bits_of_pieces(void **state)
     hold("lenet5", height, 0, 2, 0);
     if (n == 4) hold("mlp", "rows=2,cols=2", 0, 1, 0);
     overlap = LL_OVERLAP_AUTO;
+}
+
+static void test_bits_of_subsets(void **state)
+{
+    (void)state;
+    if (ll_comm_size(comm) < 4) skip();
+    subsets = true;
+    hold("gpt", "data=2,tensor=2", 0, 1, 0);
+    hold("lenet5", "data=2,tensor=2", 0, 2, 1);
+    subsets = false;
 }
 
 /* A step that stops before its update leaves sums under way: the next one, and closing, come to
@@ -153,9 +181,9 @@ int main(void)
         return 1;
     }
     if (ll_comm_rank(comm) == 0) printf("seed %llu\n", (unsigned long long)seed);
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_bits),
-                                       cmocka_unit_test(test_bits_of_pieces),
-                                       cmocka_unit_test(test_stops)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bits), cmocka_unit_test(test_bits_of_pieces),
+        cmocka_unit_test(test_bits_of_subsets), cmocka_unit_test(test_stops)};
     int rc = cmocka_run_group_tests(tests, NULL, NULL);
     ll_comm_close(comm);
     return rc;

@@ -152,7 +152,7 @@ static int compare_ranks(void)
     ll_graph *g = draw_model(which, batch);
     ll_target target = below(2) ? ll_target_cuda : ll_target_cpu;
     target.pick = pick_any;
-    ll_lower_opts how = {.target = &target, .n_micro = (int)between(1, 2)};
+    ll_lower_opts how = {.target = &target, .n_micro = (int)between(1, 2), .subsets = below(2)};
     if (target.precisions >> LL_PRECISION_fp8 & 1)
         how.precision = (ll_precision)below(LL_PRECISION_fp8);
     how.bucket_bytes = below(2) ? 0 : (size_t)between(1, 2000);

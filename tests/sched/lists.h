@@ -16,11 +16,15 @@ typedef struct lists {
     ll_arena *arena;
     int size;
     ll_coll_spec spec;
+    const ll_subset *subsets; /* not NULL: these, on count elements, in place of spec */
+    int n_subset;
     const ll_sched **ranks;
 } lists;
 
 static inline ll_err verify(const lists *l, int times)
 {
+    if (l->subsets)
+        return ll_sched_verify_subsets(l->subsets, l->n_subset, l->size, l->spec.count, l->ranks);
     return ll_sched_verify_repeated(&l->spec, l->ranks, times);
 }
 

@@ -100,6 +100,20 @@ static void make_each(lists *l, const char *name, everywhere *m)
     ll_arena_free(l->arena);
 }
 
+static lists subsets(void)
+{
+    static const int a[] = {0, 1, 3}, b[] = {1, 2, 3, 4}, c[] = {2};
+    static const ll_subset some[] = {{a, 3, 0, 5}, {b, 4, 6, 9}, {c, 1, 0, 6}};
+    lists l = {.arena = ll_arena_new(), .size = 5, .subsets = some, .n_subset = 3};
+    l.spec.count = 16;
+    l.ranks = LL_NEW_ARRAY(l.arena, const ll_sched *, l.size);
+    for (int r = 0; r < l.size; r++)
+        assert_int_equal(ll_sched_subsets(l.arena, ll_algo_find(LL_COLL_ALLREDUCE, "ring"), some, 3,
+                                          l.size, 0, r, &l.ranks[r]),
+                         LL_OK);
+    return l;
+}
+
 /* So nothing in any list is there for nothing, too. */
 static void everywhere_at_once(void **state)
 {
@@ -123,6 +137,8 @@ static void everywhere_at_once(void **state)
                 build(&l, *a, s);
                 make_each(&l, (*a)->name, m);
             }
+        lists s = subsets();
+        make_each(&s, "ring in subsets", m);
         print_message("%s: %d made, %d accepted\n", m->name, m->n_made, m->n_accepted);
         if (!m->may_pass) n_accepted += m->n_accepted;
         assert_true(m->n_made > 100 && m->n_accepted < m->n_made / 2);

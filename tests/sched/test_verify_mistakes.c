@@ -270,12 +270,36 @@ static void library(void **state)
     ll_arena_free(l.arena);
 }
 
+/* ---- what all-reduces over subsets must leave alone ---- */
+static void leave_alone(void **state)
+{
+    (void)state;
+    lists l = {.arena = ll_arena_new(), .size = 2};
+    static const int one[] = {0};
+    static const ll_subset first = {one, 1, 0, 2};
+    l.subsets = &first, l.n_subset = 1, l.spec.count = 2;
+    l.ranks = LL_NEW_ARRAY(l.arena, const ll_sched *, 2);
+    for (int r = 0; r < 2; r++) {
+        ll_steps e = {.arena = l.arena, .rank = r, .size = 2, .in = {.size = 2, .me = r}};
+        l.ranks[r] = ll_emit_finish(&e);
+    }
+    accepted(&l, 1);
+    for (int r = 0; r < 2; r++) {
+        ll_steps e = {.arena = l.arena, .rank = r, .size = 2, .in = {.size = 2, .me = r}};
+        if (r == 0) ll_emit_send(&e, 1, LL_DATA, 0, 1);
+        if (r == 1) ll_emit_recv(&e, 0, LL_DATA, 1, 1);
+        l.ranks[r] = ll_emit_finish(&e);
+    }
+    refused(&l, 1, "rank 1: in the end data[1] has nothing of rank 1");
+    ll_arena_free(l.arena);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(messages), cmocka_unit_test(folds),   cmocka_unit_test(conflicts),
-        cmocka_unit_test(counters), cmocka_unit_test(signals), cmocka_unit_test(early_signal),
-        cmocka_unit_test(repeated), cmocka_unit_test(barrier), cmocka_unit_test(library),
-    };
+    const struct CMUnitTest tests[] = {cmocka_unit_test(messages),  cmocka_unit_test(folds),
+                                       cmocka_unit_test(conflicts), cmocka_unit_test(counters),
+                                       cmocka_unit_test(signals),   cmocka_unit_test(early_signal),
+                                       cmocka_unit_test(repeated),  cmocka_unit_test(barrier),
+                                       cmocka_unit_test(library),   cmocka_unit_test(leave_alone)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

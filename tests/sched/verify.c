@@ -304,7 +304,7 @@ ll_err ll_sched_verify_repeated(const ll_coll_spec *s, const ll_sched *const *ra
     ll_arena *arena = ll_arena_new();
     ll_promise p;
     last_canonical = false;
-    ll_err rc = ll_promise_of(s, &p);
+    ll_err rc = ll_promise_coll(arena, s, &p);
     if (rc == LL_OK) rc = verify(arena, &p, ranks, times);
     ll_arena_free(arena);
     return rc;
@@ -313,6 +313,18 @@ ll_err ll_sched_verify_repeated(const ll_coll_spec *s, const ll_sched *const *ra
 ll_err ll_sched_verify(const ll_coll_spec *s, const ll_sched *const *ranks)
 {
     return ll_sched_verify_repeated(s, ranks, 1);
+}
+
+ll_err ll_sched_verify_subsets(const ll_subset *subsets, int n_subset, int size, int64_t count,
+                               const ll_sched *const *ranks)
+{
+    ll_arena *arena = ll_arena_new();
+    ll_promise p;
+    last_canonical = false;
+    ll_err rc = ll_promise_subsets(arena, subsets, n_subset, size, count, &p);
+    if (rc == LL_OK) rc = verify(arena, &p, ranks, 1);
+    ll_arena_free(arena);
+    return rc;
 }
 
 bool ll_sched_was_canonical(void)

@@ -19,6 +19,8 @@ ll_err ll_sched_verify(const ll_coll_spec *s, const ll_sched *const *ranks);
 /* The same lists run `times` times one after another, alternating between two halves of the window
  * as comm/ does: is that free of races too? */
 ll_err ll_sched_verify_repeated(const ll_coll_spec *s, const ll_sched *const *ranks, int times);
+ll_err ll_sched_verify_subsets(const ll_subset *subsets, int n_subset, int size, int64_t count,
+                               const ll_sched *const *ranks);
 /* Did every sum of the last verification on this thread have the canonical order? */
 bool ll_sched_was_canonical(void);
 

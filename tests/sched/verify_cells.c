@@ -24,8 +24,8 @@ void ll_cells_new(ll_verify *v, int rank)
 {
     ll_vrank *r = &v->ranks[rank];
     const ll_promise *p = v->promise;
-    r->extent[LL_DATA] = ll_promise_extent(p, rank, LL_DATA);
-    r->extent[LL_OUT] = ll_promise_extent(p, rank, LL_OUT);
+    r->extent[LL_DATA] = p->extent(p, rank, LL_DATA);
+    r->extent[LL_OUT] = p->extent(p, rank, LL_OUT);
     r->extent[LL_SCRATCH] = r->list->scratch;
     r->extent[LL_WINDOW] = r->list->window;
     for (int b = 0; b < LL_N_BUF; b++) {
@@ -40,7 +40,7 @@ void ll_cells_begin(ll_verify *v, int rank)
     ll_vrank *r = &v->ranks[rank];
     for (int64_t i = 0; i < r->extent[LL_DATA]; i++) {
         ll_place_seen *c = &r->cells[LL_DATA][i];
-        c->run = ll_promise_before(v->promise, rank, i, &c->value) ? r->run : -1;
+        c->run = v->promise->before(v->promise, rank, i, &c->value) ? r->run : -1;
         c->epoch = r->clock[rank];
     }
 }
@@ -198,7 +198,7 @@ void ll_cells_library(ll_verify *v, int rank)
     ll_value x;
     for (int b = 0; b < 2; b++)
         for (int64_t i = 0; i < v->ranks[rank].extent[bufs[b]]; i++)
-            if (ll_promise_after(v->promise, rank, bufs[b], i, &x)) {
+            if (v->promise->after(v->promise, rank, bufs[b], i, &x)) {
                 x.tree = x.ranks & (x.ranks - 1) ? 0 : x.tree; /* who knows in what order */
                 write(v, rank, &v->ranks[rank].cells[bufs[b]][i], &x);
             }
@@ -232,7 +232,7 @@ ll_err ll_cells_end(ll_verify *v, int rank)
     for (int b = 0; b < 2; b++)
         for (int64_t i = 0; i < r->extent[bufs[b]]; i++) {
             ll_place_seen *c = &r->cells[bufs[b]][i];
-            if (ll_promise_after(v->promise, rank, bufs[b], i, &want))
+            if (v->promise->after(v->promise, rank, bufs[b], i, &want))
                 TRY(check_value(v, rank, bufs[b], i, &want));
             TRY(check_reads_over(v, rank, NULL, bufs[b], i, c));
             c->epoch = r->clock[rank];

@@ -23,24 +23,31 @@ typedef struct ll_value {
 } ll_value;
 
 ll_value ll_value_leaf(int rank, int64_t elem);
+/* Of ranks[0..n) (NULL: 0..n-1), in canonical order. */
+ll_value ll_value_sum(const int *ranks, int n, int64_t elem);
 uint64_t ll_tree_join(uint64_t a, uint64_t b);
 
 /* A problem: the buffers' sizes, what they hold before, and what they must hold after. */
-typedef struct ll_promise {
+typedef struct ll_promise ll_promise;
+struct ll_promise {
     int size;
     const int *node;
     bool shared;
-    bool barrier; /* values do not matter; every exit comes after every entry */
-    const ll_coll_spec *spec;
-    ll_value sum; /* of all ranks, of element 0 */
-} ll_promise;
+    bool barrier;        /* values do not matter; every exit comes after every entry */
+    const void *what;    /* the spec, or the array of subsets */
+    int n_what;          /* subsets */
+    int64_t count;       /* subsets: elements of DATA */
+    const ll_value *sum; /* of all ranks (coll), or of each subset, of element 0 */
+    int64_t (*extent)(const ll_promise *p, int rank, ll_buf_id buf); /* of DATA and OUT */
+    /* Element i; false: nothing. */
+    bool (*before)(const ll_promise *p, int rank, int64_t i, ll_value *out);
+    /* Element i of DATA or OUT; false: not promised. */
+    bool (*after)(const ll_promise *p, int rank, ll_buf_id buf, int64_t i, ll_value *out);
+};
 
-ll_err ll_promise_of(const ll_coll_spec *s, ll_promise *out);
-int64_t ll_promise_extent(const ll_promise *p, int rank, ll_buf_id buf); /* of DATA and OUT */
-/* Element i; false: nothing. */
-bool ll_promise_before(const ll_promise *p, int rank, int64_t i, ll_value *out);
-/* Element i of DATA or OUT; false: not promised. */
-bool ll_promise_after(const ll_promise *p, int rank, ll_buf_id buf, int64_t i, ll_value *out);
+ll_err ll_promise_coll(ll_arena *arena, const ll_coll_spec *s, ll_promise *out);
+ll_err ll_promise_subsets(ll_arena *arena, const ll_subset *subsets, int n_subset, int size,
+                          int64_t count, ll_promise *out);
 
 static inline bool ll_promise_same_node(const ll_promise *p, int a, int b)
 {

@@ -43,7 +43,7 @@ static ll_err check_ref(ll_verify *v, int rank, const ll_step *s, const ll_ref *
     const ll_sched *list = v->ranks[r->rank].list;
     int64_t extent = r->buf == LL_SCRATCH  ? list->scratch
                      : r->buf == LL_WINDOW ? list->window
-                                           : ll_promise_extent(p, r->rank, r->buf);
+                                           : p->extent(p, r->rank, r->buf);
     if (r->at < 0 || end > extent)
         return ll_verify_fail(v, rank, s, "elements %lld..%lld of a buffer of %lld",
                               (long long)r->at, (long long)end, (long long)extent);
