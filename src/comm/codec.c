@@ -91,7 +91,7 @@ ll_err ll_codec_estimate(const char *text, int64_t n, int size, double *bytes)
 {
     LL_OWN(ll_codec) k = NULL;
     TRY(ll_codec_open(text, "estimate", n, 0, &k));
-    int64_t encoded = k->kind->size ? k->kind->size(k) : ll_code_bytes(k, n);
+    int64_t encoded = k->kind->code ? ll_code_bytes(k, n) : k->kind->size(k);
     *bytes = 2.0 * (size - 1) / size * (double)encoded;
     return LL_OK;
 }

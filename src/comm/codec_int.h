@@ -14,8 +14,8 @@ typedef struct ll_codec_kind {
      * k->own is to be. Errors by ll_codec_bad. NULL: there are no settings. */
     ll_err (*open)(ll_codec *k, const char *settings);
     void (*close)(ll_codec *k);         /* also after an open that failed; NULL: nothing to do */
-    int64_t (*size)(const ll_codec *k); /* about how many bytes n elements are; NULL: as code has */
-    const struct ll_block_code *code;   /* of fixed rate (below); NULL: this */
+    const struct ll_block_code *code;   /* of fixed rate (below); NULL: these */
+    int64_t (*size)(const ll_codec *k); /* bytes of one rank's n elements, encoded */
     /* Collective. Sets k->last, but its dense_bytes. n may be 0, size may be 1. */
     ll_err (*allreduce)(ll_codec *k, ll_comm *c, float *data, int64_t step, const char *site);
 } ll_codec_kind;
@@ -32,7 +32,7 @@ struct ll_codec {
     const ll_algo *alltoall, *allgather; /* of slices.c; NULL: as any call's */
     ll_sparse_form form;                 /* of topk: in this form on every rank */
     struct ll_slices *slices;            /* slices.c's, made on first use */
-    const struct ll_squeeze *squeeze;    /* slices.c: codes are shorter on their way; NULL: not */
+    bool squeezed;                       /* slices.c: codes are Huffman-coded on their way */
     bool unsettled;                      /* messages may still come to its memory, which stays */
 };
 
@@ -63,14 +63,6 @@ typedef struct ll_block_code {
     /* x [LL_CODE_BLOCK]: its first m; what is left in the others means nothing. */
     void (*decode)(const ll_codec *k, const uint8_t *code, int m, float *x);
 } ll_block_code;
-
-/* How a slice of n bytes of codes is made shorter, and long again; out has room for a few more than
- * n. Bytes from elsewhere may be anything. */
-typedef struct ll_squeeze {
-    ll_err (*squeeze)(const uint8_t *x, int64_t n, uint8_t *out, int64_t room, size_t *bytes);
-    ll_err (*stretch)(const uint8_t *x, size_t bytes, uint8_t *out, int64_t n);
-} ll_squeeze;
-extern const ll_squeeze ll_huffman;
 
 /* The all-reduce of such a code: all-to-all of encoded slices; each owner adds up its slice in f32
  * in canonical order and encodes the sum; all-gather of those. Collective. */

@@ -7,7 +7,7 @@
  *     least: 8 bits   sign and mantissa: 24 bits each     exponents: bits each, whole bytes
  *
  * A slice that is no shorter so goes as it is. Slices are added up by their owners, in canonical
- * order (slices.c): the sum has the bits of an uncoded canonical one. */
+ * order: the sum has the bits of an uncoded canonical one. */
 #include "comm/codec_int.h"
 
 #include "base/num.h"
@@ -15,6 +15,13 @@
 #include <string.h>
 
 enum { GROUP = 32, MASKED = 0x10, MOST = 2 + 4 + 4 * GROUP, PLAIN = 0, CODED = 1 };
+
+typedef struct lossless {
+    uint8_t *out, *in; /* of the longest slice */
+    float *parts;      /* [n]: each rank's part of this one's slice */
+    int64_t slice;
+    int size; /* ranks that this is for */
+} lossless;
 
 /* ---- groups ---- */
 
@@ -86,72 +93,114 @@ static const uint8_t *decode_group(const uint8_t *from, const uint8_t *end, uint
     return exponents;
 }
 
-/* ---- slices: of f32 numbers ---- */
+/* ---- slices ---- */
 
-static ll_err squeeze(const uint8_t *x, int64_t n, uint8_t *out, int64_t, size_t *bytes)
+static size_t encode(const float *x, int64_t n, uint8_t *out)
 {
-    uint8_t *to = out + 1, *most = out + 1 + n;
+    uint8_t *to = out + 1, *most = out + 1 + 4 * n;
     uint32_t v[GROUP];
     uint8_t group[MOST];
     out[0] = CODED;
-    for (int64_t i = 0; i < n; i += sizeof v) {
-        size_t m = (size_t)ll_min64(sizeof v, n - i);
-        memcpy(v, x + i, m);
-        size_t some = (size_t)(encode_group(v, (int)(m / sizeof *v), group) - group);
-        if (some > (size_t)(most - to)) {
+    for (int64_t i = 0; i < n; i += GROUP) {
+        int m = (int)ll_min64(GROUP, n - i);
+        memcpy(v, x + i, sizeof *v * (size_t)m);
+        size_t bytes = (size_t)(encode_group(v, m, group) - group);
+        if (bytes > (size_t)(most - to)) {
             out[0] = PLAIN;
-            memcpy(out + 1, x, (size_t)n);
-            to = most;
-            break;
+            memcpy(out + 1, x, sizeof *x * (size_t)n);
+            return 1 + sizeof *x * (size_t)n;
         }
-        memcpy(to, group, some);
-        to += some;
+        memcpy(to, group, bytes);
+        to += bytes;
     }
-    *bytes = (size_t)(to - out);
-    return LL_OK;
+    return (size_t)(to - out);
 }
 
-static ll_err stretch(const uint8_t *in, size_t bytes, uint8_t *x, int64_t n)
+static ll_err decode(const uint8_t *in, size_t bytes, float *x, int64_t n)
 {
     const uint8_t *at = in + 1, *end = in + bytes;
-    CHECK(bytes > 0 && (in[0] == CODED || bytes == 1 + (size_t)n), LL_E_COMM,
-          "a slice of %lld bytes came as %zu", (long long)n, bytes);
-    if (in[0] != CODED) memcpy(x, in + 1, (size_t)n);
+    CHECK(bytes > 0 && (in[0] == CODED || bytes == 1 + sizeof *x * (size_t)n), LL_E_COMM,
+          "a slice of %lld numbers came as %zu bytes", (long long)n, bytes);
+    if (in[0] != CODED) {
+        memcpy(x, in + 1, sizeof *x * (size_t)n);
+        return LL_OK;
+    }
     uint32_t v[GROUP];
-    for (int64_t i = 0; i < n && in[0] == CODED; i += sizeof v) {
-        size_t m = (size_t)ll_min64(sizeof v, n - i);
-        at = decode_group(at, end, v, (int)(m / sizeof *v));
-        CHECK(at, LL_E_COMM, "a slice of %lld bytes is cut short", (long long)n);
-        memcpy(x + i, v, m);
+    for (int64_t i = 0; i < n; i += GROUP) {
+        int m = (int)ll_min64(GROUP, n - i);
+        at = decode_group(at, end, v, m);
+        CHECK(at, LL_E_COMM, "a slice of %lld numbers is cut short", (long long)n);
+        memcpy(x + i, v, sizeof *v * (size_t)m);
     }
     return LL_OK;
 }
 
-static const ll_squeeze groups = {squeeze, stretch};
+/* ---- the sum ---- */
 
-/* ---- numbers as they are ---- */
-
-static int bytes(const ll_codec *, int m)
+static void slice_of(const ll_codec *k, int size, int rank, int64_t *from, int64_t *n)
 {
-    return (int)sizeof(float) * m;
+    int64_t each = ll_ceil_div(ll_ceil_div(k->n, GROUP), size) * GROUP;
+    *from = ll_min64(k->n, rank * each);
+    *n = ll_min64(k->n - *from, each);
 }
 
-static void encode(const ll_codec *, const float *x, int m, const ll_code_draw *, uint8_t *code)
+static ll_err make_room(ll_codec *k, int size)
 {
-    memcpy(code, x, sizeof *x * (size_t)m);
+    lossless *x = (lossless *)k->own;
+    int64_t first;
+    if (x->size == size) return LL_OK;
+    slice_of(k, size, 0, &first, &x->slice);
+    x->size = size;
+    x->out = (uint8_t *)ll_arena_alloc(k->arena, 4 * (size_t)x->slice + 16);
+    x->in = (uint8_t *)ll_arena_alloc(k->arena, 4 * (size_t)x->slice + 16);
+    x->parts = LL_NEW_ARRAY(k->arena, float, (int64_t)size * x->slice + 1);
+    return LL_OK;
 }
-
-static void decode(const ll_codec *, const uint8_t *code, int m, float *x)
-{
-    memcpy(x, code, sizeof *x * (size_t)m);
-}
-
-static const ll_block_code plain = {bytes, encode, decode};
 
 static ll_err open_lossless(ll_codec *k, const char *settings)
 {
-    k->squeeze = &groups;
-    return settings ? ll_codec_bad(k, "it has no settings") : LL_OK;
+    if (settings) return ll_codec_bad(k, "it has no settings");
+    k->own = LL_NEW(k->arena, lossless);
+    return LL_OK;
+}
+
+static ll_err swap(ll_codec *k, ll_comm *c, int64_t number, int to, size_t bytes, int from,
+                   float *x, int64_t n)
+{
+    const lossless *w = (const lossless *)k->own;
+    size_t got;
+    const ll_exchange e = {number, to, from, w->out, bytes, w->in, 4 * (size_t)w->slice + 1};
+    TRY(ll_comm_exchange(c, &e, &got));
+    k->last.bytes += (int64_t)bytes;
+    return decode(w->in, got, x, n);
+}
+
+static ll_err allreduce(ll_codec *k, ll_comm *c, float *data, int64_t, const char *site)
+{
+    int size = ll_comm_size(c), me = ll_comm_rank(c);
+    k->last = (ll_codec_report){.form = "lossless"};
+    if (size == 1) return LL_OK;
+    TRY(make_room(k, size));
+    lossless *w = (lossless *)k->own;
+    int64_t mine, n, at, m, number = ll_comm_next_number(c, "lossless all-reduce", site);
+    slice_of(k, size, me, &mine, &n);
+    LL_OWN(ll_arena) a = ll_arena_new();
+    const void **by = LL_NEW_ARRAY(a, const void *, size);
+    by[me] = data + mine;
+    for (int s = 1; s < size; s++) {
+        int to = (me + s) % size, from = (me - s + size) % size;
+        slice_of(k, size, to, &at, &m);
+        by[from] = w->parts + from * w->slice;
+        TRY(swap(k, c, number, to, encode(data + at, m, w->out), from, (float *)by[from], n));
+    }
+    ll_fold(data + mine, by, size, n, LL_F32, LL_REDUCE_SUM);
+    size_t bytes = encode(data + mine, n, w->out);
+    for (int s = 1; s < size; s++) {
+        int to = (me + s) % size, from = (me - s + size) % size;
+        slice_of(k, size, from, &at, &m);
+        TRY(swap(k, c, number, to, bytes, from, data + at, m));
+    }
+    return LL_OK;
 }
 
 /* As of gradients: 4 bits of exponent. */
@@ -166,5 +215,5 @@ const ll_codec_kind ll_codecs_lossless[] = {
      .help = "the same bits in fewer bytes: exponents of neighbours, and zeros",
      .open = open_lossless,
      .size = size,
-     .code = &plain},
+     .allreduce = allreduce},
     {0}};

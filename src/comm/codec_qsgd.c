@@ -165,8 +165,8 @@ static ll_err open_qsgd(ll_codec *k, const char *settings)
 
 static ll_err open_int(ll_codec *k, const char *settings)
 {
-    if (settings && !strcmp(settings, "huffman")) k->squeeze = &ll_huffman;
-    if (settings && !k->squeeze) return ll_codec_bad(k, "its one setting is huffman");
+    k->squeezed = settings && !strcmp(settings, "huffman");
+    if (settings && !k->squeezed) return ll_codec_bad(k, "its one setting is huffman");
     return open_bits(k, k->text[3] - '0');
 }
 

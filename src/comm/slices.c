@@ -13,8 +13,8 @@
  * the owner's residual of that slice. So, but for rounding, the sum over ranks of inputs and old
  * residuals is that of results and new residuals.
  *
- * Squeezed, slices go from rank to rank one after another, as long as they come out: Huffman-coded
- * (zlib's deflate without its search for repeats), or as codec_lossless.c has it.
+ * Squeezed, slices are Huffman-coded (zlib's deflate without its search for repeats) and go from
+ * rank to rank one after another, as long as they come out.
  *
  * A long vector goes in chunks, in a pipeline: while chunk i is in 1's messages, i - 1 is in 3's
  * and i - 2 is decoded. */
@@ -99,9 +99,9 @@ static ll_err make_slices(run *r)
                         r->size),
               LL_E_MEM, "buffers of codec \"%s\" for %s", k->text, k->name);
     k->slices->size = r->size;
-    if (!k->squeeze) return LL_OK;
+    if (!k->squeezed) return LL_OK;
     int64_t slice = ll_ceil_div(ll_min64(CHUNK, r->n_block), r->size) * r->block_bytes;
-    k->slices->room = slice + slice / 1000 + 64; /* nobody makes more of it */
+    k->slices->room = slice + slice / 1000 + 64; /* deflate makes no more of it */
     k->slices->out = LL_TRY_ARRAY(a, uint8_t, k->slices->room);
     k->slices->in = LL_TRY_ARRAY(a, uint8_t, k->slices->room);
     CHECK(k->slices->out && k->slices->in, LL_E_MEM, "buffers of codec \"%s\" for %s", k->text,
@@ -274,28 +274,25 @@ static ll_err stretch(const uint8_t *x, size_t bytes, uint8_t *out, int64_t n)
     return LL_OK;
 }
 
-const ll_squeeze ll_huffman = {squeeze, stretch};
-
 /* Every rank's slice of the chunk goes to its owner; sums: the owner's goes to every rank. */
 static ll_err swap(run *r, slot *s, bool sums)
 {
     ll_slices *w = r->k->slices;
-    const ll_squeeze *how = r->k->squeeze;
     int64_t number = ll_comm_next_number(r->c, sums ? "squeezed sums" : "squeezed codes", r->site);
     int64_t mine = s->starts[r->rank], slice = s->starts[r->rank + 1] - mine;
     size_t bytes, got;
     if (sums)
-        TRY(how->squeeze(s->code + mine, slice, w->out, w->room, &bytes));
+        TRY(squeeze(s->code + mine, slice, w->out, w->room, &bytes));
     else
         memcpy(s->got + r->rank * slice, s->code + mine, (size_t)slice);
     for (int q = 1; q < r->size; q++) {
         int to = (r->rank + q) % r->size, from = (r->rank - q + r->size) % r->size;
         int64_t out = s->starts[to + 1] - s->starts[to], in = s->starts[from + 1] - s->starts[from];
-        if (!sums) TRY(how->squeeze(s->code + s->starts[to], out, w->out, w->room, &bytes));
+        if (!sums) TRY(squeeze(s->code + s->starts[to], out, w->out, w->room, &bytes));
         const ll_exchange e = {number, to, from, w->out, bytes, w->in, (size_t)w->room};
         TRY(ll_comm_exchange(r->c, &e, &got));
-        TRY(sums ? how->stretch(w->in, got, s->code + s->starts[from], in)
-                 : how->stretch(w->in, got, s->got + from * slice, slice));
+        TRY(sums ? stretch(w->in, got, s->code + s->starts[from], in)
+                 : stretch(w->in, got, s->got + from * slice, slice));
         r->k->last.bytes += (int64_t)bytes;
     }
     return LL_OK;
@@ -319,9 +316,9 @@ static ll_err send_mine(run *r, int64_t i)
         for (int64_t from = 0; from < p; from++)
             s->matrix[from * p + to] = s->starts[to + 1] - s->starts[to];
         int64_t others = to == r->rank ? p - 1 : 1; /* my slice of the sums, my part of theirs */
-        if (!r->k->squeeze) r->k->last.bytes += (s->starts[to + 1] - s->starts[to]) * others;
+        if (!r->k->squeezed) r->k->last.bytes += (s->starts[to + 1] - s->starts[to]) * others;
     }
-    if (r->k->squeeze) return swap(r, s, false);
+    if (r->k->squeezed) return swap(r, s, false);
     ll_coll_call call = {
         .spec = {.coll = LL_COLL_ALLTOALL, .count = s->starts[p], .matrix = s->matrix},
         .data = s->code,
@@ -345,7 +342,7 @@ static ll_err send_sums(run *r, int64_t i)
                    s->code + b * r->block_bytes);
         TRY(poll_now_and_then(r, b));
     }
-    if (r->k->squeeze) return swap(r, s, true);
+    if (r->k->squeezed) return swap(r, s, true);
     ll_coll_call call = {
         .spec = {.coll = LL_COLL_ALLGATHER, .count = s->starts[r->size], .starts = s->starts},
         .data = s->code,

@@ -340,7 +340,7 @@ static void lossless(void **state)
                              (long long)i, y[i], x[i]);
             }
             ll_codec_report r = ll_codec_last(k);
-            int64_t slice = (n + 512 * size - 1) / (512 * size) * 512; /* the longest */
+            int64_t slice = (n + 32 * size - 1) / (32 * size) * 32; /* the longest */
             assert_true(r.bytes <= 2 * (size - 1) * (4 * slice + 1));
             if (kind == 1 && n > 9999 && size > 1) assert_true(r.bytes < 0.95 * r.dense_bytes);
             if (kind == 2 && n > 9999 && size > 1) assert_true(r.bytes < 0.35 * r.dense_bytes);
