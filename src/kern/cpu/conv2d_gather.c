@@ -452,28 +452,20 @@ static void fetch(job *j, const void *src, range rows, ll_real *to)
     j->image0 = j->n0;
 }
 
-typedef struct call {
-    const ll_conv_shape *v;
-    const plan *p;
-    const ll_kcall *c;
-} call;
-
-static void run_block(const call *k, int64_t block, char *scratch)
+static void run_block(const ll_conv_shape *v, const plan *p, int64_t block, const void *src,
+                      const ll_real *filters, ll_real *out, char *scratch)
 {
-    const ll_conv_shape *v = k->v;
-    const plan *p = k->p;
     int64_t bi = block / p->n_row, br = block % p->n_row;
     range rows = {br * p->rh / p->n_row, (br + 1) * p->rh / p->n_row};
     int64_t pixels = p->images * p->rows * p->rw;
-    job j = {.v = v, .p = p, .result = k->c->out[0].data, .panels = k->c->scratch};
+    job j = {.v = v, .p = p, .result = out, .panels = filters};
     j.n0 = bi * v->n / p->n_image;
     j.n1 = (bi + 1) * v->n / p->n_image;
     j.place = (int64_t *)scratch;
     j.to = j.place + pixels;
     scratch += ll_align64(2 * sizeof(int64_t) * (size_t)pixels);
     j.chunks = (chunk *)scratch;
-    fetch(&j, k->c->in[0].data, rows,
-          (ll_real *)(scratch + ll_align64(sizeof(chunk) * (size_t)p->chunks)));
+    fetch(&j, src, rows, (ll_real *)(scratch + ll_align64(sizeof(chunk) * (size_t)p->chunks)));
     for (int64_t a = 0; a < phases(v, 0); a++)
         for (int64_t b = 0; b < phases(v, 1); b++) {
             j.x[0] = axis_of(v, 0, a);
@@ -483,29 +475,18 @@ static void run_block(const call *k, int64_t block, char *scratch)
         }
 }
 
-static void run_blocks(const void *given, int number, int64_t from, int64_t to)
+static void pack_filters(const ll_conv_shape *v, const plan *p, int me, int team,
+                         const void *filter, ll_real *to)
 {
-    const call *k = (const call *)given;
-    const plan *p = k->p;
-    char *mine = (char *)k->c->scratch + p->filter_bytes + p->thread_bytes * (size_t)number;
-    for (; from < to; from++) run_block(k, from, mine);
-}
-
-/* Shares [from, to) of v->threads of all phases. */
-static void pack_shares(const void *given, int64_t from, int64_t to)
-{
-    const call *k = (const call *)given;
-    const ll_conv_shape *v = k->v;
     int64_t one = v->r * v->s * v->cg;
-    ll_real *at = (ll_real *)k->c->scratch;
-    packing w = {.v = v, .p = k->p, .filter = k->c->in[1].data, .os = 1, .ss = one};
+    packing w = {.v = v, .p = p, .filter = filter, .os = 1, .ss = one};
     if (v->d == LL_CONV) w.os = one, w.ss = 1;
     for (int64_t a = 0; a < phases(v, 0); a++)
         for (int64_t b = 0; b < phases(v, 1); b++) {
             w.x[0] = axis_of(v, 0, a);
             w.x[1] = axis_of(v, 1, b);
-            for (int64_t me = from; me < to; me++) pack_phase(&w, (int)me, v->threads, at);
-            at += v->groups * k->p->panels * NR * w.x[0].taps * w.x[1].taps * k->p->scg;
+            pack_phase(&w, me, team, to);
+            to += v->groups * p->panels * NR * w.x[0].taps * w.x[1].taps * p->scg;
         }
 }
 
@@ -513,6 +494,31 @@ size_t LL_REAL(ll_conv_gather_room)(const ll_conv_shape *v)
 {
     plan p = plan_of(v);
     return p.filter_bytes + p.thread_bytes * (size_t)v->threads;
+}
+
+typedef struct call {
+    const ll_conv_shape *v;
+    const plan *p;
+    const ll_kcall *c;
+} call;
+
+/* Shares [from, to) of v->threads. */
+static void pack_shares(const void *given, int64_t from, int64_t to)
+{
+    const call *k = (const call *)given;
+    for (; from < to; from++)
+        pack_filters(k->v, k->p, (int)from, k->v->threads, k->c->in[1].data,
+                     (ll_real *)k->c->scratch);
+}
+
+static void run_blocks(const void *given, int number, int64_t from, int64_t to)
+{
+    const call *k = (const call *)given;
+    char *scratch = (char *)k->c->scratch;
+    char *mine = scratch + k->p->filter_bytes + k->p->thread_bytes * (size_t)number;
+    for (; from < to; from++)
+        run_block(k->v, k->p, from, k->c->in[0].data, (const ll_real *)scratch,
+                  (ll_real *)k->c->out[0].data, mine);
 }
 
 void LL_REAL(ll_conv_gather)(const ll_conv_shape *v, const ll_kcall *c)

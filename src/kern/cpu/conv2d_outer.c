@@ -247,23 +247,16 @@ static void add_tap(const ll_conv_shape *v, const plan *p, const block *b, int64
         }
 }
 
-typedef struct call {
-    const ll_conv_shape *v;
-    const plan *p;
-    const ll_kcall *c;
-} call;
-
 /* Blocks of one part of the pixels, for slices share, share + shares, ... */
-static void add_part(const call *k, int64_t part, int64_t share, ll_real *sums, char *scratch)
+static void add_part(const ll_conv_shape *v, const plan *p, int64_t part, int64_t share,
+                     const void *dy, const void *x, ll_real *sums, char *scratch)
 {
-    const ll_conv_shape *v = k->v;
-    const plan *p = k->p;
     int64_t blocks = p->n_image * p->n_row, mine = v->groups * p->slices;
     int64_t slice_size = p->panels * p->taps * p->tiles * TILE;
     for (int64_t i = share; i < mine; i += p->shares)
         for (int64_t e = 0; e < slice_size; e++) sums[i * slice_size + e] = (ll_real)v->start;
-    for (int64_t n = blocks * part / p->parts; n < blocks * (part + 1) / p->parts; n++) {
-        int64_t bi = n / p->n_row, br = n % p->n_row;
+    for (int64_t k = blocks * part / p->parts; k < blocks * (part + 1) / p->parts; k++) {
+        int64_t bi = k / p->n_row, br = k % p->n_row;
         block b = {.dy = (ll_real *)scratch, .x = (ll_real *)(scratch + p->dy_bytes)};
         b.n0 = bi * v->n / p->n_image;
         b.n1 = (bi + 1) * v->n / p->n_image;
@@ -275,26 +268,14 @@ static void add_part(const call *k, int64_t part, int64_t share, ll_real *sums, 
             b.i0 = ll_min64(ll_max64(b.i0, 0), v->h);
             b.i1 = ll_min64(ll_max64(b.i1, b.i0), v->h);
         }
-        copy_dy(v, p, &b, k->c->in[0].data, (ll_real *)scratch);
+        copy_dy(v, p, &b, dy, (ll_real *)scratch);
         for (int64_t i = share; i < mine; i += p->shares) {
             int64_t g = i / p->slices, c0 = i % p->slices * p->slice;
-            copy_x(v, p, &b, g * v->cg + c0, ll_min64(p->slice, v->cg - c0), k->c->in[1].data);
+            copy_x(v, p, &b, g * v->cg + c0, ll_min64(p->slice, v->cg - c0), x);
             for (int64_t tap = 0; tap < p->taps; tap++)
                 add_tap(v, p, &b, g, tap, sums + i * slice_size);
         }
     }
-}
-
-/* Shares [from, to) of v->threads. */
-static void add_shares(const void *given, int64_t from, int64_t to)
-{
-    const call *k = (const call *)given;
-    const plan *p = k->p;
-    char *all = (char *)k->c->scratch, *buffers = all + (size_t)p->parts * p->part_bytes;
-    for (int64_t i = from; i < to; i++)
-        add_part(k, i / p->shares, i % p->shares,
-                 (ll_real *)(all + (size_t)(i / p->shares) * p->part_bytes),
-                 buffers + (size_t)i * (p->dy_bytes + p->x_bytes));
 }
 
 /* One tile's columns of one filter, summed over the parts. */
@@ -309,17 +290,14 @@ static void add_up(const ll_real *from, int64_t parts, int64_t per_part, int64_t
 }
 
 /* Adds the parts up, for panels [from, to) of all groups. */
-static void add_parts(const void *given, int64_t from, int64_t to)
+static void finish(const ll_conv_shape *v, const plan *p, const ll_real *sums, int64_t from,
+                   int64_t to_panel, ll_real *dw)
 {
-    const call *k = (const call *)given;
-    const ll_conv_shape *v = k->v;
-    const plan *p = k->p;
-    const ll_real *sums = (const ll_real *)k->c->scratch;
     int64_t per_part = (int64_t)(p->part_bytes / sizeof(ll_real));
     int64_t one = v->r * v->s * v->cg, row = p->joined ? v->s * v->c : v->cg;
-    for (; from < to; from++) {
-        int64_t g = from / p->panels, q = from % p->panels, n_f = ll_min64(MF, v->fg - q * MF);
-        ll_real *dw = (ll_real *)k->c->out[0].data + (g * v->fg + q * MF) * one;
+    for (int64_t k = from; k < to_panel; k++) {
+        int64_t g = k / p->panels, q = k % p->panels, n_f = ll_min64(MF, v->fg - q * MF);
+        ll_real *to = dw + (g * v->fg + q * MF) * one;
         for (int64_t c = 0; c < p->slices; c++)
             for (int64_t tap = 0; tap < p->taps; tap++)
                 for (int64_t t = 0; t < p->tiles; t++) {
@@ -328,7 +306,7 @@ static void add_parts(const void *given, int64_t from, int64_t to)
                     int64_t col = (p->joined ? t : c) * NR, cols = ll_min64(NR, row - col);
                     for (int64_t i = 0; i < n_f; i++)
                         add_up(sums + tile * TILE + i * NR, p->parts, per_part, cols,
-                               (ll_real)v->start, dw + i * one + tap * row + col);
+                               (ll_real)v->start, to + i * one + tap * row + col);
                 }
     }
 }
@@ -339,10 +317,34 @@ size_t LL_REAL(ll_conv_outer_room)(const ll_conv_shape *v)
     return (size_t)p.parts * p.part_bytes + (size_t)v->threads * (p.dy_bytes + p.x_bytes);
 }
 
+typedef struct call {
+    const ll_conv_shape *v;
+    const plan *p;
+    const ll_kcall *c;
+} call;
+
+/* Shares [from, to) of v->threads. */
+static void add_shares(const void *given, int64_t from, int64_t to)
+{
+    const call *k = (const call *)given;
+    const plan *p = k->p;
+    char *buffers = (char *)k->c->scratch + (size_t)p->parts * p->part_bytes;
+    for (int64_t i = from; i < to; i++)
+        add_part(k->v, p, i / p->shares, i % p->shares, k->c->in[0].data, k->c->in[1].data,
+                 (ll_real *)((char *)k->c->scratch + (size_t)(i / p->shares) * p->part_bytes),
+                 buffers + (size_t)i * (p->dy_bytes + p->x_bytes));
+}
+
+static void finish_panels(const void *given, int64_t from, int64_t to)
+{
+    const call *k = (const call *)given;
+    finish(k->v, k->p, (const ll_real *)k->c->scratch, from, to, (ll_real *)k->c->out[0].data);
+}
+
 void LL_REAL(ll_conv_outer)(const ll_conv_shape *v, const ll_kcall *c)
 {
     plan p = plan_of(v);
     call k = {v, &p, c};
     ll_in_parts(v->threads, v->threads, add_shares, &k);
-    ll_in_parts(v->threads, v->groups * p.panels, add_parts, &k);
+    ll_in_parts(v->threads, v->groups * p.panels, finish_panels, &k);
 }
