@@ -24,7 +24,7 @@ static const ll_arg args[] = {
      "also a compressed all-reduce, such as qsgd:4 (f32, may be given many times)"},
     {"--seconds", OPT(seconds), "S", "how long to measure", "6"},
     {"--fresh", OPT(fresh), NULL, "tune anew, even if there is a table"},
-    {"--table", OPT(table), "FILE", "the tuner's table"},
+    {"--table", OPT(table), "''|FILE", "the tuner's table; '': none is kept"},
     {"--json", OPT(json), NULL, "one JSON list on standard output"},
     {"--svg", OPT(svg), "FILE.svg", "draw measured and predicted times"},
     {0}};
