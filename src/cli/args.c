@@ -73,11 +73,21 @@ static const char *called(const parse *p, const char *word)
         const char *theirs, *option, *ours; /* theirs: with blanks around */
     } words[] = {
         {" --gpus --num-gpus --nproc-per-node --num-processes --nprocs --np -np ", "-n", "-n N"},
-        {" --tp --tensor-parallel --tensor-parallel-size ", "--mesh", "--mesh tensor=N"},
-        {" --pp --pipeline-parallel --pipeline-parallel-size ", "--mesh", "--mesh pipe=N"},
+        {" --world-size --nnodes --num-nodes ", "-n", "-n N"},
+        {" --tp --tensor-parallel --tensor-parallel-size --tensor-model-parallel-size ", "--mesh",
+         "--mesh tensor=N"},
+        {" --pp --pipeline-parallel --pipeline-parallel-size --pipeline-model-parallel-size ",
+         "--mesh", "--mesh pipe=N"},
         {" --dp --data-parallel --data-parallel-size ", "--mesh", "--mesh data=N"},
         {" --cp --sp --context-parallel-size ", "--mesh", "--mesh sequence=N"},
-        {" --output-dir --output --save-dir --logdir --log-dir ", "--out", "--out DIR"}};
+        {" --micro-batch-size ", "--set", "-s train.micro_batch=N"},
+        {" --fp16 --bf16 ", "--precision", "--precision bf16"},
+        {" --use-distributed-optimizer --deepspeed ", "--zero", "--zero 1, 2 or 3"},
+        {" --recompute-granularity --checkpoint-activations --gradient-checkpointing ", "--mesh",
+         "-s parallel.recompute=full"},
+        {" --load --resume-from-checkpoint ", "--resume", "--resume"},
+        {" --max-tokens --max-new-tokens ", "--tokens", "--tokens N"},
+        {" --output-dir --output --save-dir --logdir --log-dir --save ", "--out", "--out DIR"}};
     char *plain = ll_arena_printf(p->arena, " %s ", word);
     for (char *c = plain; *c; c++)
         if (*c == '_') *c = '-';

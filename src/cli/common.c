@@ -40,7 +40,7 @@ static ll_err check_ours(const char *what)
     CHECK(!theirs, LL_E_ARG, "%s is a model of others: loopline import %s --out DIR makes a run",
           what, what);
     CHECK(!ll_ends_with(what, ".safetensors"), LL_E_ARG,
-          "%s is a file of weights: name a run, and it by --checkpoint or --init", what);
+          "%s is a file of weights: name a run, and it by --checkpoint (train: by --init)", what);
     return LL_OK;
 }
 

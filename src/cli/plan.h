@@ -36,6 +36,9 @@ extern const ll_images ll_plan_images;
 ll_err ll_plan_cluster(const char *what, ll_cluster **out);
 
 /* ---- plans as they are shown ---- */
+/* 80 % of steps of a kind (ll_plan_spread) are from 1 / this to this times what is predicted. */
+double ll_shown_spread(const ll_cluster *c, double step_s, const char *kind);
+
 typedef struct ll_shown {
     const char *mesh, *schedule, *recompute; /* schedule "": there is no pipeline */
     const ll_layout_rule *layouts;           /* beside the run's own; NULL: none */

@@ -74,17 +74,20 @@ static ll_err images_step(void *context, const char *model, const ll_cluster *c,
 }
 const ll_images ll_plan_images = {NULL, images_step};
 
-static void tell_choice(const ll_tries *s, const ll_tried *plain, int64_t ranks)
+static void tell_choice(const ll_tries *s, const ll_tried *best, const ll_tried *plain,
+                        int64_t ranks)
 {
+    const ll_tried *other = best == plain ? &s->v[0] : plain;
     fprintf(stderr, "--parallel auto: ");
     if (ranks == 1)
         fprintf(stderr, "one rank, -n gives more; ");
     else
-        fprintf(stderr, "mesh %s of %d that were tried for %ld ranks; ", s->v[0].way.mesh, s->n,
+        fprintf(stderr, "mesh %s of %d that were tried for %ld ranks; ", best->way.mesh, s->n,
                 ranks);
-    fprintf(stderr, "predicted step %s", LL_TIME(s->v[0].out.step_s));
-    if (!strchr(plain->way.mesh, ',') && strcmp(s->v[0].way.mesh, plain->way.mesh))
-        fprintf(stderr, ", of %s %s", plain->way.mesh, LL_TIME(plain->out.step_s));
+    fprintf(stderr, "planned step %s", LL_TIME(best->out.step_s));
+    if (!strchr(plain->way.mesh, ',') && strcmp(best->way.mesh, other->way.mesh))
+        fprintf(stderr, ", of %s %s%s", other->way.mesh, LL_TIME(other->out.step_s),
+                best == plain ? ", which is not surely quicker" : "");
     fprintf(stderr, "\n");
 }
 
@@ -116,8 +119,11 @@ ll_err ll_plan_choose(ll_run *r, int64_t ranks)
              "are %s",
              ranks, least->way.mesh, LL_BYTES_UP(least->bytes), LL_BYTES_DOWN(ll_tries_room(&s)));
     }
-    if (ll_job_rank() <= 0) tell_choice(&s, &plain, ranks);
-    if (ranks > 1) r->parallel.mesh = ll_arena_strdup(r->arena, s.v[0].way.mesh);
+    /* Less than the plan's own error is no reason to leave the mesh that most runs have. */
+    double sure = s.v[0].out.step_s * (1 + ll_plan_spread("images"));
+    const ll_tried *best = plain.fits && plain.out.step_s < sure ? &plain : &s.v[0];
+    if (ll_job_rank() <= 0) tell_choice(&s, best, &plain, ranks);
+    if (ranks > 1) r->parallel.mesh = ll_arena_strdup(r->arena, best->way.mesh);
     return LL_OK;
 }
 
@@ -148,7 +154,8 @@ static ll_shown shown(const ll_tries *s, const ll_tried *o)
         .zero = o->way.zero,
         .fits = o->fits,
         .step_s = o->out.step_s,
-        .spread = 1 + ll_plan_spread(s->cluster->own.source ? "own images" : "images"),
+        .spread = ll_shown_spread(s->cluster, o->out.step_s,
+                                  s->cluster->own.source ? "own images" : "images"),
         .model = o->out.model,
         .hardware = o->out.work.loops,
         .bytes = {.weights = (double)o->kinds.parameters,

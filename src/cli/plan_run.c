@@ -190,7 +190,7 @@ static ll_shown shown(const ll_search *s, const ll_candidate *c, ll_arena *a)
                       .offload = h->offload,
                       .fits = c->fits,
                       .step_s = o->step_s,
-                      .spread = 1 + ll_plan_spread(ll_how_kind(h)),
+                      .spread = ll_shown_spread(s->cluster, o->step_s, ll_how_kind(h)),
                       .model = o->model_flops / s->ranks,
                       .hardware = o->hardware_flops / s->ranks,
                       .bytes = o->bytes,

@@ -8,6 +8,12 @@
 #include <stdio.h>
 #include <string.h>
 
+double ll_shown_spread(const ll_cluster *c, double step_s, const char *kind)
+{
+    const double small = 2e-3; /* on GPUs that is launches, which the model does not have well */
+    return 1 + ll_plan_spread(c->own.source && step_s < small ? "small step" : kind);
+}
+
 bool ll_plan_said(const ll_words *set, const char *key)
 {
     size_t n = strlen(key);
@@ -159,7 +165,10 @@ json_t *ll_plan_json(const ll_plans *p, const ll_shown *s)
 json_t *ll_plans_json(const ll_plans *p, json_t *plans, const char *bound)
 {
     return LL_JSON(LL_IS("cluster", p->cluster->name), LL_IS("kernels", p->cluster->own.source),
-                   LL_IS("ranks", p->o->ranks), LL_IS("parameters", (int64_t)p->parameters),
+                   LL_IS("ranks", p->o->ranks), LL_IS("model", p->run->model.name),
+                   LL_IS("precision", p->run->train.precision),
+                   LL_IS("optimizer", p->run->train.optim.name),
+                   LL_IS("batch", p->run->train.batch), LL_IS("parameters", (int64_t)p->parameters),
                    LL_IS("tried", p->tried), LL_IS("plans", plans), LL_IS("bound", bound));
 }
 
@@ -178,11 +187,12 @@ void ll_plan_table(const ll_plans *p)
     const ll_chip *chip = &p->cluster->chip;
     double batch = (double)p->run->train.batch;
     fprintf(stderr,
-            "%s, %s parameters, batch %g, on %ld x %s (%s): %d plans\n"
+            "%s, %s parameters, %s, %s, batch %g, on %ld x %s (%s): %d plan%s\n"
             "  mesh                             schedule     v micro x number z recompute     step "
             "(80 %%)                 %9s/s model %% hardware %% tensors\n",
-            p->run->model.name, LL_AMOUNT(p->parameters), batch, p->o->ranks, chip->name,
-            p->cluster->name, p->tried, p->seq ? "tokens" : "samples");
+            p->run->model.name, LL_AMOUNT(p->parameters), p->run->train.precision,
+            p->run->train.optim.name, batch, p->o->ranks, chip->name, p->cluster->name, p->tried,
+            p->tried == 1 ? "" : "s", p->seq ? "tokens" : "samples");
     LL_EACH (const ll_shown, s, p->v, p->n)
         fprintf(stderr,
                 "  %-32s %-11s %2d %4ld x %-5ld %d %-9s %8s (%8s to %8s) %8s %5.1f %5.1f %9s%s\n",

@@ -160,7 +160,13 @@ static ll_err run_pipeline(step *s, bool pictures, double *seconds, double *peak
         TRY(simulate(s, more, name, &costs, &p, &t));
         *seconds = t.makespan + (t.makespan - less.makespan) * (h->n_micro - more) / pipe;
     }
-    for (int k = 0; k < n; k++) busy += h->n_micro * (f[k] + i[k] + w[k]);
+    for (int r = 0; r < pipe;
+         r++) { /* what repeats, too, takes as long as the fullest rank's work */
+        double mine = 0;
+        for (int k = r; k < n; k += pipe) mine += h->n_micro * (f[k] + i[k] + w[k]);
+        *seconds = fmax(*seconds, mine);
+        busy += mine;
+    }
     s->out->bubble = 1 - busy / (pipe * *seconds);
     for (int r = 0; r < pipe; r++) peak[r] = t.peak[r];
     s->out->bubble_s = s->out->bubble * *seconds; /* of ranks in the mean, so with uneven stages */

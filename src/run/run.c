@@ -190,8 +190,9 @@ static ll_err set_size(ll_run *r, const ll_size_note *note)
     const char *at = note->origin, *by = ll_run_origin(r, "model.name");
     bool other =
         !strncmp(by, "--set", 5) && strncmp(at, "--set", 5); /* the file's is not asked for */
-    FAIL(LL_E_CONFIG, "%s: '%.50s'%s%s is not a size of model %s%s", other ? by : at, name,
-         other ? " of " : "", other ? at : "", r->model.name, ll_near_hint(&near));
+    FAIL(LL_E_CONFIG, "%s: '%.50s'%s%s is not a size of model %s%s (there are:%s)", other ? by : at,
+         name, other ? " of " : "", other ? at : "", r->model.name, ll_near_hint(&near),
+         near.known);
 }
 
 static ll_err finish_model(ll_run *r)

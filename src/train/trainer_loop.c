@@ -52,7 +52,7 @@ static ll_err explain(trainer *t, ll_err rc, int64_t step, double lr)
                    "the run begins with, or what the model makes of them",
                    ll_error_message());
     else if (rc == LL_E_NUMERIC)
-        rc = RAISE(rc, "%s; a lower train.lr (it was %g) or train.clip may help",
+        rc = RAISE(rc, "%s; a lower train.lr (the rate was %g) or train.clip may help",
                    ll_error_message(), lr);
     return rc == LL_E_ARG || t->loose ? rc : ll_ranks_agree(t->comm, rc);
 }

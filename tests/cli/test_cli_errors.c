@@ -48,6 +48,7 @@ static void command_line(void **state)
     refuses(f, 2, "train p.yaml --nproc_per_node 2", "it is -n N here");
     refuses(f, 2, "train p.yaml --tp 2", "it is --mesh tensor=N here");
     refuses(f, 2, "train p.yaml --output-dir x", "it is --out DIR here");
+    refuses(f, 2, "train p.yaml --micro_batch_size 4", "it is -s train.micro_batch=N here");
     refuses(f, 2, "eval p.yaml --output-dir x", "no option --output-dir; see"); /* it has none */
     refuses(f, 1, "plan s.yaml --cluster h200 -n 4 --mesh data:2", "want data=SIZE");
     refuses(f, 1, "train p.yaml --mesh data=1,data=1", "has data twice");
@@ -184,6 +185,10 @@ static void plans(void **state)
     assert_null(strstr(round.out, "\"virtual_stages\": 8"));
     outcome_free(&round);
     must(f, STAGES " --mesh pipe=4 -s parallel.schedule=interleaved");
+    round = succeeds(f, "plan gpt --cluster tpu-v5e -s train.batch=512 -s train.precision=bf16 "
+                        "--json --mesh pipe=4 -s parallel.schedule=zb-h2");
+    assert_null(strstr(round.out, "\"bubble\": -")); /* many micro-batches are told from fewer */
+    outcome_free(&round);
     outcome told = program_run(f, NULL, "plan --check x");
     assert_null(strstr(told.err, "folder ")); /* no table of nothing */
     outcome_free(&told);
@@ -250,6 +255,7 @@ static void settings(void **state)
     refuses(f, 1, "train p.yaml --set layout.nosuch*=[-]", "nosuch*", "no value of such a name");
     refuses(f, 1, "train p.yaml -s model.name=lenet5",
             "--set model.name=lenet5: 'width' of p.yaml:1 is not a size of model lenet5");
+    refuses(f, 1, "train p.yaml -s model.n_layer=2", "of model mlp (there are: image", "width");
     refuses(f, 1, "train p.yaml --machine gpu", "did you mean cuda?"); /* which is no slip */
     refuses(f, 1, "train p.yaml -s train.precision=float32", "did you mean f32?");
     refuses(f, 1, "train p.yaml -s train.batch=80",
@@ -497,7 +503,7 @@ static void not_finite(void **state)
             "step 1: ", "no update came before it");
     char line[256];
     snprintf(line, sizeof line, "%s --out c -s train.steps=9 -s train.epochs=0", wild);
-    refuses(f, 1, line, "a lower train.lr (it was 1e+06)");
+    refuses(f, 1, line, "a lower train.lr (the rate was 1e+06)");
 }
 
 /* What cannot be printed is an error, for JSON and for people. */

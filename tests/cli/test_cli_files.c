@@ -142,7 +142,7 @@ static void loss_is_no_number(void **state)
     write_text(tmpdir_path(state, "r.yaml"), picture);
     refuses(folder, 1, "train r.yaml --out out --set train.optimizer=sgd --set train.lr=1e6",
             "not a finite number: step ", "the first op that went wrong: ", "(matmul) gives",
-            "train.lr (it was 1e+06)", "train.clip");
+            "train.lr (the rate was 1e+06)", "train.clip");
     refuses(folder, 1, /* where many ops are made of one, the one that was declared */
             "train r.yaml --out exact --exact --set train.optimizer=sgd --set train.lr=1e6",
             "the first op that went wrong: cast (cast) gives",

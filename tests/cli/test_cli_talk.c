@@ -310,7 +310,7 @@ static void mistaken(void **state)
     refuses(*state, 1, "export few --gguf few.gguf", "64 tokens are no bytes of text", "--hf");
     refuses(*state, 1, "eval hf", "hf is a model of others: loopline import hf --out DIR");
     refuses(*state, 1, "generate l/checkpoints/step-00000030.safetensors", "is a file of weights",
-            "--checkpoint or --init");
+            "--checkpoint (train: by --init)");
     refuses(*state, 1, "import l", "l is a run already");
     refuses(*state, 1, "import t.txt", "folders with config.json");
     refuses(*state, 1, "import l/checkpoints/step-00000030.safetensors",
