@@ -42,18 +42,21 @@ static ll_err lower_rank(const ll_cut *c, const ll_session_opts *o, const ll_rec
     return LL_OK;
 }
 
-/* Of a pipeline every rank's is made, for any may have most. */
+/* Of a pipeline every stage's is made, for any may have most. Of other axes those that may be the
+ * fullest: the last is, but for halos, which ranks in the middle have on both sides, and for parts
+ * that are not equal, of which the first are larger. */
 static ll_err lower_fullest(const ll_cut *c, const ll_session_opts *o, const ll_recipe *w,
                             ll_program **out, size_t *bytes)
 {
     const ll_mesh *m = &c->place->mesh;
-    int stride = 1, a = ll_mesh_axis(m, LL_AXIS_PIPE);
-    if (!c->plan) return lower_rank(c, o, w, m->n_rank - 1, out, bytes);
+    int stride = 1, a = ll_mesh_axis(m, LL_AXIS_PIPE), last = m->n_rank - 1;
+    const int some[] = {last, 0, m->n_rank / 2, last > 1};
+    bool alike = m->n == 1 && ll_mesh_axis(m, LL_AXIS_DATA) == 0;
     for (int i = m->n - 1; i > a; i--) stride *= m->size[i];
-    for (int k = 0; k < m->size[a]; k++) {
+    for (int k = 0; k < (c->plan ? m->size[a] : alike || !last ? 1 : 4); k++) {
         LL_OWN(ll_program) one = NULL;
         size_t has;
-        TRY(lower_rank(c, o, w, (k + 1) * stride - 1, &one, &has));
+        TRY(lower_rank(c, o, w, c->plan ? (k + 1) * stride - 1 : some[k], &one, &has));
         if (*out && *bytes >= has) continue;
         ll_program *less = *out;
         *out = one;

@@ -149,7 +149,9 @@ static bool better(const choice *x, const choice *than)
 static ll_err cut_by_cost(const finder *f, ll_arena *a, int *ends)
 {
     int n = f->n, c = f->n_cut;
-    CHECK(n <= c, LL_E_SHARD, "%s has %d places to cut, too few for %d stages: use pipe=%d or less",
+    CHECK(n <= c, LL_E_SHARD,
+          "%s has %d places to cut, too few for %d stages: pipe times stages a rank must be %d or "
+          "less",
           f->g->name, c, n, c);
     choice *best = LL_NEW_ARRAY(a, choice, (size_t)(n + 1) * (size_t)c);
     for (int i = 1; i <= n; i++)

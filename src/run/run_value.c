@@ -57,8 +57,8 @@ static ll_err read_number(const ll_setting *s, const ll_key *k, const char *text
     if (!plain || *end || !isfinite(*out)) return wrong(s, k);
     bool digits = strcspn(text, "123456789") < strcspn(text, "eE"); /* 1e-400 is read as 0 */
     CHECK(!digits || fabs(*out) >= FLT_MIN, LL_E_CONFIG,
-          "%s: %s is '%.40s', which f32 takes for 0: want 0, or %.2g and more", s->origin, k->name,
-          text, 1.2e-38);
+          "%s: %s is '%.40s', which f32 takes for 0: want %s%.2g and more", s->origin, k->name,
+          text, k->min > 0 ? "" : "0, or ", 1.2e-38);
     return *out < k->min || *out > k->max ? wrong(s, k) : LL_OK;
 }
 
