@@ -69,6 +69,7 @@ bool ll_cache_find(const char *source, const ll_bytes *packed, ll_bytes *out)
         memcpy(&have, whole.data, sizeof have);
         if (make_head(source, packed, whole.data + sizeof have, whole.size - sizeof have, &want) &&
             memcmp(&want, &have, sizeof have) == 0) {
+            madvise(whole.base, whole.base_size, MADV_DONTNEED); /* it stays in the page cache */
             *out = whole;
             out->data += sizeof have;
             out->size -= sizeof have;
