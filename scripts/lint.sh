@@ -150,6 +150,18 @@ op_switch() {
         sed 's/^\([^:]*:[0-9]*\):.*/\1: a switch on the kind of op belongs in src\/op/'
 }
 
+# Outside of the table of machines, and of what reads their names, nobody asks which one it is; nor
+# by name which op a node is, outside of src/op and src/kern (op/ops.h, and fields of ll_op).
+names() {
+    printf '%s\n' "${src[@]}" | grep -vE '^(include/|src/machine/|src/pass/target|src/run/run_(keys|value)\.c)' |
+        xargs grep -nE '"(cpu|cuda|ref)"|[!=]= *&ll_target_' /dev/null |
+        grep -vE '\.machine = "ref"|cell\(' |
+        sed 's/^\([^:]*:[0-9]*\):.*/\1: which machine it is, is a column of ll_machine or ll_target/'
+    printf '%s\n' "${src[@]}" | grep -vE '^src/(op|kern|ir|ccode|onnx)/' |
+        xargs grep -nE 'str(n?cmp|str|chr)\([^"]*op(->name)?, "' /dev/null |
+        sed 's/^\([^:]*:[0-9]*\):.*/\1: an op is told by a field of ll_op, or by op\/ops.h/'
+}
+
 unfinished() {
     ours | grep -v '^scripts/lint\.sh$' |
         xargs grep -nIwE 'TODO|FIXME|XXX|HACK' /dev/null |
@@ -200,7 +212,7 @@ format() {
         sed -n 's/^\([^:]*:[0-9]*\):.*error:.*/\1: not as clang-format would have it/p' | sort -u
 }
 
-rules="include_direction includes_again circles headers_alone sizes op_switch unfinished readers test_names file_tops format"
+rules=${RULES:-"include_direction includes_again circles headers_alone sizes op_switch names unfinished readers test_names file_tops format"} # RULES=names: that one alone
 bad=0
 for rule in $rules; do
     $rule >"$out"

@@ -5,8 +5,8 @@
 
 #include "kern/cuda/context.h"
 
-static inline ll_cuda_context *gpu_context(void)
+static inline ll_context *gpu_context(void)
 {
-    static ll_cuda_context *x;
+    static ll_context *x;
     return x || ll_cuda_context_open(0, &x) == LL_OK ? x : NULL;
 }

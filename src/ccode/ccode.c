@@ -17,7 +17,7 @@ static ll_err chain(ll_graph **g)
 {
     for (const ll_fusion *const *f = ll_fusions(); *f; f++) {
         ll_graph *made = NULL;
-        if ((*f)->stage != LL_FUSE_CHAINS || (*f)->target != &ll_target_cpu) continue;
+        if ((*f)->stage != LL_FUSE_CHAINS || (*f)->target != ll_target_find(NULL)) continue;
         TRY(ll_fuse_one(*f, *g, NULL, NULL, &made));
         if (!made) continue;
         ll_graph_free(*g);

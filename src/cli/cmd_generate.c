@@ -205,8 +205,10 @@ static ll_err run(const void *given)
     CHECK(o->draft || !o->guesses, LL_E_ARG, "--draft-tokens is of --draft RUN_FOLDER");
     CHECK(!o->profile || !o->draft, LL_E_ARG, "--profile and --draft exclude each other");
     TRY(ll_talk_begin(&o->talk, &t));
-    CHECK(!o->profile || strcmp(t.run->train.machine, "cuda"), LL_E_ARG,
-          "--profile is of CPUs (-s train.machine=cpu)");
+    const ll_machine *m;
+    TRY(ll_machine_find(t.run->train.machine, &m));
+    CHECK(!o->profile || !m->device, LL_E_ARG,
+          "--profile needs a machine that runs on CPUs: train.machine is %s", m->target->name);
     t.profile = o->profile;
     its.of = (ll_trained_opts){.folder = o->draft};
     if (o->draft) TRY(open_draft(o, &its, &t, &draft));

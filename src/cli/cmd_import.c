@@ -94,10 +94,10 @@ static ll_err check(const opts *o)
 {
     LL_OWN(ll_arena) a = ll_arena_new();
     ll_onnx_report r = {0};
-    const char *machine = o->machine ? o->machine : "cpu";
-    CHECK(!strcmp(machine, "ref") || !strcmp(machine, "cpu"), LL_E_ARG,
-          "--machine %s: ref or cpu can be", machine);
-    for (int i = 0; i < o->what.n; i++) TRY(ll_onnx_check(o->what.v[i], machine, a, &r));
+    const ll_machine *m;
+    TRY(ll_machine_find(o->machine, &m));
+    CHECK(!m->device, LL_E_ARG, "--machine %s: ONNX's tests run on CPUs", o->machine);
+    for (int i = 0; i < o->what.n; i++) TRY(ll_onnx_check(o->what.v[i], m->target->name, a, &r));
     if (o->json)
         TRY(as_json(&r));
     else

@@ -85,7 +85,7 @@ typedef struct traffic { /* what one rank sends in a step, by kind of collective
 typedef struct cut { /* a run's graph, as sessions of it have it */
     ll_session_opts asked;
     const ll_machine *machine;
-    ll_cuda_context *ctx; /* of the GPU; NULL: none */
+    ll_context *ctx; /* of the GPU; NULL: none */
     ll_steps steps;
     ll_room room;
     ll_cut *of;

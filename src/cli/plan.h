@@ -79,7 +79,7 @@ const char *ll_plan_word(const char *word, ll_arena *a);
 const char *ll_plan_about(const ll_cluster *c, ll_arena *a);
 /* A cluster of GPUs that machine cuda is for: not Google's and AMD's chips, nor NVIDIA's before
  * Ampere. */
-bool ll_plan_cuda(const ll_cluster *c);
+const char *ll_plan_machine(const ll_cluster *c);
 
 /* ---- pictures of a search ---- */
 /* Timeline, memory, roofline, scaling, time against cost: one HTML file. */

@@ -61,7 +61,7 @@ static ll_err images_step(void *context, const char *model, const ll_cluster *c,
     TRY(ll_run_parse(text, strlen(text), "row", &r));
     TRY(ll_run_finish(r));
     TRY(ll_run_graph(r, samples, &r->train.optim, &g));
-    ll_lower_opts l = {.target = ll_target_find("cpu"), .threads = 1, .n_micro = 1};
+    ll_lower_opts l = {.target = ll_target_find(NULL), .threads = 1, .n_micro = 1};
     l.no_fuse = !fused;
     TRY(ll_lower(g, &l, &p));
     *seconds = ll_replay(c, p, NULL, precision, half).step_s;

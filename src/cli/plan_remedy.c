@@ -118,7 +118,7 @@ static bool in_rounds(const need *d)
 static bool try_aside(need *d)
 {
     ll_recipe w = {.zero = (int)d->run->parallel.zero, .recompute = d->run->parallel.recompute};
-    if (*d->run->train.offload || strcmp(d->run->train.machine, "cpu") || in_rounds(d))
+    if (*d->run->train.offload || ll_target_find(d->run->train.machine)->aside.word || in_rounds(d))
         return false;
     snprintf(w.mesh, sizeof w.mesh, "%s", d->mesh);
     w.aside = (size_t)d->room;

@@ -340,7 +340,7 @@ static ll_err plan(ll_plans *p, const ll_lm *m)
                    .batch = (double)r->train.batch,
                    .zero = -1,
                    .remake = -1,
-                   .nccl = ll_plan_cuda(p->cluster)};
+                   .nccl = ll_plan_machine(p->cluster) != NULL};
     TRY(ask_mesh(o->mesh, &s));
     TRY(ask_settings(&o->set, r, &s));
     TRY(ll_plan_search(&s, p->arena, &f));
@@ -377,12 +377,14 @@ ll_err ll_plan_run(const ll_plan_opts *o)
     bool here = !strcmp(c->name, "this");
     ll_words set = {LL_NEW_ARRAY(a, const char *, o->set.n + 1), o->set.n};
     if (set.n) memcpy(set.v, o->set.v, sizeof *set.v * (size_t)set.n);
+    const char *machine = ll_plan_machine(c);
     for (int i = 0; i < o->set.n && !here; i++)
         CHECK(strncmp(o->set.v[i], "train.machine=", 14) ||
-                  (ll_plan_cuda(c) && !strcmp(o->set.v[i] + 14, "cuda")),
+                  (machine && !strcmp(o->set.v[i] + 14, machine)),
               LL_E_ARG, "%s: cluster %s is of %s: leave it out; --cluster this is of CPUs",
               o->set.v[i], c->name, c->chip.name);
-    if (!here) set.v[set.n++] = "train.machine=cuda"; /* precisions are the cluster's */
+    if (!here) /* precisions are the cluster's */
+        set.v[set.n++] = ll_arena_printf(a, "train.machine=%s", ll_target_device()->name);
     TRY(ll_cli_run(o->run, &set, true, &r));
     CHECK(r->parallel.replicas == 1, LL_E_ARG,
           "a plan is of one replica, and the run has %ld: leave out parallel.replicas, and give "

@@ -2,6 +2,7 @@
 #include "base/text.h"
 #include "cli/json.h"
 #include "cli/plan.h"
+#include "pass/target.h"
 #include "plan/published.h"
 
 #include <math.h>
@@ -30,11 +31,10 @@ ll_err ll_plan_refuse(const ll_uncounted *of, const char *what)
     return LL_OK;
 }
 
-bool ll_plan_cuda(const ll_cluster *c)
+const char *ll_plan_machine(const ll_cluster *c)
 {
-    const char *chip = c->chip.name;
-    return strcmp(c->name, "this") && strncmp(chip, "TPU", 3) && strncmp(chip, "MI", 2) &&
-           strncmp(chip, "V100", 4);
+    const ll_target *t = ll_target_find(c->chip.machine);
+    return strcmp(c->name, "this") && c->chip.machine && t ? t->name : NULL;
 }
 
 const char *ll_plan_about(const ll_cluster *c, ll_arena *a)
@@ -77,15 +77,16 @@ static void add_given(ll_buf *b, const ll_plans *p)
     static const char *const answered[] = {
         "parallel.mesh",           "parallel.zero",      "parallel.schedule", "parallel.transport",
         "parallel.virtual_stages", "parallel.recompute", "train.micro_batch"};
-    bool cuda = ll_plan_cuda(p->cluster);
+    const char *machine = ll_plan_machine(p->cluster);
     for (int i = 0; i < p->o->set.n; i++) {
         const ll_words one = {p->o->set.v + i, 1};
-        bool skip = cuda && ll_plan_said(&one, "train.machine");
+        bool skip = machine && ll_plan_said(&one, "train.machine");
         for (size_t k = 0; k < sizeof answered / sizeof *answered; k++)
             skip |= ll_plan_said(&one, answered[k]);
         if (!skip) ll_buf_printf(b, " -s %s", ll_plan_word(one.v[0], b->arena));
     }
-    if (cuda && strcmp(p->file->train.machine, "cuda")) ll_buf_puts(b, " -s train.machine=cuda");
+    if (machine && strcmp(p->file->train.machine, machine))
+        ll_buf_printf(b, " -s train.machine=%s", machine);
 }
 
 const char *ll_plan_words(const ll_plans *p, const ll_shown *s)
@@ -105,7 +106,7 @@ const char *ll_plan_words(const ll_plans *p, const ll_shown *s)
     if (stages != was->virtual_stages) ll_buf_printf(&b, " -s parallel.virtual_stages=%d", stages);
     if (s->zero != was->zero) ll_buf_printf(&b, " --zero %d", s->zero);
     /* as predicted; of its own accord train takes a pipeline's messages through the host */
-    if (*s->schedule && ll_plan_cuda(p->cluster) && strcmp(was->transport, "nccl"))
+    if (*s->schedule && ll_plan_machine(p->cluster) && strcmp(was->transport, "nccl"))
         ll_buf_puts(&b, " -s parallel.transport=nccl");
     if (strcmp(s->recompute, was->recompute))
         ll_buf_printf(&b, " -s parallel.recompute=%s", s->recompute);
@@ -224,7 +225,7 @@ ll_err ll_plan_check_fits(const ll_plans *p, double least, const char *more)
 
 void ll_plan_tell_train(const ll_plans *p)
 {
-    bool here = ll_plan_cuda(p->cluster) || !strcmp(p->cluster->name, "this");
+    bool here = ll_plan_machine(p->cluster) || !strcmp(p->cluster->name, "this");
     const ll_model *m = ll_model_find(p->o->run);
     bool alone = m && !m->data; /* a model's name, which train takes in a run file */
     fprintf(stderr, "To train so%s%s: loopline train %s %s%s%s\n",

@@ -52,7 +52,7 @@ static ll_err describe_gpu(ll_buf *b, bool *found)
     const ll_machine *m;
     ll_device_facts f = {0};
     *found = false;
-    if (ll_machine_find("cuda", &m) != LL_OK || !m->ask ||
+    if (ll_machine_find(ll_target_device()->name, &m) != LL_OK || !m->ask ||
         m->ask(0, LL_PRECISION_bf16, &f) != LL_OK)
         return LL_OK;
     for (int i = 0; ll_cluster_name(i) && !*found; i++) {
@@ -84,7 +84,7 @@ static ll_err describe_cpu(ll_buf *b, double *others)
                   "like: dgx-a100\n"
                   "about: \"this machine, measured: remove the file to measure again\"\n"
                   "chip: {name: " LL_CORE
-                  ", names: [], bf16: %.6g, tf32: 0, f32: %.6g, vector: %.6g,\n"
+                  ", names: [], machine: none, bf16: %.6g, tf32: 0, f32: %.6g, vector: %.6g,\n"
                   "  memory: %.6g, bandwidth: %.6g, units: 1, tile_m: 16, tile_n: 16, gemm: 0.9,\n"
                   "  gemm_f32: 0.9, gemm_k: 8, stream: 0.8, attention: 0.5, conv: 0.6,\n"
                   "  launch: 1, reserved: 0.05}\n"

@@ -32,7 +32,7 @@ static ll_err lower_rank(const ll_cut *c, const ll_session_opts *o, const ll_rec
     double beside, own;
     TRY(ll_machine_find(o->machine, &cpu));
     TRY(ll_cut_lowers(c, o, cpu, NULL, rank, LL_WHOLE_STEP, &l));
-    if (w->gpu) l.target = &ll_target_cuda, l.replayed = true;
+    if (w->gpu) l.target = ll_target_device(), l.replayed = true;
     TRY(ll_cut_beside(c, &l, rank, &beside));
     l.memory = !w->aside ? 0 : w->aside > (size_t)beside ? w->aside - (size_t)beside : 1;
     TRY(ll_cut_part(c, c->place, rank, &part));
@@ -90,7 +90,7 @@ ll_err ll_recipe_compile(const ll_run *r, const ll_graph *g, const ll_recipe *w,
                        .again = o.exact && !steps.wide};
     TRY(ll_cut_make(late ? late : g, &o, &how, &c));
     /* Times are a cluster's: of the program, what every machine has in it. */
-    o.machine = "cpu";
+    o.machine = NULL;
     if (!w->gpu) o.precision = strcmp(r->train.precision, "f32") ? "bf16" : "f32";
     o.threads = threads;
     o.any_order = false;

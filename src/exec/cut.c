@@ -166,7 +166,7 @@ ll_err ll_cut_part(const ll_cut *c, const ll_placement *place, int rank, ll_grap
 }
 
 ll_err ll_cut_lowers(const ll_cut *c, const ll_session_opts *asked, const ll_machine *m,
-                     ll_cuda_context *ctx, int rank, ll_pipe_span span, ll_lower_opts *out)
+                     ll_context *ctx, int rank, ll_pipe_span span, ll_lower_opts *out)
 {
     ll_conv_how conv;
     *out = (ll_lower_opts){.target = m->target,

@@ -40,7 +40,7 @@ ll_err ll_cut_part(const ll_cut *c, const ll_placement *place, int rank, ll_grap
 /* How what is asked has a rank's graph lowered. ctx: NULL: no GPU is here. The options live as long
  * as the cut. */
 ll_err ll_cut_lowers(const ll_cut *c, const ll_session_opts *asked, const ll_machine *m,
-                     ll_cuda_context *ctx, int rank, ll_pipe_span span, ll_lower_opts *out);
+                     ll_context *ctx, int rank, ll_pipe_span span, ll_lower_opts *out);
 /* Bytes of a rank's program: its tensors, and what a codec keeps of gradients from step to step.
  * That is what ll_session_opts.memory limits, what train tells of a step, and what inspect shows;
  * communication's own buffers are known when ranks have met. */

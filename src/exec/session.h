@@ -26,7 +26,7 @@ struct ll_session {
     ll_session_opts opts;
     const ll_machine *machine;
     ll_devices devices; /* n 0: the machine has none */
-    ll_cuda_context *ctx;
+    ll_context *ctx;
     ll_team *team;  /* NULL: alone */
     bool guest;     /* the team is another session's */
     ll_cut *cut;    /* of g, over the team's mesh */

@@ -20,6 +20,7 @@ static const ll_op cross_entropy_back = {
     LL_GPU_OP(cross_entropy_back, LOSS, 3, 3),
     .dims = "*v, *, * -> *v, *, *",
     .whole = "*v",
+    .logits = 1,
     .wide_in = 1u << 2,
     .wide_out = 1u << 1 | 1u << 2,
     .infer = infer,

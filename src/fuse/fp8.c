@@ -41,15 +41,19 @@ static bool is_product(const ll_node *n)
            ll_is_op(n, ll_product_op(2));
 }
 
-static bool begins(const ll_node *n, const char *with)
+static bool is_cast(const ll_node *n)
 {
-    return n && !strncmp(n->op->name, with, strlen(with));
+    return ll_is_op(n, ll_ew_op(LL_EW_cast));
 }
 
-/* Nodes that ll_grad made are named so. */
+static bool is_of_loss(const ll_node *n)
+{
+    return n && n->op->logits;
+}
+
 static bool backward(const ll_node *n)
 {
-    return n && !strncmp(n->name, "d.", 2);
+    return n && n->of.phase == LL_BACKWARD && !n->of.again;
 }
 
 /* Where operand i's letters part into those that are summed and those that are not. */
@@ -79,8 +83,7 @@ static bool fits(const lowering *l, const ll_node *n, side s[2])
     for (int i = 0; i < 2; i++) {
         ll_shape shape = ll_graph_shape(g, n->in[i]);
         s[i] = side_of(&p, i);
-        if (!large(&shape, s[i].rows) || begins(ll_maker(g, n->in[i]), "cross_entropy"))
-            return false;
+        if (!large(&shape, s[i].rows) || is_of_loss(ll_maker(g, n->in[i]))) return false;
     }
     return true;
 }
@@ -91,7 +94,7 @@ static const bool *logits(const ll_graph *g, ll_arena *arena)
     bool *are = LL_NEW_ARRAY(arena, bool, g->n_value);
     for (int i = g->n_node - 1; i >= 0; i--) {
         const ll_node *n = &g->nodes[i];
-        bool loss = begins(n, "cross_entropy"), passes = n->op->elementwise && are[n->out[0].id];
+        bool loss = is_of_loss(n), passes = n->op->elementwise && are[n->out[0].id];
         for (int k = 0; k < n->n_in; k++) are[n->in[k].id] |= loss || passes;
     }
     return are;
@@ -141,7 +144,7 @@ static ll_err quantized(lowering *l, ll_val v)
     ll_val in[2] = {w->act ? w->x : l->rw.map[v.id], w->pre}, out[4];
     ll_shape shape = ll_graph_shape(l->g, v);
     if (w->scale.id) return LL_OK;
-    if (begins(from, "cast") && ll_graph_dtype(l->g, from->in[0]) == LL_F32)
+    if (is_cast(from) && ll_graph_dtype(l->g, from->in[0]) == LL_F32)
         in[0] = l->rw.map[from->in[0].id];
     bool both = w->plain && w->transposed;
     ll_quantize_attr a = {.dtype = backward(from) ? LL_F8_E5M2 : LL_F8_E4M3,
@@ -162,7 +165,7 @@ static ll_err quantized(lowering *l, ll_val v)
 static bool is_parameter(const ll_graph *g, ll_val v)
 {
     const ll_node *from = ll_maker(g, v);
-    return begins(from, "cast") && !ll_maker(g, from->in[0]) &&
+    return is_cast(from) && !ll_maker(g, from->in[0]) &&
            ll_value_of(g, from->in[0])->kind == LL_PARAM;
 }
 

@@ -2,6 +2,8 @@
  * own size: none is made up. */
 #include "infer/predict.h"
 
+#include "op/ops.h"
+
 typedef struct pass { /* the graph for so many samples */
     int64_t batch;
     ll_graph *g;
@@ -28,14 +30,6 @@ static ll_val named(const ll_graph *g, const char *name)
     return v;
 }
 
-/* What a cross entropy reads; none: there is none. */
-static ll_val classified(const ll_graph *g)
-{
-    for (int i = 0; i < g->n_node; i++)
-        if (!strcmp(g->nodes[i].op->name, "cross_entropy")) return g->nodes[i].in[0];
-    return (ll_val){0};
-}
-
 static void list_names(const ll_graph *g, char *out, size_t room)
 {
     size_t at = 0;
@@ -55,7 +49,7 @@ static ll_err find_value(const ll_graph *g, const char *name, ll_val *out, const
     for (int i = 0; !name && !out->id && i < g->n_result; i++)
         if (ll_value_of(g, g->results[i].value)->type.shape.n > 0)
             *out = g->results[i].value, *called = g->results[i].name;
-    if (!name && !out->id) *out = classified(g);
+    if (!name && !out->id) *out = ll_find_logits(g);
     if (out->id) return LL_OK;
     list_names(g, names, sizeof names);
     CHECK(!name, LL_E_ARG, "model %s has no value or result %s, but %s", g->name, name, names);
@@ -68,8 +62,8 @@ static ll_err find_value(const ll_graph *g, const char *name, ll_val *out, const
 static ll_meaning meaning_of(const ll_graph *g, ll_val v, const char *name)
 {
     const ll_node *n = ll_maker(g, v);
-    if (n && !strcmp(n->op->name, "softmax")) return LL_PROBABILITIES;
-    return !strcmp(name, "logits") || classified(g).id == v.id ? LL_LOGITS : LL_NUMBERS;
+    if (ll_is_op(n, &ll_op_softmax)) return LL_PROBABILITIES;
+    return !strcmp(name, "logits") || ll_find_logits(g).id == v.id ? LL_LOGITS : LL_NUMBERS;
 }
 
 ll_err ll_predictor_make(ll_predictor *p, int64_t batch, ll_graph **out)

@@ -215,6 +215,16 @@ ll_val ll_find_result(const ll_graph *g, const char *name)
     return (ll_val){0};
 }
 
+ll_val ll_find_logits(const ll_graph *g)
+{
+    ll_val v = ll_find_result(g, "logits");
+    for (int i = g->n_node - 1; i >= 0 && !v.id; i--) {
+        const ll_node *n = &g->nodes[i];
+        if (n->op->logits) v = n->in[n->op->logits - 1];
+    }
+    return v;
+}
+
 void ll_value_stands_for(ll_graph *g, ll_val v, const ll_value *other)
 {
     ll_value *x = ll_value_of(g, v);

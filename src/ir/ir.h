@@ -137,6 +137,8 @@ ll_val ll_input(ll_graph *g, const char *name, ll_kind kind, ll_type type, ll_in
 ll_val ll_input_like(ll_graph *g, const ll_value *other);
 ll_val ll_find(const ll_graph *g, const char *input_name); /* none: no input of that name */
 ll_val ll_find_result(const ll_graph *g, const char *name);
+/* Scores of classes, of a graph without gradients: result "logits", or what its last loss reads. */
+ll_val ll_find_logits(const ll_graph *g);
 
 /* Nodes that are appended from here on are named after n's scope, and come from where n does. */
 void ll_graph_at(ll_graph *g, const ll_node *n);

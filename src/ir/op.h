@@ -197,7 +197,8 @@ struct ll_op {
                     int enough);
     /* Flops of a node, where they are no multiple of the product of all loops (attention). */
     double (*cost)(const void *attr, const ll_loops *l);
-    bool no_grad;  /* a constant or a count: no gradient flows through it */
+    bool no_grad; /* a constant or a count: no gradient flows through it */
+    int logits; /* of a loss of classes and its gradient: 1 + the operand that holds their scores */
     bool straight; /* it rounds, and its gradient is taken to be its result's, as if it did not */
     double flop;   /* per point of the product of all loops */
     /* In a graph as declared, of its FLOPs those that are the model's, times: a gradient makes some

@@ -21,6 +21,8 @@ typedef struct ll_tensor {
     ll_shape shape;
 } ll_tensor;
 
+typedef struct ll_context ll_context; /* a device's own: kern/cuda/context.h */
+
 typedef struct ll_kcall {
     const void *attr; /* the op's attribute struct, from kern/attr.h */
     int n_in, n_out;
@@ -32,8 +34,7 @@ typedef struct ll_kcall {
     /* Of GPUs: the stream to queue work on; in device memory the stream of random numbers of the
      * step (captured work reads it anew), and what was wrong with the data: kind, where, value. */
     void *stream;
-    struct ll_cuda_context
-        *ctx; /* what is kept between calls (kern/cuda/context.h); NULL: no GPU */
+    ll_context *ctx; /* what a device's kernels keep between calls; NULL: no device */
     const uint64_t *clock;
     int64_t *trouble;
     /* tf32: products, convolutions and attention of f32 may round operands to tf32. any_order: sums

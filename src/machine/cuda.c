@@ -3,6 +3,7 @@
 #include "machine/cuda.h"
 
 #include "dev/group.h"
+#include "kern/cuda/context.h"
 
 #include <stdio.h>
 

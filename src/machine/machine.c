@@ -18,8 +18,10 @@ const ll_machine *ll_machine_of(const ll_target *t)
 
 ll_err ll_machine_find(const char *name, const ll_machine **out)
 {
-    const ll_target *t = name ? ll_target_find(name) : machines[0]->target;
-    CHECK(t, LL_E_ARG, "machine %s is not known: cpu, cuda or ref", name);
+#define X(name) " " #name
+    const ll_target *t = ll_target_find(name);
+    CHECK(t, LL_E_ARG, "machine %s is not known: there are" LL_TARGETS(X), name);
+#undef X
     *out = ll_machine_of(t);
     CHECK(*out, LL_E_DEVICE,
           "this build has no CUDA: install nvcc, cuBLAS and cuDNN and configure with -DLL_CUDA=ON, "

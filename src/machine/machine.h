@@ -9,7 +9,6 @@
  * A new machine is one more file here and one line in machine.c. */
 #pragma once
 #include "base/trace.h"
-#include "kern/cuda/context.h"
 #include "machine/aside.h"
 #include "machine/devices.h"
 #include "pass/partition.h"
@@ -37,7 +36,7 @@ typedef struct ll_bound { /* an instruction with its operands' addresses */
     ll_kcall call;
     const ll_instr *instr;
     ll_transfer *transfer; /* of a collective's start */
-    uint64_t copy;         /* of a store or load: the one under way; 0: none, on machine cuda */
+    uint64_t copy;         /* of a store or load: the one under way; 0: none, of devices */
     bool in_flight;        /* of a start: not awaited yet */
     bool moves;            /* an operand is another address in each micro-batch */
     bool late;             /* a result that another stage tells: may come in the next step */
@@ -113,9 +112,9 @@ struct ll_machine {
     ll_err (*place)(ll_comm *c, const ll_device_ask *ask, ll_arena *arena, ll_devices *out);
     ll_err (*ask)(int device, ll_precision precision, ll_device_facts *out);
     /* What kernels keep from call to call on a device; the session's that compiles with it. */
-    ll_err (*open_context)(int device, ll_cuda_context **out);
-    void (*close_context)(ll_cuda_context *x);
-    int (*level)(const ll_cuda_context *x); /* what its kernels are for (ll_lower_opts) */
+    ll_err (*open_context)(int device, ll_context **out);
+    void (*close_context)(ll_context *x);
+    int (*level)(const ll_context *x); /* what its kernels are for (ll_lower_opts) */
     /* ---- life: open, map, then bind, when operands have their addresses ---- */
     ll_err (*open)(ll_exec *e);
     ll_err (*map)(ll_exec *e, size_t bytes, char **out); /* refuses what does not fit */

@@ -6,7 +6,7 @@
 
 extern const ll_op ll_op_accum, ll_op_accum_on, ll_op_amax, ll_op_broadcast, ll_op_fill,
     ll_op_matmul, ll_op_packed_matmul, ll_op_blocked_matmul, ll_op_round_blocks, ll_op_reshape,
-    ll_op_slice, ll_op_sum, ll_op_transpose;
+    ll_op_slice, ll_op_softmax, ll_op_sum, ll_op_transpose;
 /* Of states' names: keys and values of a generation (op/cached.c), which no file has. */
 #define LL_CACHE ".cache"
 #define LL_STATE_CACHE ".state" LL_CACHE /* one that cannot go back: linear attention's */

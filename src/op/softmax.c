@@ -24,7 +24,7 @@ static void grad(ll_bwd *b)
     b->din[0] = ll_mul(g, y, ll_sub(g, dy, inner));
 }
 
-static const ll_op softmax = {
+const ll_op ll_op_softmax = {
     LL_OP(softmax, LOSS, 1, 1),
     .dims = "*c -> *c",
     .whole = "c",
@@ -38,7 +38,7 @@ static const ll_op softmax = {
 
 ll_val ll_softmax(ll_graph *g, ll_val x)
 {
-    return LL_EMIT(g, &softmax, NULL, x);
+    return LL_EMIT(g, &ll_op_softmax, NULL, x);
 }
 
-const ll_op *const ll_ops_softmax[] = {&softmax, NULL};
+const ll_op *const ll_ops_softmax[] = {&ll_op_softmax, NULL};

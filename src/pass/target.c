@@ -78,6 +78,7 @@ const ll_target ll_target_cuda = {
     .any_order = true,
     .bucket_bytes = 16 << 20,
     .narrow = ll_narrow,
+    .device = true,
     .fuses = true,
     .pick = pick_cuda,
     /* In ns, of an H200 on PCIe 5: 45, 350, 600 and 1000 TFLOP/s, 4 TB/s of its memory, 50 GB/s of
@@ -102,15 +103,20 @@ const ll_target *ll_target_find(const char *name)
 #undef X
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (!strcmp(all[i]->name, name)) return all[i];
+        if (!name || !strcmp(all[i]->name, name)) return all[i];
     return NULL;
+}
+
+const ll_target *ll_target_device(void)
+{
+    return &ll_target_cuda;
 }
 
 const char *ll_aside_refused(const ll_target *t, const char *offload, char out[LL_ASIDE_TEXT])
 {
-    const ll_target *cuda = &ll_target_cuda;
+    const ll_target *device = ll_target_device();
     const char *word = t->aside.word;
-    if (word ? !strcmp(offload, word) : strcmp(offload, cuda->aside.word)) return NULL;
+    if (word ? !strcmp(offload, word) : strcmp(offload, device->aside.word)) return NULL;
     if (word)
         snprintf(out, LL_ASIDE_TEXT,
                  "machine %s lays values aside in %s, not in files: say %s, or use machine cpu",
@@ -119,6 +125,6 @@ const char *ll_aside_refused(const ll_target *t, const char *offload, char out[L
         snprintf(out, LL_ASIDE_TEXT,
                  "%s is %s, beside a GPU's own, and machine %s lays values aside in files: name a "
                  "folder (./%s where that is one), or use machine %s",
-                 cuda->aside.word, cuda->aside.what, t->name, cuda->aside.word, cuda->name);
+                 device->aside.word, device->aside.what, t->name, device->aside.word, device->name);
     return out;
 }

@@ -20,7 +20,8 @@ typedef struct ll_target {
     bool any_order;      /* it may be told to sum in any order */
     size_t bucket_bytes; /* of sums that are one collective, where nobody knows better */
     ll_err (*narrow)(const ll_graph *g, ll_graph **out); /* to bf16, where that is the precision */
-    bool fuses; /* fusions name it (fuse/fuse.h); else what these make is expanded */
+    bool device; /* kernels are launched on one, which takes time for each */
+    bool fuses;  /* fusions name it (fuse/fuse.h); else what these make is expanded */
     bool (*pick)(const ll_op *op, const ll_kcall *c, ll_solver *out); /* false: has none */
     /* Ways of an op that may be chosen among by what was measured (program/ways.h); NULL: none. */
     const ll_solver *(*choices)(const ll_op *op);
@@ -31,8 +32,9 @@ typedef struct ll_target {
 #define X(name) extern const ll_target ll_target_##name;
 LL_TARGETS(X)
 #undef X
-/* NULL: none is named so. */
+/* NULL: none is named so. Without a name: the first. */
 const ll_target *ll_target_find(const char *name);
+const ll_target *ll_target_device(void); /* what chips that are only described are taken for */
 /* Why it does not lay values aside where train.offload says; NULL: it does. */
 enum { LL_ASIDE_TEXT = 256 };
 const char *ll_aside_refused(const ll_target *t, const char *offload, char out[LL_ASIDE_TEXT]);

@@ -3,6 +3,7 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "base/yaml.h"
+#include "pass/target.h"
 
 #include <errno.h>
 #include <math.h>
@@ -41,6 +42,7 @@ static const key keys[] = {
     WORD(like),
     WORD(chip.name),
     WORD(chip.names),
+    WORD(chip.machine),
     UNIT(chip.bf16, 0, 1e6, "TFLOP/s"),
     UNIT(chip.fp8, 0, 1e6, "TFLOP/s"),
     UNIT(chip.tf32, 0, 1e6, "TFLOP/s"),
@@ -143,6 +145,9 @@ static ll_err assign(void *context, const ll_yaml_value *v)
     l->origin[i] = v->origin;
     char *at = (char *)l->c + keys[i].offset;
     if (!strcmp(v->key, "network.topology")) TRY(check_topology(v));
+    CHECK(strcmp(v->key, "chip.machine") || !strcmp(v->value, "none") || ll_target_find(v->value),
+          LL_E_CONFIG, "%s: %s is '%.40s', expected none, or what train.machine takes", v->origin,
+          v->key, v->value);
     if (keys[i].max == 0) {
         *(const char **)(void *)at = ll_arena_strdup(l->c->arena, v->value);
         return LL_OK;

@@ -13,6 +13,7 @@
 
 typedef struct ll_chip {
     const char *name;
+    const char *machine;          /* that trains on it, as in train.machine; NULL, none: no one */
     const char *names;            /* parts of names that others call it by, with commas */
     double bf16, fp8, tf32, f32;  /* TFLOP/s of products, as the maker states */
     double vector;                /* TFLOP/s of f32 arithmetic that is no product */

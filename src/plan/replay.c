@@ -19,16 +19,21 @@ static double product(const ll_chip *c, const ll_program *p, const ll_instr *x,
     return sum > 0 ? ll_cost_flops(c, precision, batch, sum / b, sum / a, sum / y) : 0;
 }
 
+static bool sums(const ll_op *op, char loop)
+{
+    return op->sum && strchr(op->sum, loop);
+}
+
 /* On tensor units a convolution is a product, of pixels and filters over taps and channels, or, to
  * the filters' gradient, over pixels. They sum 32 bytes at once: of a tap with fewer channels (the
  * first layer's 3) the rest is zeros. */
-static double convolution(const ll_chip *c, const ll_program *p, const ll_instr *x,
+static double convolution(const ll_chip *c, const ll_program *p, const ll_instr *x, const ll_op *op,
                           const char *precision)
 {
     bool plain = !strcmp(precision, "f32") || !strcmp(c->name, LL_CORE);
     if (plain) return x->flops / (ll_chip_peak(c, precision) * c->gemm_f32);
     const ll_shape *y = &p->slots[x->out[0]].type.shape, *w = &p->slots[x->in[1]].type.shape;
-    bool dw = !strcmp(x->op, "conv2d_dw"), dx = !strcmp(x->op, "conv2d_dx");
+    bool dw = sums(op, 'n'), dx = sums(op, 'f');
     double channels = (double)(dw ? y->d[3] : dx ? w->d[0] : w->d[3]);
     double width = strcmp(precision, "tf32") ? 2 : 4, once = 32 / width;
     double more = ceil(channels / once) * once / channels, all = numbers(p, x->out[0]);
@@ -45,9 +50,9 @@ static double pool(const ll_chip *c, const ll_program *p, const ll_instr *x)
 {
     enum { PLACE = 270, PIXEL = 55, PACK = 16 };
     const ll_pool_attr *a = (const ll_pool_attr *)x->attr;
-    bool back = strstr(x->op, "_grad");
     double seen = (double)(a->size[0] * a->size[1]);
-    if (back) seen = fmax(1, seen / (double)(a->stride[0] * a->stride[1]));
+    if (a->image[0]) /* a gradient */
+        seen = fmax(1, seen / (double)(a->stride[0] * a->stride[1]));
     double threads = (double)p->slots[x->out[0]].bytes / PACK;
     return threads * (PLACE + PIXEL * seen) / (1e12 * c->vector / 2);
 }
@@ -67,7 +72,8 @@ static double launches(const ll_program *p, const ll_instr *x, const ll_op *op, 
         inputs &= p->slots[x->in[i]].region == LL_PERSISTENT;
     }
     if (inputs || section != LL_MICRO) return 0;
-    return !strcmp(x->op, "concat") ? x->n_in : is_norm || !strcmp(x->op, "conv2d_dw") ? 2 : 1;
+    if (op->work == LL_WORK_COPY && op->n_in < 0) return x->n_in; /* what is joined */
+    return is_norm || (op->work == LL_WORK_CONVOLUTION && sums(op, 'n')) ? 2 : 1;
 }
 
 /* Seconds of one instruction that has a kernel. share: of the bytes that the program says. */
@@ -75,21 +81,22 @@ static double kernel(const ll_chip *c, const ll_program *p, const ll_instr *x, i
                      const char *precision, double share)
 {
     const ll_op *op = ll_op_find(x->op);
-    bool gpu = p->target == &ll_target_cuda;
+    bool device = p->target->device;
     double t = x->flops / (1e12 * c->vector), bytes = x->bytes, kernels = 1;
     const ll_type *first = x->n_in ? &p->slots[x->in[0]].type : NULL;
     size_t width = first ? ll_dtype_bytes(first->dtype) : 4;
     if (width < 4) precision = width < 2 ? "fp8" : "bf16";
     if (op->work == LL_WORK_PRODUCT) t = product(c, p, x, precision);
-    if (op->work == LL_WORK_CONVOLUTION) t = convolution(c, p, x, precision);
+    if (op->work == LL_WORK_CONVOLUTION) t = convolution(c, p, x, op, precision);
     if (op->work == LL_WORK_ATTENTION)
         t = ll_cost_attention(c, precision, c->attention, x->flops,
                               (double)first->shape.d[first->shape.n - 1],
                               (double)first->shape.d[1]);
-    if (gpu && op->work == LL_WORK_POOL && strstr(x->op, "_pool")) t = pool(c, p, x);
+    if (device && op->work == LL_WORK_POOL && op->window && strchr(op->window, 'h'))
+        t = pool(c, p, x);
     if (op->work == LL_WORK_COPY) /* a slice reads no more than it writes */
         bytes = fmin(bytes, 2 * (double)p->slots[x->out[0]].bytes);
-    if (gpu) kernels = launches(p, x, op, section, &bytes);
+    if (device) kernels = launches(p, x, op, section, &bytes);
     double all = share * bytes + 1e6 * c->stream_k * kernels;
     return fmax(t, all / (1e9 * c->bandwidth * c->stream)) + 1e-6 * c->launch * kernels;
 }

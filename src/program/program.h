@@ -101,12 +101,11 @@ typedef struct ll_program {
     ll_binding *inputs, *results;
     int n_input, n_result;
     int n_micro, threads;
-    bool unrolled;  /* a pipeline's: each micro-batch has instructions of its own */
-    bool tf32;      /* products, convolutions, attention of f32 may round operands to tf32 */
-    bool any_order; /* sums may be made in any order where that is quicker */
-    bool flush;     /* subnormal numbers may be taken for zeros where that is quicker */
-    struct ll_cuda_context
-        *ctx; /* of the GPU that kernels were chosen for; not the program's own */
+    bool unrolled;   /* a pipeline's: each micro-batch has instructions of its own */
+    bool tf32;       /* products, convolutions, attention of f32 may round operands to tf32 */
+    bool any_order;  /* sums may be made in any order where that is quicker */
+    bool flush;      /* subnormal numbers may be taken for zeros where that is quicker */
+    ll_context *ctx; /* of the device that kernels were chosen for; not the program's own */
     size_t persistent_bytes, work_bytes, scratch_bytes, bytes;
     size_t aside_bytes;      /* in a file, or where else the machine lays values aside */
     size_t ideal_work_bytes; /* largest sum of live work slots: no plan can need less */
@@ -119,7 +118,7 @@ typedef struct ll_lower_opts {
     const ll_target *target;
     ll_precision precision;
     int threads, n_micro;
-    bool any_order;      /* on machine cuda: attention's gradient may be summed in any order */
+    bool any_order;      /* on devices: attention's gradient may be summed in any order */
     bool flush;          /* subnormal numbers may be taken for zeros: not in exact mode */
     bool no_fuse;        /* one instruction per node: for finding where a number went wrong */
     bool as_is;          /* the graph's own nodes, those that are needed; ref expands some */
@@ -129,9 +128,9 @@ typedef struct ll_lower_opts {
     size_t memory;       /* values are laid aside to keep within these bytes; 0: none are */
     const ll_pipe *pipe; /* NULL: no pipeline */
     int64_t compress;    /* axes: gradients that are summed over them are compressed */
-    struct ll_cuda_context *ctx; /* of machine cuda: outlives the program; NULL: no GPU is here */
-    int level;          /* of its kernels: compute capability 80, 90 ...; 0: no GPU is here */
-    const char *solver; /* asked for by name, where it fits; NULL: by rule */
+    ll_context *ctx;     /* of the device, outlives the program; NULL: there is none */
+    int level;           /* of its kernels: compute capability 80, 90 ...; 0: there is none */
+    const char *solver;  /* asked for by name, where it fits; NULL: by rule */
     const struct ll_ways *ways; /* measured, to choose by (ways.h); NULL: nothing */
     bool limited;     /* work region and scratch may be so many bytes more than the work */
     size_t workspace; /* region without scratch, of convolutions */

@@ -1,5 +1,6 @@
 /* run_needs.c: settings that something else must ask for: what nothing would read is refused. */
 #include "base/text.h"
+#include "pass/target.h"
 #include "run/run_int.h"
 
 #include <stdio.h>
@@ -37,7 +38,6 @@ static const struct {
     {"train.offload", "train.memory", NULL},
     {"train.spike_action", "train.spike", NULL},
     {"train.patience", "train.best", NULL},
-    {"parallel.transport", "train.machine", "cuda"},
     {"parallel.save", "parallel.replicas", NULL},
     {"parallel.replica_lr", "parallel.replicas", NULL},
 };
@@ -92,6 +92,10 @@ ll_err ll_run_check_needs(const ll_run *r)
                 listed(a, words), ll_run_value(r, of, a), key, none);
     }
     const ll_run_train *t = &r->train;
+    LL_WANT(r, "parallel.transport",
+            !strcmp(r->parallel.transport, "auto") || ll_target_find(t->machine)->device,
+            "parallel.transport applies to GPUs (train.machine=%s), and train.machine is %s",
+            ll_target_device()->name, t->machine);
     bool hidden = *t->teacher_hidden && t->hidden_weight > 0;
     LL_WANT(
         r, "train.teacher", !*t->teacher || t->teacher_weight > 0 || hidden,

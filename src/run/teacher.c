@@ -30,15 +30,6 @@ ll_err ll_teacher_run(const ll_run *r, ll_run **out)
     return LL_HAND(out, t);
 }
 
-/* What a cross entropy reads, where it is no result. */
-static ll_val logits_of(const ll_graph *g)
-{
-    ll_val v = ll_find_result(g, "logits");
-    for (int i = g->n_node - 1; i >= 0 && !v.id; i--)
-        if (!strcmp(g->nodes[i].op->name, "cross_entropy")) v = g->nodes[i].in[0];
-    return v;
-}
-
 /* Inputs of t in g: batch data is ours, by its name; the rest becomes the teacher's. */
 static ll_err map_inputs(const ll_run *r, const ll_graph *t, ll_graph *g, ll_val *map)
 {
@@ -206,7 +197,7 @@ ll_err ll_teacher_add(const ll_run *r, const ll_graph *theirs, ll_graph *g, ll_v
 {
     const ll_run_train *o = &r->train;
     ll_val *map = LL_NEW_ARRAY(g->arena, ll_val, theirs->n_value);
-    ll_val a = logits_of(g), b = logits_of(theirs);
+    ll_val a = ll_find_logits(g), b = ll_find_logits(theirs);
     state_pair *pairs;
     int n;
     TRY(find_pairs(r, g, theirs, &pairs, &n));

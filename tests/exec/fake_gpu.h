@@ -285,19 +285,19 @@ int ll_gpu_count(void)
 }
 
 #ifndef LL_CUDA /* where it is, it finds no GPU */
-ll_err ll_cuda_context_open(int device, ll_cuda_context **out)
+ll_err ll_cuda_context_open(int device, ll_context **out)
 {
     (void)device;
     *out = NULL;
     return LL_OK;
 }
 
-void ll_cuda_context_close(ll_cuda_context *x)
+void ll_cuda_context_close(ll_context *x)
 {
     (void)x;
 }
 
-int ll_cuda_level(const ll_cuda_context *x)
+int ll_cuda_level(const ll_context *x)
 {
     (void)x;
     return 0;

@@ -330,7 +330,7 @@ static void await_chain(ll_chains *all, compiled *c)
     all->n_running--;
 }
 
-void ll_chains_await(ll_cuda_context *x)
+void ll_chains_await(ll_context *x)
 {
     pthread_mutex_lock(&x->lock);
     for (compiled *c = x->chains ? x->chains->first : NULL; c; c = c->next)
@@ -338,7 +338,7 @@ void ll_chains_await(ll_cuda_context *x)
     pthread_mutex_unlock(&x->lock);
 }
 
-void ll_chains_close(ll_cuda_context *x)
+void ll_chains_close(ll_context *x)
 {
     ll_chains_await(x);
     for (compiled *c = x->chains ? x->chains->first : NULL, *next; c; c = next) {
@@ -351,7 +351,7 @@ void ll_chains_close(ll_cuda_context *x)
 
 /* The chain of this source, new ones with a compiler started on them if there is room for it.
  * Called with the lock. */
-static ll_err find_chain(ll_cuda_context *x, const char *text, bool beside, compiled **out)
+static ll_err find_chain(ll_context *x, const char *text, bool beside, compiled **out)
 {
     if (!x->chains) x->chains = (ll_chains *)calloc(1, sizeof *x->chains);
     LL_ASSERT(x->chains);
@@ -372,7 +372,7 @@ static ll_err find_chain(ll_cuda_context *x, const char *text, bool beside, comp
     return LL_OK;
 }
 
-static ll_err load_chain(ll_cuda_context *x, const char *text, cudaKernel_t *out)
+static ll_err load_chain(ll_context *x, const char *text, cudaKernel_t *out)
 {
     compiled *c;
     TRY(find_chain(x, text, false, &c));

@@ -10,13 +10,13 @@ ll_err ll_cuda_failed(cudaError_t e, const char *file, int line, const char *fun
     return ll_raise(code, file, line, func, "CUDA: %s", cudaGetErrorString(e));
 }
 
-static ll_cuda_context *contexts;
+static ll_context *contexts;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* A process does not end while a compiler runs in it. */
 static void await_all(void)
 {
-    for (ll_cuda_context *x = contexts; x; x = x->next) ll_chains_await(x);
+    for (ll_context *x = contexts; x; x = x->next) ll_chains_await(x);
 }
 
 static __global__ void probe(void)
@@ -24,7 +24,7 @@ static __global__ void probe(void)
 }
 
 /* What kernels may use: what they were compiled for, and this GPU has. */
-static ll_err ask_level(ll_cuda_context *x)
+static ll_err ask_level(ll_context *x)
 {
     int shared = 0;
     cudaFuncAttributes a = {};
@@ -38,7 +38,7 @@ static ll_err ask_level(ll_cuda_context *x)
     return LL_OK;
 }
 
-static ll_err ask(ll_cuda_context *x)
+static ll_err ask(ll_context *x)
 {
     static bool registered;
     if (!registered) registered = atexit(await_all) == 0;
@@ -49,12 +49,12 @@ static ll_err ask(ll_cuda_context *x)
     return ask_level(x);
 }
 
-static ll_err find_or_add(int device, ll_cuda_context **out)
+static ll_err find_or_add(int device, ll_context **out)
 {
-    ll_cuda_context *x = contexts;
+    ll_context *x = contexts;
     while (x && x->device != device) x = x->next;
     if (!x) {
-        x = (ll_cuda_context *)calloc(1, sizeof *x);
+        x = (ll_context *)calloc(1, sizeof *x);
         CHECK(x, LL_E_MEM, "no memory for a GPU's context");
         x->device = device;
         ll_err rc = ask(x);
@@ -69,7 +69,7 @@ static ll_err find_or_add(int device, ll_cuda_context **out)
     return LL_OK;
 }
 
-ll_err ll_cuda_context_open(int device, ll_cuda_context **out)
+ll_err ll_cuda_context_open(int device, ll_context **out)
 {
     int n = 0;
     *out = NULL;
@@ -80,12 +80,12 @@ ll_err ll_cuda_context_open(int device, ll_cuda_context **out)
     return rc;
 }
 
-void ll_cuda_context_close(ll_cuda_context *x)
+void ll_cuda_context_close(ll_context *x)
 {
     if (!x) return;
     pthread_mutex_lock(&lock);
     if (--x->users == 0) {
-        ll_cuda_context **at = &contexts;
+        ll_context **at = &contexts;
         while (*at != x) at = &(*at)->next;
         *at = x->next;
         ll_chains_close(x);
@@ -97,7 +97,7 @@ void ll_cuda_context_close(ll_cuda_context *x)
     pthread_mutex_unlock(&lock);
 }
 
-int ll_cuda_level(const ll_cuda_context *x)
+int ll_cuda_level(const ll_context *x)
 {
     return x->level;
 }

@@ -3,19 +3,18 @@
  * share it. It is given in every call (ll_kcall.ctx), also when a kernel is chosen and asked for
  * its scratch, and NULL there where no GPU is. */
 #pragma once
-#include "base/err.h"
+#include "kern/kern.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-typedef struct ll_cuda_context ll_cuda_context;
 /* Of this GPU: a new one, or the one that is open. NULL: this machine has no GPU. */
-ll_err ll_cuda_context_open(int device, ll_cuda_context **out);
+ll_err ll_cuda_context_open(int device, ll_context **out);
 /* The last user's close waits for what still compiles. */
-void ll_cuda_context_close(ll_cuda_context *x);
+void ll_cuda_context_close(ll_context *x);
 /* The compute capability that kernels were compiled for and this GPU has: 80, 90 ... */
-int ll_cuda_level(const ll_cuda_context *x);
+int ll_cuda_level(const ll_context *x);
 
 #ifdef __cplusplus
 }

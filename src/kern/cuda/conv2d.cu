@@ -308,7 +308,7 @@ static size_t bytes_of(const int64_t d[4], ll_dtype t)
 }
 
 /* No plan: cuDNN has none. */
-static ll_err plan_of(ll_cuda_context *x, const conv *v, ll_dnn_plan **out)
+static ll_err plan_of(ll_context *x, const conv *v, ll_dnn_plan **out)
 {
     *out = ll_dnn_find(x, v, sizeof *v);
     ll_err rc = LL_OK;
@@ -434,7 +434,7 @@ static size_t copy_bytes(const side *s)
 /* ---- the ways ---- */
 
 /* How cuDNN runs it: folded where that is for it; no plan: not at all. */
-static ll_err find_form(ll_cuda_context *x, const conv *v, form *f, ll_dnn_plan **out)
+static ll_err find_form(ll_context *x, const conv *v, form *f, ll_dnn_plan **out)
 {
     *out = NULL;
     TRY(ll_dnn_open(x));

@@ -60,7 +60,7 @@ static ll_err dnn_check(cudnnStatus_t s, const char *what)
     FAIL(LL_E_DEVICE, "cuDNN: %s: %s: %.200s", what, dnn.cudnnGetErrorString(s), why);
 }
 
-ll_err ll_dnn_open(ll_cuda_context *x)
+ll_err ll_dnn_open(ll_context *x)
 {
     TRY(ll_load_library(&library));
     if (!x->dnn) x->dnn = (ll_dnn *)calloc(1, sizeof *x->dnn);
@@ -75,7 +75,7 @@ static void free_plan(ll_dnn_plan *p)
     free(p);
 }
 
-void ll_dnn_close(ll_cuda_context *x)
+void ll_dnn_close(ll_context *x)
 {
     if (!x->dnn) return;
     for (ll_dnn_plan *p = x->dnn->plans, *next; p; p = next) {
@@ -182,7 +182,7 @@ void ll_dnn_free(ll_dnn_graph *g)
     g->n = 0;
 }
 
-ll_dnn_plan *ll_dnn_find(const ll_cuda_context *x, const void *key, size_t bytes)
+ll_dnn_plan *ll_dnn_find(const ll_context *x, const void *key, size_t bytes)
 {
     ll_dnn_plan *p = x->dnn ? x->dnn->plans : NULL;
     while (p && (p->key_bytes != bytes || memcmp(p->key, key, bytes))) p = p->next;

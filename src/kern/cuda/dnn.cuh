@@ -9,7 +9,7 @@ typedef cudnnBackendDescriptor_t ll_desc;
 
 /* Collects descriptors while an operation graph is built; the first failure sticks. */
 typedef struct ll_dnn_graph {
-    ll_cuda_context *ctx;
+    ll_context *ctx;
     ll_desc all[192];
     int n;
     ll_desc ops[40];
@@ -29,7 +29,7 @@ typedef struct ll_dnn_wanted {
 
 extern "C" {
 /* cuDNN can be loaded, and finds a GPU. */
-ll_err ll_dnn_open(ll_cuda_context *x);
+ll_err ll_dnn_open(ll_context *x);
 size_t ll_dnn_version(void); /* of what is loaded, or would be */
 
 ll_desc ll_dnn_new(ll_dnn_graph *g, cudnnBackendDescriptorType_t type);
@@ -52,7 +52,7 @@ void ll_dnn_add(ll_dnn_graph *g, ll_desc op); /* finalises an operation */
 
 typedef struct ll_dnn_plan ll_dnn_plan;
 /* The plan kept under this key, or NULL. */
-ll_dnn_plan *ll_dnn_find(const ll_cuda_context *x, const void *key, size_t bytes);
+ll_dnn_plan *ll_dnn_find(const ll_context *x, const void *key, size_t bytes);
 /* Makes a plan of the graph's operations and keeps it. It is no failure where cuDNN has no engine
  * for them: ll_dnn_refused tells. */
 ll_err ll_dnn_make(ll_dnn_graph *g, const void *key, size_t bytes, const ll_dnn_wanted *want,

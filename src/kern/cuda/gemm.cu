@@ -358,7 +358,7 @@ static void close_plan(plan *p)
     free(p);
 }
 
-void ll_gemms_close(ll_cuda_context *x)
+void ll_gemms_close(ll_context *x)
 {
     if (!x->gemms) return;
     for (plan *p = x->gemms->plans, *next; p; p = next) {
@@ -369,7 +369,7 @@ void ll_gemms_close(ll_cuda_context *x)
     free(x->gemms);
 }
 
-static ll_err open_library(ll_cuda_context *x)
+static ll_err open_library(ll_context *x)
 {
     TRY(ll_load_library(&library));
     if (!x->gemms) x->gemms = (ll_gemms *)calloc(1, sizeof *x->gemms);

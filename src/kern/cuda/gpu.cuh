@@ -19,7 +19,7 @@
 typedef __nv_bfloat16 bf16;
 
 /* context.h says what it is; each part is made when it is first needed. */
-struct ll_cuda_context {
+struct ll_context {
     int device, major, minor, processors;
     int level;     /* compute capability that kernels were compiled for: 80, 90 ... */
     size_t shared; /* bytes of shared memory that a block can have */
@@ -28,16 +28,16 @@ struct ll_cuda_context {
     struct ll_chains *chains;
     pthread_mutex_t lock; /* of gemms and chains: several threads may run programs */
     int users;
-    ll_cuda_context *next;
+    ll_context *next;
 };
 
 extern "C" {
 ll_err ll_cuda_failed(cudaError_t e, const char *file, int line, const char *func);
 /* How a context's parts end, where it has them. */
-void ll_gemms_close(ll_cuda_context *x);
-void ll_dnn_close(ll_cuda_context *x);
-void ll_chains_close(ll_cuda_context *x);
-void ll_chains_await(ll_cuda_context *x); /* for what compiles */
+void ll_gemms_close(ll_context *x);
+void ll_dnn_close(ll_context *x);
+void ll_chains_close(ll_context *x);
+void ll_chains_await(ll_context *x); /* for what compiles */
 }
 
 #define CUDA_TRY(call)                                                                             \
