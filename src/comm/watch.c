@@ -13,8 +13,8 @@
  *                 themselves.
  * A failed watch gives the rank a grace period to come to ll_watch_check. A rank that is in an
  * endless loop, or in an MPI call that will not end, never does, and nothing but ending the process
- * can keep the promise that no job hangs: that is the one place where this library calls _exit. One
- * that says it is held, by a lock that the lost rank may have, is ended at once.
+ * can keep the promise that no job hangs: here, and beside MPI_Init (begin.c), this library calls
+ * _exit. One that says it is held, by a lock that the lost rank may have, is ended at once.
  *
  * Between its periods it looks at the next rank of its node, where somebody would start all anew
  * (job.h): one that is stopped while this one runs is ended, which all see at once, in place of
