@@ -60,8 +60,8 @@ ll_err ll_gpu_pieces(ll_gpu *g, const ll_gpu_piece *pieces, int n);
  * same time, of uploads, of collectives, of what is laid aside and comes back, and of messages. */
 typedef enum ll_stream_id {
     LL_STREAM_COMPUTE,
-    LL_STREAM_BESIDE,
-    LL_STREAM_BESIDE_2,
+    LL_STREAM_AUX,
+    LL_STREAM_AUX_2,
     LL_STREAM_UPLOAD,
     LL_STREAM_COMM,
     LL_STREAM_STORE,

@@ -259,7 +259,7 @@ typedef struct ll_linear_attr {
 enum { LL_LINEAR_CHUNK = 96 }; /* of keys, between which CPUs keep state */
 #define LL_LINEAR_EPS 1e-6     /* beside a sum of weights, which may be 0 */
 /* What head n of keys forgets, as a logarithm. */
-static inline LL_BOTH double ll_linear_fade(const ll_linear_attr *a, int64_t n)
+static inline LL_BOTH double ll_linear_decay(const ll_linear_attr *a, int64_t n)
 {
     return a->decay > 0 ? log1p(-exp2(-(a->decay + (double)(a->at + n)))) : 0;
 }

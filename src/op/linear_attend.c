@@ -37,7 +37,7 @@ static ll_val fading(ll_graph *g, const ll_linear_attr *a, ll_dtype type, int64_
     return ll_reshape(g, ll_exp(g, ll_mul(g, rate, past)), LL_SHAPE(n, 1, t, s));
 }
 
-/* x [b,n,g,t,s] as it fades, and masked. */
+/* x [b,n,g,t,s] as it decays, and masked. */
 static ll_val seen(ll_graph *g, const ll_linear_attr *a, ll_val x)
 {
     if (!x.id) return x;

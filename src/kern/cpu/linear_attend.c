@@ -146,7 +146,7 @@ static void put_none(const ll_lin *p, const ll_lin_rows *o, const room *r, float
 
 static void one_head(const ll_kcall *call, const ll_lin *p, const room *r, int64_t b, int64_t n)
 {
-    double rate = ll_linear_fade(p->attr, n);
+    double rate = ll_linear_decay(p->attr, n);
     float *l = (float *)call->out[1].data + (b * p->n + n) * p->g * p->t;
     ll_lin_rows k = ll_lin_rows_of(&call->in[1], b, n, -1);
     ll_lin_rows v = ll_lin_rows_of(&call->in[2], b, n, -1);

@@ -192,7 +192,7 @@ ll_err linear_attend_grad_cpu(const ll_kcall *c)
         head h = {.call = c, .p = &p, .b = i / p.n, .n = i % p.n};
         size_t floats = lay_out(&p, NULL, &h.r);
         lay_out(&p, (float *)c->scratch + floats * (size_t)omp_get_thread_num(), &h.r);
-        h.rate = ll_linear_fade(p.attr, h.n);
+        h.rate = ll_linear_decay(p.attr, h.n);
         h.k = ll_lin_rows_of(&c->in[3], h.b, h.n, -1);
         h.v = ll_lin_rows_of(&c->in[4], h.b, h.n, -1);
         forward(&h);

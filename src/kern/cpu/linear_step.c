@@ -42,7 +42,7 @@ static void one_head(const ll_kcall *c, int64_t b, int64_t n)
     const float *v = (const float *)c->in[3].data;
     float *state = (float *)c->out[0].data + (b * heads + n) * d * f, *o = (float *)c->out[1].data;
     float *l = (float *)c->out[2].data + (b * heads + n) * group * t;
-    float keep = (float)exp(ll_linear_fade((const ll_linear_attr *)c->attr, n));
+    float keep = (float)exp(ll_linear_decay((const ll_linear_attr *)c->attr, n));
     int64_t new = ((const int32_t *)c->in[5].data)[b] + 1;
     if (new > 0 && !((const int32_t *)c->in[4].data)[b])
         memset(state, 0, (size_t)(d * f) * sizeof(float));

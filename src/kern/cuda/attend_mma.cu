@@ -216,10 +216,10 @@ __device__ __forceinline__ void add_tile(const ll_att &p, const place &w, int64_
     for (int r = 0; r < 2; r++) {
         for (int o = 1; o < 4; o *= 2)
             top[r] = fmaxf(top[r], __shfl_xor_sync(0xffffffffu, top[r], o));
-        float fade = power_of_2(a.top[r] - top[r]);
-        a.top[r] = top[r], a.sum[r] *= fade;
+        float rescale = power_of_2(a.top[r] - top[r]);
+        a.top[r] = top[r], a.sum[r] *= rescale;
 #pragma unroll
-        for (int j = 0; j < D / 8; j++) a.y[j][2 * r] *= fade, a.y[j][2 * r + 1] *= fade;
+        for (int j = 0; j < D / 8; j++) a.y[j][2 * r] *= rescale, a.y[j][2 * r + 1] *= rescale;
     }
 #pragma unroll
     for (int j = 0; j < N / 8; j++)

@@ -79,10 +79,10 @@ template <class T, class L> static __global__ void forward(const ll_att p, T *o,
         read_row((const T *)p.k + k_at(p, r, j), p.d, x);
         S score = dot(q, x) * (S)p.scale + (S)masked<L>(p, r, r.t, j), was = top;
         top = score > top || score != score ? score : top;
-        S fade = sum ? exp(was - top) : (S)0, w = exp(score - top);
-        sum = sum * fade + w;
+        S rescale = sum ? exp(was - top) : (S)0, w = exp(score - top);
+        sum = sum * rescale + w;
         read_row((const T *)p.v + v_at(p, r, j), p.e, x);
-        for (int i = 0; i < PER_LANE; i++) y[i] = y[i] * fade + w * x[i];
+        for (int i = 0; i < PER_LANE; i++) y[i] = y[i] * rescale + w * x[i];
     }
     for (int i = 0; i < PER_LANE; i++) y[i] = sum ? y[i] / sum : (S)0;
     write_row(o + o_at(p, r, r.t), p.e, y);

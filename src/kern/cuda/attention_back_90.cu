@@ -24,18 +24,18 @@
 
 enum { SIDE = 128, HALF = SIDE / 2, PANEL = HALF * 128 }; /* panel: 64 rows of 64 elements */
 enum { HELD = 2, ALIGN = 1024 };
-enum { TELLERS = 64, STORER = 96 }; /* threads of the first group */
+enum { DELTA_THREADS = 64, STORE_THREAD = 96 }; /* threads of the first group */
 
-/* Heads of D, of which STEP rows stream by at a time; TOLD: the first kernel has o. */
-template <int D_, bool TOLD_> struct way {
-    enum { D = D_, TOLD = TOLD_, STEP = D == 64 ? SIDE : HALF, EACH = SIDE / STEP };
+/* Heads of D, of which STEP rows stream by at a time; HAS_O: the first kernel has o. */
+template <int D_, bool HAS_O_> struct way {
+    enum { D = D_, HAS_O = HAS_O_, STEP = D == 64 ? SIDE : HALF, EACH = SIDE / STEP };
     enum { PANELS = D / 64, HALF_TILE = PANELS * PANEL, TILE = 2 * HALF_TILE };
     enum {
         STEP_TILE = STEP / HALF * HALF_TILE,
         STATS = STEP * 8,
-        HELD_STATS = TOLD ? SIDE * 8 : 0
+        HELD_STATS = HAS_O ? SIDE * 8 : 0
     };
-    enum { STAGES = 3, HELD_TILES = TOLD ? 3 : 2, BARRIERS = 2 * STAGES + 4 * HELD };
+    enum { STAGES = 3, HELD_TILES = HAS_O ? 3 : 2, BARRIERS = 2 * STAGES + 4 * HELD };
     enum {
         SHARED = HELD * (HELD_TILES * TILE + HELD_STATS) + STAGES * (2 * STEP_TILE + STATS) +
                  BARRIERS * 8 + HELD * 4 + ALIGN
@@ -56,16 +56,16 @@ typedef struct job {
     float *stats; /* for each head, by STEP rows: lse / ln 2 of them, delta of them */
 } job;
 
-typedef struct room { /* shared memory */
+typedef struct smem { /* shared memory */
     uint8_t *held, *stage, *held_stats, *stage_stats;
-    uint64_t *full, *empty, *held_full, *held_empty, *told, *made;
+    uint64_t *full, *empty, *held_full, *held_empty, *deltas, *made;
     int *task; /* of what is held; -1: there is none left */
-} room;
+} smem;
 
-template <class W> __device__ __forceinline__ room rooms(void)
+template <class W> __device__ __forceinline__ smem smem_of(void)
 {
     extern __shared__ uint8_t raw[];
-    room r;
+    smem r;
     r.held = raw + (ALIGN - shared_at(raw) % ALIGN) % ALIGN;
     r.stage = r.held + HELD * W::HELD_TILES * W::TILE;
     r.held_stats = r.stage + W::STAGES * 2 * W::STEP_TILE;
@@ -74,8 +74,8 @@ template <class W> __device__ __forceinline__ room rooms(void)
     r.empty = r.full + W::STAGES;
     r.held_full = r.empty + W::STAGES;
     r.held_empty = r.held_full + HELD;
-    r.told = r.held_empty + HELD;
-    r.made = r.told + HELD;
+    r.deltas = r.held_empty + HELD;
+    r.made = r.deltas + HELD;
     r.task = (int *)(r.made + HELD);
     return r;
 }
@@ -88,11 +88,11 @@ typedef struct place {
 /* Of packed tensors, which are causal and share no heads, the compiler knows both. */
 template <class W> __device__ __forceinline__ int shared_of(const job &j)
 {
-    return W::TOLD ? 1 : j.shared;
+    return W::HAS_O ? 1 : j.shared;
 }
 template <class W> __device__ __forceinline__ bool is_causal(const job &j)
 {
-    return W::TOLD || j.causal;
+    return W::HAS_O || j.causal;
 }
 
 /* Blocks with many tiles come first, so that the last ones are short; but so many heads at a time
@@ -132,7 +132,7 @@ __device__ __forceinline__ void fetch_tile(uint8_t *to, const CUtensorMap *m, in
 
 /* The tiles of one head of queries that a block meets. */
 template <class W, bool KEYS>
-__device__ __forceinline__ void fetch_head(const job &j, const room &r, const place &p, int head,
+__device__ __forceinline__ void fetch_head(const job &j, const smem &r, const place &p, int head,
                                            uint32_t &at)
 {
     for (int i = 0; i < p.tiles; i++, at++) {
@@ -152,7 +152,7 @@ __device__ __forceinline__ void fetch_head(const job &j, const room &r, const pl
     }
 }
 
-template <class W, bool KEYS> __device__ void fetch_all(const job &j, const room &r)
+template <class W, bool KEYS> __device__ void fetch_all(const job &j, const smem &r)
 {
     uint32_t at = 0;
     for (uint32_t held = 0;; held++) {
@@ -168,7 +168,7 @@ template <class W, bool KEYS> __device__ void fetch_all(const job &j, const room
         }
         place p = place_of<W, KEYS>(j, task);
         const CUtensorMap *const of[3] = {KEYS ? &j.k : &j.q, KEYS ? &j.v : &j.go, &j.o};
-        int tiles = !KEYS && W::TOLD ? 3 : 2;
+        int tiles = !KEYS && W::HAS_O ? 3 : 2;
         expect(full, tiles * W::TILE);
         for (int i = 0; i < tiles; i++)
             fetch_tile<W>(tile + i * W::TILE, of[i], SIDE, p.block * SIDE, p.head, p.batch, full);
@@ -179,7 +179,7 @@ template <class W, bool KEYS> __device__ void fetch_all(const job &j, const room
 
 /* ---- two warps beside it: lse and delta of a block's rows, for this kernel and the other ---- */
 
-template <class W> __device__ void tell(const job &j, const room &r, int thread)
+template <class W> __device__ void tell(const job &j, const smem &r, int thread)
 {
     for (uint32_t held = 0;; held++) {
         uint32_t slot = held % HELD;
@@ -190,7 +190,7 @@ template <class W> __device__ void tell(const job &j, const room &r, int thread)
         int64_t of = p.batch * j.heads + p.head;
         float *near = (float *)(r.held_stats + slot * W::HELD_STATS),
               *far = j.stats + stats_of<W>(j, p.batch, p.head, p.block);
-        for (int row = thread; row < SIDE; row += TELLERS) {
+        for (int row = thread; row < SIDE; row += DELTA_THREADS) {
             int t = p.block * SIDE + row;
             float lse = t < j.time ? __ldg(j.lse + of * j.time + t) * LOG2_E : INFINITY, sum = 0;
 #pragma unroll 2
@@ -207,13 +207,13 @@ template <class W> __device__ void tell(const job &j, const room &r, int thread)
             near[row] = far[row] = lse;
             near[SIDE + row] = far[SIDE + row] = sum;
         }
-        arrive(&r.told[slot]);
+        arrive(&r.deltas[slot]);
     }
 }
 
 /* ---- a thread beside it: results, which took the place of held tiles, leave ---- */
 
-template <class W, bool KEYS> __device__ void store(const job &j, const room &r)
+template <class W, bool KEYS> __device__ void store(const job &j, const smem &r)
 {
     for (uint32_t held = 0;; held++) {
         uint32_t slot = held % HELD;
@@ -358,15 +358,15 @@ __device__ __forceinline__ void put_result(const worker &w, const float (&v)[N],
     }
 }
 
-template <class W> __device__ __forceinline__ uint8_t *held_at(const room &r, const worker &w)
+template <class W> __device__ __forceinline__ uint8_t *held_at(const smem &r, const worker &w)
 {
     return r.held + w.held % HELD * W::HELD_TILES * W::TILE;
 }
-template <class W> __device__ __forceinline__ uint8_t *stage_at(const room &r, const worker &w)
+template <class W> __device__ __forceinline__ uint8_t *stage_at(const smem &r, const worker &w)
 {
     return r.stage + w.stage * 2 * W::STEP_TILE;
 }
-template <class W> __device__ __forceinline__ const float *stats_at(const room &r, const worker &w)
+template <class W> __device__ __forceinline__ const float *stats_at(const smem &r, const worker &w)
 {
     return (const float *)(r.stage_stats + w.stage * W::STATS);
 }
@@ -382,7 +382,7 @@ template <class W> struct sums { /* of a block: dq; or dk, and dv in more */
 
 /* A block's results take the place of its tiles. */
 template <class W, bool KEYS>
-__device__ __forceinline__ void put_results(const job &j, const room &r, const worker &w,
+__device__ __forceinline__ void put_results(const job &j, const smem &r, const worker &w,
                                             const sums<W> &from)
 {
     uint8_t *half = held_at<W>(r, w) + w.group * W::HALF_TILE;
@@ -394,14 +394,14 @@ __device__ __forceinline__ void put_results(const job &j, const room &r, const w
 }
 
 template <class W>
-__device__ __forceinline__ rows rows_of(const job &j, const room &r, const worker &w,
+__device__ __forceinline__ rows rows_of(const job &j, const smem &r, const worker &w,
                                         const place &p)
 {
-    enum { DELTA = W::TOLD ? SIDE : W::STEP };
+    enum { DELTA = W::HAS_O ? SIDE : W::STEP };
     int row = w.group * HALF + w.row;
     const float *at = (const float *)(r.held_stats + w.held % HELD * W::HELD_STATS) + row;
-    if (W::TOLD)
-        await_alike(&r.told[w.held % HELD], w.held / HELD & 1);
+    if (W::HAS_O)
+        await_alike(&r.deltas[w.held % HELD], w.held / HELD & 1);
     else
         at = j.stats + stats_of<W>(j, p.batch, p.head, p.block * W::EACH + row / W::STEP) +
              row % W::STEP;
@@ -411,7 +411,7 @@ __device__ __forceinline__ rows rows_of(const job &j, const room &r, const worke
 /* A tile of scores, the first product of which has been asked for. add: to what is there; later:
  * not the head's first, so that the one before is done with now. */
 template <class W, bool KEYS, meeting M>
-__device__ __forceinline__ void step(const job &j, const room &r, const worker &w, const rows &of,
+__device__ __forceinline__ void step(const job &j, const smem &r, const worker &w, const rows &of,
                                      float (&s)[W::STEP / 2], sums<W> &to, bool add, bool later)
 {
     float dp[W::STEP / 2];
@@ -438,7 +438,7 @@ __device__ __forceinline__ void step(const job &j, const room &r, const worker &
 
 /* The tiles of one head of queries. FIRST: how the group's rows meet the first that they see. */
 template <class W, bool KEYS, meeting FIRST>
-__device__ __forceinline__ void meet_head(const job &j, const room &r, worker &w, const rows &of,
+__device__ __forceinline__ void meet_head(const job &j, const smem &r, worker &w, const rows &of,
                                           int tiles, float (&s)[W::STEP / 2], sums<W> &to, bool add)
 {
     int i = 1;
@@ -465,9 +465,9 @@ __device__ __forceinline__ void meet_head(const job &j, const room &r, worker &w
 }
 
 template <class W, bool KEYS, meeting FIRST>
-__device__ void work(const job &j, const room &r, worker &w)
+__device__ void work(const job &j, const smem &r, worker &w)
 {
-    const bool SHARED = KEYS && !W::TOLD; /* heads' sums are added up */
+    const bool SHARED = KEYS && !W::HAS_O; /* heads' sums are added up */
     float s[W::STEP / 2];
     sums<W> to;
     rows of = {};
@@ -489,22 +489,22 @@ __device__ void work(const job &j, const room &r, worker &w)
 template <class W, bool KEYS, bool CAUSAL>
 static __global__ void __launch_bounds__(384, 1) attention_back(const __grid_constant__ job j)
 {
-    room r = rooms<W>();
+    smem r = smem_of<W>();
     int group = threadIdx.x / 128;
     if (threadIdx.x == 0) {
         for (int i = 0; i < W::STAGES; i++)
             init_barrier(&r.full[i], 1), init_barrier(&r.empty[i], 8);
         for (int i = 0; i < HELD; i++)
             init_barrier(&r.held_full[i], 1), init_barrier(&r.held_empty[i], 1),
-                init_barrier(&r.told[i], TELLERS), init_barrier(&r.made[i], 256);
+                init_barrier(&r.deltas[i], DELTA_THREADS), init_barrier(&r.made[i], 256);
         barriers_made();
     }
     __syncthreads();
     if (group == 0) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(KEYS ? 24 : 40));
         if (threadIdx.x == 0) fetch_all<W, KEYS>(j, r);
-        if (threadIdx.x == STORER) store<W, KEYS>(j, r);
-        if (!KEYS && W::TOLD && threadIdx.x >= 32 && threadIdx.x < 32 + TELLERS)
+        if (threadIdx.x == STORE_THREAD) store<W, KEYS>(j, r);
+        if (!KEYS && W::HAS_O && threadIdx.x >= 32 && threadIdx.x < 32 + DELTA_THREADS)
             tell<W>(j, r, threadIdx.x - 32);
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(KEYS ? 240 : 232));
@@ -625,7 +625,7 @@ template <class W, bool CAUSAL> static ll_err launch_both(const ll_kcall *c, con
     const ll_att &p = a.p;
     int64_t queries = chunks_of(p), keys = ll_ceil_div(p.s, SIDE);
     j.chunks = (int)queries * W::EACH;
-    if (!W::TOLD) {
+    if (!W::HAS_O) {
         enum { THREADS = 256 };
         int64_t rows = queries * SIDE, lanes = a.o ? 32 : 1;
         dim3 grid((unsigned)ll_ceil_div(rows * lanes, THREADS), (unsigned)(p.b * p.h));

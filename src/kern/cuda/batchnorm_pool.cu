@@ -63,7 +63,7 @@ template <class T, class S, int V> struct largest {
     }
 };
 
-/* The same of bf16, two at a time: signs are turned where the norm falls. */
+/* The same of bf16, two at a time: signs are flipped where the norm falls. */
 template <int V> struct largest<bf16, float, V> {
     enum { N = (V + 1) / 2 };
     uint32_t turn[N], best[N], where[N], none;

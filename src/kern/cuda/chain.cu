@@ -19,8 +19,8 @@
 #include <string.h>
 
 enum { SOURCE_MAX = 65536, BLOCK = 256 };
-/* BESIDE: a thread's elements read as many that lie side by side; SAME: they all read one. */
-enum how { WHOLE, SCALAR, BESIDE, SAME, PERIODIC, ANY };
+/* ADJACENT: a thread's elements read as many that lie side by side; SAME: they all read one. */
+enum how { WHOLE, SCALAR, ADJACENT, SAME, PERIODIC, ANY };
 
 typedef struct shape_of_loop {
     enum how how[LL_FUSE_IN];
@@ -82,7 +82,7 @@ static enum how how_read(const ll_fused_attr *f, int i, int64_t n, int each)
 {
     if (f->period[i] == n && f->repeat[i] == 1) return WHOLE;
     if (f->period[i] == 1) return SCALAR;
-    if (f->repeat[i] == 1) return f->period[i] % each == 0 ? BESIDE : PERIODIC;
+    if (f->repeat[i] == 1) return f->period[i] % each == 0 ? ADJACENT : PERIODIC;
     return f->repeat[i] % each == 0 ? SAME : ANY;
 }
 
@@ -155,7 +155,7 @@ static void put_load(source *s, int i, enum how how, bool left_over)
         put(s, "k%d", i);
     else if (left_over && how == WHOLE)
         put(s, "up(x%d[e])", i);
-    else if (how == PERIODIC || (left_over && how == BESIDE))
+    else if (how == PERIODIC || (left_over && how == ADJACENT))
         put(s, "up(x%d[(u32)e %% p%d])", i, i);
     else if (how == ANY || left_over)
         put(s, "up(x%d[(u32)e / q%d %% p%d])", i, i, i);
@@ -181,7 +181,7 @@ static void put_group_loads(source *s, const ll_kcall *c, const ll_fused_attr *f
 {
     for (int i = 0; i < f->n_in; i++) {
         const char *type = type_name(c->in[i].dtype);
-        if (l->how[i] == WHOLE || l->how[i] == BESIDE)
+        if (l->how[i] == WHOLE || l->how[i] == ADJACENT)
             put(s, "  some<%s, %d> w%d[%d];\n", type, l->each, i, l->at_once);
         if (l->how[i] == SAME) put(s, "  float k%d[%d];\n", i, l->at_once);
     }
@@ -192,7 +192,7 @@ static void put_group_loads(source *s, const ll_kcall *c, const ll_fused_attr *f
         char cast[64];
         snprintf(cast, sizeof cast, "(const some<%s, %d> *)", type_name(c->in[i].dtype), l->each);
         if (l->how[i] == WHOLE) put(s, "    w%d[u] = (%sx%d)[h];\n", i, cast, i);
-        if (l->how[i] == BESIDE) put(s, "    w%d[u] = *%s(x%d + e %% p%d);\n", i, cast, i, i);
+        if (l->how[i] == ADJACENT) put(s, "    w%d[u] = *%s(x%d + e %% p%d);\n", i, cast, i, i);
         if (l->how[i] == SAME) put(s, "    k%d[u] = up(x%d[e / q%d %% p%d]);\n", i, i, i, i);
     }
     put(s, "  }\n");

@@ -55,10 +55,10 @@ static ll_err embedding(const ll_kcall *c)
 
 /* The lanes that stay in a loop over positions; and of these, those that name the same row: the
  * first of them takes places for all. */
-struct fellows {
+struct row_peers {
     unsigned same;
     int rank, first;
-    __device__ fellows(int64_t row)
+    __device__ row_peers(int64_t row)
     {
         same = __match_any_sync(__activemask(), (int)row);
         int lane = threadIdx.x & 31;
@@ -74,7 +74,7 @@ static __global__ void count_rows(const int32_t *index, int64_t n, int64_t v, in
     {
         int64_t row = index[i] - from;
         if (row >= 0 && row < v) {
-            fellows f(row);
+            row_peers f(row);
             if (f.rank == 0) atomicAdd(&count[row], __popc(f.same));
         } else if (index[i] < 0 || index[i] >= whole)
             tell_trouble(trouble, LL_TROUBLE_INDEX, i, index[i]);
@@ -110,7 +110,7 @@ static __global__ void place_rows(const int32_t *index, int64_t n, int64_t v, in
     {
         int64_t row = index[i] - from;
         if (row < 0 || row >= v) continue;
-        fellows f(row);
+        row_peers f(row);
         int32_t end = 0;
         if (f.rank == 0) end = atomicSub(&left[row], __popc(f.same));
         end = __shfl_sync(f.same, end, f.first);

@@ -11,8 +11,8 @@
 #include "kern/cuda/staged.cuh"
 
 enum { STAGES = 8, GROUPS = 15, WARPS = 32, SLACK = 5 * 1024 };
-enum { MOST_WARPS = 8 };                    /* of a group */
-enum { ADDERS = 32, DEEP = 8, AHEAD = 17 }; /* where parts are added up */
+enum { MOST_WARPS = 8 };                         /* of a group */
+enum { SUM_COLUMNS = 32, DEEP = 8, AHEAD = 17 }; /* where parts are added up */
 
 /* How rows are shared out; k 0: by plain loops. */
 typedef struct cut {
@@ -261,11 +261,11 @@ static __global__ void __launch_bounds__(most_threads(K)) norm_back(norming a, c
 /* Adds up the parts [parts][M][K][N][lanes]; of a result that is not wanted nothing is written. So
  * few threads that a block finds room before the gradient's kernel has ended. */
 template <class S>
-static __global__ void __launch_bounds__(ADDERS *DEEP)
+static __global__ void __launch_bounds__(SUM_COLUMNS *DEEP)
     add_parts(const S *parts, int n_part, int64_t n, int m, int k, int each, int lanes, S *dgain,
               S *dbias, S *dsum)
 {
-    int64_t at = blockIdx.x * (int64_t)ADDERS + threadIdx.x, one = (int64_t)k * each * lanes;
+    int64_t at = blockIdx.x * (int64_t)SUM_COLUMNS + threadIdx.x, one = (int64_t)k * each * lanes;
     await_kernel();
     S sum = fold_parts<DEEP, AHEAD>(
         at < m * one ? n_part : 0, (S)0, [&](int p) { return parts[p * m * one + at]; },
@@ -368,9 +368,9 @@ template <class S>
 static ll_err launch_add(const ll_kcall *c, const norming *a, const cut &t, int sums)
 {
     int each = t.k ? 16 / (int)ll_dtype_bytes(a->dtype) : 1;
-    return launch_early(c, add_parts<S>, ll_ceil_div(sums * one_sum(a, t), ADDERS),
-                        dim3(ADDERS, DEEP), c->scratch, t.blocks, a->n, sums, t.k ? t.k : 1, each,
-                        t.k ? t.lanes : a->n, a->dgain, a->dbias, a->dsum);
+    return launch_early(c, add_parts<S>, ll_ceil_div(sums * one_sum(a, t), SUM_COLUMNS),
+                        dim3(SUM_COLUMNS, DEEP), c->scratch, t.blocks, a->n, sums, t.k ? t.k : 1,
+                        each, t.k ? t.lanes : a->n, a->dgain, a->dbias, a->dsum);
 }
 
 extern "C" ll_err ll_norm_back(const ll_kcall *c, const norming *a)

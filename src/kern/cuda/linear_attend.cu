@@ -44,8 +44,8 @@ template <class S> static __device__ room<S> *room_of(void)
 
 template <class S> static __device__ void set_powers(room<S> *m, const sizes &z, int64_t n)
 {
-    double fade = ll_linear_fade(&z.a, n);
-    for (int r = threadIdx.x; r <= C; r += THREADS) m->power[r] = (S)exp(fade * r);
+    double decay = ll_linear_decay(&z.a, n);
+    for (int r = threadIdx.x; r <= C; r += THREADS) m->power[r] = (S)exp(decay * r);
     __syncthreads();
 }
 
@@ -167,7 +167,7 @@ template <bool LATER, class S> static __global__ void add_up(sizes z, S *sums)
     {
         int64_t bn = i / size;
         S *at = sums + bn * z.chunks * size + i % size, run = 0;
-        S keep = (S)exp(ll_linear_fade(&z.a, bn % z.n) * C);
+        S keep = (S)exp(ll_linear_decay(&z.a, bn % z.n) * C);
         for (int64_t k = 0; k < z.chunks; k++) {
             S *x = at + (LATER ? z.chunks - 1 - k : k) * size, own = *x;
             *x = run;
@@ -397,7 +397,7 @@ static __global__ void step(sizes z, const S *state, const T *q, const T *k, con
 {
     int64_t bn = blockIdx.x, b = bn / z.n, n = bn % z.n, f = z.e + 1, fresh = last[b] + 1;
     bool begins = fresh > 0 && at[b] == 0;
-    S keep = (S)exp(ll_linear_fade(&z.a, n));
+    S keep = (S)exp(ll_linear_decay(&z.a, n));
     for (int64_t e = threadIdx.x; e < f; e += blockDim.x) {
         S *own = next + bn * z.d * f + e;
         const S *was = state + bn * z.d * f + e;

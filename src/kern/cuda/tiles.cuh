@@ -136,7 +136,7 @@ template <int LANES> __device__ __forceinline__ float lanes_max(float v)
     return v;
 }
 
-/* Scores become exp(score - the largest so far); results fade by how much that grew. ahead: how
+/* Scores become exp(score - the largest so far); results are rescaled by how much that grew. ahead: how
  * far the first column is after the first row, in time: columns after their row do not count. */
 template <class S>
 __device__ __forceinline__ void fold_scores(softmax<S> &m, float (&c)[S::MI][S::NJ],
@@ -152,16 +152,16 @@ __device__ __forceinline__ void fold_scores(softmax<S> &m, float (&c)[S::MI][S::
             top = fmaxf(top, c[i][j]);
         }
         top = fmaxf(m.top[i], lanes_max<S::LANES>(top) * by);
-        float fade = power_of_2(m.top[i] - top);
+        float rescale = power_of_2(m.top[i] - top);
 #pragma unroll
         for (int j = 0; j < S::NJ; j++) {
             c[i][j] = power_of_2(fmaf(c[i][j], by, -top));
             sum += c[i][j];
         }
         m.top[i] = top;
-        m.sum[i] = m.sum[i] * fade + sum;
+        m.sum[i] = m.sum[i] * rescale + sum;
 #pragma unroll
-        for (int g = 0; g < S::DJ; g++) y[i][g] *= fade;
+        for (int g = 0; g < S::DJ; g++) y[i][g] *= rescale;
     }
 }
 

@@ -41,7 +41,7 @@ ll_err linear_step_ref(const ll_kcall *c)
     for (int64_t i = 0; i < s[0] * s[1] * t; i++) {
         int64_t b = i / t / s[1], n = i / t % s[1];
         if (i % t <= (int64_t)ll_at(&c->in[5], b))
-            one_token(c, exp(ll_linear_fade(a, n)), b, n, i % t);
+            one_token(c, exp(ll_linear_decay(a, n)), b, n, i % t);
     }
     return LL_OK;
 }
