@@ -18,17 +18,20 @@ typedef struct opts {
 
 static const ll_arg args[] = {
     {"MODEL", LL_OPT(opts, model), NULL, "a model's name, or a run"},
-    {"--batch|-b", LL_ARG_SETTING, offsetof(opts, set), "N", "samples in a step", "train.batch"},
-    {"--threads|-t", LL_ARG_SETTING, offsetof(opts, set), "N", "default: one for each core",
-     "train.threads"},
-    {"--machine", LL_ARG_SETTING, offsetof(opts, set), "M", "what computes", "train.machine"},
-    {"--precision", LL_ARG_SETTING, offsetof(opts, set), "P", "of products", "train.precision"},
-    {"--seconds", LL_OPT(opts, seconds), "S", "how long to measure; a GPU is warmed up for as long",
-     "3"},
+    {"--batch|-b", LL_ARG_SETTING, offsetof(opts, set), "N", "batch size", "train.batch"},
+    {"--threads|-t", LL_ARG_SETTING, offsetof(opts, set), "N",
+     "CPU threads; if not given, one per core", "train.threads"},
+    {"--machine", LL_ARG_SETTING, offsetof(opts, set), "M",
+     "device to compute on: cpu, cuda or ref", "train.machine"},
+    {"--precision", LL_ARG_SETTING, offsetof(opts, set), "P",
+     "precision of matrix products and convolutions: f32, tf32, bf16, fp8", "train.precision"},
+    {"--seconds", LL_OPT(opts, seconds), "S",
+     "how long to measure; a GPU is warmed up for as long first", "3"},
     {"--set|-s", LL_OPT(opts, set), "KEY=VALUE", "override a setting, such as model.layers=4"},
-    {"--profile", LL_OPT(opts, profile), NULL, "where the time goes, by op"},
-    {"--peak", LL_OPT(opts, peak), "FLOPS", "of the GPU; default: what its maker states"},
-    {"--json", LL_OPT(opts, json), NULL, "one JSON object on standard output"},
+    {"--profile", LL_OPT(opts, profile), NULL, "print the time per op"},
+    {"--peak", LL_OPT(opts, peak), "FLOPS",
+     "peak FLOP/s of the GPU, to compute utilization; if not given, the vendor's figure"},
+    {"--json", LL_OPT(opts, json), NULL, "print one JSON object to standard output"},
     {0}};
 
 static json_t *lines_json(const ll_bench_line *lines, int n, const char *key)
@@ -161,5 +164,5 @@ static ll_err run(const void *given)
     return LL_OK;
 }
 
-const ll_command ll_bench_step_command = {"bench step", "times training steps of a model", args,
+const ll_command ll_bench_step_command = {"bench step", "time training steps of a model", args,
                                           sizeof(opts), run};

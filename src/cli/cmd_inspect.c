@@ -18,36 +18,39 @@ typedef struct opts {
 } opts;
 
 static const ll_arg args[] = {
-    {"WHAT", LL_OPT(opts, what), NULL,
-     "a run, a model's name, or a checkpoint (a .safetensors file)"},
+    {"WHAT", LL_OPT(opts, what), NULL, "a run, a model's name, or a checkpoint (.safetensors)"},
     {"--graph", LL_OPT(opts, graph), NULL,
-     "the graph as declared, with gradients and update, as text"},
+     "print the graph as declared, with backward pass and update"},
     {"--program", LL_OPT(opts, program), NULL,
-     "the program it is compiled to, with every tensor's place in memory"},
-    {"--dot", LL_OPT(opts, dot), NULL, "the graph as a picture: pipe it into Graphviz's dot -Tsvg"},
+     "print the compiled program, with the memory address of every tensor"},
+    {"--dot", LL_OPT(opts, dot), NULL,
+     "print the graph in Graphviz format; pipe it into dot -Tsvg"},
     {"--mesh|-m", LL_OPT(opts, mesh), "MESH",
-     "cut over ranks, such as data=2,tensor=2: one rank's graph and program"},
+     "show one rank's graph and program on this mesh, such as data=2,tensor=2"},
     {"--zero", LL_OPT(opts, zero), "K",
-     "with --mesh: cut over axis data: 1 optimizer state, 2 and gradients, 3 and parameters"},
-    {"--rank", LL_OPT(opts, rank), "R", "with --mesh: which rank's", "0"},
+     "with --mesh: ZeRO stage, sharding over axis data: 1 = optimizer state, 2 = and gradients, 3 "
+     "= and parameters"},
+    {"--rank", LL_OPT(opts, rank), "R", "with --mesh: the rank to show", "0"},
     {"--nodes", LL_OPT(opts, nodes), "N",
-     "with --mesh: ranks are on so many nodes, in order: work is cut so that messages between them "
-     "hide (parallel.overlap)",
+     "with --mesh: number of hosts that ranks are spread over, in order; operations are split to "
+     "overlap with communication between hosts (parallel.overlap)",
      "1"},
     {"--layouts", LL_OPT(opts, layouts), NULL,
-     "with --mesh: how every value lies on the ranks, every cut, every collective"},
+     "with --mesh: print the sharding of every tensor, and every collective"},
     {"--schedule", LL_OPT(opts, schedule), NULL,
-     "with --mesh pipe=2: the pipeline's stages, and a picture of who does what when"},
+     "with --mesh pipe=2 or more: print the pipeline's stages and a drawing of the schedule"},
     {"--conv", LL_OPT(opts, conv), NULL,
-     "how train.conv fast makes each convolution under train.workspace, and what other limits "
-     "cost; what was not measured yet is"},
-    {"--svg", LL_OPT(opts, svg), "FILE.svg", "with --schedule: the picture as SVG too"},
+     "show the algorithm that train.conv=fast picks for each convolution under train.workspace, "
+     "and the time under other limits; measures what is not in the cache yet"},
+    {"--svg", LL_OPT(opts, svg), "FILE.svg", "with --schedule: write the drawing as SVG too"},
     {"--as", LL_OPT(opts, form), "text|csv",
-     "with --schedule: the schedule alone, to be edited and given to parallel.schedule"},
-    {"--eval", LL_OPT(opts, eval), NULL, "the graph for evaluation, not training"},
-    {"--machine", LL_ARG_SETTING, offsetof(opts, set), "M", "what is to compute", "train.machine"},
-    {"--set|-s", LL_OPT(opts, set), "KEY=VALUE", "override a setting"},
-    {"--json", LL_OPT(opts, json), NULL, "one JSON object on standard output"},
+     "with --schedule: print only the schedule, in a form that can be edited and passed to "
+     "parallel.schedule"},
+    {"--eval", LL_OPT(opts, eval), NULL, "show the evaluation graph instead of the training graph"},
+    {"--machine", LL_ARG_SETTING, offsetof(opts, set), "M",
+     "device to compile for: cpu, cuda or ref", "train.machine"},
+    {"--set|-s", LL_OPT(opts, set), "KEY=VALUE", "override a setting of the run"},
+    {"--json", LL_OPT(opts, json), NULL, "print one JSON object to standard output"},
     {0}};
 
 /* ---- checkpoints ---- */
@@ -413,7 +416,7 @@ static ll_err check_schedule(const opts *o)
 static char *more(ll_arena *arena)
 {
     return ll_arena_strdup(
-        arena, "A pipeline is looked at before it runs, changed, and looked at again:\n\n"
+        arena, "Example: look at a pipeline schedule, change it, and look at the result:\n\n"
                "  loopline inspect gpt-kjv --mesh pipe=4 -s train.micro_batch=1 --schedule\n"
                "  loopline inspect gpt-kjv --mesh pipe=4 -s train.micro_batch=1 \\\n"
                "      -s parallel.schedule=zb-h1 --schedule --svg zb-h1.svg\n"
@@ -474,6 +477,6 @@ static ll_err run(const void *given)
 }
 
 const ll_command ll_command_inspect = {
-    "inspect", "shows a run's graph, program and memory, or a checkpoint's tensors",
+    "inspect", "show a run's graph, program and memory, or a checkpoint's tensors",
     args,      sizeof(opts),
     run,       more};
