@@ -136,7 +136,7 @@ static ll_err measure(const opts *o, int64_t replicas, row *r)
 static void write_table(const opts *o, const row *rows, int n, ll_buf *b)
 {
     ll_buf_printf(b, "%-32s %10s %10s %9s %12s %12s %8s %12s\n", "", "train loss", "val loss",
-                  "seconds", "samples/s", "bytes a rank", "fewer", "most a s");
+                  "seconds", "samples/s", "bytes/rank", "fewer", "peak/s");
     LL_EACH (const row, r, rows, n) {
         char fewer[32] = "-";
         if (r->bytes > 0) snprintf(fewer, sizeof fewer, "%.1fx", rows[0].bytes / r->bytes);
@@ -144,11 +144,11 @@ static void write_table(const opts *o, const row *rows, int n, ll_buf *b)
                       r->train_loss, r->val_loss, r->seconds, r->samples_per_s, LL_BYTES(r->bytes),
                       fewer, LL_BYTES(r->peak));
     }
-    ll_buf_printf(
-        b,
-        "%ld ranks%s%s; seconds: with the start, samples/s: without; fewer: bytes to other "
-        "replicas, against %s; most a s: of them, in a second, from one logged step to the next\n",
-        o->ranks, o->slow ? ", slow: " : "", o->slow ? o->slow : "", rows[0].preset);
+    ll_buf_printf(b,
+                  "%ld ranks%s%s; seconds: with startup, samples/s: without; bytes/rank: sent to "
+                  "other replicas; fewer: reduction against %s; peak/s: most bytes per second "
+                  "between two logged steps\n",
+                  o->ranks, o->slow ? ", slow: " : "", o->slow ? o->slow : "", rows[0].preset);
 }
 
 static ll_err print_json(const row *rows, int n)

@@ -101,12 +101,12 @@ static void print_speed(const ll_run *r, const ll_bench_report *b)
     double gflops = 1e-9 * b->work.made / b->step_s, model = b->model / b->step_s;
     ll_text_bytes((double)b->bytes, m);
     if (!*b->device) {
-        printf("products at %.1f GFLOP/s of the model, %.0f %% of a large one here (%.1f, %s%s)   "
+        printf("model FLOPs: %.1f GFLOP/s, %.0f %% of a large matrix product here (%.1f, %s%s)   "
                "memory %s\n",
                1e-9 * model, 1e-7 * model / b->gemm_gflops, b->gemm_gflops, b->tiles,
                b->beside ? ", held up by others" : "", m);
         if (b->work.made != b->model)
-            printf("as kernels make them %.1f GFLOP/s, %.0f %%: %.1f %% of what loops count, of "
+            printf("executed FLOPs: %.1f GFLOP/s, %.0f %%: %.1f %% of what loops count, of "
                    "which %.1f %% is padding\n",
                    gflops, 100 * gflops / b->gemm_gflops, 100 * b->work.made / b->work.loops,
                    100 * b->work.padded / b->work.loops);
@@ -117,8 +117,8 @@ static void print_speed(const ll_run *r, const ll_bench_report *b)
         printf("%.1f %% of %.0f TFLOP/s (%s)", 100 * model / b->peak, 1e-12 * b->peak,
                r->train.precision);
     else
-        printf("what it could do in %s is not known here (--peak)", r->train.precision);
-    printf("   %.3f ms before it was warm   %d launches\nmemory %s planned, %s used with libraries "
+        printf("peak in %s is unknown (give --peak)", r->train.precision);
+    printf("   %.3f ms before warm-up   %d launches\nmemory %s planned, %s used with libraries "
            "  first step after %.2f s\n",
            1e3 * b->cool_s, b->n_launch, m, LL_BYTES(b->used_bytes), b->start_s);
 }
@@ -128,7 +128,7 @@ static void print_text(const ll_run *r, const ll_bench_report *b, bool profile)
     double samples = (double)b->batch / b->step_s;
     printf("%s, %s parameters, batch %ld, ", r->model.name, LL_AMOUNT(b->parameters), b->batch);
     if (!*b->device) printf("%d threads, ", b->threads);
-    printf("%s\nstep %.3f ms (median of %d; least %.3f, quartiles %.3f and %.3f)   %s samples/s",
+    printf("%s\nstep %.3f ms (median of %d; min %.3f, quartiles %.3f and %.3f)   %s samples/s",
            r->train.precision, 1e3 * b->step_s, b->n_steps, 1e3 * b->best_s, 1e3 * b->q1_s,
            1e3 * b->q3_s, LL_AMOUNT(samples));
     if (b->seq) printf("   %s tokens/s", LL_AMOUNT(samples * (double)b->seq));
@@ -136,7 +136,7 @@ static void print_text(const ll_run *r, const ll_bench_report *b, bool profile)
     if (b->cpu_s > 0) printf("of the thread's own time at least %.3f ms\n", 1e3 * b->cpu_s);
     print_speed(r, b);
     if (b->aside)
-        printf("laid aside %s, in %s\n", LL_BYTES(b->aside),
+        printf("offloaded %s, to %s\n", LL_BYTES(b->aside),
                ll_target_find(r->train.machine)->aside.what);
     printf("loss on the fixed batch: %.4f -> %.4f\n", b->first_loss, b->last_loss);
     ll_kern_notes_print(stdout);

@@ -61,12 +61,12 @@ static ll_err list(const opts *o)
                    e[i].info.n[LL_TRAIN], e[i].info.n[LL_VAL], LL_BYTES(e[i].info.file_bytes),
                    e[i].where);
         } else
-            printf("%-14s %s: not here; %s\n", e[i].name, e[i].help, e[i].source);
+            printf("%-14s %s: not installed; %s\n", e[i].name, e[i].help, e[i].source);
     }
     if (o->json) return ll_cli_json(json_incref(all));
-    printf("\nThe folder for data is %s (LOOPLINE_DATA names another).\n"
-           "loopline data NAME shows samples; loopline data --path FILE --format F those of any "
-           "file or folder.\n",
+    printf("\nData folder: %s (set LOOPLINE_DATA to change it).\n"
+           "To show samples: loopline data NAME, or loopline data --path PATH --format F for your "
+           "own files.\n",
            ll_data_folder());
     return LL_OK;
 }

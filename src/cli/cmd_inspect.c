@@ -72,7 +72,7 @@ static ll_err show_checkpoint(const opts *o, const ll_st_file *f)
     if (o->json)
         return ll_cli_json(LL_JSON(LL_IS("step", step), LL_IS("bytes", bytes),
                                    LL_IS("tensors", json_incref(list))));
-    printf("%d tensors, %s, step %s\n", f->n_entries, LL_BYTES(bytes), step ? step : "not said");
+    printf("%d tensors, %s, step %s\n", f->n_entries, LL_BYTES(bytes), step ? step : "unknown");
     return LL_OK;
 }
 
@@ -172,14 +172,14 @@ static void print_traffic(const opts *o, const cut *c)
     const char *cut = sequence_cut(c->of->place);
     char mesh[LL_MESH_TEXT];
     const ll_mesh *m = &c->of->place->mesh;
-    printf("mesh %s: %d ranks, tensors of one %s", ll_mesh_text(m, mesh), m->n_rank,
+    printf("mesh %s: %d ranks, tensors per rank %s", ll_mesh_text(m, mesh), m->n_rank,
            LL_BYTES(c->least));
     if (c->most > c->least) printf(" to %s", LL_BYTES(c->most));
-    printf(" (%.0f bytes), as train.memory limits them;\ntrain has buffers of communication "
-           "beside them, and tells how large",
+    printf(" (%.0f bytes; train.memory limits this);\ncommunication buffers come on top: train "
+           "prints their size",
            c->most);
-    if (cut) printf("\naxis sequence cuts %s of attention", cut);
-    printf("\nrank %ld sends %s a step:\n", o->rank, LL_BYTES(sent_in_all(c)));
+    if (cut) printf("\naxis sequence shards %s of attention", cut);
+    printf("\nrank %ld sends %s per step:\n", o->rank, LL_BYTES(sent_in_all(c)));
     for (int i = 0; i < c->n_line; i++) {
         char axes[LL_LAYOUT_TEXT];
         printf("  %10s  %-14s over %-16s %ld calls\n", LL_BYTES(c->lines[i].bytes), c->lines[i].op,
@@ -226,9 +226,9 @@ static ll_err show_summary(const opts *o, const ll_run *r, const ll_graph *g, co
     if (o->json) return ll_cli_json(summary_json(r, g, p, c));
     int64_t n_param, n_state, params = ll_cli_numbers(g, LL_PARAM, &n_param),
                               states = ll_cli_numbers(g, LL_STATE, &n_state);
-    printf("model %s: %ld parameters in %ld tensors, %ld numbers of state in %ld%s\n",
+    printf("model %s: %ld parameters in %ld tensors, %ld elements of state in %ld%s\n",
            r->model.name, params, n_param, states, n_state, c->of->place ? " on this rank" : "");
-    printf("graph: %d nodes, %d blocks; program: %d instructions, %sFLOP a step\n", g->n_node,
+    printf("graph: %d nodes, %d blocks; program: %d instructions, %sFLOP per step\n", g->n_node,
            g->of.block, p->n_instr, LL_AMOUNT(p->flops));
     char line[256];
     if (c->of->lean)
@@ -238,9 +238,9 @@ static ll_err show_summary(const opts *o, const ll_run *r, const ll_graph *g, co
     const char *text = ll_program_print(p, p->arena), *tensors = strstr(text, "\ntensors ");
     printf("%s", tensors ? tensors + 1 : text);
     ll_kern_notes_print(stdout);
-    printf("\n--graph and --program show the whole%s%s.\n",
-           c->of->place ? ", --layouts how it is cut" : "",
-           c->of->plan ? ", --schedule what stages do when" : "");
+    printf("\nFor the full text: --graph or --program%s%s.\n",
+           c->of->place ? "; for the sharding: --layouts" : "",
+           c->of->plan ? "; for the pipeline schedule: --schedule" : "");
     return LL_OK;
 }
 

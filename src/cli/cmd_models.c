@@ -62,7 +62,7 @@ static ll_err one(const opts *o, const ll_model *m, bool first, json_t *list)
         CHECK(!strncmp(o->set.v[i], "model.", 6), LL_E_ARG,
               "--set %s is no size of a model: inspect takes every setting", o->set.v[i]);
     TRY(measure(r, &f));
-    if (!o->json && first) printf("%-10s %14s %13s  sizes\n", "model", "parameters", "a sample");
+    if (!o->json && first) printf("%-10s %14s %13s  sizes\n", "model", "parameters", "per sample");
     if (o->json)
         json_array_append_new(list, as_json(r, &f));
     else

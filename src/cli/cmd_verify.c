@@ -162,11 +162,11 @@ static void print_text(const ll_run *r, const ll_verify_report *v, const char *m
         printf("%sand with exact sums: %ld elements differ in a bit\n",
                v->unjudged_in_f64 ? "which is too noisy there as well, " : "", v->differing);
     if (v->unjudged && v->differing < 0 && v->ok)
-        printf("with exact sums attention has no heads to turn to: f64 judges alone\n");
+        printf("with exact sums attention has no form by heads: f64 judges alone\n");
     if (v->left_out)
-        printf("left out, their gradient being zero but for rounding: %ld of %ld elements\n",
+        printf("excluded because their gradient is rounding noise: %ld of %ld elements\n",
                v->left_out, v->elements);
-    printf("tensors planned (no buffers of communication): %s serial, %s a rank\n",
+    printf("memory planned for tensors (without communication buffers): %s serial, %s per rank\n",
            LL_BYTES(v->bytes[0]), LL_BYTES(v->bytes[1]));
     printf(v->ok ? "the ranks train what one process trains\n"
                  : "DIFFERENT: the ranks do not train what one process trains\n");

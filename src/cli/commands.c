@@ -89,7 +89,10 @@ static int print_help(const ll_command *c, int argc, char *const *argv, ll_arena
     while (strcmp(argv[at], "--help") && strcmp(argv[at], "-h")) at++;
     const char *topic = at + 1 < argc && argv[at + 1][0] != '-' ? argv[at + 1] : NULL;
     const char *text = topic ? ll_args_help_on(c, topic, arena) : ll_args_help(c, arena);
-    if (text) return fputs(text, stdout) < 0;
+    if (text) {
+        fputs(text, stdout);
+        return 0;
+    }
     fprintf(stderr,
             "loopline: %s has no option or setting with '%s' in its name; see loopline "
             "%s --help\n",
