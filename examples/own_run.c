@@ -65,7 +65,7 @@ static ll_val declare(ll_graph *g, const ll_build *b)
 
 static const ll_model model = {.name = "waves",
                                .help = "frequency and phase of a noisy wave",
-                               .sizes = {{"width", 128, "of the hidden layers"}},
+                               .sizes = {{"width", 128, "size of the hidden layers"}},
                                .declare = declare,
                                .data = &waves};
 

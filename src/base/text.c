@@ -5,6 +5,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 static void make_room(ll_buf *b, size_t more)
 {
@@ -42,6 +44,61 @@ void ll_buf_printf(ll_buf *b, const char *format, ...)
     b->len += n;
     va_end(args);
     va_end(again);
+}
+
+/* The words of a paragraph from a column on, where column `at` is reached; returns what follows. */
+static const char *wrap(ll_buf *b, int at, int column, int width, const char *text)
+{
+    ll_buf_printf(b, "%*s", column - at, "");
+    at = column;
+    while (*text && *text != '\n') {
+        int n = (int)strcspn(text, " \n");
+        while (text[n] == ' ' && (text[n + 1] == '=' || text[n + 1] == '>')) { /* "0 = off" */
+            n += 1 + (int)strcspn(text + n + 1, " \n");
+            n += text[n] == ' ' ? 1 + (int)strcspn(text + n + 1, " \n") : 0;
+        }
+        bool first = at == column;
+        if (!first && at + 1 + n > width) {
+            ll_buf_printf(b, "\n%*s", column, "");
+            at = column;
+            first = true;
+        }
+        ll_buf_printf(b, "%s%.*s", first ? "" : " ", n, text);
+        at += n + !first;
+        text += n;
+        text += strspn(text, " ");
+    }
+    ll_buf_puts(b, "\n");
+    return text + (*text != '\0');
+}
+
+void ll_buf_row(ll_buf *b, const char *left, int column, int width, const char *text)
+{
+    int n = 2 + (int)strlen(left);
+    ll_buf_printf(b, "  %s", left);
+    if (n >= column) {
+        ll_buf_puts(b, "\n");
+        n = 0;
+    }
+    wrap(b, n, column, width, text);
+}
+
+void ll_buf_wrapped(ll_buf *b, int width, const char *text)
+{
+    while (*text) {
+        size_t n = strcspn(text, "\n");
+        n += text[n] == '\n';
+        if (*text == ' ') ll_buf_add(b, text, n);
+        text = *text == ' ' ? text + n : wrap(b, 0, 0, width, text);
+    }
+}
+
+int ll_text_width(void)
+{
+    enum { LEAST = 60, MOST = 100 };
+    struct winsize w;
+    bool terminal = ioctl(STDOUT_FILENO, TIOCGWINSZ, &w) == 0 && w.ws_col > 0;
+    return !terminal || w.ws_col > MOST ? MOST : w.ws_col < LEAST ? LEAST : w.ws_col;
 }
 
 bool ll_ends_with(const char *text, const char *end)

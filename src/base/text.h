@@ -16,6 +16,14 @@ void ll_buf_printf(ll_buf *b, const char *format, ...) __attribute__((format(pri
 /* text as a JSON string, quotes included; bytes that are not UTF-8 become U+FFFD. */
 void ll_buf_json(ll_buf *b, const char *text);
 
+/* A line of help: "  left   text", where text starts at a column and is wrapped to a width; on a
+ * line of its own where left leaves no room. */
+void ll_buf_row(ll_buf *b, const char *left, int column, int width, const char *text);
+/* Paragraphs, each one line of text, wrapped to a width; lines that begin with a blank stay. */
+void ll_buf_wrapped(ll_buf *b, int width, const char *text);
+/* How wide help is printed: the terminal's width, 100 at most; 100 where there is none. */
+int ll_text_width(void);
+
 bool ll_ends_with(const char *text, const char *end);
 
 /* Bytes of the UTF-8 character at text: 1 to 4, or 0 where there is none (also at the end). */

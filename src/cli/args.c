@@ -268,34 +268,61 @@ ll_err ll_args_parse(const ll_command *c, const ll_command *const *all, int argc
     return check_rest(&p, next);
 }
 
-static void help_line(ll_buf *b, const char *left, const ll_arg *a)
+/* ---- help ---- */
+
+enum { COLUMN = 26 };
+
+static void help_line(ll_buf *b, const char *left, const ll_arg *a, int width)
 {
-    const int column = 26;
-    ll_buf_printf(b, "  %-*s", column - 3, left);
-    if ((int)strlen(left) > column - 3) ll_buf_printf(b, "\n%*s", column - 1, "");
-    ll_buf_printf(b, " %s", a->help);
-    if (a->initial) ll_buf_printf(b, " (%s)", a->initial);
-    ll_buf_puts(b, "\n");
+    const char *text = a->help;
+    if (a->initial)
+        text = ll_arena_printf(b->arena, "%s [%s%s]", text,
+                               a->kind == LL_ARG_SETTING ? "sets " : "default: ", a->initial);
+    ll_buf_row(b, left, COLUMN, width, text);
+}
+
+static void help_option(ll_buf *b, const ll_arg *a, int width)
+{
+    size_t n = strcspn(a->name, "|");
+    const char *shorter = a->name[n] ? a->name + n + 1 : "";
+    const char *left =
+        ll_arena_printf(b->arena, "%s%s%.*s%s%s", shorter, *shorter ? ", " : "", (int)n, a->name,
+                        a->value ? " " : "", a->value ? a->value : "");
+    help_line(b, left, a, width);
 }
 
 char *ll_args_help(const ll_command *c, ll_arena *arena)
 {
     ll_buf b = {.arena = arena};
+    int width = ll_text_width();
     ll_buf_printf(&b, "usage: loopline %s", c->name);
     for (const ll_arg *a = c->args; a->name; a++)
         if (!is_option(a)) ll_buf_printf(&b, " %s", a->name);
-    ll_buf_printf(&b, " [options]\n\n%c%s.\n\n", c->help[0] & ~0x20, c->help + 1);
+    ll_buf_puts(&b, " [options]\n\n");
+    ll_buf_wrapped(&b, width, ll_arena_printf(arena, "%c%s.\n\n", c->help[0] & ~0x20, c->help + 1));
     for (const ll_arg *a = c->args; a->name; a++)
-        if (!is_option(a)) help_line(&b, a->name, a);
-    for (const ll_arg *a = c->args; a->name; a++) {
-        if (!is_option(a)) continue;
-        size_t n = strcspn(a->name, "|");
-        const char *left = ll_arena_printf(arena, "%s%s%.*s%s%s", a->name[n] ? a->name + n + 1 : "",
-                                           a->name[n] ? ", " : "", (int)n, a->name,
-                                           a->value ? " " : "", a->value ? a->value : "");
-        help_line(&b, left, a);
+        if (!is_option(a)) help_line(&b, a->name, a, width);
+    ll_buf_puts(&b, c->args->name && !is_option(c->args) ? "\nOptions:\n" : "Options:\n");
+    for (const ll_arg *a = c->args; a->name; a++)
+        if (is_option(a) && !a->hidden) help_option(&b, a, width);
+    help_line(&b, "-h, --help", &(ll_arg){.help = "show this help"}, width);
+    if (!c->more) return b.text;
+    ll_buf_puts(&b, "\n");
+    ll_buf_wrapped(&b, width, c->more(arena));
+    return b.text;
+}
+
+char *ll_args_help_on(const ll_command *c, const char *topic, ll_arena *arena)
+{
+    ll_buf b = {.arena = arena};
+    int width = ll_text_width();
+    const char *word = topic + strspn(topic, "-");
+    bool settings = false;
+    for (const ll_arg *a = c->args; a->name && *word; a++) {
+        settings |= !strncmp(a->name, "--set", strcspn(a->name, "|"));
+        if (is_option(a) && !a->hidden && strstr(a->name, word)) help_option(&b, a, width);
     }
-    help_line(&b, "-h, --help", &(ll_arg){.help = "show this"});
-    if (c->more) ll_buf_printf(&b, "\n%s", c->more(arena));
+    const char *of = settings ? ll_run_help(word, width, arena) : NULL;
+    if (of) ll_buf_printf(&b, "%s%s", b.text ? "\n" : "", of);
     return b.text;
 }

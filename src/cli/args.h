@@ -40,6 +40,7 @@ typedef struct ll_arg {
     const char *value; /* options that take one: what it is called in the help */
     const char *help;
     const char *initial; /* the default, as one would write it; NULL: zero */
+    bool hidden;         /* from the help: loopline's own processes give it to each other */
 } ll_arg;
 
 /* A field of a command's struct, and the kind of option that its type makes: in a row
@@ -54,7 +55,9 @@ typedef struct ll_command {
     const ll_arg *args;
     size_t opts_bytes;
     ll_err (*run)(const void *opts);
-    char *(*more)(ll_arena *arena); /* makes what follows the options in --help; may be NULL */
+    /* Makes what follows the options in --help: paragraphs, which are wrapped (ll_buf_wrapped); may
+     * be NULL. */
+    char *(*more)(ll_arena *arena);
     /* Commands of two words, "bench step"; ends with NULL. The word after this command's name picks
      * one, and the rest of this struct is not looked at. NULL: there are none. */
     const struct ll_command *const *subs;
@@ -66,6 +69,8 @@ typedef struct ll_command {
 ll_err ll_args_parse(const ll_command *c, const ll_command *const *all, int argc, char *const *argv,
                      ll_arena *arena, void *opts, bool *help);
 char *ll_args_help(const ll_command *c, ll_arena *arena);
+/* Options, and where it takes --set settings, whose names contain topic; NULL: there are none. */
+char *ll_args_help_on(const ll_command *c, const char *topic, ll_arena *arena);
 
 /* The exit status of a command that succeeds in something else than what it was asked for. */
 enum { LL_EXIT_STOPPED = 75 }; /* by a signal, with a checkpoint: may be started again */

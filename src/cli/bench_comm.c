@@ -11,21 +11,23 @@
 #define OPT(field) LL_OPT(ll_comm_bench_opts, field)
 static const ll_arg args[] = {
     {"--ranks|-n", LL_ARG_COUNT, offsetof(ll_comm_bench_opts, ranks), "N",
-     "how many ranks to start"},
-    {"--op", OPT(op), "NAME", "the collective", "all-reduce"},
-    {"--sizes", OPT(sizes), "LIST", "bytes on every rank", "4K,64K,1M,16M,64M"},
+     "number of ranks to start"},
+    {"--op", OPT(op), "NAME", "collective to benchmark", "all-reduce"},
+    {"--sizes", OPT(sizes), "LIST", "message sizes in bytes per rank", "4K,64K,1M,16M,64M"},
     {"--algorithms", OPT(algorithms), "LIST",
-     "names, or all; the default leaves out those predicted to be 20 times slower than the best"},
-    {"--segment", OPT(segment), "BYTES", "for algorithms that cut; without it the tuner's"},
-    {"--dtype", OPT(dtype), "TYPE", "of the elements", "f32"},
-    {"--canonical", OPT(canonical), NULL, "only sums in canonical order"},
-    {"--shared", OPT(shared), NULL, "data lies in memory that the ranks share"},
+     "algorithms by name, or all; if not given, all but those predicted to be 20 times slower than "
+     "the best"},
+    {"--segment", OPT(segment), "BYTES",
+     "segment size of pipelined algorithms; if not given, the tuner's choice"},
+    {"--dtype", OPT(dtype), "TYPE", "element type", "f32"},
+    {"--canonical", OPT(canonical), NULL, "only algorithms that sum in canonical order"},
+    {"--shared", OPT(shared), NULL, "keep data in memory that the ranks share"},
     {"--codec", OPT(codecs), "TEXT",
-     "also a compressed all-reduce, such as qsgd:4 (f32, may be given many times)"},
+     "benchmark a compressed f32 all-reduce too, such as qsgd:4; may be given several times"},
     {"--seconds", OPT(seconds), "S", "how long to measure", "6"},
-    {"--fresh", OPT(fresh), NULL, "tune anew, even if there is a table"},
-    {"--table", OPT(table), "''|FILE", "the tuner's table; '': none is kept"},
-    {"--json", OPT(json), NULL, "one JSON list on standard output"},
+    {"--fresh", OPT(fresh), NULL, "tune again even if there is a tuning table"},
+    {"--table", OPT(table), "''|FILE", "the tuner's table; '' = do not keep one"},
+    {"--json", OPT(json), NULL, "print one JSON list to standard output"},
     {"--svg", OPT(svg), "FILE.svg", "draw measured and predicted times"},
     {0}};
 
@@ -133,6 +135,5 @@ static ll_err run(const void *given)
 }
 
 const ll_command ll_bench_comm_command = {
-    "bench comm",
-    "times collectives: every algorithm, the tuner's choice and the MPI library's own", args,
-    sizeof(ll_comm_bench_opts), run};
+    "bench comm", "time collectives: every algorithm, the tuner's choice and the MPI library's",
+    args, sizeof(ll_comm_bench_opts), run};

@@ -30,12 +30,12 @@ static void print_head(const ll_comm_bench_report *r)
            o->canonical ? ", canonical sums" : "");
     for (int i = 0; i < 2; i++)
         if (i ? r->nodes > 1 : r->nodes < r->ranks)
-            printf("link %s   %.2f us a message (alpha), %.2f GB/s (1/beta)\n",
+            printf("link %s   %.2f us per message (alpha), %.2f GB/s (1/beta)\n",
                    i ? "between nodes" : "within a node", 1e6 * m->alpha[i],
                    1e-9 / (m->beta[i] + 1e-15));
     if (r->ranks > 1)
         printf("sums %.1f GB/s (1/gamma)   copies %.1f GB/s (1/kappa)   signal %.2f us (sigma)   "
-               "%g ranks a core\n",
+               "%g ranks per core\n",
                1e-9 / (m->gamma + 1e-15), 1e-9 / (m->kappa + 1e-15), 1e6 * m->sigma, m->share);
     const char *file = r->tuner->file;
     printf("tuned in %s%s, %s%s\n", LL_DURATION(r->tuner->seconds),
@@ -43,9 +43,10 @@ static void print_head(const ll_comm_bench_report *r)
            file ? file : "");
     double load;
     if (getloadavg(&load, 1) == 1 && load > 1.5 * r->ranks)
-        printf("other programs are busy here (load %.1f): times are disturbed\n", load);
-    printf("malloc keeps what is freed, or the MPI library would lose time to new pages with large "
-           "messages\n");
+        printf("other programs are running (load %.1f): times are unreliable\n", load);
+    printf(
+        "malloc keeps freed memory, so that page faults do not slow down the MPI library's large "
+        "messages\n");
 }
 
 static void print_row(const ll_comm_bench_row *r, const ll_comm_bench_row *library)
@@ -63,11 +64,11 @@ static void print_point(const ll_comm_bench_report *r, const ll_comm_bench_point
 {
     const ll_comm_bench_row *library = library_row(p);
     double elem = (double)ll_dtype_bytes(r->dtype);
-    printf("\n%s, %d times   with messages no less than %s: %.0f of them, %s sent\n",
+    printf("\n%s, %d runs   lower bound with messages: %s for %.0f messages, %s sent\n",
            LL_BYTES(p->bytes), p->n_run, LL_TIME(p->bound_s), p->bound.messages,
            LL_BYTES(p->bound.sent * elem));
-    printf("  %-17s %9s %10s %10s %10s %10s%s\n", "", "segment", "median", "least", "predicted",
-           "sent", library ? " times mpi" : "");
+    printf("  %-17s %9s %10s %10s %10s %10s%s\n", "", "segment", "median", "min", "predicted",
+           "sent", library ? "    vs MPI" : "");
     for (int i = 0; i < p->n_row; i++) print_row(&p->rows[i], library);
     if (p->why) printf("  * %s\n", p->why);
 }
@@ -76,8 +77,8 @@ void ll_comm_bench_print(const ll_comm_bench_report *r)
 {
     print_head(r);
     for (int i = 0; i < r->n_point; i++) print_point(r, &r->points[i]);
-    printf("\n*: the tuner's choice; sent: by the busiest rank, through messages; times mpi: how "
-           "many times faster than the MPI library's own\n");
+    printf("\n*: the tuner's choice; sent: bytes in messages of the rank that sends most; vs MPI: "
+           "speed-up over the MPI library's collective\n");
 }
 
 /* ---- JSON ---- */

@@ -23,21 +23,22 @@ typedef struct opts {
 } opts;
 
 static const ll_arg args[] = {
-    {"RUN", LL_OPT(opts, run), NULL, "a run file or a bundled run's name"},
-    {"-n", LL_ARG_COUNT, offsetof(opts, ranks), "N", "on so many ranks", "4"},
-    {"--replicas", LL_OPT(opts, replicas), "R", "as so many replicas (0: N)"},
+    {"RUN", LL_OPT(opts, run), NULL, "a run file or the name of a bundled run"},
+    {"-n", LL_ARG_COUNT, offsetof(opts, ranks), "N", "number of ranks", "4"},
+    {"--replicas", LL_OPT(opts, replicas), "R", "number of replicas (0 = one per rank)"},
     {"--presets", LL_OPT(opts, presets), "LIST",
-     "of parallel.consistency, each with other settings of section parallel behind a +",
+     "presets of parallel.consistency to compare, each with other parallel settings appended by +",
      "sync,local,diloco+every=20+codec=int8"},
-    {"--set|-s", LL_OPT(opts, set), "KEY=VALUE", "override a setting of the run, for all"},
-    {"--slow", LL_OPT(opts, slow), "RANK:FACTOR", "a straggler, as of train"},
-    {"--out", LL_OPT(opts, out), "DIR", "a run's folder for each preset goes there",
+    {"--set|-s", LL_OPT(opts, set), "KEY=VALUE", "override a setting of the run, for all presets"},
+    {"--slow", LL_OPT(opts, slow), "RANK:FACTOR", "simulate a straggler, as in train"},
+    {"--out", LL_OPT(opts, out), "DIR", "folder for the run folders, one per preset",
      "runs/consistency"},
-    {"--overwrite", LL_OPT(opts, overwrite), NULL, "runs that are there already start anew"},
-    {"--svg", LL_OPT(opts, svg), "FILE.svg", "the picture (empty: DIR/consistency.svg)"},
+    {"--overwrite", LL_OPT(opts, overwrite), NULL, "start runs that exist already from scratch"},
+    {"--svg", LL_OPT(opts, svg), "FILE.svg",
+     "chart of the loss (if not given, DIR/consistency.svg)"},
     {"--html", LL_OPT(opts, html), "FILE.html",
-     "table and picture as one page (empty: DIR/consistency.html)"},
-    {"--json", LL_OPT(opts, json), NULL, "one JSON object on standard output"},
+     "table and chart as one page (if not given, DIR/consistency.html)"},
+    {"--json", LL_OPT(opts, json), NULL, "print one JSON object to standard output"},
     {0}};
 
 enum { TIME, BYTES, SAMPLES, N_AXIS };
@@ -135,7 +136,7 @@ static ll_err measure(const opts *o, int64_t replicas, row *r)
 static void write_table(const opts *o, const row *rows, int n, ll_buf *b)
 {
     ll_buf_printf(b, "%-32s %10s %10s %9s %12s %12s %8s %12s\n", "", "train loss", "val loss",
-                  "seconds", "samples/s", "bytes a rank", "fewer", "most a s");
+                  "seconds", "samples/s", "bytes/rank", "fewer", "peak/s");
     LL_EACH (const row, r, rows, n) {
         char fewer[32] = "-";
         if (r->bytes > 0) snprintf(fewer, sizeof fewer, "%.1fx", rows[0].bytes / r->bytes);
@@ -143,11 +144,11 @@ static void write_table(const opts *o, const row *rows, int n, ll_buf *b)
                       r->train_loss, r->val_loss, r->seconds, r->samples_per_s, LL_BYTES(r->bytes),
                       fewer, LL_BYTES(r->peak));
     }
-    ll_buf_printf(
-        b,
-        "%ld ranks%s%s; seconds: with the start, samples/s: without; fewer: bytes to other "
-        "replicas, against %s; most a s: of them, in a second, from one logged step to the next\n",
-        o->ranks, o->slow ? ", slow: " : "", o->slow ? o->slow : "", rows[0].preset);
+    ll_buf_printf(b,
+                  "%ld ranks%s%s; seconds: with startup, samples/s: without; bytes/rank: sent to "
+                  "other replicas; fewer: reduction against %s; peak/s: most bytes per second "
+                  "between two logged steps\n",
+                  o->ranks, o->slow ? ", slow: " : "", o->slow ? o->slow : "", rows[0].preset);
 }
 
 static ll_err print_json(const row *rows, int n)
@@ -269,5 +270,5 @@ static ll_err run(const void *given)
 }
 
 const ll_command ll_bench_consistency_command = {
-    "bench consistency", "trains a run under several presets of parallel.consistency", args,
-    sizeof(opts), run};
+    "bench consistency", "train a run under several presets of parallel.consistency and compare",
+    args, sizeof(opts), run};

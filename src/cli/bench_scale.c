@@ -21,27 +21,30 @@
 typedef ll_scale_bench_opts opts;
 
 static const ll_arg args[] = {
-    {"RUN", LL_OPT(opts, run), NULL, "a run file or a bundled run's name"},
+    {"RUN", LL_OPT(opts, run), NULL, "a run file or the name of a bundled run"},
     {"--ranks", LL_OPT(opts, ranks), "1,2,4",
-     "on so many ranks each; the first is what the others are held against (1,2)"},
-    {"--strong", LL_OPT(opts, strong), NULL,
-     "the batch stays as it is: ranks divide the work (the default)"},
-    {"--weak", LL_OPT(opts, weak), NULL, "the batch grows with the ranks: every rank's work stays"},
+     "numbers of ranks to measure; the first is the baseline [default: 1,2]"},
+    {"--strong", LL_OPT(opts, strong), NULL, "strong scaling: constant global batch (the default)"},
+    {"--weak", LL_OPT(opts, weak), NULL,
+     "weak scaling: the global batch grows with the number of ranks"},
     {"--mesh", LL_OPT(opts, mesh), "PATTERN",
-     "a mesh with a * for the axis that grows, such as data=*,tensor=2 (data=*)"},
+     "mesh with a * for the axis that grows, such as data=*,tensor=2 [default: data=*]"},
     {"--zero", LL_ARG_SETTING, offsetof(opts, set), "0..3",
-     "what ranks of axis data divide: 1 moments, 2 and gradients, 3 and parameters",
+     "ZeRO stage, sharding over axis data: 1 = optimizer state, 2 = and gradients, 3 = and "
+     "parameters",
      "parallel.zero"},
     {"--threads|-t", LL_OPT(opts, threads), "N",
-     "of each rank; default: as many as leave a core for every thread of the most ranks"},
-    {"--steps", LL_ARG_COUNT, offsetof(opts, steps), "N", "timed in each repeat", "20"},
-    {"--warm-up", LL_OPT(opts, warm_up), "N", "steps before them", "3"},
-    {"--repeats", LL_ARG_COUNT, offsetof(opts, repeats), "N", "jobs for each number of ranks (3)"},
-    {"--trace", LL_OPT(opts, trace), "FILE", "a Chrome trace of the most ranks' last repeat"},
+     "threads per rank; if not given, the cores divided by the largest number of ranks"},
+    {"--steps", LL_ARG_COUNT, offsetof(opts, steps), "N", "steps to time in each repeat", "20"},
+    {"--warm-up", LL_OPT(opts, warm_up), "N", "warm-up steps before them", "3"},
+    {"--repeats", LL_ARG_COUNT, offsetof(opts, repeats), "N",
+     "jobs per number of ranks [default: 3]"},
+    {"--trace", LL_OPT(opts, trace), "FILE",
+     "write a Chrome trace of the last repeat with the most ranks"},
     {"-n", LL_OPT(opts, one), "RANKS",
-     "one job on so many ranks, as JSON; under mpirun or srun this is done on theirs"},
-    {"--set|-s", LL_OPT(opts, set), "KEY=VALUE", "override a setting"},
-    {"--json", LL_OPT(opts, json), NULL, "one JSON object on standard output"},
+     "run a single job on this many ranks and print JSON; under mpirun or srun, on theirs"},
+    {"--set|-s", LL_OPT(opts, set), "KEY=VALUE", "override a setting of the run"},
+    {"--json", LL_OPT(opts, json), NULL, "print one JSON object to standard output"},
     {0}};
 
 /* ---- one job ---- */
@@ -247,5 +250,5 @@ static ll_err run(const void *given)
 }
 
 const ll_command ll_bench_scale_command = {
-    "bench scale", "times a run on several numbers of ranks: speed-up, bytes, memory", args,
+    "bench scale", "time a run on several numbers of ranks: speed-up, bytes sent, memory", args,
     sizeof(opts), run};

@@ -163,15 +163,15 @@ static void print_head(const ll_scale_bench_report *r)
            LL_AMOUNT(base->point.parameters), r->run->train.precision, r->run->train.optim.name,
            o->weak ? "weak" : "strong");
     if (o->weak)
-        printf("%ld samples a step for each rank\n", r->run->train.batch);
+        printf("%ld samples per step and rank\n", r->run->train.batch);
     else
-        printf("%ld samples a step, divided among the ranks\n", r->run->train.batch);
+        printf("%ld samples per step, divided among the ranks\n", r->run->train.batch);
     printf("machine: %s, %d core%s; %s; loopline %s\n", ll_tune_cpu(r->arena), r->cores,
            r->cores == 1 ? "" : "s", ll_transport_library(), ll_version());
-    if (r->load > 0.5) printf("other work on the machine when it began: a load of %.1f\n", r->load);
-    printf("a step's time has: %s\n  not: %s\n", included, excluded);
-    printf("steps: %ld in each of %ld repeats, after %ld left out; every repeat is a job of its "
-           "own, and all rows take turns\n\n",
+    if (r->load > 0.5) printf("other programs were running at the start: load %.1f\n", r->load);
+    printf("step time includes: %s\n  excludes: %s\n", included, excluded);
+    printf("steps: %ld in each of %ld repeats, after %ld warm-up steps; each repeat is a separate "
+           "job, and rows take turns\n\n",
            o->steps, o->repeats, o->warm_up);
 }
 
@@ -237,7 +237,7 @@ void ll_scale_bench_print(const ll_scale_bench_report *r)
            "quartiles", "repeats' medians", r->rows[0].point.seq ? "tokens/s" : "samples/s",
            "speed-up", "effic.", "of one");
     for (int i = 0; i < r->n_row; i++) print_speed(r, &r->rows[i]);
-    printf("\n%-8s %12s %7s %12s %12s %12s %12s %12s %12s\n", "a step", "exposed", "", "sent",
+    printf("\n%-8s %12s %7s %12s %12s %12s %12s %12s %12s\n", "per step", "exposed", "", "sent",
            "shared", "collectives", "planned", "used", "resident");
     for (int i = 0; i < r->n_row; i++) print_traffic(&r->rows[i]);
     print_notes(r);

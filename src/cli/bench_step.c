@@ -18,17 +18,20 @@ typedef struct opts {
 
 static const ll_arg args[] = {
     {"MODEL", LL_OPT(opts, model), NULL, "a model's name, or a run"},
-    {"--batch|-b", LL_ARG_SETTING, offsetof(opts, set), "N", "samples in a step", "train.batch"},
-    {"--threads|-t", LL_ARG_SETTING, offsetof(opts, set), "N", "default: one for each core",
-     "train.threads"},
-    {"--machine", LL_ARG_SETTING, offsetof(opts, set), "M", "what computes", "train.machine"},
-    {"--precision", LL_ARG_SETTING, offsetof(opts, set), "P", "of products", "train.precision"},
-    {"--seconds", LL_OPT(opts, seconds), "S", "how long to measure; a GPU is warmed up for as long",
-     "3"},
+    {"--batch|-b", LL_ARG_SETTING, offsetof(opts, set), "N", "batch size", "train.batch"},
+    {"--threads|-t", LL_ARG_SETTING, offsetof(opts, set), "N",
+     "CPU threads; if not given, one per core", "train.threads"},
+    {"--machine", LL_ARG_SETTING, offsetof(opts, set), "M",
+     "device to compute on: cpu, cuda or ref", "train.machine"},
+    {"--precision", LL_ARG_SETTING, offsetof(opts, set), "P",
+     "precision of matrix products and convolutions: f32, tf32, bf16, fp8", "train.precision"},
+    {"--seconds", LL_OPT(opts, seconds), "S",
+     "how long to measure; a GPU is warmed up for as long first", "3"},
     {"--set|-s", LL_OPT(opts, set), "KEY=VALUE", "override a setting, such as model.layers=4"},
-    {"--profile", LL_OPT(opts, profile), NULL, "where the time goes, by op"},
-    {"--peak", LL_OPT(opts, peak), "FLOPS", "of the GPU; default: what its maker states"},
-    {"--json", LL_OPT(opts, json), NULL, "one JSON object on standard output"},
+    {"--profile", LL_OPT(opts, profile), NULL, "print the time per op"},
+    {"--peak", LL_OPT(opts, peak), "FLOPS",
+     "peak FLOP/s of the GPU, to compute utilization; if not given, the vendor's figure"},
+    {"--json", LL_OPT(opts, json), NULL, "print one JSON object to standard output"},
     {0}};
 
 static json_t *lines_json(const ll_bench_line *lines, int n, const char *key)
@@ -98,12 +101,12 @@ static void print_speed(const ll_run *r, const ll_bench_report *b)
     double gflops = 1e-9 * b->work.made / b->step_s, model = b->model / b->step_s;
     ll_text_bytes((double)b->bytes, m);
     if (!*b->device) {
-        printf("products at %.1f GFLOP/s of the model, %.0f %% of a large one here (%.1f, %s%s)   "
+        printf("model FLOPs: %.1f GFLOP/s, %.0f %% of a large matrix product here (%.1f, %s%s)   "
                "memory %s\n",
                1e-9 * model, 1e-7 * model / b->gemm_gflops, b->gemm_gflops, b->tiles,
                b->beside ? ", held up by others" : "", m);
         if (b->work.made != b->model)
-            printf("as kernels make them %.1f GFLOP/s, %.0f %%: %.1f %% of what loops count, of "
+            printf("executed FLOPs: %.1f GFLOP/s, %.0f %%: %.1f %% of what loops count, of "
                    "which %.1f %% is padding\n",
                    gflops, 100 * gflops / b->gemm_gflops, 100 * b->work.made / b->work.loops,
                    100 * b->work.padded / b->work.loops);
@@ -114,8 +117,8 @@ static void print_speed(const ll_run *r, const ll_bench_report *b)
         printf("%.1f %% of %.0f TFLOP/s (%s)", 100 * model / b->peak, 1e-12 * b->peak,
                r->train.precision);
     else
-        printf("what it could do in %s is not known here (--peak)", r->train.precision);
-    printf("   %.3f ms before it was warm   %d launches\nmemory %s planned, %s used with libraries "
+        printf("peak in %s is unknown (give --peak)", r->train.precision);
+    printf("   %.3f ms before warm-up   %d launches\nmemory %s planned, %s used with libraries "
            "  first step after %.2f s\n",
            1e3 * b->cool_s, b->n_launch, m, LL_BYTES(b->used_bytes), b->start_s);
 }
@@ -125,7 +128,7 @@ static void print_text(const ll_run *r, const ll_bench_report *b, bool profile)
     double samples = (double)b->batch / b->step_s;
     printf("%s, %s parameters, batch %ld, ", r->model.name, LL_AMOUNT(b->parameters), b->batch);
     if (!*b->device) printf("%d threads, ", b->threads);
-    printf("%s\nstep %.3f ms (median of %d; least %.3f, quartiles %.3f and %.3f)   %s samples/s",
+    printf("%s\nstep %.3f ms (median of %d; min %.3f, quartiles %.3f and %.3f)   %s samples/s",
            r->train.precision, 1e3 * b->step_s, b->n_steps, 1e3 * b->best_s, 1e3 * b->q1_s,
            1e3 * b->q3_s, LL_AMOUNT(samples));
     if (b->seq) printf("   %s tokens/s", LL_AMOUNT(samples * (double)b->seq));
@@ -133,7 +136,7 @@ static void print_text(const ll_run *r, const ll_bench_report *b, bool profile)
     if (b->cpu_s > 0) printf("of the thread's own time at least %.3f ms\n", 1e3 * b->cpu_s);
     print_speed(r, b);
     if (b->aside)
-        printf("laid aside %s, in %s\n", LL_BYTES(b->aside),
+        printf("offloaded %s, to %s\n", LL_BYTES(b->aside),
                ll_target_find(r->train.machine)->aside.what);
     printf("loss on the fixed batch: %.4f -> %.4f\n", b->first_loss, b->last_loss);
     ll_kern_notes_print(stdout);
@@ -161,5 +164,5 @@ static ll_err run(const void *given)
     return LL_OK;
 }
 
-const ll_command ll_bench_step_command = {"bench step", "times training steps of a model", args,
+const ll_command ll_bench_step_command = {"bench step", "time training steps of a model", args,
                                           sizeof(opts), run};

@@ -6,4 +6,4 @@ static const ll_command *const subs[] = {&ll_bench_step_command, &ll_bench_comm_
                                          NULL};
 
 const ll_command ll_command_bench = {
-    "bench", "times training steps, communication, scaling and replicas", .subs = subs};
+    "bench", "benchmark training steps, collectives, scaling and replicas", .subs = subs};

@@ -14,11 +14,10 @@ typedef struct opts {
     const char *system;
 } opts;
 
-static const ll_arg args[] = {
-    {"RUN_FOLDER", LL_OPT(ll_trained_opts, folder), NULL,
-     "of a model of tokens that was imported, or trained on conversations"},
-    {"--system", LL_OPT(opts, system), "TEXT", "what it is told first"},
-    LL_TALK_ARGS(LL_TRAINED_JSON)};
+static const ll_arg args[] = {{"RUN_FOLDER", LL_OPT(ll_trained_opts, folder), NULL,
+                               "run folder of a chat model: imported, or trained on conversations"},
+                              {"--system", LL_OPT(opts, system), "TEXT", "system prompt"},
+                              LL_TALK_ARGS(LL_TRAINED_JSON)};
 
 static ll_err put(ll_talk *t, const ll_tokens *v)
 {
@@ -89,4 +88,5 @@ static ll_err run(const void *given)
     return ll_talk_leave(&t, rc);
 }
 
-const ll_command ll_command_chat = {"chat", "answers what is typed", args, sizeof(opts), run};
+const ll_command ll_command_chat = {"chat", "chat with a language model in the terminal", args,
+                                    sizeof(opts), run};

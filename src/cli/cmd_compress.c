@@ -23,20 +23,20 @@ enum { MOST = 16 }; /* forms */
 
 static const ll_arg args[] = {
     {"RUN_FOLDER", LL_OPT(ll_trained_opts, folder), NULL,
-     "of a model of tokens that was trained, or imported"},
+     "run folder of a language model, trained or imported"},
     {"--to", LL_OPT(opts, to), "FORMS",
-     "f32, int8 and int4; int4+gptq: rounded so that products of the training data change least, "
-     "not each weight; int4+awq, int8+awq, int4+awq+gptq: channels that meet large numbers of the "
-     "training data have finer steps; 2:4 (any N:M): of each 4 weights that a product sums over "
-     "the 2 largest stay, sparse:0.5: of each tensor so large a part becomes zeros, both also with "
-     "+int8; +kv8 or +kv4: also keys and values of 8 or 4 bits; +keep:N: of N tokens alone, as "
-     "generate --keep; with commas between; one alone is held against f32",
+     "comma-separated forms to compare, each evaluated beside the others: f32, int8, int4; "
+     "int4+gptq (GPTQ); int4+awq, int8+awq, int4+awq+gptq (AWQ); 2:4 or any N:M (keep the N "
+     "largest of every M weights), sparse:0.5 (set this fraction of each tensor to zero), both "
+     "also with +int8; suffixes +kv8, +kv4 (quantized KV cache) and +keep:N (KV cache of N tokens, "
+     "as generate --keep); a single form is compared with f32",
      USUAL KV8},
     {"--calibrate", LL_ARG_COUNT, offsetof(opts, calibrate), "N",
-     "windows of the training data that +gptq and +awq read (32)"},
+     "windows of training data to calibrate +gptq and +awq on [default: 32]"},
     {"--samples", LL_ARG_COUNT, offsetof(opts, samples), "N",
-     "of the validation data, of model.seq tokens each", "8"},
-    {"--tokens|-n", LL_ARG_COUNT, offsetof(opts, draws), "N", "drawn for the speed", "32"},
+     "validation samples, of model.seq tokens each", "8"},
+    {"--tokens|-n", LL_ARG_COUNT, offsetof(opts, draws), "N",
+     "tokens to generate for the speed measurement", "32"},
     LL_TRAINED_ARGS,
     LL_TRAINED_JSON,
     {0}};
@@ -277,4 +277,5 @@ static ll_err run(const void *given)
 }
 
 const ll_command ll_command_compress = {
-    "compress", "a model of tokens in smaller forms: size, speed, loss", args, sizeof(opts), run};
+    "compress", "compare quantized and pruned forms of a language model: size, speed, loss", args,
+    sizeof(opts), run};

@@ -14,15 +14,18 @@ typedef struct opts {
 } opts;
 
 static const ll_arg args[] = {
-    {"[NAME]", LL_OPT(opts, name), NULL, "show samples of this dataset"},
-    {"--path", LL_OPT(opts, path), "PATH", "where its files are"},
-    {"--format", LL_OPT(opts, format), "F", "of files at --path: " LL_DATA_FORMATS},
-    {"--fields", LL_OPT(opts, fields), "MAP", "of arrays, those to take: x=images,y=labels"},
-    {"--image", LL_OPT(opts, image), "N", "pictures are shown so large", "32"},
-    {"--from", LL_OPT(opts, from), "N", "the first sample shown", "0"},
-    {"--count|-n", LL_OPT(opts, count), "N", "images, samples, or hundreds of tokens", "4"},
-    {"--val", LL_OPT(opts, val), NULL, "of the validation part"},
-    {"--json", LL_OPT(opts, json), NULL, "JSON on standard output, no samples"},
+    {"[NAME]", LL_OPT(opts, name), NULL,
+     "show samples of this dataset; without it, list all datasets"},
+    {"--path", LL_OPT(opts, path), "PATH", "file, folder or glob pattern with the data"},
+    {"--format", LL_OPT(opts, format), "F", "format of the files at --path: " LL_DATA_FORMATS},
+    {"--fields", LL_OPT(opts, fields), "MAP",
+     "which arrays to read as which fields, such as x=images,y=labels"},
+    {"--image", LL_OPT(opts, image), "N", "show images at this size in pixels", "32"},
+    {"--from", LL_OPT(opts, from), "N", "index of the first sample (or token) to show", "0"},
+    {"--count|-n", LL_OPT(opts, count), "N",
+     "number of samples to show; of token data, hundreds of tokens", "4"},
+    {"--val", LL_OPT(opts, val), NULL, "show the validation split instead of the training split"},
+    {"--json", LL_OPT(opts, json), NULL, "print JSON to standard output, without samples"},
     {0}};
 
 static const char *const kinds[] = {
@@ -58,12 +61,12 @@ static ll_err list(const opts *o)
                    e[i].info.n[LL_TRAIN], e[i].info.n[LL_VAL], LL_BYTES(e[i].info.file_bytes),
                    e[i].where);
         } else
-            printf("%-14s %s: not here; %s\n", e[i].name, e[i].help, e[i].source);
+            printf("%-14s %s: not installed; %s\n", e[i].name, e[i].help, e[i].source);
     }
     if (o->json) return ll_cli_json(json_incref(all));
-    printf("\nThe folder for data is %s (LOOPLINE_DATA names another).\n"
-           "loopline data NAME shows samples; loopline data --path FILE --format F those of any "
-           "file or folder.\n",
+    printf("\nData folder: %s (set LOOPLINE_DATA to change it).\n"
+           "To show samples: loopline data NAME, or loopline data --path PATH --format F for your "
+           "own files.\n",
            ll_data_folder());
     return LL_OK;
 }
@@ -138,5 +141,5 @@ static ll_err run(const void *given)
     return show(o, d);
 }
 
-const ll_command ll_command_data = {"data", "lists datasets and shows samples of them", args,
+const ll_command ll_command_data = {"data", "list datasets, or show samples of one", args,
                                     sizeof(opts), run};

@@ -20,21 +20,21 @@ typedef struct opts {
 } opts;
 
 static const ll_arg args[] = {
-    {"RUN_FOLDER", LL_OPT(ll_trained_opts, folder), NULL, "where loopline train put the run"},
+    {"RUN_FOLDER", LL_OPT(ll_trained_opts, folder), NULL, "run folder written by loopline train"},
     LL_TRAINED_ARGS,
     {"--samples", LL_OPT(opts, samples), "N",
-     "the first N validation samples, or questions (0: all); as -s train.eval_samples"},
+     "use the first N validation samples or questions only; 0 = all (same as -s "
+     "train.eval_samples=N)"},
     {"--classes", LL_OPT(opts, classes), NULL,
-     "precision, recall and F1 of each class, and which are taken for which"},
-    {"--confusion", LL_OPT(opts, confusion), "FILE.svg",
-     "which classes are taken for which, as a picture"},
+     "print precision, recall and F1 of each class, and the most confused pairs"},
+    {"--confusion", LL_OPT(opts, confusion), "FILE.svg", "draw the confusion matrix"},
     {"--choices", LL_OPT(opts, choices), "FILE.jsonl",
-     "of a model of tokens: not the validation data, but questions: lines of {\"question\": "
-     "\"...\", \"choices\": [\"...\", \"...\"], \"answer\": 0}, answered by what is likeliest"},
-    {"--top|-k", LL_ARG_COUNT, offsetof(opts, top), "K",
-     "how often the label is among the K likeliest classes"},
+     "language models: multiple-choice accuracy on lines of {\"question\": \"...\", \"choices\": "
+     "[\"...\", \"...\"], \"answer\": 0}, instead of the validation data; the most likely choice "
+     "counts as the answer"},
+    {"--top|-k", LL_ARG_COUNT, offsetof(opts, top), "K", "print top-K accuracy too"},
     {"--weights", LL_OPT(opts, weights), "TYPE",
-     "of products of a model of tokens, as generate packs them: f32, int8 or int4, in blocks of 32",
+     "language models: quantize weight matrices to int8 or int4, in blocks of 32, as generate does",
      "f32"},
     LL_TRAINED_JSON,
     {0}};
@@ -301,5 +301,5 @@ static ll_err run(const void *given)
     return show(o, &t, &s, &c, language_of(&t, ll_dataset_info(d), s.loss));
 }
 
-const ll_command ll_command_eval = {"eval", "measures a trained model on the validation data", args,
+const ll_command ll_command_eval = {"eval", "evaluate a trained model on the validation data", args,
                                     sizeof(opts), run};

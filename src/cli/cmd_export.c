@@ -24,35 +24,36 @@ typedef struct opts {
 
 static const ll_arg args[] = {
     {"RUN", LL_OPT(ll_trained_opts, folder), NULL,
-     "where loopline train put the run; with --init also a run file or a model"},
-    {"--weights", LL_OPT(opts, weights), "FILE.safetensors", "parameters and statistics alone"},
+     "run folder written by loopline train; with --init also a run file or a model's name"},
+    {"--weights", LL_OPT(opts, weights), "FILE.safetensors",
+     "write parameters and batch-norm statistics, without optimizer state"},
     {"--adapter", LL_OPT(opts, adapter), "DIR",
-     "adapters (train.lora), or a prompt (train.prompt), alone, as PEFT has them"},
+     "write the LoRA adapters (train.lora) or the prompt (train.prompt) in PEFT's format"},
     {"--hf", LL_OPT(opts, hf), "DIR",
-     "a folder of Hugging Face's, for transformers: config.json, model.safetensors, tokenizer; "
-     "adapters are merged"},
+     "write a Hugging Face model folder for transformers: config.json, model.safetensors, "
+     "tokenizer; LoRA adapters are merged"},
     {"--overwrite", LL_OPT(opts, overwrite), NULL,
-     "with --hf and --adapter: files of a model, or of an adapter, that are in DIR are removed "
-     "first"},
+     "with --hf and --adapter: remove an older model or adapter from DIR first"},
     {"--gguf", LL_OPT(opts, gguf), "FILE.gguf",
-     "a GGUF file, for llama.cpp: weights, sizes, tokenizer; adapters are merged"},
+     "write a GGUF file for llama.cpp: weights, sizes and tokenizer; LoRA adapters are merged"},
     {"--map", LL_OPT(opts, map), "MAP",
-     "with --weights and --adapter: names and layouts of another system: pytorch, "
+     "with --weights and --adapter: write names and layouts of another framework: pytorch, "
      "torchvision-resnet, torchvision-alexnet, torchvision-googlenet, torchvision-mobilenetv2, "
-     "torchvision-squeezenet, torchvision-vgg, hf-gpt2, hf-llama, hf-bert, or a file; default: "
-     "ours"},
+     "torchvision-squeezenet, torchvision-vgg, hf-gpt2, hf-llama, hf-bert, or a map file; if not "
+     "given, Loopline's own"},
     {"--dtype", LL_OPT(opts, dtype), "TYPE",
-     "with --weights, --hf and --gguf: f32, bf16 or f16; of --gguf also q8_0 and q4_1", "f32"},
+     "with --weights, --hf and --gguf: f32, bf16 or f16; with --gguf also q8_0 and q4_1", "f32"},
     {"--calibrate", LL_OPT(opts, calibrate), "N",
-     "with --dtype q4_1: rounded so that products of N windows of the training data change least "
-     "(GPTQ); 0: to nearest",
+     "with --dtype q4_1: quantize with GPTQ, calibrated on N windows of the training data; 0 = "
+     "round to nearest",
      "0"},
     {"--c", LL_OPT(opts, c), "DIR",
-     "a C program, of plain loops, that needs libc and libm alone, and its weights"},
+     "write the model as a C program that needs only libc and libm, with its weights"},
     {"--onnx", LL_OPT(opts, onnx), "FILE.onnx",
-     "an ONNX model (opset 17), for any number of samples, which lie as predict takes them"},
+     "write an ONNX model (opset 17) with a dynamic batch size; inputs are laid out as for "
+     "predict"},
     {"--result", LL_OPT(opts, result), "NAME",
-     "with --c and --onnx: what it makes (as for predict)"},
+     "with --c and --onnx: the value to output (as for predict)"},
     LL_TRAINED_ARGS,
     {0}};
 
@@ -248,5 +249,6 @@ static ll_err run(const void *given)
     return LL_OK;
 }
 
-const ll_command ll_command_export = {"export", "writes a trained model for other programs", args,
-                                      sizeof(opts), run};
+const ll_command ll_command_export = {
+    "export", "export a trained model: safetensors, Hugging Face, GGUF, ONNX, C", args,
+    sizeof(opts), run};

@@ -20,17 +20,21 @@ typedef struct opts {
 
 static const ll_arg args[] = {
     {"RUN_FOLDER", LL_OPT(ll_trained_opts, folder), NULL,
-     "of a model of tokens that was trained, or imported"},
+     "run folder of a language model, trained or imported"},
     {"--prompt|-p", LL_OPT(opts, prompts), "TEXT",
-     "what the text begins with; several go side by side (default: a new line)"},
+     "prompt; may be given several times to generate a batch (if not given, a newline)"},
     {"--source", LL_OPT(ll_talk_opts, source), "TEXT",
-     "of models that answer one (seq2seq): what they answer; one for all prompts, or one for each"},
+     "encoder-decoder models (seq2seq): input text of the encoder; one for all prompts, or one per "
+     "prompt"},
     {"--draft", LL_OPT(opts, draft), "RUN_FOLDER",
-     "of a smaller model of the same tokens, which guesses what follows: the same text, sooner"},
-    {"--draft-tokens", LL_ARG_COUNT, offsetof(opts, guesses), "K", "guesses at once (4)"},
-    {"--profile", LL_OPT(opts, profile), NULL, "where a token's time goes, by op (CPUs)"},
-    LL_TALK_ARGS({"--json", LL_OPT(ll_trained_opts, json), NULL,
-                  "one JSON object on standard output; of several prompts a list of them"})};
+     "speculative decoding with this smaller draft model, which must have the same tokenizer; the "
+     "text stays the same"},
+    {"--draft-tokens", LL_ARG_COUNT, offsetof(opts, guesses), "K",
+     "tokens drafted at a time [default: 4]"},
+    {"--profile", LL_OPT(opts, profile), NULL, "print the time per op for one token (CPUs)"},
+    LL_TALK_ARGS(
+        {"--json", LL_OPT(ll_trained_opts, json), NULL,
+         "print one JSON object to standard output, or a list of them for several prompts"})};
 
 static json_t *one_json(const ll_talk *t, int64_t i, const char *prompt, const ll_saying *s)
 {
@@ -215,5 +219,5 @@ static ll_err run(const void *given)
     return ll_talk_leave(&t, sample(&t, prompts, n));
 }
 
-const ll_command ll_command_generate = {"generate", "samples text from a model of tokens", args,
+const ll_command ll_command_generate = {"generate", "generate text with a language model", args,
                                         sizeof(opts), run};

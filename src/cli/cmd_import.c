@@ -26,18 +26,19 @@ typedef struct opts {
 
 static const ll_arg args[] = {
     {"WHAT...", LL_OPT(opts, what), NULL,
-     "an ONNX or GGUF file, or a folder of Hugging Face's; with --check folders of ONNX's tests, "
-     "or of such folders"},
+     "an ONNX or GGUF file, or a Hugging Face model folder; with --check, folders of ONNX backend "
+     "tests"},
     {"--out|-o", LL_OPT(opts, out), "DIR",
-     "put a run of it there: run.yaml, the model or its weights, its tokenizer"},
-    {"--names", LL_OPT(opts, names), "FILE",
-     "with --out: what its classes are called, a line each, for predict"},
+     "create a run folder with run.yaml, the model or its weights, and the tokenizer; without it, "
+     "only describe the file"},
+    {"--names", LL_OPT(opts, names), "FILE", "with --out: class names for predict, one per line"},
     {"--adapter", LL_OPT(opts, adapter), "DIR",
-     "with --out, of a folder of Hugging Face's: a prompt that PEFT has saved, which becomes "
-     "train.prompt's"},
-    {"--check", LL_OPT(opts, check), NULL, "run ONNX's tests: model.onnx, test_data_set_*"},
-    {"--machine", LL_OPT(opts, machine), "NAME", "with --check: ref or cpu (cpu)"},
-    {"--json", LL_OPT(opts, json), NULL, "one JSON object on standard output"},
+     "with --out, for a Hugging Face folder: a PEFT prompt-tuning adapter, imported as "
+     "train.prompt"},
+    {"--check", LL_OPT(opts, check), NULL,
+     "run ONNX backend tests: folders with model.onnx and test_data_set_*"},
+    {"--machine", LL_OPT(opts, machine), "NAME", "with --check: device, ref or cpu [default: cpu]"},
+    {"--json", LL_OPT(opts, json), NULL, "print one JSON object to standard output"},
     {0}};
 
 /* ---- --check ---- */
@@ -473,5 +474,5 @@ static ll_err run(const void *given)
     return left(rc, whole);
 }
 
-const ll_command ll_command_import = {
-    "import", "reads models of others: ONNX, GGUF, Hugging Face's", args, sizeof(opts), run};
+const ll_command ll_command_import = {"import", "import a model from ONNX, GGUF or Hugging Face",
+                                      args, sizeof(opts), run};

@@ -18,36 +18,39 @@ typedef struct opts {
 } opts;
 
 static const ll_arg args[] = {
-    {"WHAT", LL_OPT(opts, what), NULL,
-     "a run, a model's name, or a checkpoint (a .safetensors file)"},
+    {"WHAT", LL_OPT(opts, what), NULL, "a run, a model's name, or a checkpoint (.safetensors)"},
     {"--graph", LL_OPT(opts, graph), NULL,
-     "the graph as declared, with gradients and update, as text"},
+     "print the graph as declared, with backward pass and update"},
     {"--program", LL_OPT(opts, program), NULL,
-     "the program it is compiled to, with every tensor's place in memory"},
-    {"--dot", LL_OPT(opts, dot), NULL, "the graph as a picture: pipe it into Graphviz's dot -Tsvg"},
+     "print the compiled program, with the memory address of every tensor"},
+    {"--dot", LL_OPT(opts, dot), NULL,
+     "print the graph in Graphviz format; pipe it into dot -Tsvg"},
     {"--mesh|-m", LL_OPT(opts, mesh), "MESH",
-     "cut over ranks, such as data=2,tensor=2: one rank's graph and program"},
+     "show one rank's graph and program on this mesh, such as data=2,tensor=2"},
     {"--zero", LL_OPT(opts, zero), "K",
-     "with --mesh: cut over axis data: 1 optimizer state, 2 and gradients, 3 and parameters"},
-    {"--rank", LL_OPT(opts, rank), "R", "with --mesh: which rank's", "0"},
+     "with --mesh: ZeRO stage, sharding over axis data: 1 = optimizer state, 2 = and gradients, 3 "
+     "= and parameters"},
+    {"--rank", LL_OPT(opts, rank), "R", "with --mesh: the rank to show", "0"},
     {"--nodes", LL_OPT(opts, nodes), "N",
-     "with --mesh: ranks are on so many nodes, in order: work is cut so that messages between them "
-     "hide (parallel.overlap)",
+     "with --mesh: number of hosts that ranks are spread over, in order; operations are split to "
+     "overlap with communication between hosts (parallel.overlap)",
      "1"},
     {"--layouts", LL_OPT(opts, layouts), NULL,
-     "with --mesh: how every value lies on the ranks, every cut, every collective"},
+     "with --mesh: print the sharding of every tensor, and every collective"},
     {"--schedule", LL_OPT(opts, schedule), NULL,
-     "with --mesh pipe=2: the pipeline's stages, and a picture of who does what when"},
+     "with --mesh pipe=2 or more: print the pipeline's stages and a drawing of the schedule"},
     {"--conv", LL_OPT(opts, conv), NULL,
-     "how train.conv fast makes each convolution under train.workspace, and what other limits "
-     "cost; what was not measured yet is"},
-    {"--svg", LL_OPT(opts, svg), "FILE.svg", "with --schedule: the picture as SVG too"},
+     "show the algorithm that train.conv=fast picks for each convolution under train.workspace, "
+     "and the time under other limits; measures what is not in the cache yet"},
+    {"--svg", LL_OPT(opts, svg), "FILE.svg", "with --schedule: write the drawing as SVG too"},
     {"--as", LL_OPT(opts, form), "text|csv",
-     "with --schedule: the schedule alone, to be edited and given to parallel.schedule"},
-    {"--eval", LL_OPT(opts, eval), NULL, "the graph for evaluation, not training"},
-    {"--machine", LL_ARG_SETTING, offsetof(opts, set), "M", "what is to compute", "train.machine"},
-    {"--set|-s", LL_OPT(opts, set), "KEY=VALUE", "override a setting"},
-    {"--json", LL_OPT(opts, json), NULL, "one JSON object on standard output"},
+     "with --schedule: print only the schedule, in a form that can be edited and passed to "
+     "parallel.schedule"},
+    {"--eval", LL_OPT(opts, eval), NULL, "show the evaluation graph instead of the training graph"},
+    {"--machine", LL_ARG_SETTING, offsetof(opts, set), "M",
+     "device to compile for: cpu, cuda or ref", "train.machine"},
+    {"--set|-s", LL_OPT(opts, set), "KEY=VALUE", "override a setting of the run"},
+    {"--json", LL_OPT(opts, json), NULL, "print one JSON object to standard output"},
     {0}};
 
 /* ---- checkpoints ---- */
@@ -69,7 +72,7 @@ static ll_err show_checkpoint(const opts *o, const ll_st_file *f)
     if (o->json)
         return ll_cli_json(LL_JSON(LL_IS("step", step), LL_IS("bytes", bytes),
                                    LL_IS("tensors", json_incref(list))));
-    printf("%d tensors, %s, step %s\n", f->n_entries, LL_BYTES(bytes), step ? step : "not said");
+    printf("%d tensors, %s, step %s\n", f->n_entries, LL_BYTES(bytes), step ? step : "unknown");
     return LL_OK;
 }
 
@@ -169,14 +172,14 @@ static void print_traffic(const opts *o, const cut *c)
     const char *cut = sequence_cut(c->of->place);
     char mesh[LL_MESH_TEXT];
     const ll_mesh *m = &c->of->place->mesh;
-    printf("mesh %s: %d ranks, tensors of one %s", ll_mesh_text(m, mesh), m->n_rank,
+    printf("mesh %s: %d ranks, tensors per rank %s", ll_mesh_text(m, mesh), m->n_rank,
            LL_BYTES(c->least));
     if (c->most > c->least) printf(" to %s", LL_BYTES(c->most));
-    printf(" (%.0f bytes), as train.memory limits them;\ntrain has buffers of communication "
-           "beside them, and tells how large",
+    printf(" (%.0f bytes; train.memory limits this);\ncommunication buffers come on top: train "
+           "prints their size",
            c->most);
-    if (cut) printf("\naxis sequence cuts %s of attention", cut);
-    printf("\nrank %ld sends %s a step:\n", o->rank, LL_BYTES(sent_in_all(c)));
+    if (cut) printf("\naxis sequence shards %s of attention", cut);
+    printf("\nrank %ld sends %s per step:\n", o->rank, LL_BYTES(sent_in_all(c)));
     for (int i = 0; i < c->n_line; i++) {
         char axes[LL_LAYOUT_TEXT];
         printf("  %10s  %-14s over %-16s %ld calls\n", LL_BYTES(c->lines[i].bytes), c->lines[i].op,
@@ -223,9 +226,9 @@ static ll_err show_summary(const opts *o, const ll_run *r, const ll_graph *g, co
     if (o->json) return ll_cli_json(summary_json(r, g, p, c));
     int64_t n_param, n_state, params = ll_cli_numbers(g, LL_PARAM, &n_param),
                               states = ll_cli_numbers(g, LL_STATE, &n_state);
-    printf("model %s: %ld parameters in %ld tensors, %ld numbers of state in %ld%s\n",
+    printf("model %s: %ld parameters in %ld tensors, %ld elements of state in %ld%s\n",
            r->model.name, params, n_param, states, n_state, c->of->place ? " on this rank" : "");
-    printf("graph: %d nodes, %d blocks; program: %d instructions, %sFLOP a step\n", g->n_node,
+    printf("graph: %d nodes, %d blocks; program: %d instructions, %sFLOP per step\n", g->n_node,
            g->of.block, p->n_instr, LL_AMOUNT(p->flops));
     char line[256];
     if (c->of->lean)
@@ -235,9 +238,9 @@ static ll_err show_summary(const opts *o, const ll_run *r, const ll_graph *g, co
     const char *text = ll_program_print(p, p->arena), *tensors = strstr(text, "\ntensors ");
     printf("%s", tensors ? tensors + 1 : text);
     ll_kern_notes_print(stdout);
-    printf("\n--graph and --program show the whole%s%s.\n",
-           c->of->place ? ", --layouts how it is cut" : "",
-           c->of->plan ? ", --schedule what stages do when" : "");
+    printf("\nFor the full text: --graph or --program%s%s.\n",
+           c->of->place ? "; for the sharding: --layouts" : "",
+           c->of->plan ? "; for the pipeline schedule: --schedule" : "");
     return LL_OK;
 }
 
@@ -413,7 +416,7 @@ static ll_err check_schedule(const opts *o)
 static char *more(ll_arena *arena)
 {
     return ll_arena_strdup(
-        arena, "A pipeline is looked at before it runs, changed, and looked at again:\n\n"
+        arena, "Example: look at a pipeline schedule, change it, and look at the result:\n\n"
                "  loopline inspect gpt-kjv --mesh pipe=4 -s train.micro_batch=1 --schedule\n"
                "  loopline inspect gpt-kjv --mesh pipe=4 -s train.micro_batch=1 \\\n"
                "      -s parallel.schedule=zb-h1 --schedule --svg zb-h1.svg\n"
@@ -474,6 +477,6 @@ static ll_err run(const void *given)
 }
 
 const ll_command ll_command_inspect = {
-    "inspect", "shows a run's graph, program and memory, or a checkpoint's tensors",
+    "inspect", "show a run's graph, program and memory, or a checkpoint's tensors",
     args,      sizeof(opts),
     run,       more};

@@ -15,10 +15,10 @@ typedef struct opts {
 } opts;
 
 static const ll_arg args[] = {
-    {"[MODEL]", LL_OPT(opts, name), NULL, "only this one, with its sizes explained"},
+    {"[MODEL]", LL_OPT(opts, name), NULL, "show only this model, and explain its sizes"},
     {"--set|-s", LL_OPT(opts, set), "KEY=VALUE",
-     "a size other than the default, such as model.layers=4"},
-    {"--json", LL_OPT(opts, json), NULL, "a JSON list on standard output"},
+     "change a size from its default, such as model.layers=4; needs MODEL"},
+    {"--json", LL_OPT(opts, json), NULL, "print a JSON list to standard output"},
     {0}};
 
 typedef struct facts {
@@ -62,7 +62,7 @@ static ll_err one(const opts *o, const ll_model *m, bool first, json_t *list)
         CHECK(!strncmp(o->set.v[i], "model.", 6), LL_E_ARG,
               "--set %s is no size of a model: inspect takes every setting", o->set.v[i]);
     TRY(measure(r, &f));
-    if (!o->json && first) printf("%-10s %14s %13s  sizes\n", "model", "parameters", "a sample");
+    if (!o->json && first) printf("%-10s %14s %13s  sizes\n", "model", "parameters", "per sample");
     if (o->json)
         json_array_append_new(list, as_json(r, &f));
     else
@@ -100,5 +100,5 @@ static ll_err run(const void *given)
     return o->json ? ll_cli_json(json_incref(list)) : LL_OK;
 }
 
-const ll_command ll_command_models = {"models", "lists the models with parameters and cost", args,
-                                      sizeof(opts), run};
+const ll_command ll_command_models = {
+    "models", "list models with their parameters, FLOPs and sizes", args, sizeof(opts), run};

@@ -2,27 +2,31 @@
 #include "cli/plan.h"
 
 static const ll_arg args[] = {
-    {"[RUN]", LL_OPT(ll_plan_opts, run), NULL, "a run file or a bundled run's name"},
+    {"[RUN]", LL_OPT(ll_plan_opts, run), NULL, "a run file or the name of a bundled run"},
     {"--cluster", LL_OPT(ll_plan_opts, clusters), "NAME|FILE",
-     "the cluster: a bundled one, `this`, or a file"},
-    {"--ranks|-n", LL_ARG_COUNT, offsetof(ll_plan_opts, ranks), "N", "chips of it"},
+     "cluster to predict for: a bundled one, a file, or `this` for this machine"},
+    {"--ranks|-n", LL_ARG_COUNT, offsetof(ll_plan_opts, ranks), "N", "number of chips to use"},
     {"--mesh", LL_OPT(ll_plan_opts, mesh), "MESH",
-     "predict this mesh alone, such as data=4,tensor=8,pipe=2"},
-    {"--top", LL_ARG_COUNT, offsetof(ll_plan_opts, top), "K", "show the K best plans", "10"},
+     "predict only this mesh, such as data=4,tensor=8,pipe=2"},
+    {"--top", LL_ARG_COUNT, offsetof(ll_plan_opts, top), "K", "number of plans to show, best first",
+     "10"},
     {"--tokens", LL_ARG_COUNT, offsetof(ll_plan_opts, tokens), "N",
-     "also tell what training on N tokens (1e10, 10G) takes, with failures"},
-    {"--set|-s", LL_OPT(ll_plan_opts, set), "KEY=VALUE", "override a setting"},
+     "predict time, energy and cost of training on N tokens too, such as 1e10 or 10G, failures "
+     "included"},
+    {"--set|-s", LL_OPT(ll_plan_opts, set), "KEY=VALUE", "override a setting of the run"},
     {"--published", LL_OPT(ll_plan_opts, published), "FILE.csv",
-     "predict the rows of a table of published results, and tell the errors; or of a bundled one: "
-     "held-out"},
+     "predict the rows of a table of published results and print the errors; `held-out` is a "
+     "bundled table"},
     {"--report", LL_OPT(ll_plan_opts, report), "FILE.html",
-     "pictures: roofline, scaling; of a pipeline timeline and memory; with --tokens the cost"},
+     "write a report with charts: roofline and scaling; timeline and memory of pipelines; with "
+     "--tokens, cost"},
     {"--trace", LL_OPT(ll_plan_opts, trace), "FILE.json",
-     "the simulated pipeline as a Chrome trace"},
+     "write the simulated pipeline as a Chrome trace"},
     {"--large", LL_OPT(ll_plan_opts, large), NULL,
-     "predict ten of the largest trainings that were published"},
+     "predict ten of the largest published training runs"},
     {"--check", LL_OPT(ll_plan_opts, check), "FOLDER",
-     "how well trainings in this run folder were predicted; may be given many times"},
+     "compare predicted and measured step times of the run in this folder; may be given several "
+     "times"},
     {"--json", LL_OPT(ll_plan_opts, json), NULL, "print one JSON object"},
     {0}};
 
@@ -47,5 +51,6 @@ static ll_err run(const void *given)
     return ll_plan_run(o);
 }
 
-const ll_command ll_command_plan = {"plan", "predicts memory and time of a training on a cluster",
-                                    args, sizeof(ll_plan_opts), run};
+const ll_command ll_command_plan = {
+    "plan", "predict memory and step time on a cluster, and find the best mesh", args,
+    sizeof(ll_plan_opts), run};

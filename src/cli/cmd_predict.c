@@ -19,15 +19,15 @@ typedef struct opts {
 } opts;
 
 static const ll_arg args[] = {
-    {"RUN_FOLDER", LL_OPT(ll_trained_opts, folder), NULL, "where loopline train put the run"},
+    {"RUN_FOLDER", LL_OPT(ll_trained_opts, folder), NULL, "run folder written by loopline train"},
     {"FILES...", LL_OPT(opts, files), NULL,
-     "pictures (.jpg, .png), arrays (.npy, IDX) of one sample or many, or text of tokens; of a "
-     "model with several inputs NAME=FILE for each"},
-    {"--top|-k", LL_ARG_COUNT, offsetof(opts, top), "K", "show the K likeliest classes", "1"},
+     "images (.jpg, .png), arrays of one or more samples (.npy, IDX), or text for language models; "
+     "NAME=FILE for each input of a model with several"},
+    {"--top|-k", LL_ARG_COUNT, offsetof(opts, top), "K", "show the K most likely classes", "1"},
     {"--result", LL_OPT(opts, result), "NAME",
-     "a named value or result of the model; default: logits, else the first result of samples, "
-     "else what the loss reads"},
-    {"--npy", LL_OPT(opts, npy), "FILE.npy", "write the numbers of all samples"},
+     "named value or result of the model to output; if not given: logits, else the first result "
+     "with one entry per sample, else what the loss reads"},
+    {"--npy", LL_OPT(opts, npy), "FILE.npy", "write the output of all samples to this file"},
     LL_TRAINED_ARGS,
     LL_TRAINED_JSON,
     {0}};
@@ -329,5 +329,5 @@ static ll_err run(const void *given)
     return show(&w);
 }
 
-const ll_command ll_command_predict = {"predict", "applies a trained model to files", args,
+const ll_command ll_command_predict = {"predict", "run a trained model on files", args,
                                        sizeof(opts), run};

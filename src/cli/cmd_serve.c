@@ -23,18 +23,20 @@ typedef struct opts {
 
 static const ll_arg args[] = {
     {"RUN_FOLDER", LL_OPT(ll_trained_opts, folder), NULL,
-     "of a model of tokens that was trained, or imported"},
-    {"--port", LL_OPT(opts, port), "N", "to listen on (0: any that is free)", "8080"},
-    {"--host", LL_OPT(opts, host), "ADDRESS", "to listen on; one that others reach wants --token",
-     "127.0.0.1"},
+     "run folder of a language model, trained or imported"},
+    {"--port", LL_OPT(opts, port), "N", "port to listen on; 0 = any free port", "8080"},
+    {"--host", LL_OPT(opts, host), "ADDRESS",
+     "address to listen on; one that other machines can reach needs --token", "127.0.0.1"},
     {"--token", LL_OPT(opts, token), "FILE",
-     "its first line is what clients must send as their key (Authorization: Bearer ...)"},
-    {"--batch", LL_ARG_COUNT, offsetof(opts, batch), "N", "requests that are answered at once",
-     "4"},
-    {"--connections", LL_ARG_COUNT, offsetof(opts, connections), "N", "clients at most", "64"},
-    {"--body", LL_ARG_COUNT, offsetof(opts, body), "BYTES", "of a request at most", "1048576"},
+     "file whose first line is the API key that clients must send (Authorization: Bearer KEY)"},
+    {"--batch", LL_ARG_COUNT, offsetof(opts, batch), "N",
+     "requests to process concurrently; more wait in a queue", "4"},
+    {"--connections", LL_ARG_COUNT, offsetof(opts, connections), "N",
+     "maximum number of client connections", "64"},
+    {"--body", LL_ARG_COUNT, offsetof(opts, body), "BYTES", "maximum size of a request body",
+     "1048576"},
     {"--timeout", LL_OPT(opts, timeout), "S",
-     "a request's answer ends after so long, with finish_reason length", "300"},
+     "seconds after which an answer is cut off, with finish_reason length", "300"},
     LL_TALK_ARGS()};
 
 /* ---- what is asked, and how far it is ---- */
@@ -600,5 +602,6 @@ static ll_err run(const void *given)
     return rc;
 }
 
-const ll_command ll_command_serve = {"serve", "answers OpenAI's clients over HTTP", args,
-                                     sizeof(opts), run};
+const ll_command ll_command_serve = {
+    "serve", "serve a language model over HTTP with an OpenAI-compatible API", args, sizeof(opts),
+    run};

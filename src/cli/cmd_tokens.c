@@ -62,13 +62,13 @@ typedef struct train_opts {
 } train_opts;
 
 static const ll_arg train_args[] = {
-    {"TEXT...", LL_OPT(train_opts, files), NULL, "files, or folders of *.txt"},
-    {"--out|-o", LL_OPT(train_opts, out), "FILE", "written there", "tokenizer.json"},
-    {"--vocab", LL_OPT(train_opts, vocab), "N", "tokens, all bytes among them", "8192"},
+    {"TEXT...", LL_OPT(train_opts, files), NULL, "text files, or folders with *.txt"},
+    {"--out|-o", LL_OPT(train_opts, out), "FILE", "file to write", "tokenizer.json"},
+    {"--vocab", LL_OPT(train_opts, vocab), "N", "vocabulary size, including the 256 bytes", "8192"},
     {"--split", LL_OPT(train_opts, split), "NAME",
-     "how words are cut: gpt-2, llama-bpe, smollm, qwen2", "gpt-2"},
-    {"--threads", LL_OPT(train_opts, threads), "N", "(0: all cores)", "0"},
-    {"--json", LL_OPT(train_opts, json), NULL, "one JSON object on standard output"},
+     "pre-tokenizer, which splits text into words: gpt-2, llama-bpe, smollm, qwen2", "gpt-2"},
+    {"--threads", LL_OPT(train_opts, threads), "N", "threads; 0 = all cores", "0"},
+    {"--json", LL_OPT(train_opts, json), NULL, "print one JSON object to standard output"},
     {0}};
 
 static ll_err run_train(const void *given)
@@ -98,15 +98,15 @@ typedef struct encode_opts {
 
 static const ll_arg encode_args[] = {
     {"TEXT...", LL_OPT(encode_opts, files), NULL,
-     "files, or folders of *.txt; each file is a document"},
+     "text files, or folders with *.txt; each file is one document"},
     {"--tokenizer|-t", LL_OPT(encode_opts, tokenizer), "FILE",
-     "tokenizer.json, GGUF, or a folder of these", "tokenizer.json"},
+     "tokenizer.json, a GGUF file, or a folder with either", "tokenizer.json"},
     {"--out|-o", LL_OPT(encode_opts, out), "FILE",
-     "tokens for training: .u16, .u32, or llm.c's .bin; else numbers are printed"},
+     "write tokens for training (.u16, .u32, or llm.c's .bin); if not given, print token IDs"},
     {"--special", LL_OPT(encode_opts, special), NULL,
-     "the text's special tokens are tokens, not text"},
+     "parse special tokens in the text as tokens instead of plain text"},
     {"--json", LL_OPT(encode_opts, json), NULL,
-     "a JSON list of each document's tokens, or what was written"},
+     "print JSON: a list of each document's tokens or, with --out, a summary"},
     {0}};
 
 /* Bytes of each token by the file's name; .bin has a header. */
@@ -178,13 +178,14 @@ static ll_err run_encode(const void *given)
 /* ---- decode ---- */
 
 static const ll_arg decode_args[] = {
-    {"FILE", LL_OPT(encode_opts, out), NULL, "tokens: numbers as text, or .u16, .u32, .bin"},
+    {"FILE", LL_OPT(encode_opts, out), NULL,
+     "file with token IDs: numbers as text, or .u16, .u32 or .bin"},
     {"--tokenizer|-t", LL_OPT(encode_opts, tokenizer), "FILE",
-     "tokenizer.json, GGUF, or a folder of these", "tokenizer.json"},
+     "tokenizer.json, a GGUF file, or a folder with either", "tokenizer.json"},
     {"--special", LL_OPT(encode_opts, special), NULL,
-     "special tokens too, such as the one that ends a text"},
+     "print special tokens too, such as end of text"},
     {"--json", LL_OPT(encode_opts, json), NULL,
-     "a JSON list of each token's text; bytes that are not UTF-8 become U+FFFD"},
+     "print a JSON list of each token's text; bytes that are not UTF-8 become U+FFFD"},
     {0}};
 
 static ll_err show_token(const encode_opts *o, const ll_tokenizer *t, int64_t token, bool *leads,
@@ -242,12 +243,12 @@ static ll_err run_decode(const void *given)
     return LL_OK;
 }
 
-static const ll_command train = {"tokens train", "learns a tokenizer (byte-level BPE) from text",
+static const ll_command train = {"tokens train", "train a tokenizer (byte-level BPE) on text",
                                  train_args, sizeof(train_opts), run_train};
-static const ll_command encode_command = {"tokens encode", "text to tokens", encode_args,
+static const ll_command encode_command = {"tokens encode", "convert text to tokens", encode_args,
                                           sizeof(encode_opts), run_encode};
-static const ll_command decode_command = {"tokens decode", "tokens to text", decode_args,
+static const ll_command decode_command = {"tokens decode", "convert tokens to text", decode_args,
                                           sizeof(encode_opts), run_decode};
 static const ll_command *const subs[] = {&train, &encode_command, &decode_command, NULL};
-const ll_command ll_command_tokens = {"tokens", "trains tokenizers, and makes tokens of text",
-                                      .subs = subs};
+const ll_command ll_command_tokens = {
+    "tokens", "train tokenizers, and convert between text and tokens", .subs = subs};

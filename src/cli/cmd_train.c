@@ -26,59 +26,67 @@ typedef struct opts {
 
 static const ll_arg args[] = {
     {"RUN", LL_OPT(opts, run), NULL,
-     "a run file, a bundled run's name, or a run folder to go on with"},
-    {"--set|-s", LL_OPT(opts, set), "KEY=VALUE", "override a setting"},
+     "a run file, the name of a bundled run, or a run folder to continue"},
+    {"--set|-s", LL_OPT(opts, set), "KEY=VALUE",
+     "override a setting of the run, such as train.lr=0.01"},
     {"--out|-o", LL_ARG_SETTING, offsetof(opts, set), "DIR",
-     "the run's folder; default: a new one, runs/NAME, runs/NAME-2 ...", "out"},
+     "run folder; if not given, a new one: runs/NAME, runs/NAME-2, ...", "out"},
     {"-n", LL_ARG_COUNT, offsetof(opts, ranks), "RANKS",
-     "start so many ranks through mpiexec; under mpirun or srun it joins theirs"},
+     "start this many ranks through mpiexec; not needed under mpirun or srun"},
     {"--restarts", LL_OPT(opts, restarts), "N",
-     "with -n: when a rank dies or stalls, or its host goes, start all anew from the newest state, "
-     "at most N times in a row without progress (3); 0: never"},
+     "with -n: restart automatically when a rank crashes or hangs, or its host goes down; give up "
+     "after N restarts in a row without progress [default: 3; 0 = never restart]"},
     {"--hosts", LL_OPT(opts, hosts), "FILE",
-     "with -n: hosts to start ranks on, lines \"NAME slots=2\"; fewer where some do not answer, "
-     "and again all when they do; the file may be changed meanwhile"},
+     "with -n: host file with lines such as \"NAME slots=2\"; if hosts stop answering, training "
+     "continues on the rest, and on all again once they answer; the file may be edited during the "
+     "run"},
     {"--job", LL_OPT(opts, job), "JOB",
-     "given by loopline to the ranks that it starts: of which job, and the how manieth start"},
+     "given by loopline to the ranks that it starts: the job, and the number of the start",
+     .hidden = true},
     {"--mesh", LL_ARG_SETTING, offsetof(opts, set), "MESH",
-     "how ranks divide the work: data=2,tensor=2, or pipe=2 for stages; default data=RANKS",
+     "parallelism as a mesh of ranks, such as data=2,tensor=2 or pipe=2; if not given, data=RANKS",
      "parallel.mesh"},
     {"--parallel", LL_OPT(opts, parallel), "auto",
-     "the mesh that plan finds quickest for the ranks, on this machine, with ZeRO as --zero says"},
+     "choose the mesh that `loopline plan` predicts to be fastest on this machine, with ZeRO as "
+     "--zero says"},
     {"--zero", LL_ARG_SETTING, offsetof(opts, set), "0..3",
-     "what ranks of axis data divide: 1 moments, 2 and gradients, 3 and parameters",
+     "ZeRO stage, sharding over axis data: 1 = optimizer state, 2 = and gradients, 3 = and "
+     "parameters",
      "parallel.zero"},
-    {"--machine", LL_ARG_SETTING, offsetof(opts, set), "M", "what computes", "train.machine"},
+    {"--machine", LL_ARG_SETTING, offsetof(opts, set), "M",
+     "device to compute on: cpu, cuda or ref", "train.machine"},
     {"--exact", LL_ARG_SETTING, offsetof(opts, set), NULL,
-     "sums are exact: the same bits on every mesh", "parallel.exact=true"},
+     "exact summation: bitwise identical results on every mesh", "parallel.exact=true"},
     {"--tune", LL_ARG_SETTING, offsetof(opts, set), NULL,
-     "measure collectives first, where no table is kept", "parallel.tune=true"},
+     "benchmark collectives first if there is no tuning table yet", "parallel.tune=true"},
     {"--compress", LL_ARG_SETTING, offsetof(opts, set), "CODEC",
-     "of gradients summed over axis data: none, lossless, bf16, f16, int8[:huffman], "
-     "int4[:huffman], qsgd:BITS, onebit, topk:SHARE[:BITS], factors",
+     "compress gradients in the all-reduce over axis data: none, lossless, bf16, f16, "
+     "int8[:huffman], int4[:huffman], qsgd:BITS, onebit, topk:SHARE[:BITS], factors",
      "parallel.compress"},
     {"--init", LL_ARG_SETTING, offsetof(opts, set), "FILE",
-     "weights to begin with, of Loopline, PyTorch or in safetensors (train.init_map, "
+     "initial weights from a Loopline, PyTorch or safetensors file (see also train.init_map, "
      "train.init_skip)",
      "train.init"},
     {"--resume", LL_OPT(opts, resume), NULL,
-     "go on from the newest checkpoint of the run's folder"},
-    {"--from", LL_OPT(opts, from), "FILE", "with --resume: from this checkpoint instead"},
+     "continue from the newest checkpoint in the run folder"},
+    {"--from", LL_OPT(opts, from), "FILE", "with --resume: continue from this checkpoint instead"},
     {"--replay", LL_OPT(opts, replay), "DIR",
-     "replicas come to their server (parallel.peers) in the order in which those of that run did"},
+     "repeat a parameter-server run (parallel.peers=server or pairs): replicas update in the order "
+     "recorded in the run folder DIR"},
     {"--slow", LL_OPT(opts, slow), "RANK:FACTOR",
-     "an experiment: steps of this rank take FACTOR times as long"},
+     "simulate a straggler: make every step of this rank take FACTOR times as long"},
     {"--overwrite", LL_OPT(opts, overwrite), NULL,
-     "start anew in a folder that holds a run already"},
+     "start from scratch in a folder that already contains a run"},
     {"--trace", LL_OPT(opts, trace), "FILE",
-     "what every rank did when, for chrome://tracing or ui.perfetto.dev"},
+     "write a trace of all ranks, for ui.perfetto.dev or chrome://tracing"},
     {"--timeline", LL_OPT(opts, timeline), "FILE.svg",
-     "of a pipeline: a picture of who did what when, and how much was idle"},
+     "pipelines: draw the measured schedule of one step, with its bubble"},
     {"--trace-steps", LL_OPT(opts, trace_steps), "A:B",
-     "with --trace or --timeline (which draws B): steps A to B; default: three, after one to warm "
-     "up"},
-    {"--plain", LL_OPT(opts, plain), NULL, "step lines in place of a progress bar"},
-    {"--json", LL_OPT(opts, json), NULL, "one JSON object on standard output at the end"},
+     "steps to trace with --trace; --timeline draws step B; if not given, three steps after one to "
+     "warm up"},
+    {"--plain", LL_OPT(opts, plain), NULL,
+     "print one line per logged step instead of a progress bar"},
+    {"--json", LL_OPT(opts, json), NULL, "print one JSON object to standard output at the end"},
     {0}};
 
 static char *more(ll_arena *arena)
@@ -87,11 +95,14 @@ static char *more(ll_arena *arena)
     ll_buf_puts(&b, "Bundled runs:");
     for (const ll_bundled *r = ll_bundled_runs(); r->name; r++) ll_buf_printf(&b, " %s", r->name);
     ll_buf_puts(
-        &b, "\n\nSIGINT and SIGTERM save a checkpoint and end the run; --resume goes on from it, "
-            "to the same bits. With -n they reach every rank; under mpirun send it SIGUSR1, which "
-            "does the same: mpirun itself kills ranks soon after the others. With -n, ranks that "
-            "die or stall are started again (docs/running.md).\n\nSettings:\n");
-    ll_buf_puts(&b, ll_run_help(arena));
+        &b,
+        "\n\nSIGINT and SIGTERM save a checkpoint and end the run; --resume continues from it, "
+        "bitwise identically. With -n the signal reaches every rank; under mpirun, send SIGUSR1 to "
+        "mpirun instead: after the other two signals it soon kills its ranks. With -n, ranks that "
+        "crash or hang are restarted (docs/running.md).\n\nSettings of the run file, or of "
+        "--set KEY=VALUE; `loopline train --help WORD` shows those with WORD in their "
+        "name:\n\n");
+    ll_buf_puts(&b, ll_run_help("", ll_text_width(), arena));
     return b.text;
 }
 
@@ -369,4 +380,4 @@ static ll_err run(const void *given)
 }
 
 const ll_command ll_command_train = {
-    "train", "trains a model as a run file says", args, sizeof(opts), run, more};
+    "train", "train a model as a run file describes", args, sizeof(opts), run, more};

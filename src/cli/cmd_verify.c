@@ -29,70 +29,77 @@ static const double TOLERANCE = 1e-5; /* as --tolerance says */
 static const ll_arg args[] = {
     {"[RUN]", LL_OPT(opts, run), NULL, "a run, or a model's name", NULL},
     {"--mesh|-m", LL_ARG_SETTING, offsetof(opts, set), "MESH",
-     "how ranks divide the work, such as data=2,tensor=2; default: the run's, or data=RANKS; of "
-     "--matrix: the strategies of this mesh alone",
+     "mesh to verify, such as data=2,tensor=2; if not given, the run's, or data=RANKS; with "
+     "--matrix, only strategies of this mesh",
      "parallel.mesh"},
     {"--ranks|-n", LL_ARG_COUNT, offsetof(opts, ranks), "N",
-     "start so many ranks; default: as many as the mesh has", NULL},
+     "start this many ranks; if not given, as many as the mesh has", NULL},
     {"--zero", LL_ARG_SETTING, offsetof(opts, set), "K",
-     "cut over axis data: 1 optimizer state, 2 and gradients, 3 and parameters", "parallel.zero"},
-    {"--steps", LL_OPT(opts, steps), "N", "steps to train", "5"},
-    {"--tolerance", LL_OPT(opts, tolerance), "T", "the largest relative difference that passes",
+     "ZeRO stage, sharding over axis data: 1 = optimizer state, 2 = and gradients, 3 = and "
+     "parameters",
+     "parallel.zero"},
+    {"--steps", LL_OPT(opts, steps), "N", "number of training steps to compare", "5"},
+    {"--tolerance", LL_OPT(opts, tolerance), "T", "largest relative difference that passes",
      "1e-5"},
-    {"--exact", LL_ARG_SETTING, offsetof(opts, set), NULL, "with exact sums: no bit may differ",
-     "parallel.exact=true"},
-    {"--batch|-b", LL_ARG_SETTING, offsetof(opts, set), "N", "samples in a step", "train.batch"},
+    {"--exact", LL_ARG_SETTING, offsetof(opts, set), NULL,
+     "use exact summation, and require bitwise equality", "parallel.exact=true"},
+    {"--batch|-b", LL_ARG_SETTING, offsetof(opts, set), "N", "global batch size", "train.batch"},
     {"--random", LL_OPT(opts, random), NULL,
-     "random batches in place of the run's data; always for a model's name", NULL},
-    {"--set|-s", LL_OPT(opts, set), "KEY=VALUE", "override a setting", NULL},
-    {"--json", LL_OPT(opts, json), NULL, "one JSON object on standard output", NULL},
+     "use random batches instead of the run's data; always so for a model's name", NULL},
+    {"--set|-s", LL_OPT(opts, set), "KEY=VALUE", "override a setting of the run", NULL},
+    {"--json", LL_OPT(opts, json), NULL, "print one JSON object to standard output", NULL},
     {"--matrix", LL_OPT(opts, matrix), NULL,
-     "small models (RUN: one of them) under every strategy, as a table; default: -n 8", NULL},
+     "verify small models (or the one named by RUN) under every parallel strategy, and print a "
+     "table; uses -n 8 if not given",
+     NULL},
     {"--pipelines", LL_OPT(opts, pipelines), NULL,
-     "of --matrix: every schedule too, on 2, 3 and 4 stages, with 1, 2, 5 and 8 micro-batches",
+     "with --matrix: every pipeline schedule too, on 2, 3 and 4 stages with 1, 2, 5 and 8 "
+     "micro-batches",
      NULL},
     {"--fuzz", LL_OPT(opts, fuzz), "SECONDS",
-     "small models, meshes and settings drawn at random for so long; default: -n 8", NULL},
-    {"--seed", LL_OPT(opts, seed), "N", "of --fuzz: what is drawn", "1"},
+     "verify random small models, meshes and settings for this long; uses -n 8 if not given", NULL},
+    {"--seed", LL_OPT(opts, seed), "N", "with --fuzz: random seed", "1"},
     {0}};
 
 static char *more(ll_arena *arena)
 {
     return ll_arena_strdup(
         arena,
-        "Trains twice in one job, from one seed on the same batches: rank 0 alone, and all ranks\n"
-        "on the mesh. Initial values must be the same bits. After every step the loss and other\n"
-        "results, every gradient, parameter and optimizer state are compared, on every rank that\n"
-        "holds a copy or a piece. Exit status 1 where one differs by more than the tolerance; it\n"
-        "is then named, with the op that makes it, the rank and the element that differs most.\n\n"
-        "The relative difference of a tensor is the 2-norm of parallel - serial over the 2-norm\n"
-        "of serial. Optimizers that divide by a gradient's size (Adam) make a whole step of a\n"
-        "gradient that is rounding alone: elements of a parameter, and of its moments, whose\n"
-        "gradient is below 1e-2 of the tensor's mean and agrees to fewer than 3 digits are left\n"
-        "out of the comparison of parameters and moments from then on; their number is printed.\n"
-        "Gradients are always compared whole.\n\n"
-        "Where the tolerance is missed (relu's corner, batch norms over few numbers, bf16), f32\n"
-        "cannot judge: both sides train again in f64, where rounding is 5e8 times smaller, and\n"
-        "every tensor may differ by 1e-6 at most there; and with exact sums, where no element may\n"
-        "differ in a bit.\n\n"
-        "Every tensor is judged in parts too (ranges of each dimension), each by its own norm,\n"
-        "since f64 says nothing of kernels of f32 or bf16. Where a part is off by more than 100\n"
-        "tolerances, more serial runs with parameters changed in their last bit show what\n"
-        "rounding does to it: more than 16 times that (bf16: 4) is wrong in bf16, and in f32\n"
-        "where it is 0.25 or 4096 times that, unless the ranks make, to rounding, what one of 24\n"
-        "more such serial runs makes: then rounding has made one decision, which is told.\n"
-        "Parts that rounding alone excuses are counted. Tolerances below 1e-6 are held to the\n"
-        "letter at once.\n\n"
-        "train.memory limits the ranks, not the serial run. They keep every gradient, whole, to "
-        "the\n"
-        "end of a step: what train needs may be less, or more.\n\n"
-        "With --exact both sides train with exact sums, and no element may differ in a bit.\n\n"
-        "--matrix walks small models under every strategy and prints a table in Markdown: the\n"
-        "worst difference, that in f64 where f32 was too noisy, and how many bits differ with\n"
-        "exact sums. --fuzz draws models, sizes, meshes, pipelines, ZeRO, exact sums, overlap,\n"
-        "optimizers, micro-batches and precisions; what fails is printed as the command that\n"
-        "repeats it. Both take settings that they do not choose themselves: with\n"
-        "--set train.machine=cuda their ranks share a GPU.\n");
+        "Trains twice in one job, from the same seed on the same batches: on rank 0 alone, "
+        "and on all ranks with the mesh. Initial values must be bitwise equal. After every "
+        "step, loss and other results, every gradient, parameter and optimizer state are "
+        "compared, on every rank that holds a copy or a shard. If one differs by more than "
+        "the tolerance, the exit status is 1, and the tensor, the op that computes it, the "
+        "rank and the element that differs most are printed.\n\n"
+        "The relative difference of a tensor is the 2-norm of parallel - serial divided by "
+        "the 2-norm of serial. Optimizers that divide by the gradient's magnitude (Adam) "
+        "take a full step even where the gradient is rounding noise: elements of a "
+        "parameter and its moments whose gradient is below 1e-2 of the tensor's mean and "
+        "agrees to fewer than 3 digits are excluded from then on, and their number is "
+        "printed. Gradients are always compared in full.\n\n"
+        "If the tolerance is missed (for example at relu's kink, in batch norms over few "
+        "samples, or in bf16), f32 cannot decide: both sides train again in f64, where "
+        "rounding is 5e8 times smaller and tensors may differ by at most 1e-6; and with "
+        "exact summation, where no bit may differ.\n\n"
+        "Tensors are also compared in parts (ranges of each dimension), each by its own "
+        "norm, since f64 says nothing about the f32 and bf16 kernels. If a part differs by "
+        "more than 100 tolerances, more serial runs with parameters changed in the last bit show "
+        "how much rounding alone changes it. Up to 16 times that passes (4 times in bf16). Beyond, "
+        "bf16 fails; f32 fails if the relative difference is above 0.25 or above 4096 times that, "
+        "and f64 decides in between. No failure is reported if the ranks match, up to rounding, "
+        "one of 24 further such serial runs: then rounding flipped a single decision, which is "
+        "printed. Parts excused by rounding are counted. "
+        "Tolerances below 1e-6 are applied literally.\n\n"
+        "train.memory limits the ranks, not the serial run. Ranks keep all gradients in "
+        "full to the end of a step, so memory use differs from train's.\n\n"
+        "With --exact both sides train with exact summation, and no bit may differ.\n\n"
+        "--matrix verifies small models under every strategy and prints a Markdown table: "
+        "the worst difference, the difference in f64 where f32 was too noisy, and the "
+        "number of differing bits with exact summation. --fuzz draws random models, sizes, "
+        "meshes, pipelines, ZeRO stages, exact summation, overlap, optimizers, "
+        "micro-batches and precisions; failures are printed as the command that reproduces "
+        "them. Both accept settings that they do not choose themselves: with --set "
+        "train.machine=cuda, their ranks share a GPU.\n");
 }
 
 static ll_err print_json(const ll_verify_report *v, const char *mesh)
@@ -155,11 +162,11 @@ static void print_text(const ll_run *r, const ll_verify_report *v, const char *m
         printf("%sand with exact sums: %ld elements differ in a bit\n",
                v->unjudged_in_f64 ? "which is too noisy there as well, " : "", v->differing);
     if (v->unjudged && v->differing < 0 && v->ok)
-        printf("with exact sums attention has no heads to turn to: f64 judges alone\n");
+        printf("with exact sums attention has no form by heads: f64 judges alone\n");
     if (v->left_out)
-        printf("left out, their gradient being zero but for rounding: %ld of %ld elements\n",
+        printf("excluded because their gradient is rounding noise: %ld of %ld elements\n",
                v->left_out, v->elements);
-    printf("tensors planned (no buffers of communication): %s serial, %s a rank\n",
+    printf("memory planned for tensors (without communication buffers): %s serial, %s per rank\n",
            LL_BYTES(v->bytes[0]), LL_BYTES(v->bytes[1]));
     printf(v->ok ? "the ranks train what one process trains\n"
                  : "DIFFERENT: the ranks do not train what one process trains\n");
@@ -341,5 +348,7 @@ static ll_err run(const void *given)
 }
 
 const ll_command ll_command_verify = {
-    "verify", "proves that ranks train what one process trains", args, sizeof(opts), run, more,
+    "verify", "check that training on a mesh gives the same results as on one process",
+    args,     sizeof(opts),
+    run,      more,
     NULL};

@@ -26,12 +26,15 @@ const ll_command *const *ll_commands(void)
 
 static void usage(FILE *f)
 {
-    fprintf(f,
-            "usage: loopline COMMAND [arguments]\n\n"
-            "Trains deep neural networks: a model is declared once, serially, and compiled.\n\n");
+    fprintf(
+        f, "usage: loopline COMMAND [arguments]\n\n"
+           "Parallel deep-learning training: a model is written once, as serial code, and compiled "
+           "for any mesh of ranks.\n\n");
     for (const ll_command *const *c = ll_commands(); *c; c++)
         fprintf(f, "  %-10s %s\n", (*c)->name, (*c)->help);
-    fprintf(f, "\nEvery command takes --help. loopline --version prints the version.\n");
+    fprintf(f, "\nEvery command takes --help; --help WORD shows only options and settings with "
+               "WORD in their "
+               "name,\nas in: loopline train --help lr. loopline --version prints the version.\n");
 }
 
 /* NULL: there is none, which is told. */
@@ -62,7 +65,7 @@ static int no_second(const ll_command *c, const char *word)
     if (help) printf("usage: loopline %s WHAT [options]\n\n", c->name);
     for (const ll_command *const *s = c->subs; *s; s++) {
         ll_near_try(&near, strchr((*s)->name, ' ') + 1);
-        if (help) printf("  loopline %-12s %s\n", (*s)->name, (*s)->help);
+        if (help) printf("  loopline %-18s %s\n", (*s)->name, (*s)->help);
     }
     if (help)
         printf("\nEach takes --help, and --json for one JSON value on standard output.\n");
@@ -79,6 +82,24 @@ void ll_cli_exit_with(int status)
     good_status = status;
 }
 
+/* All of it, or of a word behind --help what it names. */
+static int print_help(const ll_command *c, int argc, char *const *argv, ll_arena *arena)
+{
+    int at = 0;
+    while (strcmp(argv[at], "--help") && strcmp(argv[at], "-h")) at++;
+    const char *topic = at + 1 < argc && argv[at + 1][0] != '-' ? argv[at + 1] : NULL;
+    const char *text = topic ? ll_args_help_on(c, topic, arena) : ll_args_help(c, arena);
+    if (text) {
+        fputs(text, stdout);
+        return 0;
+    }
+    fprintf(stderr,
+            "loopline: %s has no option or setting with '%s' in its name; see loopline "
+            "%s --help\n",
+            c->name, topic, c->name);
+    return 2;
+}
+
 static int run(const ll_command *c, int argc, char *const *argv, ll_arena *arena)
 {
     for (const ll_command *const *s = c->subs; s && *s && argc > 0; s++)
@@ -88,10 +109,7 @@ static int run(const ll_command *c, int argc, char *const *argv, ll_arena *arena
     bool help;
     if (ll_args_parse(c, ll_commands(), argc, argv, arena, opts, &help) != LL_OK)
         return ll_cli_fail("loopline", ll_error_message(), 2);
-    if (help) {
-        fputs(ll_args_help(c, arena), stdout);
-        return 0;
-    }
+    if (help) return print_help(c, argc, argv, arena);
     if (c->run(opts) == LL_OK) return good_status;
     return ll_cli_fail(ll_cli_name(), ll_error_text(), ll_job_status(1));
 }
@@ -119,8 +137,10 @@ static int dispatch(int argc, char *const *argv)
     const ll_command *c = find(asked ? argv[2] : first);
     if (!c) return 2;
     LL_OWN(ll_arena) arena = ll_arena_new();
-    char *const just_help[] = {argc > 3 ? argv[3] : (char *)"--help", (char *)"--help"};
-    return asked ? run(c, 2, just_help, arena) : run(c, argc - 2, argv + 2, arena);
+    if (!asked) return run(c, argc - 2, argv + 2, arena);
+    char *const words[] = {(char *)"--help", argc > 3 ? argv[3] : NULL, (char *)"--help"};
+    if (c->subs && argc > 3) return run(c, 2, words + 1, arena); /* help bench step */
+    return run(c, argc > 3 ? 2 : 1, words, arena);
 }
 
 /* The exit status: 0 (or LL_EXIT_STOPPED), 1 where the command failed, 2 of a wrong call. */

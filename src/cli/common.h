@@ -39,16 +39,16 @@ typedef struct ll_trained_opts {
 } ll_trained_opts;
 #define LL_TRAINED_ARGS                                                                            \
     {"--checkpoint", LL_OPT(ll_trained_opts, checkpoint), "FILE",                                  \
-     "this one, not the run's newest"},                                                            \
+     "use this checkpoint instead of the run's newest"},                                           \
         {"--init", LL_OPT(ll_trained_opts, init), "FILE",                                          \
-         "weights of another system's, in place of a checkpoint (as for train)"},                  \
+         "use weights from another framework instead of a checkpoint (as for train)"},             \
     {                                                                                              \
         "--set|-s", LL_OPT(ll_trained_opts, set), "KEY=VALUE",                                     \
             "override a setting of the run, such as data.name=kjv"                                 \
     }
 #define LL_TRAINED_JSON                                                                            \
     {                                                                                              \
-        "--json", LL_OPT(ll_trained_opts, json), NULL, "one JSON object on standard output"        \
+        "--json", LL_OPT(ll_trained_opts, json), NULL, "print one JSON object to standard output"  \
     }
 typedef struct ll_trained {
     ll_run *run;

@@ -47,8 +47,8 @@ static ll_err try_limit(const ll_graph *g, const ll_lower_opts *opts, size_t lim
 
 static void print_layers(const ll_program *p)
 {
-    printf("%-28s %-10s %-10s %8s %12s %10s\n", "convolution", "op", "by", "at once", "workspace",
-           "time");
+    printf("%-28s %-10s %-10s %8s %12s %10s\n", "convolution", "op", "algorithm", "images",
+           "workspace", "time");
     LL_EACH (const ll_instr, x, p->instrs, p->n_instr) {
         char some[24] = "all";
         if (!is_choice(p, x)) continue;
@@ -68,7 +68,7 @@ static void print_time(const account *a)
 
 static ll_err print_frontier(const ll_graph *g, const ll_lower_opts *l, const account *free)
 {
-    printf("\n%-12s %12s %12s %12s   time of all convolutions of a step\n", "workspace", "planned",
+    printf("\n%-12s %12s %12s %12s   time of all convolutions per step\n", "workspace", "planned",
            "each its own", "work memory");
     for (size_t part = 64; part >= 1; part /= 2) {
         size_t limit = free->scratch / part;
@@ -103,7 +103,7 @@ ll_err ll_inspect_conv(const ll_graph *g, const ll_lower_opts *opts)
     print_layers(mine);
     account a = add_up(mine), best = add_up(free), more;
     if (!best.seconds) {
-        printf("no convolutions that there is a choice for\n");
+        printf("no convolution has a choice of algorithms\n");
         return LL_OK;
     }
     TRY(print_frontier(g, &l, &best));
@@ -113,9 +113,9 @@ ll_err ll_inspect_conv(const ll_graph *g, const ll_lower_opts *opts)
     printf(" %12s\n", LL_BYTES(best.bytes));
     if (l.limited && !a.slow) {
         TRY(try_limit(g, &l, l.workspace + MORE, false, &more));
-        printf("\n%s of workspace; another 16 MiB: %s less, %.1f %%\n", LL_BYTES(l.workspace),
+        printf("\n%s of workspace; another 16 MiB would save %s, %.1f %%\n", LL_BYTES(l.workspace),
                LL_TIME(a.seconds - more.seconds), 100 * (a.seconds - more.seconds) / a.seconds);
     }
-    printf("\nthese are train.conv fast's, by measurements in %s\n", path ? path : "no file");
+    printf("\nalgorithms of train.conv=fast, by measurements in %s\n", path ? path : "no file");
     return LL_OK;
 }

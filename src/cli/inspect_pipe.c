@@ -71,9 +71,9 @@ static void print_legend(const ll_pipeline *p)
     for (int r = 0; r < p->n_rank; r++)
         for (int k = 0; k < p->n_action[r]; k++) has[p->actions[r][k].kind] = true;
     printf("0, 1: forward of micro-batches 0, 1, ...");
-    if (has[LL_ACT_B]) printf("; a=, b=: backward of them");
-    if (has[LL_ACT_I]) printf("; a, b: their gradients of inputs");
-    if (has[LL_ACT_W]) printf("; A, B: of weights");
+    if (has[LL_ACT_B]) printf("; a=, b=: backward of these");
+    if (has[LL_ACT_I]) printf("; a, b: input gradients");
+    if (has[LL_ACT_W]) printf("; A, B: weight gradients");
     printf("; dots: idle\n");
 }
 

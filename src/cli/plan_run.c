@@ -288,7 +288,7 @@ static void explain(const ll_search *s, const ll_found *f, const advice *a, doub
             (f->best[i].how.tensor != b->how.tensor || f->best[i].how.pipe != b->how.pipe ||
              f->best[i].how.context != b->how.context))
             next = &f->best[i];
-    fprintf(stderr, "\nThe best is bound by %s:\n", ll_outcome_bound(&b->out));
+    fprintf(stderr, "\nThe best plan is bound by %s:\n", ll_outcome_bound(&b->out));
     print_parts(&b->out);
     fprintf(stderr,
             "  tensors: weights %s, gradients %s, optimizer %s, activations %s, buffers %s\n",
@@ -296,8 +296,8 @@ static void explain(const ll_search *s, const ll_found *f, const advice *a, doub
             LL_BYTES(b->out.bytes.optimizer), LL_BYTES(b->out.bytes.activations),
             LL_BYTES(b->out.bytes.buffers));
     if (next) {
-        fprintf(stderr, "The next mesh, %s, takes %.1f %% more:\n", ll_how_mesh(&next->how, mesh),
-                100 * (next->out.step_s / b->out.step_s - 1));
+        fprintf(stderr, "The next best mesh, %s, takes %.1f %% longer:\n",
+                ll_how_mesh(&next->how, mesh), 100 * (next->out.step_s / b->out.step_s - 1));
         print_parts(&next->out);
     }
     fprintf(stderr,
@@ -309,7 +309,7 @@ static void explain(const ll_search *s, const ll_found *f, const advice *a, doub
     bool long_one = t.hours >= 48;
     fprintf(stderr,
             "%s tokens: %.0f steps in %.3g %s with %.2g failures (goodput %.1f %%, a checkpoint of "
-            "%.1f s every %.0f min),\n  %.3g kWh, %.3g kg of CO2, %.3g of money (of the cluster "
+            "%.1f s every %.0f min),\n  %.3g kWh, %.3g kg of CO2, %.3g in the "
             "file's currency)\n",
             LL_AMOUNT(tokens), t.steps, long_one ? t.hours / 24 : t.hours,
             long_one ? "days" : "hours", t.failures, 100 * t.goodput, t.checkpoint_s,

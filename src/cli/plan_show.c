@@ -41,16 +41,17 @@ const char *ll_plan_about(const ll_cluster *c, ll_arena *a)
 {
     ll_buf b = {.arena = a};
     ll_buf_printf(&b,
-                  "Tensors are of the fullest rank, as train.memory limits them, beside %s of each "
-                  "chip's %s that are reserved.\n",
-                  LL_BYTES(1e9 * c->chip.reserved), LL_BYTES(1e9 * c->chip.memory));
+                  "tensors: memory of the fullest rank, limited by train.memory; of each chip's "
+                  "%s, another %s are reserved.\n",
+                  LL_BYTES(1e9 * c->chip.memory), LL_BYTES(1e9 * c->chip.reserved));
     if (c->own.source)
-        ll_buf_printf(&b, "Kernels are as quick as Loopline's own on %s.", c->own.source);
+        ll_buf_printf(&b, "Kernel speed: measured with Loopline's own kernels on %s.",
+                      c->own.source);
     else if (!strcmp(c->chip.name, LL_CORE))
-        ll_buf_puts(&b, "Kernels are as quick as products and copies were here.");
+        ll_buf_puts(&b, "Kernel speed: matrix products and copies as measured on this machine.");
     else
         ll_buf_printf(&b,
-                      "Kernels are as quick as those of published trainings: Loopline's own were "
+                      "Kernel speed: as in published training runs; Loopline's own kernels were "
                       "not measured on %s.",
                       c->chip.name);
     return b.text;
@@ -204,9 +205,9 @@ void ll_plan_table(const ll_plans *p)
                 percent(p, s, s->model), percent(p, s, s->hardware),
                 LL_BYTES(ll_bytes_tensors(&s->bytes)), ll_plan_notes(s, p->arena));
     fprintf(stderr,
-            "v: stages a rank; micro x number: samples that a rank takes at once, and how "
-            "often a step; z: ZeRO;\n%%: of the chips' peak, by what the model asks for and "
-            "by what is done.\n%s\n",
+            "v: pipeline stages per rank; micro x number: micro-batch size per rank, and "
+            "micro-batches per step;\nz: ZeRO stage; model %%, hardware %%: model and hardware "
+            "FLOPs utilization (MFU, HFU).\n%s\n",
             ll_plan_about(p->cluster, p->arena));
 }
 
@@ -228,8 +229,8 @@ void ll_plan_tell_train(const ll_plans *p)
     bool here = ll_plan_machine(p->cluster) || !strcmp(p->cluster->name, "this");
     const ll_model *m = ll_model_find(p->o->run);
     bool alone = m && !m->data; /* a model's name, which train takes in a run file */
-    fprintf(stderr, "To train so%s%s: loopline train %s %s%s%s\n",
-            here ? "" : ", elsewhere, for no machine of Loopline's has ",
+    fprintf(stderr, "To train with the best plan%s%s: loopline train %s %s%s%s\n",
+            here ? "" : ", on another machine, since Loopline does not run on ",
             here ? "" : p->cluster->chip.name,
             alone ? "RUN.yaml" : ll_plan_word(p->o->run, p->arena), ll_plan_words(p, p->v),
             alone ? ", where RUN.yaml has the data of a " : "", alone ? m->name : "");

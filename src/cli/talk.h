@@ -17,38 +17,38 @@ typedef struct ll_talk_opts {
 
 /* Rows of their tables, and those that only some have; opts has an ll_talk_opts first. */
 #define LL_TALK_ARGS(...)                                                                          \
-    {"--tokens|-n", LL_OPT(ll_talk_opts, tokens), "N", "how many to add at most", "400"},          \
+    {"--tokens|-n", LL_OPT(ll_talk_opts, tokens), "N", "maximum number of tokens to generate",     \
+     "400"},                                                                                       \
         {"--temperature|-t", LL_OPT(ll_talk_opts, draw.temperature), "T",                          \
-         "below 1: safer, above 1: wilder, 0: always the likeliest", "0.8"},                       \
+         "sampling temperature; 0 = greedy", "0.8"},                                               \
         {"--top-k|-k", LL_OPT(ll_talk_opts, draw.top_k), "K",                                      \
-         "draw from the K likeliest only (0: from all)", "0"},                                     \
+         "sample from the K most likely tokens only; 0 = off", "0"},                               \
         {"--top-p", LL_OPT(ll_talk_opts, draw.top_p), "P",                                         \
-         "draw from the fewest tokens that have P of the probability (1: from all)", "1"},         \
+         "nucleus sampling: from the fewest tokens with total probability P; 1 = off", "1"},       \
         {"--min-p", LL_OPT(ll_talk_opts, draw.min_p), "P",                                         \
-         "draw from tokens with P of the likeliest one's probability or more", "0"},               \
+         "sample from tokens at least P times as likely as the most likely one; 0 = off", "0"},    \
         {"--repetition", LL_OPT(ll_talk_opts, draw.repetition), "R",                               \
-         "tokens that were there become less likely: logits are divided by R (1: they do not)",    \
-         "1"},                                                                                     \
+         "repetition penalty: divide the logits of earlier tokens by R; 1 = off", "1"},            \
         {"--stop", LL_OPT(ll_talk_opts, stop), "TEXT",                                             \
-         "ends before this text; may be given several times"},                                     \
-        {"--seed", LL_OPT(ll_talk_opts, seed), "N", "of the draws", "1"},                          \
+         "stop before this text; may be given several times"},                                     \
+        {"--seed", LL_OPT(ll_talk_opts, seed), "N", "random seed for sampling", "1"},              \
         {"--context", LL_OPT(ll_talk_opts, context), "N",                                          \
-         "tokens that are kept of a text, at most model.seq, or any number where a state is all "  \
-         "of them (0: as many as wanted; keys and values of chat and serve up to 2048)",           \
+         "context length in tokens: at most model.seq, or any number with linear attention; "      \
+         "0 = as needed (chat and serve: up to 2048)",                                             \
          "0"},                                                                                     \
         {"--keep", LL_ARG_COUNT, offsetof(ll_talk_opts, keep), "N",                                \
-         "of each head, keys and values of N tokens alone stay: half of them the newest, half "    \
-         "those that were attended to most (all of --context)"},                                   \
+         "keep only N tokens per head in the KV cache: half of them the most recent, half the "    \
+         "most attended to (H2O); if not given, all of --context"},                                \
         {"--weights", LL_OPT(ll_talk_opts, weights), "TYPE",                                       \
-         "of products: f32, int8 or int4, in blocks of 32", "f32"},                                \
+         "type of weight matrices: f32, or int8 or int4 in blocks of 32", "f32"},                  \
         {"--cache", LL_OPT(ll_talk_opts, cache), "TYPE",                                           \
-         "of keys and values: f32; int8, with a scale for each token's head; int4, in groups of "  \
-         "32: of keys tokens of a channel, of values channels of a token",                         \
+         "type of the KV cache: f32, int8 (one scale per token and head), or int4 (groups of 32: " \
+         "keys per channel, values per token)",                                                    \
          "f32"},                                                                                   \
         {"--exact", LL_OPT(ll_talk_opts, exact), NULL,                                             \
-         "exact sums: the same text on every mesh, to the bit of each logit"},                     \
+         "exact summation: bitwise identical logits, so the same text, on every mesh"},            \
         {"--mesh|-m", LL_OPT(ll_talk_opts, mesh), "MESH",                                          \
-         "on several ranks, such as tensor=2, which are started here"},                            \
+         "run on several ranks, such as tensor=2, which are started here"},                        \
         LL_TRAINED_ARGS, __VA_ARGS__ __VA_OPT__(, )                                                \
     {                                                                                              \
         0                                                                                          \

@@ -33,7 +33,7 @@ static ll_val declare(ll_graph *g, const ll_build *b)
 
 static const ll_model alexnet = {
     .name = "alexnet",
-    .help = "AlexNet, torchvision's form",
+    .help = "AlexNet, as in torchvision",
     .input = "image",
     .sizes = {IMAGE_SIZES(", 63 or more"),
               {"dropout", 500, "dropout before the fully connected layers, in thousandths"}},

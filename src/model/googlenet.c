@@ -83,7 +83,7 @@ static ll_val declare(ll_graph *g, const ll_build *b)
 
 static const ll_model googlenet = {
     .name = "googlenet",
-    .help = "GoogLeNet with batch norm, torchvision's form without auxiliary heads",
+    .help = "GoogLeNet with batch norm, as in torchvision, without auxiliary heads",
     .input = "image",
     .sizes = {IMAGE_SIZES(", 31 or more"),
               {"dropout", 200, "dropout before the last layer, in thousandths"}},

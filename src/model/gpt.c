@@ -148,16 +148,18 @@ static ll_val declare(ll_graph *g, const ll_build *given)
 
 static const ll_model gpt = {
     .name = "gpt",
-    .help = "GPT-2, of any size",
+    .help = "GPT-2 of any size",
     .input = "tokens",
     .sizes = {{"layers", 12, "transformer layers"},
-              {"width", 768, "channels, a multiple of heads"},
+              {"width", 768, "hidden size, a multiple of heads"},
               {"heads", 12, "attention heads"},
-              {"seq", 1024, "tokens in a sequence"},
-              {"vocab", 50257, "different tokens"},
-              {"dropout", 0, "dropout after embedding, attention and mlp, in thousandths"},
-              {"linear", 0, "1: linear attention, whose time and memory grow with seq alone"},
-              {"decay", 0, "of linear attention: head i forgets 2^-(decay+i) a token (0: none)"}},
+              {"seq", 1024, "sequence length in tokens"},
+              {"vocab", 50257, "vocabulary size"},
+              {"dropout", 0, "dropout after embedding, attention and MLP, in thousandths"},
+              {"linear", 0, "1 = linear attention (time and memory linear in seq), 0 = softmax"},
+              {"decay", 0,
+               "linear attention: head i forgets a fraction 2^-(decay+i) of its state per token; 0 "
+               "= none"}},
     .declare = declare,
 };
 

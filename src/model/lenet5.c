@@ -38,9 +38,9 @@ static const ll_model lenet5 = {
     .name = "lenet5",
     .help = "LeNet-5 (1998): two convolutions, three fully connected layers",
     .input = "image",
-    .sizes = {{"image", 28, "height and width of the image"},
-              {"channels", 1, "channels of the image"},
-              {"classes", 10, "classes"}},
+    .sizes = {{"image", 28, "image height and width"},
+              {"channels", 1, "image channels"},
+              {"classes", 10, "number of classes"}},
     .declare = declare,
 };
 

@@ -22,13 +22,13 @@ static ll_val declare(ll_graph *g, const ll_build *b)
 
 static const ll_model mlp = {
     .name = "mlp",
-    .help = "fully connected layers with relu",
+    .help = "fully connected layers with ReLU",
     .input = "image",
-    .sizes = {{"image", 28, "height and width of the image"},
-              {"channels", 1, "channels of the image"},
-              {"width", 256, "outputs of each hidden layer"},
-              {"depth", 2, "hidden layers"},
-              {"classes", 10, "classes"}},
+    .sizes = {{"image", 28, "image height and width"},
+              {"channels", 1, "image channels"},
+              {"width", 256, "size of each hidden layer"},
+              {"depth", 2, "number of hidden layers"},
+              {"classes", 10, "number of classes"}},
     .declare = declare,
 };
 

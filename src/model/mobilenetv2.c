@@ -54,7 +54,7 @@ static ll_val declare(ll_graph *g, const ll_build *b)
 
 static const ll_model mobilenetv2 = {
     .name = "mobilenetv2",
-    .help = "MobileNetV2: 17 inverted residual blocks, torchvision's form",
+    .help = "MobileNetV2: 17 inverted residual blocks, as in torchvision",
     .input = "image",
     .sizes = {IMAGE_SIZES(", 32 or more"),
               {"dropout", 200, "dropout before the last layer, in thousandths"}},

@@ -6,10 +6,9 @@
 
 /* Sizes of models for ImageNet; note: of what images can be. */
 #define IMAGE_SIZES(note)                                                                          \
-    {"image", 224, "height and width of the image" note},                                          \
-        {"channels", 3, "channels of the image"},                                                  \
+    {"image", 224, "image height and width" note}, {"channels", 3, "image channels"},              \
     {                                                                                              \
-        "classes", 1000, "classes"                                                                 \
+        "classes", 1000, "number of classes"                                                       \
     }
 /* Images of the model's sizes. */
 static inline ll_val image_input(ll_graph *g, const ll_build *b)

@@ -86,9 +86,8 @@ static ll_val resnet(ll_graph *g, const ll_build *b, const int depth[STAGES], bo
         .name = "resnet" #layers,                                                                  \
         .help = "ResNet-" #layers ": " what,                                                       \
         .input = "image",                                                                          \
-        .sizes = {IMAGE_SIZES("; below 64 the stem is 3x3, without pooling"),                      \
-                  {"width", 64,                                                                    \
-                   "channels of the first stage; each further one has twice as many"}},            \
+        .sizes = {IMAGE_SIZES("; below 64, the stem is 3x3 without pooling"),                      \
+                  {"width", 64, "channels of the first stage; doubled in each further stage"}},    \
         .declare = declare##layers,                                                                \
     };
 RESNET(18, false, "8 residual blocks of two 3x3 convolutions", 2, 2, 2, 2)

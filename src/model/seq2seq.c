@@ -182,17 +182,17 @@ static ll_val declare(ll_graph *g, const ll_build *b)
 
 static const ll_model seq2seq = {
     .name = "seq2seq",
-    .help = "the first transformer: an encoder of the source, a decoder of the target",
+    .help = "the original transformer: encoder and decoder (Attention Is All You Need)",
     .input = "tokens",
-    .sizes = {{"layers", 6, "of the encoder, and of the decoder"},
-              {"width", 512, "channels, even, a multiple of heads"},
+    .sizes = {{"layers", 6, "layers of the encoder, and of the decoder"},
+              {"width", 512, "hidden size, even, a multiple of heads"},
               {"heads", 8, "attention heads"},
-              {"hidden", 2048, "channels inside the mlp"},
-              {"seq", 128, "tokens of a target"},
-              {"source", 128, "tokens of a source"},
-              {"vocab", 37000, "different tokens"},
-              {"dropout", 100, "in thousandths"},
-              {"pad", 0, "the token that nothing attends to, and that has no loss"}},
+              {"hidden", 2048, "hidden size of the MLP"},
+              {"seq", 128, "target sequence length in tokens"},
+              {"source", 128, "source sequence length in tokens"},
+              {"vocab", 37000, "vocabulary size"},
+              {"dropout", 100, "dropout, in thousandths"},
+              {"pad", 0, "ID of the padding token, which is masked in attention and loss"}},
     .declare = declare,
 };
 

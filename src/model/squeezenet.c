@@ -43,7 +43,7 @@ static ll_val declare(ll_graph *g, const ll_build *b)
 
 static const ll_model squeezenet = {
     .name = "squeezenet",
-    .help = "SqueezeNet 1.1: eight fire blocks, torchvision's form",
+    .help = "SqueezeNet 1.1: eight fire blocks, as in torchvision",
     .input = "image",
     .sizes = {IMAGE_SIZES(", 25 or more"),
               {"dropout", 500, "dropout before the last convolution, in thousandths"}},

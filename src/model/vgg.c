@@ -32,7 +32,7 @@ static ll_val declare(ll_graph *g, const ll_build *b)
 
 static const ll_model vgg16 = {
     .name = "vgg16",
-    .help = "VGG-16: thirteen 3x3 convolutions, torchvision's form",
+    .help = "VGG-16: thirteen 3x3 convolutions, as in torchvision",
     .input = "image",
     .sizes = {IMAGE_SIZES(", 32 or more"),
               {"dropout", 500, "dropout after the fully connected layers, in thousandths"}},

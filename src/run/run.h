@@ -152,8 +152,9 @@ char *ll_run_print(const ll_run *r, ll_arena *arena);
 /* The key whose last word this is ("batch", "micro-batch"), or that other programs call so
  * ("batch-size"); NULL: none is. */
 const char *ll_run_key_of(const char *word, ll_arena *arena);
-/* The reference of all keys: name, type, default, help; a line each. */
-char *ll_run_help(ll_arena *arena);
+/* The reference of all keys whose names contain this ("": of all): name, help, type, default, below
+ * headings and wrapped to a width; NULL: there are none. */
+char *ll_run_help(const char *word, int width, ll_arena *arena);
 
 /* How many steps the run takes: train.steps, or enough for train.epochs, whichever is less; 0 is
  * no limit, and both 0 are one epoch. */

@@ -26,6 +26,12 @@ extern const ll_key ll_run_keys[];
 #define LL_ABOVE_0 FLT_MIN /* as a minimum: more than 0 */
 #define LL_MANY 1e15       /* as a maximum: whole numbers are exact up to here */
 
+/* Headings of the help: each stands before the row of this key. */
+typedef struct ll_key_heading {
+    const char *first, *text;
+} ll_key_heading;
+extern const ll_key_heading ll_run_headings[]; /* ends with first NULL */
+
 /* The sections of patterns, by name; ends with NULL. */
 typedef struct ll_pattern_section {
     const char *name;

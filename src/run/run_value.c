@@ -483,17 +483,59 @@ char *ll_run_print(const ll_run *r, ll_arena *arena)
     return b.text;
 }
 
-char *ll_run_help(ll_arena *arena)
+/* ---- help ---- */
+
+static void add_range(ll_buf *b, const ll_key *k)
+{
+    enum { NO_LIMIT = 1000 }; /* larger ones say nothing */
+    ll_buf_puts(b, k->kind == LL_KEY_INT ? "integer" : "number");
+    if (k->max < NO_LIMIT && k->min == LL_ABOVE_0)
+        ll_buf_printf(b, " above 0, up to %g", k->max);
+    else if (k->max < NO_LIMIT)
+        ll_buf_printf(b, " from %g to %.9g", k->min, k->max);
+    else
+        ll_buf_printf(b, k->min == LL_ABOVE_0 ? " > 0" : " >= %g", k->min);
+}
+
+/* "peak learning rate [number > 0; default 0.001]" */
+static const char *help_of(const ll_key *k, ll_arena *arena)
 {
     ll_buf b = {.arena = arena};
-    for (const ll_key *k = ll_run_keys; k->name; k++) {
-        char want[LL_MAX_LINE];
-        ll_buf_printf(&b, "  %-20s %s\n%23s%s; default %s\n", k->name, k->help, "", wanted(k, want),
-                      *k->initial ? k->initial : "empty");
+    bool usual = *k->initial && strcmp(k->initial, "[]");
+    ll_buf_puts(&b, k->help);
+    if (k->kind == LL_KEY_TEXT && !usual) return b.text;
+    ll_buf_puts(&b, " [");
+    switch (k->kind) {
+    case LL_KEY_INT:
+    case LL_KEY_NUMBER: add_range(&b, k); break;
+    case LL_KEY_BOOL: ll_buf_puts(&b, "true or false"); break;
+    case LL_KEY_TEXT: break;
+    case LL_KEY_CHOICE: ll_buf_printf(&b, "one of: %s", k->choices); break;
+    case LL_KEY_NUMBERS: ll_buf_puts(&b, "list of numbers"); break;
     }
+    if (usual) ll_buf_printf(&b, "%sdefault %s", k->kind == LL_KEY_TEXT ? "" : "; ", k->initial);
+    ll_buf_puts(&b, "]");
+    return b.text;
+}
+
+char *ll_run_help(const char *word, int width, ll_arena *arena)
+{
+    enum { COLUMN = 26 };
+    ll_buf b = {.arena = arena};
+    const ll_key_heading *heading = ll_run_headings, *open = NULL, *told = NULL;
+    for (const ll_key *k = ll_run_keys; k->name; k++) {
+        if (heading->first && !strcmp(heading->first, k->name)) open = heading++;
+        if (!strstr(k->name, word)) continue;
+        if (told != open) ll_buf_printf(&b, "%s%s:\n", told ? "\n" : "", open->text);
+        told = open;
+        ll_buf_row(&b, k->name, COLUMN, width, help_of(k, arena));
+    }
+    const char *before = told ? "\nBy patterns of names:\n" : "By patterns of names:\n";
     for (const ll_pattern_section *sec = ll_run_sections; sec->name; sec++) {
-        ll_buf_printf(&b, "  %s.%-*s ", sec->name, 19 - (int)strlen(sec->name), "PATTERN");
-        ll_buf_printf(&b, sec->help, "", "");
+        if (!strstr(sec->name, word)) continue;
+        ll_buf_puts(&b, before);
+        before = "";
+        ll_buf_row(&b, ll_arena_printf(arena, "%s.PATTERN", sec->name), COLUMN, width, sec->help);
     }
     return b.text;
 }

@@ -29,6 +29,7 @@ static const ll_arg args[] = {
     {"--rate", LL_ARG_NUMBER, offsetof(opts, rate), "X", "how fast", NULL},
     {"--json", LL_ARG_FLAG, offsetof(opts, json), NULL, "print one JSON object", NULL},
     {"--out|-o", LL_ARG_TEXT, offsetof(opts, out), "FOLDER", "where to", NULL},
+    {"--inner", LL_ARG_TEXT, offsetof(opts, second), "WORD", "for ranks", NULL, .hidden = true},
     {"--mesh", LL_ARG_SETTING, offsetof(opts, set), "MESH", "of ranks", "parallel.mesh"},
     {"--exact", LL_ARG_SETTING, offsetof(opts, set), NULL, "sums", "parallel.exact=true"},
     {0}};
@@ -99,6 +100,7 @@ static void many_words(void **state)
     assert_string_equal(o.set.v[8], "i");
     assert_int_equal(parse(&files, "--json", arena, &o, &help), LL_E_ARG);
     assert_string_equal(ll_error_message(), "files wants FILE...: files");
+    assert_null(ll_args_help_on(&files, "mesh", arena)); /* it takes no settings */
     ll_arena_free(arena);
 }
 
@@ -142,17 +144,24 @@ static void help_is_the_table(void **state)
     const char *want = "usage: loopline train RUN [SECOND] [options]\n\n"
                        "Trains a model.\n\n"
                        "  RUN                     what to train\n"
-                       "  [SECOND]                a second word\n"
+                       "  [SECOND]                a second word\n\n"
+                       "Options:\n"
                        "  --set KEY=VALUE         override a setting\n"
-                       "  -n, --steps N           how many (12)\n"
+                       "  -n, --steps N           how many [default: 12]\n"
                        "  --rate X                how fast\n"
                        "  --json                  print one JSON object\n"
                        "  -o, --out FOLDER        where to\n"
-                       "  --mesh MESH             of ranks (parallel.mesh)\n"
-                       "  --exact                 sums (parallel.exact=true)\n"
-                       "  -h, --help              show this\n\n"
+                       "  --mesh MESH             of ranks [sets parallel.mesh]\n"
+                       "  --exact                 sums [sets parallel.exact=true]\n"
+                       "  -h, --help              show this help\n\n"
                        "More to say.\n";
     assert_string_equal(ll_args_help(&command, arena), want);
+    const char *some = ll_args_help_on(&command, "mesh", arena);
+    want = "  --mesh MESH             of ranks [sets parallel.mesh]\n\n"
+           "Parallelism and communication:\n"
+           "  parallel.mesh           ";
+    assert_memory_equal(some, want, strlen(want));
+    assert_null(ll_args_help_on(&command, "no-such", arena));
     ll_arena_free(arena);
 }
 
@@ -188,6 +197,12 @@ static void exit_status(void **state)
     assert_int_equal(ll_main(2, bad, NULL), 2);
     assert_int_equal(ll_main(2, help, NULL), 0);
     assert_int_equal(ll_main(2, version, NULL), 0);
+    char *const some[] = {(char *)"loopline", (char *)"train", (char *)"--help", (char *)"lr"};
+    char *const other[] = {(char *)"loopline", (char *)"help", (char *)"train", (char *)"lr"};
+    char *const none_so[] = {(char *)"loopline", (char *)"train", (char *)"--help", (char *)"qq"};
+    assert_int_equal(ll_main(4, some, NULL), 0);
+    assert_int_equal(ll_main(4, other, NULL), 0);
+    assert_int_equal(ll_main(4, none_so, NULL), 2);
 }
 
 int main(void)

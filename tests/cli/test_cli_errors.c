@@ -195,7 +195,7 @@ static void plans(void **state)
     told = succeeds(f, "plan s.yaml --cluster h200 --ranks 2 --mesh pipe=2 -s model.layers=2");
     assert_non_null(strstr(told.err, "--mesh pipe=2"));
     assert_non_null(strstr(told.err, "-s parallel.transport=nccl"));
-    assert_non_null(strstr(told.err, "micro x number: samples that a rank takes at once"));
+    assert_non_null(strstr(told.err, "micro x number: micro-batch size per rank"));
     assert_null(strstr(told.err, " 0.000 "));
     outcome_free(&told);
 }

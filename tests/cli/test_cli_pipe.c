@@ -39,9 +39,10 @@ static void inspects(void **state)
     assert_non_null(strstr(svg, "millions of FLOPs"));
     free(svg);
     expect(f, "inspect p.yaml --mesh pipe=2,data=2 -s parallel.schedule=zb-v --schedule",
-           (const char *const[]){"ranks of the other axes together", "A, B: of weights",
+           (const char *const[]){"ranks of the other axes together", "A, B: weight gradients",
                                  "of one stage", NULL});
-    expect(f, "inspect p.yaml --mesh pipe=2", (const char *const[]){"--schedule what", NULL});
+    expect(f, "inspect p.yaml --mesh pipe=2",
+           (const char *const[]){"for the pipeline schedule: --schedule", NULL});
 }
 
 static void inspects_as_data(void **state)

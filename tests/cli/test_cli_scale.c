@@ -185,7 +185,7 @@ static void scales(void **state)
     check_trace(tmpdir_path(state, "t.json"), 3, 4, 2);
     outcome o =
         succeeds(f, "bench scale a.yaml --ranks 2 --weak --threads 1 --steps 2 --repeats 1");
-    assert_non_null(strstr(o.out, "weak scaling: 12 samples a step for each rank"));
+    assert_non_null(strstr(o.out, "weak scaling: 12 samples per step and rank"));
     assert_non_null(strstr(o.out, "data=2                 24"));
     outcome_free(&o);
 }

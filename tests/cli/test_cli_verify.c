@@ -128,7 +128,7 @@ static void inspects_what_runs(void **state)
     assert_string_equal(json_string_value(json_object_get(own, "sequence")), "heads");
     json_decref(own);
     outcome o = succeeds(*state, "inspect s.yaml --mesh sequence=2");
-    assert_non_null(strstr(o.out, "\naxis sequence cuts rows of attention\n"));
+    assert_non_null(strstr(o.out, "\naxis sequence shards rows of attention\n"));
     outcome_free(&o);
     must(*state, "train s.yaml -n 2 --mesh sequence=2 --trace t.json --trace-steps 2 --out a");
     size_t size;

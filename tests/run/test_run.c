@@ -555,11 +555,22 @@ static void help_has_every_key(void **state)
 {
     (void)state;
     ll_arena *arena = ll_arena_new();
-    char *help = ll_run_help(arena);
+    const char *help = ll_run_help("", 1 << 20, arena);
     for (const ll_key *k = ll_run_keys; k->name; k++) {
         assert_non_null(strstr(help, k->name));
         assert_non_null(strstr(help, k->help));
     }
+    int n = 0; /* a heading of a key that is not there would never show, nor would those below it */
+    for (const ll_key_heading *h = ll_run_headings; h->first; h++, n++)
+        assert_non_null(strstr(help, ll_arena_printf(arena, "%s:\n", h->text)));
+    assert_true(n > 10);
+    help = ll_run_help("warm", 60, arena);
+    assert_memory_equal(help, "Learning rate schedule:\n  train.warmup            ", 50);
+    assert_null(strstr(help, "train.lr"));
+    assert_non_null(strstr(help, "  parallel.warm_up"));
+    for (const char *line = help; *line; line += strcspn(line, "\n") + 1)
+        assert_true(strcspn(line, "\n") <= 60);
+    assert_null(ll_run_help("no-such", 60, arena));
     ll_arena_free(arena);
 }
 
