@@ -57,7 +57,7 @@ ll_err ll_gpu_open(int index, ll_gpu **out)
     CHECK(g, LL_E_MEM, "no memory for a GPU's handle");
     g->index = index;
     cudaError_t e = cudaSuccess;
-    for (int s = 0; s < LL_STREAM_LANE && e == cudaSuccess; s++)
+    for (int s = 0; s < LL_STREAM_CHANNEL && e == cudaSuccess; s++)
         e = cudaStreamCreateWithFlags(&g->streams[s], cudaStreamNonBlocking);
     g->stream = g->streams[LL_STREAM_COMPUTE];
     if (e != cudaSuccess) {

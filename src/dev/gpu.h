@@ -66,8 +66,8 @@ typedef enum ll_stream_id {
     LL_STREAM_COMM,
     LL_STREAM_STORE,
     LL_STREAM_LOAD,
-    LL_STREAM_LANE, /* and behind it: of messages, each made when it is first asked for */
-    LL_STREAMS = LL_STREAM_LANE + 24
+    LL_STREAM_CHANNEL, /* and behind it: of messages, each made when it is first asked for */
+    LL_STREAMS = LL_STREAM_CHANNEL + 24
 } ll_stream_id;
 void *ll_gpu_stream(ll_gpu *g, ll_stream_id s); /* NULL: cannot be had */
 /* To pinned memory, or from it. */

@@ -483,16 +483,16 @@ static ll_err run_at(void *given, int i)
     return LL_OK;
 }
 
-typedef struct stretch {
+typedef struct range {
     ll_run_one *run;
     void *context;
     int from, to;
     ll_err rc;
-} stretch;
+} range;
 
-static void run_stretch(void *given)
+static void run_those(void *given)
 {
-    stretch *s = (stretch *)given;
+    range *s = (range *)given;
     s->rc = LL_OK;
     for (int i = s->from; i < s->to && s->rc == LL_OK; i++) s->rc = s->run(s->context, i);
 }
@@ -500,15 +500,15 @@ static void run_stretch(void *given)
 ll_err ll_exec_each(const ll_exec *e, int from, int to, ll_run_one *run, void *context)
 {
     const ll_machine *m = e->machine;
-    stretch s = {.run = run, .context = context, .from = from};
+    range s = {.run = run, .context = context, .from = from};
     for (; s.from < to; s.from = s.to) {
         int n = 0;
         while (m->together && s.from + n < to && e->p->instrs[s.from + n].kernel.parts) n++;
         s.to = n ? s.from + n : s.from + 1;
         if (n > 1)
-            m->together(e->p->threads, run_stretch, &s);
+            m->together(e->p->threads, run_those, &s);
         else
-            run_stretch(&s);
+            run_those(&s);
         TRY(s.rc);
     }
     return LL_OK;

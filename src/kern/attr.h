@@ -444,11 +444,11 @@ static inline void ll_halo_share(const ll_halo_attr *h, int p, int k, int64_t *f
 
 /* send, recv: one value, to or from member `peer` of the group; serial: which of the messages of a
  * step it is, the same on both sides. when: in each micro-batch, once before them, once after them
- * for results, once for the update. lane: those of one from a rank to another are sent and received
- * in one order. dtype, shape: the value's. */
+ * for results, once for the update. channel: those of one from a rank to another are sent and
+ * received in one order. dtype, shape: the value's. */
 typedef enum ll_when { LL_EACH_MICRO, LL_BEFORE, LL_FOR_RESULTS, LL_FOR_UPDATE } ll_when;
 typedef struct ll_message_attr {
-    int64_t axes, peer, serial, when, lane;
+    int64_t axes, peer, serial, when, channel;
     ll_dtype dtype;
     ll_shape shape;
 } ll_message_attr;

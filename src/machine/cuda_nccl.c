@@ -7,10 +7,10 @@
  * by the GPU. Parts of uneven size are reductions to, or broadcasts from, each member. Sums of a
  * bundle are one group, each where its result lies.
  *
- * Messages between stages wait for nothing but each other: a lane (ll_message_attr) from one rank
- * to another is a group of the two with a stream of its own, in which both have queued the same
- * messages in the same order. A send is then over when the other side has come to its receive, and
- * holds up nothing else: what sched/pipeline_check.c has proved.
+ * Messages between stages wait for nothing but each other: a channel (ll_message_attr) from one
+ * rank to another is a group of the two with a stream of its own, in which both have queued the
+ * same messages in the same order. A send is then over when the other side has come to its
+ * receive, and holds up nothing else: what sched/pipeline_check.c has proved.
  *
  * No rank waits for ever: calls that may block are told to the watch, and where this process waits
  * for its GPU while collectives are under way there, it looks: how far they have come, whether NCCL
@@ -25,21 +25,21 @@
 
 #include <stdlib.h>
 
-enum { LANES = LL_STREAMS - LL_STREAM_LANE };
+enum { CHANNELS = LL_STREAMS - LL_STREAM_CHANNEL };
 
-typedef struct lane {
+typedef struct channel {
     int64_t number;
     int32_t from, to; /* members along axis pipe */
     int32_t n;        /* messages of a program, */
     uint32_t sum;     /* and which, in their order */
     unsigned char id[LL_GPU_GROUP_ID];
     ll_gpu_group *group;
-} lane;
+} channel;
 
 typedef struct ll_nccl {
     ll_gpu_group *groups[1 << LL_MAX_AXES];
-    lane lanes[LANES]; /* number k in stream LL_STREAM_LANE + k */
-    int n_lane;
+    channel channels[CHANNELS]; /* number k in stream LL_STREAM_CHANNEL + k */
+    int n_channel;
     struct ll_nccl *lent; /* another's of the same team, which outlives this: all is there */
     /* Starts since the GPU was last seen to be done, of all that these groups are lent to, too: two
      * events each, that the kernels before it are over, and that it is. */
@@ -82,32 +82,32 @@ static ll_err group_of(ll_exec *e, const ll_instr *x, ll_gpu_group **out)
     return LL_OK;
 }
 
-/* ---- lanes ---- */
+/* ---- channels ---- */
 
 static bool is_message(const ll_instr *x)
 {
     return x->collective == LL_SEND || x->collective == LL_RECV;
 }
 
-static lane lane_of(const ll_exec *e, const ll_instr *x)
+static channel channel_of(const ll_exec *e, const ll_instr *x)
 {
     const ll_message_attr *a = (const ll_message_attr *)x->attr;
     int me = ll_comm_rank(e->opts.team->pipe), peer = (int)a->peer;
     bool sends = x->collective == LL_SEND;
-    return (lane){.number = a->lane, .from = sends ? me : peer, .to = sends ? peer : me};
+    return (channel){.number = a->channel, .from = sends ? me : peer, .to = sends ? peer : me};
 }
 
 /* From which both sides open them one after another, and nobody waits for ever. */
 static int compare(const void *a, const void *b)
 {
-    const lane *x = (const lane *)a, *y = (const lane *)b;
+    const channel *x = (const channel *)a, *y = (const channel *)b;
     if (x->from != y->from) return x->from < y->from ? -1 : 1;
     if (x->to != y->to) return x->to < y->to ? -1 : 1;
     return x->number == y->number ? 0 : x->number < y->number ? -1 : 1;
 }
 
 /* Which of them it is; n: it is none. */
-static int find_lane(const lane *list, int n, const lane *x)
+static int find_channel(const channel *list, int n, const channel *x)
 {
     int k = 0;
     while (k < n && compare(&list[k], x)) k++;
@@ -115,19 +115,19 @@ static int find_lane(const lane *list, int n, const lane *x)
 }
 
 /* This rank's, by what its program sends and receives. */
-static ll_err list_lanes(const ll_exec *e, lane *list, int *n)
+static ll_err list_channels(const ll_exec *e, channel *list, int *n)
 {
     *n = 0;
     for (int i = 0; i < e->p->n_instr; i++) {
         const ll_instr *instr = e->instrs[i].instr;
         if (!is_message(instr)) continue;
         const ll_message_attr *a = (const ll_message_attr *)instr->attr;
-        lane x = lane_of(e, instr);
-        int k = find_lane(list, *n, &x);
-        CHECK(k < LANES, LL_E_SHARD,
+        channel x = channel_of(e, instr);
+        int k = find_channel(list, *n, &x);
+        CHECK(k < CHANNELS, LL_E_SHARD,
               "transport nccl has %d ways for what a rank's stages send each other, and more are "
               "wanted: use host, or fewer stages a rank",
-              LANES);
+              CHANNELS);
         if (k == *n) list[(*n)++] = x;
         list[k].n++;
         list[k].sum = ll_crc32c(list[k].sum, &a->serial, sizeof a->serial);
@@ -137,22 +137,22 @@ static ll_err list_lanes(const ll_exec *e, lane *list, int *n)
 }
 
 /* Those that are not open yet are given ids, by who sends. */
-static ll_err name_lanes(const ll_nccl *t, int me, lane *list, int n)
+static ll_err name_channels(const ll_nccl *t, int me, channel *list, int n)
 {
     for (int k = 0; k < n; k++)
-        if (list[k].from == me && find_lane(t->lanes, t->n_lane, &list[k]) == t->n_lane)
+        if (list[k].from == me && find_channel(t->channels, t->n_channel, &list[k]) == t->n_channel)
             TRY(ll_gpu_group_id(list[k].id));
     return LL_OK;
 }
 
-/* What is received on a lane is what its other end sends, in that order; takes its id. */
-static ll_err match_lanes(const lane *all, int me, lane *list, int n)
+/* What is received on a channel is what its other end sends, in that order; takes its id. */
+static ll_err match_channels(const channel *all, int me, channel *list, int n)
 {
     for (int k = 0; k < n; k++) {
         if (list[k].from == me) continue;
-        const lane *theirs = all + (size_t)list[k].from * LANES;
-        int i = find_lane(theirs, LANES, &list[k]);
-        CHECK(i < LANES && theirs[i].n == list[k].n && theirs[i].sum == list[k].sum, LL_E_COMM,
+        const channel *theirs = all + (size_t)list[k].from * CHANNELS;
+        int i = find_channel(theirs, CHANNELS, &list[k]);
+        CHECK(i < CHANNELS && theirs[i].n == list[k].n && theirs[i].sum == list[k].sum, LL_E_COMM,
               "stage ranks %d and %d send and receive in different orders, which transport nccl "
               "does not carry: use host",
               list[k].from, me);
@@ -162,8 +162,9 @@ static ll_err match_lanes(const lane *all, int me, lane *list, int n)
 }
 
 /* NCCL connects two ranks in the first call that has them talk, for which each waits in that call;
- * in a step these come in different orders. So both make it here, a byte, in the order of lanes. */
-static ll_err open_lane(ll_exec *e, ll_stream_id stream, lane *x, int me)
+ * in a step these come in different orders. So both make it here, a byte, in the order of channels.
+ */
+static ll_err open_channel(ll_exec *e, ll_stream_id stream, channel *x, int me)
 {
     ll_cuda *o = ll_cuda_of(e);
     TRY(ll_gpu_group_open(o->gpu, stream, x->id, 2, x->to == me, &x->group));
@@ -176,28 +177,30 @@ static ll_err open_lane(ll_exec *e, ll_stream_id stream, lane *x, int me)
     return ll_gpu_wait_for(o->gpu, stream);
 }
 
-static ll_err open_lanes(ll_exec *e)
+static ll_err open_channels(ll_exec *e)
 {
     ll_nccl *t = owner_of(e);
     ll_comm *c = e->opts.team->pipe;
     LL_OWN(ll_arena) arena = ll_arena_new();
     int n = 0, size = ll_comm_size(c), me = ll_comm_rank(c);
-    lane *all = LL_NEW_ARRAY(arena, lane, size * LANES + LANES), *list = all + size * LANES;
-    ll_err rc = list_lanes(e, list, &n);
-    if (rc == LL_OK) rc = name_lanes(t, me, list, n);
+    channel *all = LL_NEW_ARRAY(arena, channel, size * CHANNELS + CHANNELS),
+            *list = all + size * CHANNELS;
+    ll_err rc = list_channels(e, list, &n);
+    if (rc == LL_OK) rc = name_channels(t, me, list, n);
     TRY(ll_comm_agree(c, rc));
-    memcpy(all + me * LANES, list, sizeof *list * (size_t)n);
-    for (int k = n; k < LANES; k++) all[me * LANES + k].from = -1;
-    TRY(ll_comm_allgather(c, all, (int64_t)size * LANES * (int64_t)sizeof *all, LL_U8,
-                          &(ll_coll_opts){.site = "NCCL's lanes"}));
-    TRY(ll_comm_agree(c, match_lanes(all, me, list, n)));
+    memcpy(all + me * CHANNELS, list, sizeof *list * (size_t)n);
+    for (int k = n; k < CHANNELS; k++) all[me * CHANNELS + k].from = -1;
+    TRY(ll_comm_allgather(c, all, (int64_t)size * CHANNELS * (int64_t)sizeof *all, LL_U8,
+                          &(ll_coll_opts){.site = "NCCL's channels"}));
+    TRY(ll_comm_agree(c, match_channels(all, me, list, n)));
     ll_comm_waits(c, "NCCL's start", "messages between stages");
     for (int k = 0; k < n && rc == LL_OK; k++) {
-        if (find_lane(t->lanes, t->n_lane, &list[k]) < t->n_lane) continue;
-        if (t->n_lane == LANES) rc = RAISE(LL_E_SHARD, "transport nccl: more than %d lanes", LANES);
+        if (find_channel(t->channels, t->n_channel, &list[k]) < t->n_channel) continue;
+        if (t->n_channel == CHANNELS)
+            rc = RAISE(LL_E_SHARD, "transport nccl: more than %d channels", CHANNELS);
         if (rc == LL_OK)
-            rc = open_lane(e, (ll_stream_id)(LL_STREAM_LANE + t->n_lane), &list[k], me);
-        if (list[k].group) t->lanes[t->n_lane++] = list[k];
+            rc = open_channel(e, (ll_stream_id)(LL_STREAM_CHANNEL + t->n_channel), &list[k], me);
+        if (list[k].group) t->channels[t->n_channel++] = list[k];
     }
     ll_comm_waits(c, NULL, NULL);
     return ll_comm_agree(c, rc);
@@ -221,7 +224,7 @@ static ll_err open(ll_exec *e)
         TRY(ll_transfer_open(e->opts.team, e->arena, b->instr, b->call.in, b->call.out,
                              b->call.scratch, &b->transfer));
     }
-    return e->opts.team->pipe ? open_lanes(e) : LL_OK;
+    return e->opts.team->pipe ? open_channels(e) : LL_OK;
 }
 
 static void close(ll_exec *e)
@@ -230,7 +233,7 @@ static void close(ll_exec *e)
     ll_err rc = ll_cuda_await(e, LL_STREAM_COMPUTE); /* a failure was told where it was met */
     (void)rc;
     for (int i = 0; t && i < 1 << LL_MAX_AXES; i++) ll_gpu_group_close(t->groups[i]);
-    for (int i = 0; t && i < t->n_lane; i++) ll_gpu_group_close(t->lanes[i].group);
+    for (int i = 0; t && i < t->n_channel; i++) ll_gpu_group_close(t->channels[i].group);
 }
 
 /* ---- packing ---- */
@@ -312,7 +315,7 @@ static ll_err sum(ll_gpu_group *x, const ll_transfer *t, bool max)
     return LL_OK;
 }
 
-/* The sender is the first of a lane's two, the receiver the second. */
+/* The sender is the first of a channel's two, the receiver the second. */
 static ll_err pass_on(ll_gpu_group *x, const ll_transfer *t)
 {
     size_t bytes = (size_t)t->call.spec.count * ll_dtype_bytes(t->call.dtype);
@@ -350,11 +353,11 @@ static ll_err way_of(ll_exec *e, const ll_instr *x, ll_gpu_group **group, ll_str
     *stream = LL_STREAM_COMM;
     if (!is_message(x)) return group_of(e, x, group);
     ll_nccl *t = owner_of(e);
-    lane mine = lane_of(e, x);
-    int k = find_lane(t->lanes, t->n_lane, &mine);
-    LL_ASSERT(k < t->n_lane);
-    *group = t->lanes[k].group;
-    *stream = (ll_stream_id)(LL_STREAM_LANE + k);
+    channel mine = channel_of(e, x);
+    int k = find_channel(t->channels, t->n_channel, &mine);
+    LL_ASSERT(k < t->n_channel);
+    *group = t->channels[k].group;
+    *stream = (ll_stream_id)(LL_STREAM_CHANNEL + k);
     return LL_OK;
 }
 
@@ -407,7 +410,7 @@ static ll_err look(void *arg, ll_awaited *now)
     if (now->done) return LL_OK;
     for (int i = 0; i < 1 << LL_MAX_AXES; i++)
         if (t->groups[i]) TRY(ll_gpu_group_check(t->groups[i]));
-    for (int i = 0; i < t->n_lane; i++) TRY(ll_gpu_group_check(t->lanes[i].group));
+    for (int i = 0; i < t->n_channel; i++) TRY(ll_gpu_group_check(t->channels[i].group));
     while (t->done < t->n_start && over) {
         TRY(ll_gpu_passed(g, t->starts[t->done].after, &over));
         t->done += over;
@@ -426,7 +429,7 @@ static ll_err await_ranks(const ll_exec *e, ll_stream_id s)
     looking l = {e, s};
     ll_err rc = ll_comm_await(e->comm, look, &l);
     for (int i = 0; rc != LL_OK && i < 1 << LL_MAX_AXES; i++) ll_gpu_group_abort(t->groups[i]);
-    for (int i = 0; rc != LL_OK && i < t->n_lane; i++) ll_gpu_group_abort(t->lanes[i].group);
+    for (int i = 0; rc != LL_OK && i < t->n_channel; i++) ll_gpu_group_abort(t->channels[i].group);
     if (rc != LL_OK || s == LL_STREAM_COMPUTE) t->n_start = t->done = 0;
     return rc;
 }

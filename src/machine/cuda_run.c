@@ -81,13 +81,13 @@ static bool is_light(const ll_exec *e, int from, int to)
 }
 
 /* Of what lies between two collectives. */
-static void give_lanes(ll_exec *e, int section)
+static void give_branches(ll_exec *e, int section)
 {
     ll_cuda *o = ll_cuda_of(e);
     int to = o->end[section];
     for (int i = section ? o->end[section - 1] : 0, from = i; i <= to; i++) {
         if (i < to && is_queued(e, i)) continue;
-        if (is_light(e, from, i)) ll_lanes(e->instrs, o->launches, from, i);
+        if (is_light(e, from, i)) ll_branches(e->instrs, o->launches, from, i);
         from = i + 1;
     }
 }
@@ -100,7 +100,7 @@ ll_err ll_cuda_plan(ll_exec *e)
         int from = s ? e->p->end[s - 1] : 0;
         n += ll_merge(e->instrs, from, e->p->end[s], e->arena, o->launches + n);
         e->n_launch = o->end[s] = n;
-        give_lanes(e, s);
+        give_branches(e, s);
     }
     TRY(open_tables(e));
     prepare(e);
@@ -117,7 +117,7 @@ static bool runs(const ll_exec *e, const ll_launch *l, const ll_span *s)
 
 static ll_stream_id stream_of(const ll_launch *l)
 {
-    return (ll_stream_id)(LL_STREAM_COMPUTE + l->lane);
+    return (ll_stream_id)(LL_STREAM_COMPUTE + l->branch);
 }
 
 static ll_err queue_one(ll_exec *e, const ll_launch *l, const ll_span *s)
@@ -150,13 +150,13 @@ static bool may_launch(const ll_exec *e, const ll_launch *l, const ll_span *s, l
     return true;
 }
 
-/* ---- lanes (merge.h): captured, they run beside each other ---- */
+/* ---- branches (merge.h): captured, they run beside each other ---- */
 
 /* All others begin where the one that computes is, and it goes on when they are over. */
-static ll_err part_lanes(ll_exec *e, bool back)
+static ll_err part_branches(ll_exec *e, bool back)
 {
     ll_gpu *g = ll_cuda_of(e)->gpu;
-    for (int t = 1; t < LL_LANES; t++) {
+    for (int t = 1; t < LL_BRANCHES; t++) {
         ll_stream_id beside = (ll_stream_id)(LL_STREAM_COMPUTE + t);
         TRY(back ? ll_gpu_after(g, LL_STREAM_COMPUTE, beside)
                  : ll_gpu_after(g, beside, LL_STREAM_COMPUTE));
@@ -164,10 +164,10 @@ static ll_err part_lanes(ll_exec *e, bool back)
     return LL_OK;
 }
 
-static bool has_lanes(const ll_exec *e, const ll_span *s)
+static bool has_branches(const ll_exec *e, const ll_span *s)
 {
     for (int i = s->from; i < s->to; i++)
-        if (ll_cuda_of(e)->launches[i].lane) return true;
+        if (ll_cuda_of(e)->launches[i].branch) return true;
     return false;
 }
 
@@ -177,12 +177,12 @@ static int over(const ll_exec *e, int launch)
     return 2 * e->p->n_instr + launch;
 }
 
-static ll_err queue_in_lane(ll_exec *e, int i, const ll_span *s, bool run)
+static ll_err queue_in_branch(ll_exec *e, int i, const ll_span *s, bool run)
 {
     ll_gpu *g = ll_cuda_of(e)->gpu;
     const ll_launch *l = &ll_cuda_of(e)->launches[i];
     ll_kcall *c = &e->instrs[l->instr[0]].call;
-    for (int t = 0; t < LL_LANES; t++)
+    for (int t = 0; t < LL_BRANCHES; t++)
         if (l->after[t]) TRY(ll_gpu_await(g, stream_of(l), over(e, l->after[t] - 1)));
     c->stream = ll_gpu_stream(g, stream_of(l));
     ll_err rc = run ? queue_one(e, l, s) : LL_OK;
@@ -191,14 +191,14 @@ static ll_err queue_in_lane(ll_exec *e, int i, const ll_span *s, bool run)
     return l->awaited ? ll_gpu_record(g, stream_of(l), over(e, i)) : LL_OK;
 }
 
-static ll_err queue_in_lanes(ll_exec *e, const ll_span *s, ll_may_run *may)
+static ll_err queue_in_branches(ll_exec *e, const ll_span *s, ll_may_run *may)
 {
-    TRY(part_lanes(e, false));
+    TRY(part_branches(e, false));
     for (int i = s->from; i < s->to; i++) {
         const ll_launch *l = &ll_cuda_of(e)->launches[i];
-        TRY(queue_in_lane(e, i, s, may_launch(e, l, s, may)));
+        TRY(queue_in_branch(e, i, s, may_launch(e, l, s, may)));
     }
-    return part_lanes(e, true);
+    return part_branches(e, true);
 }
 
 /* marks: number i before the i-th of them, and one behind the last. */
@@ -229,7 +229,8 @@ static ll_err capture(ll_exec *e, const ll_span *s, ll_may_run *may, bool marks,
 {
     ll_gpu *g = ll_cuda_of(e)->gpu;
     TRY(ll_gpu_capture(g));
-    ll_err rc = has_lanes(e, s) && !marks ? queue_in_lanes(e, s, may) : queue(e, s, may, marks);
+    ll_err rc =
+        has_branches(e, s) && !marks ? queue_in_branches(e, s, may) : queue(e, s, may, marks);
     ll_err end = ll_gpu_captured(g, graph);
     TRY(rc);
     return end;

@@ -9,7 +9,8 @@
  * for each has it to itself while it runs.
  *
  * A launch takes some microseconds however little it does. Those that do not depend on each other
- * are queued in lanes, which run beside each other; there scratch counts, for all have the same. */
+ * are queued in branches, which run beside each other; there scratch counts, for all have the same.
+ */
 #include "machine/merge.h"
 
 static bool meet(const ll_tensor *a, const ll_tensor *b)
@@ -104,7 +105,7 @@ int ll_merge(const ll_bound *instrs, int from, int to, ll_arena *arena, ll_launc
     return m.n;
 }
 
-/* ---- lanes ---- */
+/* ---- branches ---- */
 
 static bool meets_scratch(const ll_bound *a, const ll_bound *b)
 {
@@ -132,36 +133,36 @@ static bool share_scratch(const ll_bound *instrs, const ll_launch *a, const ll_l
     return false;
 }
 
-/* The lane whose end a launch waits for anyway, the one that went on longest; or an empty one; or
+/* The branch whose end a launch waits for anyway, the one that went on longest; or an empty one; or
  * the one that ended first. */
-static int lane_for(const int last[LL_LANES], const int tail[LL_LANES])
+static int branch_for(const int last[LL_BRANCHES], const int tail[LL_BRANCHES])
 {
     int best = -1, oldest = 0;
-    for (int t = 0; t < LL_LANES; t++) {
+    for (int t = 0; t < LL_BRANCHES; t++) {
         if (last[t] == tail[t] && (best < 0 || tail[t] > tail[best])) best = t;
         if (tail[t] < tail[oldest]) oldest = t;
     }
     return best < 0 ? oldest : best;
 }
 
-void ll_lanes(const ll_bound *instrs, ll_launch *launches, int from, int to)
+void ll_branches(const ll_bound *instrs, ll_launch *launches, int from, int to)
 {
-    int tail[LL_LANES] = {0}, waited[LL_LANES][LL_LANES] = {0};
+    int tail[LL_BRANCHES] = {0}, waited[LL_BRANCHES][LL_BRANCHES] = {0};
     for (int i = from; i < to; i++) {
         ll_launch *l = &launches[i];
-        int last[LL_LANES] = {0};
+        int last[LL_BRANCHES] = {0};
         for (int j = i - 1; j >= from; j--) {
-            int t = launches[j].lane;
+            int t = launches[j].branch;
             if (!last[t] &&
                 (launches_collide(&launches[j], l) || share_scratch(instrs, &launches[j], l)))
                 last[t] = j + 1;
         }
-        l->lane = lane_for(last, tail);
-        for (int t = 0; t < LL_LANES; t++) {
-            if (t == l->lane || last[t] <= waited[l->lane][t]) continue;
-            l->after[t] = waited[l->lane][t] = last[t];
+        l->branch = branch_for(last, tail);
+        for (int t = 0; t < LL_BRANCHES; t++) {
+            if (t == l->branch || last[t] <= waited[l->branch][t]) continue;
+            l->after[t] = waited[l->branch][t] = last[t];
             launches[last[t] - 1].awaited = true;
         }
-        tail[l->lane] = i + 1;
+        tail[l->branch] = i + 1;
     }
 }

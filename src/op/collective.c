@@ -126,7 +126,7 @@ static ll_err infer_recv(ll_infer *i)
 #define PLAIN                                                                                      \
     LL_ATTRS(ll_coll_attr, axes, max, dim, to_dim, extent, from, to, step, serial, most, cut)
 #define HALO LL_ATTRS(ll_halo_attr, axes, dim, extent, me, serial, swapped, need)
-#define MESSAGE LL_ATTRS(ll_message_attr, axes, peer, serial, when, lane, dtype, shape)
+#define MESSAGE LL_ATTRS(ll_message_attr, axes, peer, serial, when, channel, dtype, shape)
 
 COLLECTIVE(all_reduce, LL_ALL_REDUCE, loops, infer_reduce, PLAIN, .in_place = 1)
 COLLECTIVE(reduce_scatter, LL_REDUCE_SCATTER, loops, infer_scatter, PLAIN)

@@ -241,7 +241,7 @@ static int first_stage(const cutter *c, int rank)
 
 /* Micro-batches go through a stage's pass in ascending order, and so do the messages from it to the
  * other stage's; what goes once is in the graph's order. */
-static int64_t lane_of(const cutter *c, ll_val v, const ll_origin *to, ll_when when)
+static int64_t channel_of(const cutter *c, ll_val v, const ll_origin *to, ll_when when)
 {
     if (when != LL_EACH_MICRO) return 0;
     return 1 + 2 * (int64_t)(c->stage[v.id] * (c->s->n + 1) + to->stage) +
@@ -262,7 +262,7 @@ static ll_err emit_messages(cutter *c, ll_val v)
         const ll_node *n = first_reader(c, v, r);
         int there = n ? c->stage[n->out[0].id] : first_stage(c, r);
         ll_origin of = origin_of(c, v, there, n ? n->of.phase : LL_FORWARD);
-        a.lane = lane_of(c, v, &of, (ll_when)a.when);
+        a.channel = channel_of(c, v, &of, (ll_when)a.when);
         ll_val out;
         const ll_node *maker = ll_maker(c->g, v);
         if (maker) ll_graph_at(c->rw.to, maker);

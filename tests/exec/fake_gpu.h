@@ -208,7 +208,7 @@ static bool fake_run(ll_gpu *g, int q, int to)
 /* Messages go on by themselves, as a GPU's do: others may wait for them. */
 static void fake_poke(ll_gpu *g)
 {
-    for (int q = LL_STREAM_LANE; q < LL_STREAMS; q++) fake_run(g, q, g->n[q]);
+    for (int q = LL_STREAM_CHANNEL; q < LL_STREAMS; q++) fake_run(g, q, g->n[q]);
 }
 
 static fake_work *fake_add(ll_gpu *g, int q, fake_kind kind)

@@ -1,5 +1,5 @@
 /* Launches of several instructions: whatever moves, memory ends as it does in the program's order;
- * those in lanes: whatever touches the same bytes keeps its order.
+ * those in branches: whatever touches the same bytes keeps its order.
  * Random programs on a few bytes that values share; SEED=7 draws others. */
 #include "machine/merge.h"
 
@@ -193,21 +193,21 @@ static int apart(program *p)
     ll_launch *l = LL_NEW_ARRAY(a, ll_launch, p->n);
     static unsigned char marks[MOST][BYTES];
     static bool before[MOST][MOST];
-    int n = ll_merge(p->b, 0, p->n, a, l), free = 0, tail[LL_LANES] = {0};
+    int n = ll_merge(p->b, 0, p->n, a, l), free = 0, tail[LL_BRANCHES] = {0};
     memset(before, 0, sizeof before);
-    ll_lanes(p->b, l, 0, n);
+    ll_branches(p->b, l, 0, n);
     for (int i = 0; i < n; i++) {
         touched(p, &l[i], marks[i]);
-        for (int t = 0; t < LL_LANES; t++) {
-            int last = t == l[i].lane ? tail[t] : l[i].after[t];
+        for (int t = 0; t < LL_BRANCHES; t++) {
+            int last = t == l[i].branch ? tail[t] : l[i].after[t];
             if (!last) continue;
             assert_true(last <= i);
-            assert_int_equal(l[last - 1].lane, t);
-            assert_true(t == l[i].lane || l[last - 1].awaited);
+            assert_int_equal(l[last - 1].branch, t);
+            assert_true(t == l[i].branch || l[last - 1].awaited);
             before[i][last - 1] = true;
             for (int j = 0; j < last; j++) before[i][j] |= before[last - 1][j];
         }
-        tail[l[i].lane] = i + 1;
+        tail[l[i].branch] = i + 1;
         for (int j = 0; j < i; j++) {
             if (conflict(marks[j], marks[i]) && !before[i][j])
                 fail_msg("launch %d of %d does not wait for %d (seed %llu)", i, n, j,
@@ -219,7 +219,7 @@ static int apart(program *p)
     return free;
 }
 
-static void lanes_keep_order(void **state)
+static void branches_keep_order(void **state)
 {
     (void)state;
     static program p;
@@ -244,7 +244,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(memory_ends_the_same),
         cmocka_unit_test(moves_both_ways),
-        cmocka_unit_test(lanes_keep_order),
+        cmocka_unit_test(branches_keep_order),
     };
     return cmocka_run_group_tests_name("merge", tests, NULL, NULL);
 }

@@ -1,9 +1,9 @@
 /* linear_attend.h: what linear attention's kernels share: chunks of keys, and the queries at the
  * same places, packed as attention's are (attention.h).
  *
- * Place r of a chunk: queries times f^r and keys times f^-r decay by what is between them, and so do
- * queries and the state, which is as of place 0. From chunk to chunk it shrinks by f^BLOCK. No f is
- * below 1/2, so that f32 holds all these. */
+ * Place r of a chunk: queries times f^r and keys times f^-r decay by what is between them, and so
+ * do queries and the state, which is as of place 0. From chunk to chunk it shrinks by f^BLOCK. No f
+ * is below 1/2, so that f32 holds all these. */
 #pragma once
 #include "kern/attr.h"
 #include "kern/cpu/attention.h"

@@ -136,8 +136,9 @@ template <int LANES> __device__ __forceinline__ float lanes_max(float v)
     return v;
 }
 
-/* Scores become exp(score - the largest so far); results are rescaled by how much that grew. ahead: how
- * far the first column is after the first row, in time: columns after their row do not count. */
+/* Scores become exp(score - the largest so far); results are rescaled by how much that grew. ahead:
+ * how far the first column is after the first row, in time: columns after their row do not count.
+ */
 template <class S>
 __device__ __forceinline__ void fold_scores(softmax<S> &m, float (&c)[S::MI][S::NJ],
                                             float (&y)[S::MI][S::DJ], int ahead, float by)
