@@ -69,7 +69,7 @@ typedef struct ll_grid_scale {
 ll_val ll_to_grid(ll_graph *g, ll_val x, const ll_grid_scale *m, int bits, bool odd, ll_dtype out);
 ll_val ll_from_grid(ll_graph *g, ll_val z, const ll_grid_scale *m, int n_scale, int bits,
                     ll_dtype out);
-/* For each result of a product with this spec its largest term, as a power of two (op/reach.c). */
+/* For each result of a product with this spec its largest term, as a power of two (op/matmul.c). */
 ll_val ll_reach(ll_graph *g, const char *spec, ll_val a, ll_val b, int enough);
 /* Of levels, the largest in each window (op/peaks.c). */
 ll_val ll_peaks(ll_graph *g, ll_val x, const struct ll_peaks_attr *a);

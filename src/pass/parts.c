@@ -37,6 +37,18 @@ ll_err ll_overlap_parse(const char *text, ll_overlap *out)
     FAIL(LL_E_ARG, "overlap is '%s', want auto, none or all", text);
 }
 
+ll_err ll_cut_emit(ll_cutter *c, const ll_op *op, const void *attr, ll_val in, ll_val *out)
+{
+    return ll_emit_all(c->to, op, attr, &in, 1, out);
+}
+
+ll_range ll_cut_range(const ll_cutter *c, ll_axes axes, int64_t n)
+{
+    ll_range r;
+    ll_layout_range(c->m, axes, n, c->rank, &r.from, &r.to);
+    return r;
+}
+
 /* ---- sizes, of a rank on average ---- */
 
 ll_axes ll_job_axes(const ll_cutter *c, const ll_job *j, int loop)
