@@ -92,7 +92,7 @@ static ll_err walk(ll_cutter *c, ll_val v, const ll_layout *from, ll_val x, cons
             TRY(emit_move(c, &moves[i], &at, &t->shape, x, &x));
         at = moves[i].after;
         if (keep && !there) note(c, v, &at, x);
-        /* A gradient on its way is one still (exec/exec_talk.c). */
+        /* A gradient on its way is one still. */
         if (old->node >= 0) ll_value_stands_for(c->to, x, old);
     }
     *out = x;
