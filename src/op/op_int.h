@@ -37,7 +37,6 @@ LL_EW(X)
 ll_err ll_ew_infer(ll_infer *i);
 /* Builders: operands are broadcast to one shape. */
 ll_val ll_ew_unary(ll_graph *g, ll_ew ew, ll_val x);
-ll_val ll_ew_binary(ll_graph *g, ll_ew ew, ll_val a, ll_val b);
 
 /* Is x [n,l,c], [n,h,w,c] or [n,d,h,w,c]? Else it is rejected. */
 bool ll_is_spatial(ll_graph *g, const char *op, ll_val x);
