@@ -1,6 +1,8 @@
 /* window.c: rows of images that windows read (op/window.h). No ops of its own. */
 #include "op/window.h"
 
+#include "base/num.h"
+
 static int64_t floor_div(int64_t a, int64_t b)
 {
     return a / b - (a % b < 0);
@@ -8,7 +10,7 @@ static int64_t floor_div(int64_t a, int64_t b)
 
 static int64_t clamp(int64_t x, int64_t lo, int64_t hi)
 {
-    return x < lo ? lo : x > hi ? hi : x;
+    return ll_max64(lo, ll_min64(x, hi));
 }
 
 int64_t ll_axis_out(const ll_axis *a, int64_t image)

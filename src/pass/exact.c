@@ -36,6 +36,8 @@
  * exact; then the nodes are replaced and their placement with them. */
 #include "pass/exact_int.h"
 
+#include "base/num.h"
+
 /* f64 holds whole numbers up to 2^WIDTH, of which operands have MOST bits. Factors of products that
  * are rounded have FINE, or so many fewer that rounding K products up leaves their sum below
  * 2^(51 + rounded): K ((2^bits - 1)^2 + 2^(rounded - 1)) <= K 4^bits where rounded <= bits + 1,
@@ -106,7 +108,7 @@ static ll_err sums_of(const ll_gridder *c, int i, double k, sums *s)
     CHECK(s->bits >= LEAST, LL_E_GRAPH,
           "%s sums %.3g terms, of which exact mode would keep %d bits: use a smaller micro-batch",
           n->name, k, s->bits);
-    if (wide) s->limbs = (WIDE + s->bits - 1) / s->bits;
+    if (wide) s->limbs = ll_ceil_div(WIDE, s->bits);
     return LL_OK;
 }
 

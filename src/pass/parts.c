@@ -23,6 +23,8 @@
  * decides by its own sizes would leave out a collective that others wait in. */
 #include "pass/partition_int.h"
 
+#include "base/num.h"
+
 #include <stdio.h>
 
 enum { TILE_ROWS = 4 }; /* that kernels make together */
@@ -213,7 +215,7 @@ static ll_err is_inner(ll_cutter *c, const ll_job *j, const window *w, int k, in
 static int64_t in_tiles(const ll_cutter *c, int64_t n)
 {
     if (c->p->overlap == LL_OVERLAP_ALL) return n;
-    return (n + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS;
+    return ll_round_up(n, TILE_ROWS);
 }
 
 static ll_err open_window(ll_cutter *c, const ll_job *j, int loop, const void *attr, window *w)
