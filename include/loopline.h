@@ -623,11 +623,11 @@ typedef struct ll_session_opts {
      * as the schedule wants, one or two); names, or patterns of them, of the nodes that begin the
      * second, third ... stage (NULL: by cost). */
     const char *schedule;
+    int virtual_stages;
+    const char *stages;
     /* Gradients are of what parameters were a step before: w(t+1) = w(t) - lr grad(w(t-1)), which
      * is what schedule "2bw" trains by. A state w.next is the newest; all else reads w. */
     bool delay;
-    int virtual_stages;
-    const char *stages;
     /* Of axis pipe: a stage updates when its own gradients are there, as if the norm of all were
      * within clip, and begins the next step; when that is known not to be so, or not to be a
      * number, both are made again. Results are the same bits; those of a step are told when the
@@ -649,7 +649,7 @@ typedef struct ll_session_opts {
 } ll_session_opts;
 /* Fails with the graph's mistake; LL_E_ARG: options that are not known or exclude each other;
  * LL_E_SHARD: the graph cannot be cut so; LL_E_MEM: its memory is not there; LL_E_DEVICE: there is
- * no such GPU; LL_E_COMM. *out is NULL then. */
+ * no such GPU; LL_E_IO: no file can be made to offload to; LL_E_COMM. *out is NULL then. */
 LL_API ll_err ll_session_open(ll_graph *g, const ll_session_opts *opts, ll_session **out);
 LL_API void ll_session_close(ll_session *s);
 /* Copies batch data in (for micro-batch i), or parameters and state. bytes must be the tensor's; on
@@ -658,17 +658,18 @@ LL_API void ll_session_close(ll_session *s);
  * micro-batch or number of bytes; LL_E_DEVICE. */
 LL_API ll_err ll_session_set(ll_session *s, const char *name, int micro, const void *data,
                              size_t bytes);
-/* Copies an input or result out: bytes of all of it, or of this rank's piece. LL_E_ARG, LL_E_COMM,
- * LL_E_DEVICE. */
+/* Copies an input or result out: bytes of all of it, or of this rank's piece. LL_E_ARG, LL_E_IO,
+ * LL_E_COMM, LL_E_DEVICE. */
 LL_API ll_err ll_session_get(ll_session *s, const char *name, void *data, size_t bytes);
 /* One step: every micro-batch, then the update. Graphs without ll_minimize ignore lr.
  * LL_E_NUMERIC: the loss or the gradient is not finite, and parameters are as they were; LL_E_ARG:
- * batch data is out of range (a label), or was never set; LL_E_COMM, LL_E_DEVICE. */
+ * batch data is out of range (a label), or was never set; LL_E_IO: a copy to or from a file of
+ * offload failed; LL_E_COMM, LL_E_DEVICE. */
 LL_API ll_err ll_session_run(ll_session *s, double lr);
 /* Of schedules whose steps overlap ("2bw"): a step's end is in the next one, whose results are then
  * the step's; this ends the last of them, and results are of that. Parameters are read behind it:
  * ll_session_get and ll_session_save do it by themselves. Else it does nothing. LL_E_NUMERIC,
- * LL_E_COMM, LL_E_DEVICE. Collective on a mesh. */
+ * LL_E_IO, LL_E_COMM, LL_E_DEVICE. Collective on a mesh. */
 LL_API ll_err ll_session_settle(ll_session *s);
 /* A scalar result; NaN, with ll_error_text, where there is none of that name. */
 LL_API double ll_session_result(ll_session *s, const char *name);
@@ -714,8 +715,8 @@ typedef struct ll_comm_opts {
     ll_tuning_kind tune; /* how algorithms are chosen, here and where it is split */
 } ll_comm_opts;
 
-/* Collective. opts NULL: all by default. *out is NULL where it fails. What is under way on other
- * communicators is finished first. */
+/* Collective. opts NULL: all by default. *out is NULL where it fails, also with LL_E_SYS: no thread
+ * can be had. What is under way on other communicators is finished first. */
 LL_API ll_err ll_comm_open(const ll_comm_opts *opts, ll_comm **out);
 LL_API void ll_comm_close(ll_comm *c); /* collective */
 LL_API int ll_comm_rank(const ll_comm *c);

@@ -19,7 +19,7 @@ extern "C" {
 /* Collective over comm, which is duplicated: messages of the program and of Loopline never meet.
  * MPI must have been initialised, and be finalised by the program after ll_comm_close. For
  * ll_comm_opts.thread it needs MPI_THREAD_SERIALIZED, or MPI_THREAD_MULTIPLE where the program
- * calls MPI while a collective that it started here is under way. LL_E_ARG, LL_E_COMM. */
+ * calls MPI while a collective that it started here is under way. LL_E_ARG, LL_E_COMM, LL_E_SYS. */
 LL_API ll_err ll_comm_from_mpi(MPI_Comm comm, const ll_comm_opts *opts, ll_comm **out);
 /* The same for a Fortran communicator handle. */
 LL_API ll_err ll_comm_from_fortran(MPI_Fint comm, const ll_comm_opts *opts, ll_comm **out);

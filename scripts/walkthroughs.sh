@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Follows CONTRIBUTING.md's walk-throughs in a copy of the project: puts the files of docs/add/* in
 # their places, makes the edits that each names, builds, and lets the tests that walk the
-# registries find what is new. Prints for each how many files it took.
+# registries find what is new. Prints for each how many files it took, and fails where these are
+# others than are said here: what is easy to add stays so.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 copy=$(mktemp -d)
@@ -47,12 +48,26 @@ edits() { # WALK
     if [ -n "$file" ]; then edit "$1" "$file" "$how" "$text" "$lines"; fi
 }
 
-for walk in op elementwise attribute variant fusion collective; do
-    echo "$walk: $(find "docs/add/$walk" -path '*/src/*' -type f | wc -l) new files," \
-        "$(grep -hoE '^in [^ ]+' "docs/add/$walk/edits" 2>/dev/null | sort -u | wc -l) edited"
+while read -r walk new edited lines; do
+    list=docs/add/$walk/edits
+    [ -e "$list" ] || list=/dev/null
+    want="$walk: $new new files, $edited edited by $lines lines"
+    is="$walk: $(find "docs/add/$walk/src" -type f | wc -l) new files, $(
+        awk '/^in / { files += !seen[$2]++; next } NF { n++ }
+             END { print files + 0 " edited by " n + 0 " lines" }' "$list"
+    )"
+    echo "$is"
+    [ "$is" = "$want" ] || { echo "$want, says scripts/walkthroughs.sh" && exit 1; }
     cp -r "docs/add/$walk/src" "$copy/"
     if [ -e "docs/add/$walk/edits" ]; then edits "$walk"; fi
-done
+done <<EOF
+op 3 1 1
+elementwise 1 2 2
+attribute 4 2 5
+variant 1 1 7
+fusion 2 0 0
+collective 1 0 0
+EOF
 
 cd "$copy"
 generator=()
@@ -71,6 +86,7 @@ found() { # WHAT PATTERN COMMAND...: the command passes, and its output has the 
 for op in lse softsign softcap; do
     found "op $op" "OK \] $op\$" env ONLY=$op build/test_op
 done
+found "kernel variant lse_one" '^by one: ' env ONLY=lse build/test_op
 found "fusion add_rmsnorm" 'OK \] add_rmsnorm' env ONLY=add_rmsnorm build/test_fuse
 found "algorithm shout" 'shout' build/bench_algorithms
 found "algorithm shout, proved" 'PASSED' env ONLY=shout build/test_verify

@@ -1,16 +1,13 @@
 /* near.c: edit distance (optimal string alignment) by dynamic programming over three rows. */
 #include "base/near.h"
 
+#include "base/num.h"
+
 #include <ctype.h>
 #include <stdio.h>
 #include <string.h>
 
 enum { WORD_MAX = 63 }; /* longer words are never a slip of the finger apart: cut there */
-
-static int least(int a, int b)
-{
-    return a < b ? a : b;
-}
 
 static bool same(char a, char b)
 {
@@ -27,9 +24,9 @@ int ll_edit_distance(const char *a, const char *b)
         now[0] = i;
         for (int j = 1; j <= m; j++) {
             int change = up[j - 1] + !same(a[i - 1], b[j - 1]);
-            now[j] = least(change, least(up[j], now[j - 1]) + 1);
+            now[j] = ll_min64(change, ll_min64(up[j], now[j - 1]) + 1);
             if (i > 1 && j > 1 && same(a[i - 1], b[j - 2]) && same(a[i - 2], b[j - 1]))
-                now[j] = least(now[j], up2[j - 2] + 1);
+                now[j] = ll_min64(now[j], up2[j - 2] + 1);
         }
     }
     return rows[n % 3][m];
@@ -40,7 +37,7 @@ void ll_near_try(ll_near *near, const char *known)
     size_t used = strlen(near->known);
     snprintf(near->known + used, sizeof near->known - used, " %s", known);
     int d = ll_edit_distance(near->word, known);
-    int enough = least((int)strnlen(near->word, WORD_MAX), (int)strnlen(known, WORD_MAX)) / 3;
+    int enough = ll_min64((int)strnlen(near->word, WORD_MAX), (int)strnlen(known, WORD_MAX)) / 3;
     /* dgx-h100 for h100, rather than h200. */
     bool part = d && strlen(near->word) >= 4 && strstr(known, near->word);
     if (part && (!near->part || strlen(known) < strlen(near->best)) &&

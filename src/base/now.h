@@ -1,11 +1,17 @@
-/* now.h: the clock that everything is timed by. */
+/* now.h: the clock that everything is timed by, and others. */
 #pragma once
 #include <time.h>
+
+/* Seconds on a clock (CLOCK_REALTIME); NaN: there is no such clock. */
+static inline double ll_clock(clockid_t clock)
+{
+    struct timespec t;
+    return clock_gettime(clock, &t) ? __builtin_nan("")
+                                    : (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
 
 /* Seconds since some moment, the same for all processes of a machine; never set back. */
 static inline double ll_now(void)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    return ll_clock(CLOCK_MONOTONIC);
 }

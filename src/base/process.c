@@ -37,21 +37,16 @@ double ll_process_age(void)
 {
     char state;
     unsigned long long ticks = read_stat("/proc/self/stat", &state);
-    struct timespec t;
-    if (!ticks || clock_gettime(CLOCK_BOOTTIME, &t)) return NAN;
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec -
-           (double)ticks / (double)sysconf(_SC_CLK_TCK);
+    if (!ticks) return NAN;
+    return ll_clock(CLOCK_BOOTTIME) - (double)ticks / (double)sysconf(_SC_CLK_TCK);
 }
 
 ll_core_time ll_core_time_now(void)
 {
     char text[4096];
     unsigned long long user, nice, system, idle, io, irq, soft, steal;
-    struct timespec t;
-    ll_core_time now = {.all = NAN, .when = ll_now()};
+    ll_core_time now = {.all = NAN, .own = ll_clock(CLOCK_PROCESS_CPUTIME_ID), .when = ll_now()};
     read_text("/proc/stat", text);
-    if (clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t)) return now;
-    now.own = (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
     if (sscanf(text, "cpu %llu %llu %llu %llu %llu %llu %llu %llu", &user, &nice, &system, &idle,
                &io, &irq, &soft, &steal) == 8)
         now.all =

@@ -148,6 +148,6 @@ void ll_store(void *data, ll_dtype t, int64_t i, double v)
     case LL_U8: ((uint8_t *)data)[i] = (uint8_t)within(v, 0, 255); break;
     case LL_F8_E4M3: ((uint8_t *)data)[i] = f8_of(v, &e4m3); break;
     case LL_F8_E5M2: ((uint8_t *)data)[i] = f8_of(v, &e5m2); break;
-    default: break;
+    default: LL_ASSERT(!"an element type");
     }
 }

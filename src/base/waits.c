@@ -1,6 +1,8 @@
 /* waits.c: of Linux's schedstat. */
 #include "base/waits.h"
 
+#include "base/now.h"
+
 #include <dirent.h>
 #include <fcntl.h>
 #include <math.h>
@@ -9,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { MOST = 16 }; /* to ask for one takes about 2 us */
@@ -29,8 +30,8 @@ struct ll_waits {
 
 static double on_clock(clockid_t clock)
 {
-    struct timespec t;
-    return clock_gettime(clock, &t) ? 0 : (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    double t = ll_clock(clock);
+    return isnan(t) ? 0 : t; /* its thread has ended */
 }
 
 /* Negative: not known. */

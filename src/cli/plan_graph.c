@@ -1,5 +1,6 @@
 /* plan_graph.c: loopline plan of models that are no transformers on a cluster: ways to train them,
  * compiled and replayed (cli/plan_try.h), as tables and as lines of run files. */
+#include "base/num.h"
 #include "base/text.h"
 #include "cli/common.h"
 #include "cli/plan.h"
@@ -147,7 +148,7 @@ static ll_shown shown(const ll_tries *s, const ll_tried *o)
         .schedule = "",
         .recompute = s->run->parallel.recompute,
         .layouts = o->way.layouts,
-        .micro_batch = (together + ranks - 1) / ranks,
+        .micro_batch = ll_ceil_div(together, ranks),
         .n_micro = o->way.micro,
         .together = s->run->train.micro_batch,
         .stages = 1,

@@ -166,9 +166,9 @@ json_t *ll_plan_json(const ll_plans *p, const ll_shown *s)
 
 json_t *ll_plans_json(const ll_plans *p, json_t *plans, const char *bound)
 {
-    return LL_JSON(LL_IS("cluster", p->cluster->name), LL_IS("kernels", p->cluster->own.source),
-                   LL_IS("ranks", p->o->ranks), LL_IS("model", p->run->model.name),
-                   LL_IS("precision", p->run->train.precision),
+    return LL_JSON(LL_IS("cluster", p->cluster->name), LL_IS("cluster_about", p->cluster->about),
+                   LL_IS("kernels", p->cluster->own.source), LL_IS("ranks", p->o->ranks),
+                   LL_IS("model", p->run->model.name), LL_IS("precision", p->run->train.precision),
                    LL_IS("optimizer", p->run->train.optim.name),
                    LL_IS("batch", p->run->train.batch), LL_IS("parameters", (int64_t)p->parameters),
                    LL_IS("tried", p->tried), LL_IS("plans", plans), LL_IS("bound", bound));

@@ -41,7 +41,7 @@ ll_err ll_rma_open(ll_comm *c, size_t head, size_t bytes, bool sharded, ll_rma *
     const ll_comm *first = c;
     while (first->parent) first = first->parent;
     *s = (ll_rma){.c = c, .t = first->t, .head = head, .room = ll_align64(head)};
-    s->block = ll_align64((bytes + n - 1) / n);
+    s->block = ll_align64(ll_ceil_div(bytes, n));
     int rank = ll_comm_rank(c);
     TRY(ll_comm_drain(c));
     TRY(open_window(s, (rank == 0 ? s->room : 0) + ((size_t)rank < n ? s->block : 0)));

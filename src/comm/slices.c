@@ -384,9 +384,9 @@ ll_err ll_codec_slices(ll_codec *k, ll_comm *c, float *data, int64_t step, const
              .draw = {.seed = k->seed, .stream = ll_stream(k->name, (uint64_t)step)},
              .rank = ll_comm_rank(c),
              .size = ll_comm_size(c),
-             .n_block = (k->n + N - 1) / N,
+             .n_block = ll_ceil_div(k->n, N),
              .block_bytes = k->kind->code->bytes(k, N)};
-    r.n_chunk = (r.n_block + CHUNK - 1) / CHUNK;
+    r.n_chunk = ll_ceil_div(r.n_block, CHUNK);
     k->last.form = "slices";
     TRY(make_slices(&r));
     ll_err e = all_chunks(&r);

@@ -93,11 +93,6 @@ static bool make(ll_sparse *w, int i, int64_t room, int64_t dense)
     return s->index && s->value && (s->dense || !dense);
 }
 
-static size_t larger(size_t a, size_t b)
-{
-    return a > b ? a : b;
-}
-
 /* Sums of parts of at most len: how many pairs they may have, and the bytes of a message. */
 static int64_t sum_pairs(const ll_sparse *w, int p, int64_t len)
 {
@@ -114,12 +109,12 @@ static size_t sum_bytes(const ll_sparse *w, int p, int64_t len, bool dense, int 
  * is in the result. */
 static bool make_split(ll_sparse *w, int p, bool dense)
 {
-    int64_t len = (w->len + p - 1) / p, most = ll_min64(w->k, len);
+    int64_t len = ll_ceil_div(w->len, p), most = ll_min64(w->k, len);
     bool may_be_dense, ok = true;
     w->room = ll_svec_bound(len, most, w->bits, NULL);
     ll_svec_bound(w->len < p ? 1 : w->len / p, most, w->bits, &may_be_dense); /* a shortest part */
     dense = dense || may_be_dense; /* one dense stream makes the sum dense */
-    w->room = larger(w->room, sum_bytes(w, p, len, dense, w->bits));
+    w->room = ll_max64(w->room, sum_bytes(w, p, len, dense, w->bits));
     for (int i = 0; ok && i < p - 1; i++) ok = make(w, i, most, may_be_dense ? len : 0);
     return ok && make(w, p - 1, sum_pairs(w, p, len), 0);
 }
@@ -129,11 +124,11 @@ static bool make_doubling(ll_sparse *w, int p)
 {
     int64_t room = sum_pairs(w, p, w->len);
     bool own, sums, ok = true;
-    w->room = larger(ll_svec_bound(w->len, w->k, w->bits, &own),
-                     ll_svec_bound(w->len, room, w->bits, &sums));
+    w->room = ll_max64(ll_svec_bound(w->len, w->k, w->bits, &own),
+                       ll_svec_bound(w->len, room, w->bits, &sums));
     bool dense = own || sums || p * w->k > room;
-    w->room = larger(w->room, sum_bytes(w, p, w->len, dense, w->bits));
-    w->room = larger(w->room, sum_bytes(w, p, w->len, dense, 0));
+    w->room = ll_max64(w->room, sum_bytes(w, p, w->len, dense, w->bits));
+    w->room = ll_max64(w->room, sum_bytes(w, p, w->len, dense, 0));
     for (int i = 0; ok && i < 3; i++)
         ok = make(w, i, room > w->k ? room : w->k, dense ? w->len : 0);
     return ok;

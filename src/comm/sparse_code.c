@@ -28,7 +28,7 @@ enum { HEADER = 8, SCALED = 512 };
 static size_t value_bytes(int64_t count, int bits)
 {
     if (!bits) return 4 * (size_t)count;
-    return 4 * (size_t)((count + SCALED - 1) / SCALED) + ((size_t)count * (size_t)bits + 7) / 8;
+    return 4 * (size_t)ll_ceil_div(count, SCALED) + ((size_t)count * (size_t)bits + 7) / 8;
 }
 
 static size_t gap_bytes(uint32_t gap)
@@ -141,7 +141,7 @@ static coder coder_of(const ll_svec_code *code, int64_t n, uint8_t *out)
     coder k = {.code = code, .block = UINT64_MAX};
     if (code->bits) k.top = (1 << (code->bits - 1)) - 1;
     k.scales = out;
-    k.out = out + 4 * ((n + SCALED - 1) / SCALED);
+    k.out = out + 4 * ll_ceil_div(n, SCALED);
     return k;
 }
 
@@ -177,7 +177,7 @@ static uint8_t *put_values(const ll_svec_code *code, const uint32_t *index, floa
 static ll_err get_values(const uint8_t *bytes, int64_t n, int bits, float *v)
 {
     int top = (1 << (bits - 1)) - 1, n_held = 0;
-    const uint8_t *scales = bytes, *in = bytes + 4 * ((n + SCALED - 1) / SCALED);
+    const uint8_t *scales = bytes, *in = bytes + 4 * ll_ceil_div(n, SCALED);
     uint64_t held = 0;
     float scale = 0;
     for (int64_t i = 0; i < n; i++) {

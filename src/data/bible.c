@@ -43,7 +43,7 @@ static ll_err unpack_window(string *table, const uint8_t *in, size_t in_size, co
     for (bool first = true;; first = false) {
         if (next > (1u << width) - 1 && width < MAX_BITS) {
             size_t whole = 8 * (size_t)width++;
-            at = group = group + (at - group + whole - 1) / whole * whole;
+            at = group = group + ll_round_up(at - group, whole);
         }
         if (at + (size_t)width > bits) break;
         uint32_t code = code_at(in, in_size, at, width);

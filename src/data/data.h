@@ -112,8 +112,6 @@ ll_err ll_dataset_open(const ll_data_opts *opts, ll_dataset **out);
 void ll_dataset_close(ll_dataset *d);
 LL_OWNED(ll_dataset, ll_dataset_close);
 const ll_data_info *ll_dataset_info(const ll_dataset *d);
-/* How often a slow store was read so far (fetch.h): what its cache had is not counted. */
-int64_t ll_dataset_fetched(const ll_dataset *d);
 /* What it is like, as JSON (data.json); and back, as a set without samples, to which files are
  * brought that are not of it (samples.h). */
 void ll_dataset_tell(const ll_dataset *d, ll_buf *out);

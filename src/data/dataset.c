@@ -469,11 +469,6 @@ const ll_data_info *ll_dataset_info(const ll_dataset *d)
     return &d->info;
 }
 
-int64_t ll_dataset_fetched(const ll_dataset *d)
-{
-    return d->fetcher ? ll_fetcher_reads(d->fetcher) : 0;
-}
-
 int ll_dataset_list(ll_data_entry out[LL_MAX_DATASETS])
 {
     for (int i = 0; i < N_KNOWN; i++) {

@@ -136,7 +136,8 @@ static ncclDataType_t type_of(ll_dtype t)
     case LL_BF16: return ncclBfloat16;
     case LL_F16: return ncclFloat16;
     case LL_I32: return ncclInt32;
-    default: return ncclUint8;
+    case LL_U8: return ncclUint8;
+    default: LL_ASSERT(!"a type that is summed"); return ncclUint8;
     }
 }
 

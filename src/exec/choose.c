@@ -4,6 +4,7 @@
 #include "exec/choose.h"
 
 #include "base/file.h"
+#include "base/num.h"
 
 #include <limits.h>
 #include <unistd.h>
@@ -15,7 +16,7 @@ static const double enough_s = 0.1; /* for one way */
 
 static size_t bytes_of(const ll_tensor *t)
 {
-    return ((size_t)ll_numel(&t->shape) * ll_dtype_bytes(t->dtype) + 63) / 64 * 64;
+    return ll_align64(ll_tensor_bytes(t->dtype, &t->shape));
 }
 
 /* Memory for operands and results, operands filled with numbers of about 1. */

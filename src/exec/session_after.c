@@ -13,6 +13,8 @@
  * one holds. Results are told a step late in either case. */
 #include "exec/session.h"
 
+#include "base/num.h"
+
 #include <math.h>
 #include <stdlib.h>
 
@@ -28,7 +30,7 @@ static bool is_written(const ll_program *p, int slot)
 
 static size_t padded(const ll_session *s, int slot)
 {
-    return (ll_exec_slot_bytes(s->e, slot) + 63) / 64 * 64;
+    return ll_align64(ll_exec_slot_bytes(s->e, slot));
 }
 
 static ll_err find_saved(ll_session *s)

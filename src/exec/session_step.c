@@ -13,7 +13,7 @@ enum { CULPRIT_TEXT = 300 };
 
 static size_t whole_bytes(const ll_slot *x)
 {
-    return x->piece ? (size_t)ll_numel(&x->piece->whole) * ll_dtype_bytes(x->type.dtype) : x->bytes;
+    return x->piece ? ll_tensor_bytes(x->type.dtype, &x->piece->whole) : x->bytes;
 }
 
 /* Of dimension 0 what this rank holds, of the others all. */
@@ -29,7 +29,7 @@ static size_t rows_bytes(const ll_slot *x)
 {
     if (!x->piece) return x->bytes;
     ll_piece p = rows_piece(x);
-    return (size_t)ll_numel(&p.whole) * ll_dtype_bytes(x->type.dtype);
+    return ll_tensor_bytes(x->type.dtype, &p.whole);
 }
 
 /* An input that another stage of the pipeline has. */

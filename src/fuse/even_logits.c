@@ -6,6 +6,8 @@
  * read, if the gradients of the product alone read that gradient. */
 #include "fuse/fuse_int.h"
 
+#include "base/num.h"
+
 #include <stdio.h>
 
 enum { EVEN = 8, TO = 64, LEAST = 512 };
@@ -18,7 +20,7 @@ static bool guard(ll_match *m)
     char spread[LL_SPEC_MAX] = {0};
     if (n < LEAST) return ll_match_no(m, "%lld columns are few", (long long)n);
     if (n % EVEN == 0) return false;
-    s.d[s.n - 1] = (n + TO - 1) / TO * TO;
+    s.d[s.n - 1] = ll_round_up(n, TO);
     int64_t more = s.d[s.n - 1] - n;
     snprintf(spread, sizeof spread, "z->%.*sz", s.n - 1, "abcde");
     ll_match_set(m, "n", &n, sizeof n);

@@ -177,7 +177,8 @@ void ll_calibration_close(ll_calibration *c)
 
 /* ---- parameters ---- */
 
-void ll_calibration_fold(const ll_calibration *c, const char *name, float *w, int64_t n)
+/* Makes n numbers, the parameter of that name, what makes channels that others' scales want. */
+static void fold(const ll_calibration *c, const char *name, float *w, int64_t n)
 {
     for (const scaled *s = c->all; s; s = s->next)
         for (int k = 0; k < s->n_fold && s->scale; k++) {
@@ -186,7 +187,9 @@ void ll_calibration_fold(const ll_calibration *c, const char *name, float *w, in
         }
 }
 
-ll_err ll_calibration_round(const ll_calibration *c, const char *name, float *w, int64_t n)
+/* Makes them, folded, what is to be packed: times their channels' scales and, with gptq, such that
+ * ll_pack changes nothing of them. Those that no product reads in whole blocks stay as they are. */
+static ll_err round_one(const ll_calibration *c, const char *name, float *w, int64_t n)
 {
     LL_EACH (const ll_node, p, c->g->nodes, c->g->n_node) {
         int64_t cols = ll_pack_cols(c->g, p);
@@ -215,7 +218,7 @@ ll_err ll_calibration_session(const ll_calibration *c, ll_session *s)
         LL_OWN_MEMORY float *w = (float *)malloc(sizeof *w * (size_t)n + 1);
         CHECK(w, LL_E_MEM, "no memory to round %s", v->name);
         TRY(ll_session_get(s, v->name, w, sizeof *w * (size_t)n));
-        TRY(ll_calibration_round(c, v->name, w, n));
+        TRY(round_one(c, v->name, w, n));
         TRY(ll_session_set(s, v->name, 0, w, sizeof *w * (size_t)n));
     }
     return LL_OK;
@@ -239,11 +242,11 @@ ll_err ll_pack_weights(ll_session *from, ll_session *to, int bits, const ll_cali
         CHECK(x && q && s, LL_E_MEM, "no memory to pack %s", v->name);
         size_t one = ll_dtype_bytes(v->type.dtype); /* of blocks 1: they stay as they are */
         TRY(ll_session_get(from, v->name, x, n * one));
-        if (by && v->type.dtype == LL_F32) ll_calibration_fold(by, v->name, x, (int64_t)n);
+        if (by && v->type.dtype == LL_F32) fold(by, v->name, x, (int64_t)n);
         if (ll_find(to->g, v->name).id) TRY(ll_session_set(to, v->name, 0, x, n * one));
         if (!packed) continue;
         ++*count;
-        if (by) TRY(ll_calibration_round(by, v->name, x, (int64_t)n));
+        if (by) TRY(round_one(by, v->name, x, (int64_t)n));
         ll_pack(x, (int64_t)n, bits, q, s, s + blocks);
         for (int k = 0; k < 3; k++) names[k] = ll_pack_name(a, v->name, bits, k);
         TRY(ll_session_set(to, names[0], 0, q, n * (size_t)bits / 8));

@@ -17,11 +17,6 @@ ll_err ll_calibration_open(const ll_run *r, ll_session *s, const ll_calibrate *h
                            ll_calibration **out);
 void ll_calibration_close(ll_calibration *c);
 LL_OWNED(ll_calibration, ll_calibration_close);
-/* Makes n numbers, the parameter of that name, what makes channels that others' scales want. */
-void ll_calibration_fold(const ll_calibration *c, const char *name, float *w, int64_t n);
-/* Makes them, folded, what is to be packed: times their channels' scales and, with gptq, such that
- * ll_pack changes nothing of them. Those that no product reads in whole blocks stay as they are. */
-ll_err ll_calibration_round(const ll_calibration *c, const char *name, float *w, int64_t n);
 /* Rounds all of s, by gptq alone: products may read a parameter that others read too. */
 ll_err ll_calibration_session(const ll_calibration *c, ll_session *s);
 /* Every parameter that `to` has of from's, packed (ll_pack_graph) or as it is; by NULL: to nearest.

@@ -27,7 +27,7 @@ ll_err ll_members_read(const ll_st_file *f, const ll_session *s, ll_arena *arena
     return LL_OK;
 }
 
-ll_err ll_members_take(const ll_members *m, int k)
+static ll_err take(const ll_members *m, int k)
 {
     for (int i = 0; i < m->n_tensor; i++)
         memcpy(m->tensors[i].data, m->data[k * m->n_tensor + i],
@@ -105,7 +105,7 @@ static ll_err predict_members(const counting *x, int64_t n, const void *const *i
     bool logits = ll_predictor_info(x->p)->meaning == LL_LOGITS;
     memset(rows, 0, sizeof *rows * (size_t)(n * classes));
     for (int k = 0; k < x->members->n; k++) {
-        TRY(ll_members_take(x->members, k));
+        TRY(take(x->members, k));
         TRY(ll_predict(x->p, n, in, one));
         for (int64_t i = 0; i < n; i++) {
             const float *row = one + i * classes;

@@ -16,7 +16,6 @@ typedef struct ll_members {
 
 /* In arena; the session is of one process. */
 ll_err ll_members_read(const ll_st_file *f, const ll_session *s, ll_arena *arena, ll_members *out);
-ll_err ll_members_take(const ll_members *m, int k);
 
 typedef struct ll_classes {
     int64_t n;                /* classes */

@@ -1,6 +1,7 @@
 /* draw.c: which token comes next. */
 #include "infer/draw.h"
 
+#include "base/heap.h"
 #include "base/num.h"
 #include "base/rng.h"
 #include "kern/cpu/row.h"
@@ -25,16 +26,7 @@ static bool likelier(const ll_candidate *a, const ll_candidate *b)
     return a->logit != b->logit ? a->logit > b->logit : a->token < b->token;
 }
 
-static void sift(ll_candidate *h, int64_t n, int64_t i)
-{
-    ll_candidate x = h[i];
-    for (int64_t k; (k = 2 * i + 1) < n; i = k) {
-        if (k + 1 < n && likelier(&h[k + 1], &h[k])) k++;
-        if (!likelier(&h[k], &x)) break;
-        h[i] = h[k];
-    }
-    h[i] = x;
-}
+LL_HEAP(ll_candidate, likelier)
 
 /* Tokens that were there; each is of its own logit, however often it was. */
 static void penalise(const ll_draw_from *from, double by, float *x)
@@ -105,7 +97,7 @@ static int32_t draw_of_all(const among *a, double u)
 /* Candidates of a heap, the likeliest first. */
 static void make_heap(ll_candidate *h, int64_t n)
 {
-    for (int64_t i = n / 2 - 1; i >= 0; i--) sift(h, n, i);
+    for (int64_t i = n / 2 - 1; i >= 0; i--) heap_sift(h, n, i);
 }
 
 /* Takes number k out: those taken lie at the end, the first last. */
@@ -114,7 +106,7 @@ static void take(ll_candidate *h, int64_t n, int64_t k)
     ll_candidate x = h[0];
     h[0] = h[n - 1 - k];
     h[n - 1 - k] = x;
-    sift(h, n - 1 - k, 0);
+    heap_sift(h, n - 1 - k, 0);
 }
 
 /* A logit that k tokens have at least: so many stretches have one. */

@@ -5,6 +5,7 @@
  * their own samples of it. */
 #include "infer/evaluate.h"
 
+#include "base/num.h"
 #include "kern/blocks.h"
 #include "pass/packed.h"
 #include "infer/calibrate.h"
@@ -290,8 +291,8 @@ ll_err ll_evaluate(ll_evaluator *e, int64_t samples, const ll_stop *stop, ll_sco
     TRY(sizes(e, &samples, &batch));
     TRY(find_pass(e, batch, &p));
     int64_t n_batch = samples / batch, rest = samples % batch;
-    int64_t from = (n_batch * e->part + e->parts - 1) / e->parts;
-    int64_t to = (n_batch * (e->part + 1) + e->parts - 1) / e->parts;
+    int64_t from = ll_ceil_div(n_batch * e->part, e->parts);
+    int64_t to = ll_ceil_div(n_batch * (e->part + 1), e->parts);
     TRY(run_whole(e, p, from, to, stop, &sum));
     if (rest && e->part == 0 && sum.samples == to * batch) {
         TRY(find_pass(e, rest, &p));

@@ -1,6 +1,6 @@
 /* predict.h: one named value of a run's model, for samples that need no labels.
  *
- * The graph is cut down to what makes the value (pass/only.c): losses, metrics and the batch inputs
+ * The graph is cut down to what makes the value (ll_only): losses, metrics and the batch inputs
  * that only they read are not in it. Parameters are another session's. */
 #pragma once
 #include "run/setup.h"

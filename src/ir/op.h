@@ -190,7 +190,7 @@ struct ll_op {
     /* Of a whole loop: the results of two parts of it as those of both. */
     void (*merge)(ll_graph *g, const ll_val *a, const ll_val *b, ll_val *out);
     void (*grad)(ll_bwd *b);
-    /* Of a sum of products: for each result its largest term (op/reach.c), or no less than it, of
+    /* Of a sum of products: for each result its largest term (op/matmul.c), or no less than it, of
      * the levels of its operands: largest over what neither the other operand nor the result has.
      * in: the operands' types. */
     ll_val (*reach)(ll_graph *g, const void *attr, const ll_type *in, const ll_val *level,

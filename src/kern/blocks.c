@@ -115,7 +115,7 @@ static float half_at(const uint8_t *b)
     return ll_f16_to_f32(h);
 }
 
-static void unpack_int8(const uint8_t *b, float *x)
+void ll_unpack_int8(const uint8_t *b, float *x)
 {
     float scale = half_at(b);
     for (int i = 0; i < LL_PACK; i++) x[i] = scale * (float)(int8_t)b[2 + i];
@@ -128,7 +128,7 @@ static void pack_int4(const float *x, uint8_t *b)
     memcpy(b, of, 4);
 }
 
-static void unpack_int4(const uint8_t *b, float *x)
+void ll_unpack_int4(const uint8_t *b, float *x)
 {
     float scale = half_at(b), least = half_at(b + 2);
     for (int i = 0; i < 16; i++) {
@@ -166,8 +166,8 @@ static void unpack_nf4(const uint8_t *b, float *x)
     }
 }
 
-static const ll_block_kind kinds[] = {{"int8", 34, pack_int8, unpack_int8},
-                                      {"int4", 20, pack_int4, unpack_int4},
+static const ll_block_kind kinds[] = {{"int8", 34, pack_int8, ll_unpack_int8},
+                                      {"int4", 20, pack_int4, ll_unpack_int4},
                                       {"nf4", 18, pack_nf4, unpack_nf4}};
 enum { KINDS = sizeof kinds / sizeof *kinds };
 

@@ -36,6 +36,8 @@ typedef struct ll_block_kind {
     void (*pack)(const float *x, uint8_t *block);
     void (*unpack)(const uint8_t *block, float *x);
 } ll_block_kind;
+void ll_unpack_int8(const uint8_t *block, float *x); /* GGUF's Q8_0, Q4_1 */
+void ll_unpack_int4(const uint8_t *block, float *x);
 const ll_block_kind *ll_block_find(const char *name, size_t n); /* NULL: none */
 const ll_block_kind *ll_block_sized(int64_t bytes);
 /* Of a parameter "w.nf4"; *n: the length of "w". NULL: of no blocks. */

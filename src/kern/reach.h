@@ -1,4 +1,4 @@
-/* reach.h: one result of reach (op/reach.c), as plain kernels make it. */
+/* reach.h: one result of reach (op/matmul.c), as plain kernels make it. */
 #pragma once
 #include "kern/attr.h"
 #include "kern/einsum.h"

@@ -64,7 +64,7 @@ LL_BOTH static inline ll_taps ll_taps_of(const ll_resample_attr *a, int64_t o)
         t.n = ((o + 1) * a->image + a->out - 1) / a->out - t.from;
         for (int k = 0; k < 4; k++) t.w[k] = 1 / (double)t.n;
         break;
-    default: t.from = last - o;
+    case LL_TAKE_REVERSE: t.from = last - o; break;
     }
     return t;
 }

@@ -336,7 +336,9 @@ static ll_err queue(ll_gpu *g, ll_gpu_group *x, const ll_transfer *t)
     case LL_ROTATE: return exchange(g, x, t, in, out, elem);
     case LL_SEND:
     case LL_RECV: return pass_on(x, t);
-    default: return exchange(g, x, t, t->packing, ll_transfer_taken(t), elem);
+    case LL_ALL_TO_ALL:
+    case LL_HALO: return exchange(g, x, t, t->packing, ll_transfer_taken(t), elem);
+    default: FAIL(LL_E_COMM, "NCCL has no collective of kind %d", (int)t->kind);
     }
 }
 

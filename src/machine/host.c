@@ -88,7 +88,7 @@ ll_err ll_host_copy(ll_exec *e, ll_bound *b)
     const ll_tensor *inside = in ? b->call.in : b->call.out;
     const ll_tensor *aside = in ? b->call.out : b->call.in;
     size_t at = (size_t)((char *)aside->data - ll_aside_view(e->aside));
-    size_t bytes = (size_t)ll_numel(&inside->shape) * ll_dtype_bytes(inside->dtype);
+    size_t bytes = ll_tensor_bytes(inside->dtype, &inside->shape);
     b->copy = ll_aside_start(e->aside, in, inside->data, at, bytes);
     return LL_OK;
 }

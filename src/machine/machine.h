@@ -8,6 +8,7 @@
  *
  * A new machine is one more file here and one line in machine.c. */
 #pragma once
+#include "base/num.h"
 #include "base/trace.h"
 #include "machine/aside.h"
 #include "machine/devices.h"
@@ -160,7 +161,7 @@ static inline size_t ll_exec_slot_bytes(const ll_exec *e, int slot)
 static inline size_t ll_exec_stride(const ll_exec *e, size_t bytes)
 {
     size_t a = e->machine->align ? e->machine->align : 1;
-    return (bytes + a - 1) / a * a;
+    return ll_round_up(bytes, a);
 }
 /* Of a pipeline's instruction: where in operand k, if that is batch data, its micro-batch is. */
 static inline size_t ll_exec_micro_at(const ll_exec *e, const ll_instr *x, int k)

@@ -16,8 +16,8 @@
 static bool meet(const ll_tensor *a, const ll_tensor *b)
 {
     const char *p = (const char *)a->data, *q = (const char *)b->data;
-    size_t n = (size_t)ll_numel(&a->shape) * ll_dtype_bytes(a->dtype);
-    size_t m = (size_t)ll_numel(&b->shape) * ll_dtype_bytes(b->dtype);
+    size_t n = ll_tensor_bytes(a->dtype, &a->shape);
+    size_t m = ll_tensor_bytes(b->dtype, &b->shape);
     return p < q + m && q < p + n;
 }
 
@@ -117,8 +117,7 @@ static bool meets_scratch(const ll_bound *a, const ll_bound *b)
         for (int k = 0; k < (side ? b->call.n_out : b->call.n_in); k++) {
             const ll_tensor *t = side ? &b->call.out[k] : &b->call.in[k];
             const char *at = (const char *)t->data;
-            if (p < at + (size_t)ll_numel(&t->shape) * ll_dtype_bytes(t->dtype) && at < p + n)
-                return true;
+            if (p < at + ll_tensor_bytes(t->dtype, &t->shape) && at < p + n) return true;
         }
     return false;
 }

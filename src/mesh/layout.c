@@ -100,7 +100,6 @@ typedef struct search {
     state *states;
     int n, current;
     int pipe; /* the axis whose ranks do not run side by side: it cuts nothing; -1: none */
-    bool full;
 } search;
 
 /* Bytes of the value that a rank holds under a layout, with even parts. */
@@ -132,7 +131,6 @@ static void reach(search *s, ll_move v)
     double cost = now->cost + v.bytes;
     int moves = now->moves + 1, i = 0;
     while (i < s->n && !ll_layout_equal(&s->states[i].at, &v.after)) i++;
-    if (i == STATES) s->full = true;
     if (i == STATES) return;
     if (i < s->n) {
         const state *old = &s->states[i];

@@ -1,5 +1,6 @@
 /* ops_shape.c: constants, and ops that move elements. A transpose moves nothing: it renames the
  * dimensions of what lies there. */
+#include "base/num.h"
 #include "onnx/walk.h"
 
 #include <math.h>
@@ -313,7 +314,7 @@ static ll_err split(op *o)
         WANT(o, parts[i] >= 0 && parts[i] <= x->shape.d[axis], "a part of %ld", parts[i]);
     int64_t d = x->shape.d[axis], each = ll_attr_int(o, "num_outputs", count);
     WANT(o, each > 0 && each < 1 << 30, "%ld parts", each);
-    each = (d + each - 1) / each;
+    each = ll_ceil_div(d, each);
     order lies;
     ll_val v = ll_onnx_any(o, x, &lies);
     for (int i = 0; i < count; i++) {

@@ -337,10 +337,11 @@ ll_err ll_onnx_tensor(const Onnx__Tensor *t, int declared, const char *folder, l
 
 /* ---- models ---- */
 
-static ll_err parse_in(ll_arena *a, const uint8_t *data, size_t size, const char *name,
-                       const char *folder, ll_onnx **out)
+ll_err ll_onnx_parse(ll_arena *a, const uint8_t *data, size_t size, const char *name,
+                     const char *folder, ll_onnx **out)
 {
     ProtobufCMessage *model;
+    *out = NULL;
     TRY(ll_onnx_unpack(&onnx__model__descriptor, data, size, name, a, &model));
     ll_onnx *m = LL_NEW(a, ll_onnx);
     *m = (ll_onnx){a, ll_arena_strdup(a, name), folder ? ll_arena_strdup(a, folder) : NULL,
@@ -348,16 +349,6 @@ static ll_err parse_in(ll_arena *a, const uint8_t *data, size_t size, const char
     CHECK(m->model->graph, LL_E_IO, "%s has no graph: no ONNX model", name);
     CHECK(m->model->n_opset_import, LL_E_IO, "%s does not say which opset it is of", name);
     *out = m;
-    return LL_OK;
-}
-
-ll_err ll_onnx_parse(const uint8_t *data, size_t size, const char *name, const char *folder,
-                     ll_onnx **out)
-{
-    LL_OWN(ll_arena) a = ll_arena_new();
-    *out = NULL;
-    TRY(parse_in(a, data, size, name, folder, out));
-    a = NULL;
     return LL_OK;
 }
 
@@ -380,7 +371,7 @@ ll_err ll_onnx_load_in(ll_arena *a, const char *path, ll_onnx **out)
     char *slash = strrchr(folder, '/');
     strcpy(slash ? slash : folder, slash ? "" : ".");
     TRY(ll_file_read(path, MAX_FILE, &data, &size));
-    return parse_in(a, data, size, path, *folder ? folder : "/", out);
+    return ll_onnx_parse(a, data, size, path, *folder ? folder : "/", out);
 }
 
 void ll_onnx_close(ll_onnx *m)

@@ -3,11 +3,6 @@
  * gradient of equal operands to the second. No ops of its own. */
 #include "op/op_int.h"
 
-ll_val ll_like(ll_graph *g, ll_val x, double value)
-{
-    return ll_fill(g, x.id ? ll_graph_dtype(g, x) : LL_F32, LL_SCALAR, value);
-}
-
 ll_val ll_one_minus(ll_graph *g, ll_val x)
 {
     return ll_shift(g, ll_neg(g, x), 1);

@@ -20,62 +20,6 @@ static const ll_op conv2d, conv2d_dx, conv2d_dw;
 
 /* ---- windows ---- */
 
-static int64_t floor_div(int64_t a, int64_t b)
-{
-    return a / b - (a % b < 0);
-}
-
-static int64_t clamp(int64_t x, int64_t lo, int64_t hi)
-{
-    return x < lo ? lo : x > hi ? hi : x;
-}
-
-static int64_t span(const ll_axis *a)
-{
-    return (a->taps - 1) * a->dilation + 1;
-}
-
-int64_t ll_axis_out(const ll_axis *a, int64_t image)
-{
-    return floor_div(image + a->pad[0] + a->pad[1] - span(a), a->stride) + 1;
-}
-
-/* Padding after the end that gives just n rows of output. */
-static void fit_end(ll_axis *a, int64_t n, int64_t image)
-{
-    a->pad[1] = (n - 1) * a->stride + span(a) - image - a->pad[0];
-}
-
-ll_range ll_axis_image_part(ll_axis *a, ll_range out, int64_t image)
-{
-    ll_range r = {0, 0};
-    if (out.to > out.from) {
-        r.from = clamp(out.from * a->stride - a->pad[0], 0, image);
-        r.to = clamp((out.to - 1) * a->stride - a->pad[0] + span(a), r.from, image);
-    }
-    a->pad[0] += r.from - out.from * a->stride;
-    fit_end(a, out.to - out.from, r.to - r.from);
-    return r;
-}
-
-ll_range ll_axis_out_part(ll_axis *a, ll_range image, int64_t n)
-{
-    ll_range r = {0, 0};
-    if (image.to > image.from) {
-        int64_t first = image.from + a->pad[0] - span(a) + 1;
-        r.from = clamp(-floor_div(-first, a->stride), 0, n);
-        r.to = clamp(floor_div(image.to - 1 + a->pad[0], a->stride) + 1, r.from, n);
-    }
-    a->pad[0] += image.from - r.from * a->stride;
-    fit_end(a, r.to - r.from, image.to - image.from);
-    return r;
-}
-
-int ll_axis_of(const ll_loops *l, int loop)
-{
-    return l->letter[loop] == 'h' ? 0 : l->letter[loop] == 'w' ? 1 : -1;
-}
-
 static ll_axis axis(const ll_conv_attr *a, int k, int64_t taps)
 {
     return (ll_axis){taps, a->stride[k], a->dilation[k], {a->pad[2 * k], a->pad[2 * k + 1]}};
@@ -382,7 +326,7 @@ ll_val ll_conv2d_transpose(ll_graph *g, ll_val x, ll_val filter, const ll_conv *
         int64_t n = ll_graph_shape(g, x).d[1 + k], more = out_pad ? out_pad[k] : 0;
         ll_axis ax = axis(&a, k, ll_graph_shape(g, filter).d[1 + k]);
         int64_t most = ax.stride > ax.dilation ? ax.stride : ax.dilation;
-        a.size[k] = (n - 1) * ax.stride - ax.pad[0] - ax.pad[1] + span(&ax) + more;
+        a.size[k] = (n - 1) * ax.stride - ax.pad[0] - ax.pad[1] + ll_axis_span(&ax) + more;
         if (n < 1 || more < 0 || more >= most || a.size[k] < 1) {
             return ll_reject(
                 g, LL_E_SHAPE,

@@ -73,11 +73,6 @@ ll_val ll_ew_unary(ll_graph *g, ll_ew ew, ll_val x)
     return emit(g, ew, NULL, &x, 1);
 }
 
-ll_val ll_ew_binary(ll_graph *g, ll_ew ew, ll_val a, ll_val b)
-{
-    return emit(g, ew, NULL, (ll_val[]){a, b}, 2);
-}
-
 static ll_val dgelu(ll_graph *g, ll_val x)
 {
     return ll_ew_unary(g, LL_EW_dgelu, x);
@@ -87,7 +82,7 @@ static ll_val dgelu(ll_graph *g, ll_val x)
 #define X(name)                                                                                    \
     ll_val ll_##name(ll_graph *g, ll_val a, ll_val b)                                              \
     {                                                                                              \
-        return ll_ew_binary(g, LL_EW_##name, a, b);                                                \
+        return emit(g, LL_EW_##name, NULL, (ll_val[]){a, b}, 2);                                   \
     }
 BINARY(X)
 #undef X

@@ -3,12 +3,24 @@
  * A letter of both operands and the result is a batch of products; of both operands alone, summed;
  * of one operand and the result, a row or column. So "mk,kn->mn" is the plain product, "mk,nk->mn"
  * the second one transposed, "k,k->" an inner product. The spec is the op's loop dims, and the
- * gradient of a product is two more: for "A,B->C", dA is "C,B->A" and dB is "A,C->B". */
+ * gradient of a product is two more: for "A,B->C", dA is "C,B->A" and dB is "A,C->B".
+ *
+ * reach: of each result of a product, how large its largest term is beside what it could be.
+ *
+ *     reach  a, b {spec, enough}   ->  max over the summed loops of 2^(a - bits) 2^(b - bits)
+ *
+ * a and b are levels of factors, each beside the largest of its row or column (grid with out = u8
+ * and LL_REACH_BITS bits); 0: a factor that is 0, and so is its term. Results are 0 where no term
+ * is there, or else from 2^(2 - 2 bits) to 2^-enough: kernels need not look for more. What fixed
+ * point loses is 2^-bits of the largest: where 1 / reach is large, little is left (pass/exact.c).
+ */
 #include "op/op_int.h"
 
 #include <stdio.h>
 
-LL_KERNELS(matmul)
+LL_KERNELS(matmul, reach)
+
+static const ll_op reach_op;
 
 typedef ll_matmul_parts parts;
 
@@ -47,10 +59,10 @@ ll_err ll_matmul_read(const char *spec, ll_matmul_parts *p)
 
 static ll_err loops(const void *attr, int, const ll_type *, char dims[LL_DIMS_TEXT])
 {
-    const ll_matmul_attr *m = (const ll_matmul_attr *)attr;
+    const char *spec = (const char *)attr; /* the first field of both ops' */
     parts p;
-    TRY(ll_matmul_read(m->spec, &p));
-    snprintf(dims, LL_DIMS_TEXT, "%s", m->spec);
+    TRY(ll_matmul_read(spec, &p));
+    snprintf(dims, LL_DIMS_TEXT, "%s", spec);
     return LL_OK;
 }
 
@@ -126,6 +138,30 @@ ll_val ll_linear(ll_graph *g, const char *name, ll_val x, int64_t out, bool bias
     return y;
 }
 
+/* ---- reach ---- */
+
+static ll_err reach_infer(ll_infer *i)
+{
+    const ll_reach_attr *r = (const ll_reach_attr *)i->attr;
+    for (int k = 0; k < 2; k++)
+        CHECK(i->in[k].dtype == LL_U8, LL_E_ARG, "operand %d is %s, want u8", k,
+              ll_dtype_name(i->in[k].dtype));
+    CHECK(r->enough >= 0 && r->enough <= LL_REACH_BITS, LL_E_ARG, "enough is %ld, want 0 to %d",
+          r->enough, LL_REACH_BITS);
+    TRY(ll_infer_dims(i));
+    i->out[0].dtype = LL_F32;
+    return LL_OK;
+}
+
+ll_val ll_reach(ll_graph *g, const char *spec, ll_val a, ll_val b, int enough)
+{
+    ll_reach_attr attr = {.enough = enough};
+    snprintf(attr.spec, sizeof attr.spec, "%s", spec);
+    return LL_EMIT(g, &reach_op, &attr, a, b);
+}
+
+/* ---- declarations ---- */
+
 static const ll_attr_field attrs[] = {LL_FIELD(ll_matmul_attr, spec, LL_A_SPEC),
                                       LL_FIELD(ll_matmul_attr, out, LL_A_DTYPE),
                                       LL_FIELD(ll_matmul_attr, bits, LL_A_BITS),
@@ -159,4 +195,22 @@ const ll_op ll_op_matmul = {
                "f64[3,5,9], f64[5,3,2,9] {spec=\"akm,kanm->nam\", out=f64, bits=32}"},
 };
 
-const ll_op *const ll_ops_matmul[] = {&ll_op_matmul, NULL};
+static const ll_op reach_op = {
+    LL_REF_OP(reach, OTHER, 2, 1, .scratch = reach_cpu_scratch),
+    LL_ATTRS(ll_reach_attr, spec, enough),
+    .loops = loops,
+    .max = "?",
+    .infer = reach_infer,
+    .no_grad = true,
+    .flop = 1,
+    .trials = {"u8[6,12]<61, u8[12,18]<61 {spec=\"mk,kn->mn\", enough=3}",
+               "u8[2,3,7]<61, u8[5,7]<5 {spec=\"btc,nc->btn\", enough=0}",
+               "u8[2,5,3,4]<2, u8[2,6,3,4]<61 {spec=\"bthd,bshd->bhts\", enough=3}",
+               "u8[2,5,7]<61, u8[2,5,3,1,4]<61 {spec=\"btc,btzhd->zhdc\", enough=9}",
+               "u8[3,1,5]<61, u8[5,3,2]<61 {spec=\"amk,kan->nam\", enough=0}",
+               "u8[7]<61, u8[7]<61 {spec=\"k,k->\", enough=3}",
+               "u8[70,131]<44, u8[131,290]<52 {spec=\"mk,kn->mn\", enough=40}",
+               "u8[4,0]<61, u8[0,3]<61 {spec=\"mk,kn->mn\", enough=3}"},
+};
+
+const ll_op *const ll_ops_matmul[] = {&ll_op_matmul, &reach_op, NULL};

@@ -37,7 +37,6 @@ LL_EW(X)
 ll_err ll_ew_infer(ll_infer *i);
 /* Builders: operands are broadcast to one shape. */
 ll_val ll_ew_unary(ll_graph *g, ll_ew ew, ll_val x);
-ll_val ll_ew_binary(ll_graph *g, ll_ew ew, ll_val a, ll_val b);
 
 /* Is x [n,l,c], [n,h,w,c] or [n,d,h,w,c]? Else it is rejected. */
 bool ll_is_spatial(ll_graph *g, const char *op, ll_val x);
@@ -69,7 +68,7 @@ typedef struct ll_grid_scale {
 ll_val ll_to_grid(ll_graph *g, ll_val x, const ll_grid_scale *m, int bits, bool odd, ll_dtype out);
 ll_val ll_from_grid(ll_graph *g, ll_val z, const ll_grid_scale *m, int n_scale, int bits,
                     ll_dtype out);
-/* For each result of a product with this spec its largest term, as a power of two (op/reach.c). */
+/* For each result of a product with this spec its largest term, as a power of two (op/matmul.c). */
 ll_val ll_reach(ll_graph *g, const char *spec, ll_val a, ll_val b, int enough);
 /* Of levels, the largest in each window (op/peaks.c). */
 ll_val ll_peaks(ll_graph *g, ll_val x, const struct ll_peaks_attr *a);

@@ -1,5 +1,5 @@
 /* peaks: of levels, the largest in each window, so that a convolution is a product of what its
- * windows and its filters have (op/reach.c).
+ * windows and its filters have (op/matmul.c).
  *
  *     peaks  x [n,h,w,c]  ->  [n,h,w,c]; in groups of channels [n,h,w,g]
  *

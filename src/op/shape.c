@@ -115,6 +115,11 @@ ll_val ll_fill(ll_graph *g, ll_dtype dtype, ll_shape shape, double value)
     return ll_emit(g, &ll_op_fill, &a, NULL, 0);
 }
 
+ll_val ll_like(ll_graph *g, ll_val x, double value)
+{
+    return ll_fill(g, x.id ? ll_graph_dtype(g, x) : LL_F32, LL_SCALAR, value);
+}
+
 static ll_err fill_infer(ll_infer *i)
 {
     const ll_fill_attr *a = i->attr;

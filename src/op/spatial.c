@@ -8,6 +8,8 @@
  * that reach into the next layer are more than h' and dropped. */
 #include "op/op_int.h"
 
+#include "base/num.h"
+
 /* Of one row: what belongs to the only spatial dimension is the width's. */
 static void to_width(int64_t v[3], int64_t height)
 {
@@ -119,7 +121,7 @@ ll_val ll_conv3d(ll_graph *g, ll_val x, ll_val filter, const ll_conv *opts)
     /* every tap finds out * stride layers; rows are whole strides, with all that an output reads */
     int64_t layers = (f.d[1] - 1) * d.dilation + d.out * d.stride;
     int64_t rows = (h.out - 1) * h.stride + h.span;
-    rows = (rows + h.stride - 1) / h.stride * h.stride;
+    rows = ll_round_up(rows, h.stride);
     x = pad_some(g, x, 1, d.before, layers - s.d[1] - d.before);
     x = pad_some(g, x, 2, h.before, rows - s.d[2] - h.before);
     ll_conv flat = {.stride = {h.stride, o->stride[2]},

@@ -12,6 +12,12 @@ typedef struct ll_axis {
     int64_t taps, stride, dilation, pad[2]; /* pad: before, after */
 } ll_axis;
 
+/* Rows of the image that one output spans. */
+static inline int64_t ll_axis_span(const ll_axis *a)
+{
+    return (a->taps - 1) * a->dilation + 1;
+}
+
 /* Rows of output over an image of so many rows; below 0 where the image is far too small. */
 int64_t ll_axis_out(const ll_axis *a, int64_t image);
 /* The image rows that outputs [out.from, out.to) read, at least partly; a becomes the axis of that

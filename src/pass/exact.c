@@ -36,6 +36,8 @@
  * exact; then the nodes are replaced and their placement with them. */
 #include "pass/exact_int.h"
 
+#include "base/num.h"
+
 /* f64 holds whole numbers up to 2^WIDTH, of which operands have MOST bits. Factors of products that
  * are rounded have FINE, or so many fewer that rounding K products up leaves their sum below
  * 2^(51 + rounded): K ((2^bits - 1)^2 + 2^(rounded - 1)) <= K 4^bits where rounded <= bits + 1,
@@ -106,38 +108,11 @@ static ll_err sums_of(const ll_gridder *c, int i, double k, sums *s)
     CHECK(s->bits >= LEAST, LL_E_GRAPH,
           "%s sums %.3g terms, of which exact mode would keep %d bits: use a smaller micro-batch",
           n->name, k, s->bits);
-    if (wide) s->limbs = (WIDE + s->bits - 1) / s->bits;
+    if (wide) s->limbs = ll_ceil_div(WIDE, s->bits);
     return LL_OK;
 }
 
 /* ---- nodes and their placement ---- */
-
-ll_layout ll_gridder_splits(const ll_layout *l)
-{
-    ll_layout s = *l;
-    s.sum = s.max = 0;
-    return s;
-}
-
-void ll_gridder_set(ll_gridder *c, ll_val v, const ll_layout *made, const ll_layout *seen)
-{
-    c->next.made[v.id] = *made;
-    c->next.seen[v.id] = *seen;
-}
-
-ll_err ll_gridder_cut(ll_gridder *c, const ll_layout *l, bool micro)
-{
-    int k = c->rw.to->n_node - 1;
-    ll_loops loops;
-    TRY(ll_node_loops(c->rw.to, &c->rw.to->nodes[k], &loops));
-    for (int a = 0; a < LL_MAX_AXES; a++) {
-        c->next.loop[k][a] = -1;
-        for (int d = 0; d < LL_MAX_DIMS; d++)
-            if (l->split[d] >> a & 1) c->next.loop[k][a] = loops.in[0][d];
-    }
-    c->next.micro[k] = micro;
-    return LL_OK;
-}
 
 /* The last node emitted runs where old node i does. */
 static void place_as(ll_gridder *c, int i)

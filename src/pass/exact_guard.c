@@ -3,10 +3,10 @@
  * Fixed point loses what is 2^bits below the largest of a row or column. That is less than f32
  * loses, unless the largest meet zeros, or are hidden from what follows. So of every product each
  * result's largest term is looked for, beside what the largest factors of its row and column would
- * make (op/reach.c; of convolutions what a window has, times what the filter has anywhere): 2^-l of
- * that, and the result has l bits less. Where that leaves less than f32 has, in the mean of 2^l
- * over all results, too much is lost. Gradients of parameters are judged as a whole: is the largest
- * result so far above what rounding makes of the largest factors?
+ * make (reach: op/matmul.c; of convolutions what a window has, times what the filter has anywhere):
+ * 2^-l of that, and the result has l bits less. Where that leaves less than f32 has, in the mean of
+ * 2^l over all results, too much is lost. Gradients of parameters are judged as a whole: is the
+ * largest result so far above what rounding makes of the largest factors?
  *
  * That something was lost, in any product, on any rank and in any micro-batch, makes the loss and
  * other results infinite, by a flag of its own: a comparison on the way would make a number again
@@ -23,6 +23,35 @@ enum { LEAST_LOST = 5, MOST_LOST = 40 };
 /* Taps of a filter differ by 2^TAPS at most, in the mean over filters (guard_taps). By chance they
  * differ by more in one of 4,000 sets of filters of 9 taps and one channel; with more, in less. */
 enum { TAPS = 16 };
+
+/* ---- placing nodes of the new graph ---- */
+
+ll_layout ll_gridder_splits(const ll_layout *l)
+{
+    ll_layout s = *l;
+    s.sum = s.max = 0;
+    return s;
+}
+
+void ll_gridder_set(ll_gridder *c, ll_val v, const ll_layout *made, const ll_layout *seen)
+{
+    c->next.made[v.id] = *made;
+    c->next.seen[v.id] = *seen;
+}
+
+ll_err ll_gridder_cut(ll_gridder *c, const ll_layout *l, bool micro)
+{
+    int k = c->rw.to->n_node - 1;
+    ll_loops loops;
+    TRY(ll_node_loops(c->rw.to, &c->rw.to->nodes[k], &loops));
+    for (int a = 0; a < LL_MAX_AXES; a++) {
+        c->next.loop[k][a] = -1;
+        for (int d = 0; d < LL_MAX_DIMS; d++)
+            if (l->split[d] >> a & 1) c->next.loop[k][a] = loops.in[0][d];
+    }
+    c->next.micro[k] = micro;
+    return LL_OK;
+}
 
 /* Nodes emitted since `first` run where old node i does; what is no scalar lies as l says. */
 static ll_err place_since(ll_gridder *c, int first, int i, const ll_layout *l)

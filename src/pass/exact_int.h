@@ -29,13 +29,11 @@ typedef struct ll_factor {
     ll_layout want;
 } ll_factor;
 
-/* Where it is cut, without what it is a part of a sum of. */
+/* exact_guard.c. Where it is cut, without what it is a part of a sum of. */
 ll_layout ll_gridder_splits(const ll_layout *l);
 void ll_gridder_set(ll_gridder *c, ll_val v, const ll_layout *made, const ll_layout *seen);
 /* The last node emitted is cut as its first operand in layout l. */
 ll_err ll_gridder_cut(ll_gridder *c, const ll_layout *l, bool micro);
-
-/* ---- exact_guard.c ---- */
 
 /* Of old node i, a product y of k terms of two limbs with scales m: is too little left? */
 ll_err ll_guard_product(ll_gridder *c, int i, const ll_factor factor[2], const ll_limb *a,

@@ -27,19 +27,7 @@ static ll_held *held_as(const ll_cutter *c, ll_val old, const ll_layout *l)
     return v;
 }
 
-ll_err ll_cut_emit(ll_cutter *c, const ll_op *op, const void *attr, ll_val in, ll_val *out)
-{
-    return ll_emit_all(c->to, op, attr, &in, 1, out);
-}
-
 /* ---- moves ---- */
-
-ll_range ll_cut_range(const ll_cutter *c, ll_axes axes, int64_t n)
-{
-    ll_range r;
-    ll_layout_range(c->m, axes, n, c->rank, &r.from, &r.to);
-    return r;
-}
 
 /* The range of dim under layout `after`, counted from where it starts under `before`. */
 static ll_range relative(const ll_cutter *c, const ll_layout *before, const ll_layout *after,
@@ -104,7 +92,7 @@ static ll_err walk(ll_cutter *c, ll_val v, const ll_layout *from, ll_val x, cons
             TRY(emit_move(c, &moves[i], &at, &t->shape, x, &x));
         at = moves[i].after;
         if (keep && !there) note(c, v, &at, x);
-        /* A gradient on its way is one still (exec/exec_talk.c). */
+        /* A gradient on its way is one still. */
         if (old->node >= 0) ll_value_stands_for(c->to, x, old);
     }
     *out = x;

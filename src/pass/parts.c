@@ -23,6 +23,8 @@
  * decides by its own sizes would leave out a collective that others wait in. */
 #include "pass/partition_int.h"
 
+#include "base/num.h"
+
 #include <stdio.h>
 
 enum { TILE_ROWS = 4 }; /* that kernels make together */
@@ -35,6 +37,18 @@ ll_err ll_overlap_parse(const char *text, ll_overlap *out)
         if (!strcmp(text ? text : names[0], names[i])) return LL_OK;
     }
     FAIL(LL_E_ARG, "overlap is '%s', want auto, none or all", text);
+}
+
+ll_err ll_cut_emit(ll_cutter *c, const ll_op *op, const void *attr, ll_val in, ll_val *out)
+{
+    return ll_emit_all(c->to, op, attr, &in, 1, out);
+}
+
+ll_range ll_cut_range(const ll_cutter *c, ll_axes axes, int64_t n)
+{
+    ll_range r;
+    ll_layout_range(c->m, axes, n, c->rank, &r.from, &r.to);
+    return r;
 }
 
 /* ---- sizes, of a rank on average ---- */
@@ -201,7 +215,7 @@ static ll_err is_inner(ll_cutter *c, const ll_job *j, const window *w, int k, in
 static int64_t in_tiles(const ll_cutter *c, int64_t n)
 {
     if (c->p->overlap == LL_OVERLAP_ALL) return n;
-    return (n + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS;
+    return ll_round_up(n, TILE_ROWS);
 }
 
 static ll_err open_window(ll_cutter *c, const ll_job *j, int loop, const void *attr, window *w)

@@ -13,6 +13,8 @@
  * by placing and cutting it, alone in a graph. No op is known here. */
 #include "pass/place_int.h"
 
+#include "base/num.h"
+
 #include <stdio.h>
 
 enum { WHOLE_BIT = 15 };
@@ -117,7 +119,7 @@ static double price_detour(const placer *c, int node, const ll_loops *l, int axi
     }
     for (int a = 0; a < c->m->n; a++) {
         int64_t all = there[a] >= 0 ? l->extent[there[a]] : 1, p = c->m->size[a];
-        if (there[a] >= 0) flops *= (double)((all + p - 1) / p) / (double)all;
+        if (there[a] >= 0) flops *= (double)ll_ceil_div(all, p) / (double)all;
     }
     return bytes + flops / LL_FLOPS_PER_BYTE;
 }

@@ -55,7 +55,7 @@ static inline bool undecided(const placer *c, ll_val v)
 bool ll_place_holds(const placer *c, ll_val v, int axis, int dim);
 /* Local. The node's operands and results are held as it has them. */
 void ll_place_hold(placer *c, int node, const ll_loops *l);
-/* Local. How a result lies with loops cut so. */
+/* place_loops.c. How a result lies with loops cut so. */
 ll_layout ll_place_result(const placer *c, int node, const ll_loops *l, int out,
                           const int8_t cuts[LL_MAX_AXES]);
 

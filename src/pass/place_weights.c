@@ -18,6 +18,8 @@
  *     fc   [b,t,c] gathered x [f,c], f cut */
 #include "pass/place_int.h"
 
+#include "base/num.h"
+
 enum { PROBE_DEPTH = 8 };
 
 /* ---- where axes that cut weights begin ---- */
@@ -142,7 +144,7 @@ int ll_place_aimed(const placer *c, const ll_node *n, const ll_loops *l, int axi
 /* How much longer the longest of p parts of n is than n / p. */
 static double unevenness(int64_t n, int p)
 {
-    return (double)((n + p - 1) / p * p) / (double)n;
+    return (double)ll_round_up(n, p) / (double)n;
 }
 
 /* What readers of v lose if they have it cut along dim: bytes to make it whole again, or to turn it

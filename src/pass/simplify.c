@@ -367,3 +367,36 @@ ll_err ll_simplify(const ll_graph *g, ll_graph **out)
     *out = simple;
     return LL_OK;
 }
+
+/* ---- expanding ---- */
+
+/* *g with what does not stay expanded, once; *n: how many did not. */
+static ll_err expand_once(ll_graph **g, bool (*stays)(const ll_op *), const char *what, int *n)
+{
+    ll_rewrite rw;
+    ll_graph *made;
+    ll_err rc = LL_OK;
+    *n = 0;
+    ll_rewrite_begin(&rw, *g);
+    for (int i = 0; i < (*g)->n_node && rc == LL_OK; i++) {
+        const ll_node *x = &(*g)->nodes[i];
+        bool as_is = stays(x->op);
+        *n += !as_is;
+        rc = as_is ? ll_rewrite_copy(&rw, x)
+             : x->op->expand
+                 ? ll_rewrite_expand(&rw, x)
+                 : RAISE(LL_E_ARG, "%s: op %s has no %s form", x->name, x->op->name, what);
+    }
+    TRY(ll_rewrite_end(&rw, rc, &made));
+    ll_graph_free(*g);
+    *g = made;
+    return LL_OK;
+}
+
+ll_err ll_expand(const ll_graph *g, bool (*stays)(const ll_op *), const char *what, ll_graph **out)
+{
+    LL_OWN(ll_graph) now = NULL;
+    TRY(ll_simplify(g, &now));
+    for (int n = 1; n;) TRY(expand_once(&now, stays, what, &n));
+    return ll_simplify(now, out);
+}

@@ -239,13 +239,6 @@ ll_err ll_stages_find(const ll_graph *g, int n, const char *names, const ll_stag
     return LL_OK;
 }
 
-int ll_stages_home(const ll_stages *s, const char *name)
-{
-    for (int i = 0; i < s->n_home; i++)
-        if (!strcmp(s->home[i].name, name)) return s->home[i].stage;
-    return 0;
-}
-
 ll_err ll_stages_like(const ll_graph *g, const ll_stages *other, ll_arena *arena,
                       const ll_stages **out)
 {

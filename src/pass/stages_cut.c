@@ -147,6 +147,13 @@ static void find_state(cutter *c)
         if (is_kept(&g->values[i]) && !c->stage[i]) c->stage[i] = 1;
 }
 
+int ll_stages_home(const ll_stages *s, const char *name)
+{
+    for (int i = 0; i < s->n_home; i++)
+        if (!strcmp(s->home[i].name, name)) return s->home[i].stage;
+    return 0;
+}
+
 static void find_stages(cutter *c)
 {
     const ll_graph *g = c->g;

@@ -151,7 +151,6 @@ static double section(const ll_cluster *c, const ll_program *p, const ll_mesh *m
             small[i] = latency > t / 2;
             if (small[i] && !out->n_small++) out->small = x->name;
             ends[i] = *comm = fmax(now, *comm) + t;
-            out->comm_s += t;
         }
     }
     return now;

@@ -9,9 +9,9 @@
 
 typedef struct ll_replayed {
     double step_s, compute_s;
-    double comm_s, exposed_s; /* of collectives; of them, what kernels waited for */
-    double latency_s;         /* of exposed_s, by exchanges of which latency is the most */
-    int n_small;              /* these, of a step; one of them */
+    double exposed_s; /* of collectives, what kernels waited for */
+    double latency_s; /* of exposed_s, by exchanges of which latency is the most */
+    int n_small;      /* these, of a step; one of them */
     const char *small;
     double moved; /* bytes that this rank sends */
     double model; /* FLOPs of this rank's share of the model; the caller's to fill in */

@@ -15,6 +15,7 @@
 #include "replicas/loose.h"
 
 #include "base/crc32c.h"
+#include "base/num.h"
 #include "base/rng.h"
 #include "base/stats.h"
 #include "run/ranks.h"
@@ -85,7 +86,7 @@ ll_err ll_loose_comm_bytes(const ll_loose *x, size_t *bytes)
                                .algo = ll_algo_find(LL_COLL_ALLREDUCE, canonical.algorithm)};
     size_t page = LL_LEAST_SCRATCH, room = 0;
     if (!ll_loose_no_mean(x)) TRY(ll_comm_scratch(x->peers, &call, &room));
-    room = (room + page - 1) / page * page;
+    room = ll_round_up(room, page);
     *bytes = x->due || room <= page ? 0 : room - page; /* there is a page already, but of others */
     if (x->due) *bytes = room;
     *bytes += ll_comm_own_bytes(x->world) + ll_comm_own_bytes(x->peers);

@@ -12,6 +12,8 @@
  * of it. */
 #include "replicas/server_int.h"
 
+#include "base/num.h"
+
 #include <string.h>
 
 typedef struct awaited {
@@ -47,12 +49,12 @@ static int64_t kept(const ll_server_opts *o)
 /* Elements of so many that lie on 64 bytes. */
 static int64_t aligned(int64_t n)
 {
-    return (n + 15) / 16 * 16;
+    return ll_round_up(n, 16);
 }
 
 static int64_t part_of(const ll_server_opts *o)
 {
-    return aligned((o->shared + o->n - 1) / o->n);
+    return aligned(ll_ceil_div(o->shared, o->n));
 }
 
 static size_t block_bytes(const ll_server_opts *o)
@@ -69,7 +71,7 @@ size_t ll_rounds_bytes(const ll_server_opts *o)
  * rounds of whichever members. */
 static void piece_of(int64_t all, int64_t members, int64_t me, int64_t *from, int64_t *to)
 {
-    int64_t each = aligned((all + members - 1) / members);
+    int64_t each = aligned(ll_ceil_div(all, members));
     *from = me * each < all ? me * each : all;
     *to = *from + each < all ? *from + each : all;
 }

@@ -1,6 +1,7 @@
 /* run.c: finding a run file, overriding its settings, checking the whole. */
 #include "base/file.h"
 #include "base/near.h"
+#include "base/num.h"
 #include "base/text.h"
 #include "comm/codec.h"
 #include "model/model.h"
@@ -640,7 +641,7 @@ int64_t ll_run_steps(const ll_run *r, int64_t samples)
     int64_t steps = r->train.steps, epochs = r->train.epochs;
     if (!steps && !epochs) epochs = 1;
     if (!epochs) return steps;
-    int64_t enough = (epochs * samples + r->train.batch - 1) / r->train.batch;
+    int64_t enough = ll_ceil_div(epochs * samples, r->train.batch);
     return steps && steps < enough ? steps : enough;
 }
 

@@ -1,4 +1,5 @@
 /* blocks.c: small arithmetic that algorithms share: blocks of a spec, and pieces of these. */
+#include "base/num.h"
 #include "sched/algos.h"
 
 int64_t ll_largest_block(const ll_coll_spec *s)
@@ -23,7 +24,7 @@ int64_t ll_block_span(const ll_coll_spec *s, int from, int to, int64_t *at)
 
 int ll_n_piece(int64_t n, int64_t segment)
 {
-    return segment > 0 && n > segment ? (int)((n + segment - 1) / segment) : 1;
+    return segment > 0 && n > segment ? (int)ll_ceil_div(n, segment) : 1;
 }
 
 int ll_block_pieces(const ll_coll_spec *s)

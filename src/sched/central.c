@@ -15,6 +15,7 @@
  *
  * A server apart from the ranks that compute was the first way to share gradients (Li et al.:
  * Scaling distributed machine learning with the parameter server, OSDI 2014). */
+#include "base/num.h"
 #include "sched/algos.h"
 
 enum { SEGMENT = 32768 }; /* elements by default: bounds what the server must hold */
@@ -38,7 +39,7 @@ static void fold(ll_steps *e, const ll_coll_spec *s, int k, int n, int64_t room)
 
 static void serve(ll_steps *e, const ll_coll_spec *s, int n)
 {
-    int64_t from, to, room = (s->count + n - 1) / n;
+    int64_t from, to, room = ll_ceil_div(s->count, n);
     for (int t = 0; t < n + 2; t++, ll_emit_next(e)) {
         if (t < n) ll_share(s->count, n, t, &from, &to);
         for (int r = 1; r < s->size && t < n; r++)

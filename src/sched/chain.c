@@ -9,6 +9,7 @@
  *     2         c         b         a
  *     3                   c         b
  *     4                             c */
+#include "base/num.h"
 #include "sched/emit.h"
 
 enum { SEGMENT = 16384 };
@@ -27,7 +28,7 @@ static int64_t begin(const ll_coll_spec *s, int64_t i)
 
 static int64_t n_segment(const ll_coll_spec *s)
 {
-    return (s->count + segment(s) - 1) / segment(s);
+    return ll_ceil_div(s->count, segment(s));
 }
 
 static void emit(ll_steps *e, const ll_coll_spec *s, int rank)

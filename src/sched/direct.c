@@ -17,13 +17,14 @@
  *
  * Both together are an all-reduce, called sharded: every rank is the parameter server of one block.
  * As few bytes as a ring, in an order of summation that does not depend on which rank does it. */
+#include "base/num.h"
 #include "sched/algos.h"
 
 static void reduce_scatter(ll_steps *e, const ll_coll_spec *s, int me)
 {
     int p = s->size, n = ll_block_pieces(s);
     if (p < 2) return;
-    int64_t at, mine = ll_block_piece(s, me, 0, 1, &at), room = (mine + n - 1) / n;
+    int64_t at, mine = ll_block_piece(s, me, 0, 1, &at), room = ll_ceil_div(mine, n);
     ll_ref *parts = LL_NEW_ARRAY(e->arena, ll_ref, p);
     for (int t = 0; t <= n; t++, ll_emit_next(e)) {
         for (int d = 1; d < p && t < n; d++) {

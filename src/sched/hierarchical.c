@@ -18,6 +18,7 @@
  *
  * The sum is canonical where nodes hold runs of 2^k ranks in order (the last may hold fewer) and
  * the leaders' algorithm is: the tree over runs then is the tree over ranks. */
+#include "base/num.h"
 #include "sched/emit.h"
 #include "sched/nodes.h"
 
@@ -30,7 +31,7 @@ static int64_t segment(const ll_coll_spec *s)
 
 static int n_chunk(const ll_coll_spec *s)
 {
-    return (int)((s->count + segment(s) - 1) / segment(s));
+    return (int)ll_ceil_div(s->count, segment(s));
 }
 
 static int64_t chunk(const ll_coll_spec *s, int c, int64_t *at)

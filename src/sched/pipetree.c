@@ -24,6 +24,7 @@
  * The first segments are through after about 5 log2 p slots, and then two come every 4 slots. There
  * is no simple formula for the first: ranks do not wait for slots in which they have nothing to do.
  */
+#include "base/num.h"
 #include "sched/algos.h"
 
 #include <string.h>
@@ -181,7 +182,7 @@ static segments segments_of(const ll_coll_spec *s, const trees *t, int tree)
 {
     segments g = {.n = n_segment(s), .period = t->period};
     ll_share(s->count, N_TREE, tree, &g.from, &g.to);
-    g.room = ((s->count + 1) / N_TREE + g.n - 1) / g.n;
+    g.room = ll_ceil_div((s->count + 1) / N_TREE, g.n);
     return g;
 }
 

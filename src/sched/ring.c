@@ -12,6 +12,7 @@
  * last of all is summed while the first goes around again.
  *
  * Patarasuk, Yuan: Bandwidth optimal all-reduce algorithms for clusters of workstations, 2009. */
+#include "base/num.h"
 #include "sched/algos.h"
 
 /* Leaves the last round open: it is a fold that an all-gather of several pieces does not touch. */
@@ -20,7 +21,7 @@ static void reduce_scatter_open(ll_steps *e, const ll_coll_spec *s, int me)
     int p = s->size, n = ll_block_pieces(s);
     if (p < 2) return;
     int right = (me + 1) % p, left = (me + p - 1) % p;
-    int64_t room = (ll_largest_block(s) + n - 1) / n, at, len;
+    int64_t room = ll_ceil_div(ll_largest_block(s), n), at, len;
     /* Turn t of (p - 1) n: piece t % n of block me - 1 - t / n goes out; what came in the turn
      * before is summed meanwhile, unless this turn sends it (one piece only), and then before. */
     int turns = (p - 1) * n;

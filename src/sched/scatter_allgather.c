@@ -10,6 +10,7 @@
  *
  * From another root ranks are numbered from there on, and so are their blocks: those of a subtree
  * are one piece of DATA. */
+#include "base/num.h"
 #include "sched/algos.h"
 
 /* Of root 0. s: of the all-gather. */
@@ -40,7 +41,7 @@ static void emit(ll_steps *e, const ll_coll_spec *s, int rank)
  * blocks. */
 static ll_cost cost(const ll_coll_spec *s)
 {
-    double others = s->size - 1, most = (double)((s->count + s->size - 1) / s->size);
+    double others = s->size - 1, most = (double)ll_ceil_div(s->count, s->size);
     return (ll_cost){.messages = s->count ? ll_log2_up(s->size) + others : 0,
                      .sent = 2 * others * most};
 }

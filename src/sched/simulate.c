@@ -9,6 +9,8 @@
  * are of its current round: queues and rings are short. */
 #include "sched/simulate.h"
 
+#include "base/heap.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -64,26 +66,7 @@ static bool earlier(const event *a, const event *b)
     return a->rank != b->rank ? a->rank < b->rank : a->message < b->message;
 }
 
-static void push(simulation *m, event e)
-{
-    int i = m->n_event++;
-    for (; i && earlier(&e, &m->heap[(i - 1) / 2]); i = (i - 1) / 2)
-        m->heap[i] = m->heap[(i - 1) / 2];
-    m->heap[i] = e;
-}
-
-static event pop(simulation *m)
-{
-    event first = m->heap[0], e = m->heap[--m->n_event];
-    int i = 0;
-    for (int child; (child = 2 * i + 1) < m->n_event; i = child) {
-        if (child + 1 < m->n_event && earlier(&m->heap[child + 1], &m->heap[child])) child++;
-        if (!earlier(&m->heap[child], &e)) break;
-        m->heap[i] = m->heap[child];
-    }
-    m->heap[i] = e;
-    return first;
-}
+LL_HEAP(event, earlier)
 
 /* ---- messages ---- */
 static int new_message(simulation *m)
@@ -150,7 +133,7 @@ static void start(simulation *m, int *out, double now)
     m->ranks[msg->from].out_busy = m->ranks[msg->to].in_busy = true;
     bool far = m->node && m->node[msg->from] != m->node[msg->to];
     double takes = m->model->alpha[far] + (double)msg->n * m->bytes * m->model->beta[far];
-    push(m, (event){.time = now + takes, .rank = -1, .message = i});
+    heap_push(m->heap, &m->n_event, (event){.time = now + takes, .rank = -1, .message = i});
 }
 
 static void start_all(simulation *m, double now)
@@ -194,7 +177,7 @@ static void next_round(simulation *m, int rank)
     if (t == m->time)
         m->ready[m->n_ready++] = rank;
     else
-        push(m, (event){.time = t, .rank = rank});
+        heap_push(m->heap, &m->n_event, (event){.time = t, .rank = rank});
 }
 
 static double local_time(const simulation *m, const ll_step *s)
@@ -255,7 +238,7 @@ static double run(simulation *m)
         if (!m->n_ready) m->time = m->heap[0].time;
         while (m->n_ready) post_round(m, m->ready[--m->n_ready], m->time);
         while (m->n_event && m->heap[0].time == m->time) {
-            event e = pop(m);
+            event e = heap_pop(m->heap, &m->n_event);
             if (e.rank >= 0)
                 post_round(m, e.rank, m->time);
             else

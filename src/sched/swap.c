@@ -5,6 +5,7 @@
  *     3 pieces      round 0      1            2            3
  *     messages      piece 0      piece 1      piece 2
  *     added                      piece 0      piece 1      piece 2 */
+#include "base/num.h"
 #include "sched/algos.h"
 
 #include <math.h>
@@ -13,7 +14,7 @@ void ll_emit_swap(ll_steps *e, const ll_swap *w, int64_t segment)
 {
     int64_t most = w->n_in > w->n_out ? w->n_in : w->n_out, from, to;
     int n = ll_n_piece(most, segment); /* the same on both sides */
-    int64_t room = (most + n - 1) / n;
+    int64_t room = ll_ceil_div(most, n);
     for (int t = 0; t <= n; t++, ll_emit_next(e)) {
         if (t < n) {
             ll_share(w->n_out, n, t, &from, &to);

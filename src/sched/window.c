@@ -21,6 +21,7 @@
  * of ranks. Below a few thousand elements meetings cost more than sums: window1 has one meeting,
  * and everyone sums everything. With data that others can read (shared) nothing is put, sums are
  * taken from where they are, and a last meeting keeps data as it is until everyone has taken it. */
+#include "base/num.h"
 #include "sched/algos.h"
 
 /* Elements in a chunk by default: two slots of it fit in a private cache. */
@@ -42,7 +43,7 @@ static win cut(ll_steps *e, const ll_coll_spec *s, int rank, int64_t most, int s
     int64_t piece = (s->segment ? s->segment : SEGMENT) / side_by_side;
     if (s->size < 2 || most == 0) return w;
     w.n_chunk = ll_n_piece(most, piece > 0 ? piece : 1);
-    w.room = (most + w.n_chunk - 1) / w.n_chunk;
+    w.room = ll_ceil_div(most, w.n_chunk);
     return w;
 }
 

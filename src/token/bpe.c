@@ -3,6 +3,8 @@
 #define _GNU_SOURCE /* qsort_r */
 #include "token/bpe.h"
 
+#include "base/heap.h"
+
 #include <string.h>
 
 /* ---- tables ---- */
@@ -198,13 +200,7 @@ static bool before(const pending *a, const pending *b)
     return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;
 }
 
-static void offer(encoder *e, pending x)
-{
-    int i = e->n_heap++;
-    for (; i && before(&x, &e->heap[(i - 1) / 2]); i = (i - 1) / 2)
-        e->heap[i] = e->heap[(i - 1) / 2];
-    e->heap[i] = x;
-}
+LL_HEAP(pending, before)
 
 static void push(encoder *e, int at)
 {
@@ -213,24 +209,11 @@ static void push(encoder *e, int at)
     int a = p->value, b = e->parts[p->next].value;
     if (e->t->rank) { /* what they spell */
         int k = ll_token_find(e->t, e->text + at, a + b);
-        if (k >= 0) offer(e, (pending){e->t->rank[k], at, a, b, a + b});
+        if (k >= 0) heap_push(e->heap, &e->n_heap, (pending){e->t->rank[k], at, a, b, a + b});
         return;
     }
     const ll_merge *m = find_merge(e->t, a, b);
-    if (m) offer(e, (pending){m->rank, at, a, b, m->to});
-}
-
-static pending pop(encoder *e)
-{
-    pending top = e->heap[0], x = e->heap[--e->n_heap];
-    int i = 0;
-    for (int k; (k = 2 * i + 1) < e->n_heap; i = k) {
-        if (k + 1 < e->n_heap && before(&e->heap[k + 1], &e->heap[k])) k++;
-        if (!before(&e->heap[k], &x)) break;
-        e->heap[i] = e->heap[k];
-    }
-    e->heap[i] = x;
-    return top;
+    if (m) heap_push(e->heap, &e->n_heap, (pending){m->rank, at, a, b, m->to});
 }
 
 static bool make_room(encoder *e, size_t n)
@@ -252,7 +235,7 @@ static void merge_parts(encoder *e)
     e->n_heap = 0;
     for (int i = 0; i >= 0; i = e->parts[i].next) push(e, i);
     while (e->n_heap) {
-        pending x = pop(e);
+        pending x = heap_pop(e->heap, &e->n_heap);
         part *p = &e->parts[x.at];
         if (p->value != x.a || p->next < 0 || e->parts[p->next].value != x.b) continue;
         int gone = p->next;

@@ -4,6 +4,8 @@
  * then a merge touches only the words that have its pair. */
 #include "token/bpe.h"
 
+#include "base/heap.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -120,7 +122,7 @@ typedef struct pair {
 } pair;
 typedef struct waiting {
     int64_t count;
-    int pair;
+    int pair, a, b;
 } waiting;
 
 typedef struct learner {
@@ -180,25 +182,23 @@ static void change(learner *l, int a, int b, int64_t by, int in)
     LL_PUSH(l->arena, l->touched, l->n_touched, l->room_touched, k);
 }
 
-static bool first(const learner *l, const waiting *x, const waiting *y)
+static bool first(const waiting *x, const waiting *y)
 {
-    const pair *p = &l->pairs[x->pair], *q = &l->pairs[y->pair];
     if (x->count != y->count) return x->count > y->count;
-    return p->a != q->a ? p->a < q->a : p->b < q->b;
+    return x->a != y->a ? x->a < y->a : x->b < y->b;
 }
+
+LL_HEAP(waiting, first)
 
 static void push_touched(learner *l)
 {
     for (int t = 0; t < l->n_touched; t++) {
-        waiting x = {l->pairs[l->touched[t]].count, l->touched[t]};
-        l->pairs[x.pair].touched = false;
-        if (x.count <= 0) continue;
+        pair *p = &l->pairs[l->touched[t]];
+        p->touched = false;
+        if (p->count <= 0) continue;
         l->heap =
             (waiting *)ll_arena_grow(l->arena, l->heap, sizeof *l->heap, l->n_heap, &l->room_heap);
-        int i = l->n_heap++;
-        for (; i && first(l, &x, &l->heap[(i - 1) / 2]); i = (i - 1) / 2)
-            l->heap[i] = l->heap[(i - 1) / 2];
-        l->heap[i] = x;
+        heap_push(l->heap, &l->n_heap, (waiting){p->count, l->touched[t], p->a, p->b});
     }
     l->n_touched = 0;
 }
@@ -207,14 +207,7 @@ static void push_touched(learner *l)
 static int pop_most(learner *l)
 {
     while (l->n_heap) {
-        waiting top = l->heap[0], x = l->heap[--l->n_heap];
-        int i = 0;
-        for (int k; (k = 2 * i + 1) < l->n_heap; i = k) {
-            if (k + 1 < l->n_heap && first(l, &l->heap[k + 1], &l->heap[k])) k++;
-            if (!first(l, &l->heap[k], &x)) break;
-            l->heap[i] = l->heap[k];
-        }
-        l->heap[i] = x;
+        waiting top = heap_pop(l->heap, &l->n_heap);
         if (top.count == l->pairs[top.pair].count) return top.count > 1 ? top.pair : -1;
     }
     return -1;

@@ -4,6 +4,7 @@
 #include "token/gguf.h"
 
 #include "base/num.h"
+#include "kern/blocks.h"
 
 #include <math.h>
 
@@ -20,27 +21,12 @@ static float half(const uint8_t *p)
     return (float)ll_load(&h, LL_F16, 0);
 }
 
-static void q8_0(const uint8_t *p, float *y)
-{
-    float d = half(p);
-    for (int i = 0; i < 32; i++) y[i] = d * (float)(int8_t)p[2 + i];
-}
-
 static void q4_0(const uint8_t *p, float *y)
 {
     float d = half(p);
     for (int i = 0; i < 16; i++) {
         y[i] = d * (float)((p[2 + i] & 15) - 8);
         y[i + 16] = d * (float)((p[2 + i] >> 4) - 8);
-    }
-}
-
-static void q4_1(const uint8_t *p, float *y)
-{
-    float d = half(p), m = half(p + 2);
-    for (int i = 0; i < 16; i++) {
-        y[i] = d * (float)(p[4 + i] & 15) + m;
-        y[i + 16] = d * (float)(p[4 + i] >> 4) + m;
     }
 }
 
@@ -74,11 +60,14 @@ static void q6_k(const uint8_t *p, float *y)
     }
 }
 
-static const ll_quant quants[] = {
-    {0, "F32", LL_F32, 1, 4, NULL},       {1, "F16", LL_F16, 1, 2, NULL},
-    {2, "Q4_0", LL_F32, 32, 18, q4_0},    {3, "Q4_1", LL_F32, 32, 20, q4_1},
-    {8, "Q8_0", LL_F32, 32, 34, q8_0},    {12, "Q4_K", LL_F32, 256, 144, q4_k},
-    {14, "Q6_K", LL_F32, 256, 210, q6_k}, {30, "BF16", LL_BF16, 1, 2, NULL}};
+static const ll_quant quants[] = {{0, "F32", LL_F32, 1, 4, NULL},
+                                  {1, "F16", LL_F16, 1, 2, NULL},
+                                  {2, "Q4_0", LL_F32, 32, 18, q4_0},
+                                  {3, "Q4_1", LL_F32, 32, 20, ll_unpack_int4},
+                                  {8, "Q8_0", LL_F32, 32, 34, ll_unpack_int8},
+                                  {12, "Q4_K", LL_F32, 256, 144, q4_k},
+                                  {14, "Q6_K", LL_F32, 256, 210, q6_k},
+                                  {30, "BF16", LL_BF16, 1, 2, NULL}};
 
 const ll_quant *ll_quant_find(int id)
 {

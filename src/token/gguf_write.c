@@ -1,5 +1,6 @@
 /* gguf_write.c: GGUF, version 3, as gguf.c reads it. */
 #include "base/file.h"
+#include "base/num.h"
 #include "token/gguf.h"
 
 #include <string.h>
@@ -76,7 +77,7 @@ static size_t bytes_of(const ll_gguf_tensor *t)
 
 static size_t aligned(size_t n)
 {
-    return (n + ALIGN - 1) / ALIGN * ALIGN;
+    return ll_round_up(n, ALIGN);
 }
 
 ll_err ll_gguf_write(const ll_gguf_out *o, const ll_gguf_tensor *t, int n, const char *path)

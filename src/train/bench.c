@@ -3,6 +3,7 @@
 #include "train/bench.h"
 
 #include "base/now.h"
+#include "base/num.h"
 #include "base/process.h"
 #include "base/rng.h"
 #include "base/stats.h"
@@ -29,7 +30,7 @@ ll_err ll_gemm_peak(int threads, int64_t n, bool bf16, double *gflops, bool *bes
                       .bf16 = bf16,
                       .threads = threads};
     size_t matrix = sizeof(float) * (size_t)(n * n), scratch = ll_gemm_scratch(&g);
-    LL_OWN_MEMORY char *memory = (char *)aligned_alloc(64, (3 * matrix + scratch + 63) / 64 * 64);
+    LL_OWN_MEMORY char *memory = (char *)aligned_alloc(64, ll_align64(3 * matrix + scratch));
     CHECK(memory, LL_E_MEM, "no memory to time a matrix product");
     for (int64_t i = 0; i < 2 * n * n; i++) {
         float x = (float)(i % 7) - 3;
@@ -152,9 +153,7 @@ enum { LEAST_STEPS = 5, MOST_STEPS = 5000 };
 /* This thread's, which other programs do not take from. */
 static double own_time(void)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    return ll_clock(CLOCK_THREAD_CPUTIME_ID);
 }
 
 /* Steps until so many seconds have passed; their times, sorted, and the least of this thread's. */

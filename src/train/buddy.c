@@ -2,6 +2,7 @@
 #include "train/buddy_int.h"
 
 #include "base/crc32c.h"
+#include "base/num.h"
 #include "run/ranks.h"
 
 #include <errno.h>
@@ -180,7 +181,7 @@ static ll_err meet_guests(ll_buddy *b)
     b->turn = b->index / on_node(b, next);
     b->n_guest = on_node(b, before);
     for (int v = 0; v < b->n_node; v++) {
-        int n = on_node(b, (v + 1) % b->n_node), m = (on_node(b, v) + n - 1) / n;
+        int n = on_node(b, (v + 1) % b->n_node), m = ll_ceil_div(on_node(b, v), n);
         if (m > b->rounds) b->rounds = m;
     }
     b->guests = LL_NEW_ARRAY(b->arena, share, b->rounds);

@@ -31,7 +31,7 @@ ll_err ll_buddy_new(ll_comm *c, const ll_start *start, const ll_session *s,
 void ll_buddy_free(ll_buddy *b);
 LL_OWNED(ll_buddy, ll_buddy_free);
 /* Collective. The state after this step. Between two calls all ranks meet in some collective. norm:
- * as the checkpoint's metadata have it, LL_NORM_TEXT. */
+ * as the checkpoint's metadata have it. */
 ll_err ll_buddy_copy(ll_buddy *b, int64_t step, const char *norm);
 size_t ll_buddy_bytes(const ll_buddy *b);     /* of this node's files, both */
 const char *ll_buddy_text(const ll_buddy *b); /* what it protects from, for people */

@@ -2,6 +2,7 @@
 #include "train/recovery.h"
 
 #include "base/file.h"
+#include "base/now.h"
 #include "base/text.h"
 #include "train/metrics.h"
 
@@ -23,9 +24,7 @@ static const char *const events[] = {[LL_BEGAN] = "began",
 
 double ll_wall_now(void)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_REALTIME, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+    return ll_clock(CLOCK_REALTIME);
 }
 
 ll_err ll_start_parse(const char *text, ll_start *s)

@@ -1,6 +1,7 @@
 /* rehearse.c: kernels of each kind, then whole passes over the program, timed. */
 #include "train/rehearse.h"
 
+#include "base/now.h"
 #include "base/num.h"
 #include "base/stats.h"
 #include "run/ranks.h"
@@ -122,20 +123,12 @@ static ll_err run_dry(const rehearsal *f, int i)
     return f->s->p->instrs[i].kernel.run(&f->calls[i]);
 }
 
-static double worked(void)
-{
-    struct timespec t;
-    return clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t)
-               ? NAN
-               : (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* Ranks that share cores: a kernel takes what it works, times those that work in turn with it. By
  * the wall one shorter than a turn would be timed as if it had the core. together: but what ranks
  * wait for each other counts. */
 static double clock_of(const rehearsal *f, bool together)
 {
-    double own = together || f->how.crowd <= 1 ? NAN : worked();
+    double own = together || f->how.crowd <= 1 ? NAN : ll_clock(CLOCK_PROCESS_CPUTIME_ID);
     return isnan(own) ? ll_now() : own * f->how.crowd / f->s->p->threads;
 }
 
@@ -266,11 +259,11 @@ static ll_err time_pass(const rehearsal *f, bool parts, double *row, double *hel
 {
     const ll_program *p = f->s->p;
     ll_waits_since(f->how.waits);
-    double start = clock_of(f, f->rehearses), before = worked();
+    double start = clock_of(f, f->rehearses), before = ll_clock(CLOCK_PROCESS_CPUTIME_ID);
     pass s = {.f = f, .parts = parts, .each = row + 1, .from = start};
     TRY(ll_exec_each(f->s->e, 0, p->n_instr, time_one, &s));
     row[0] = clock_of(f, f->rehearses) - start;
-    row[1 + p->n_instr] = p->threads * row[0] - (worked() - before);
+    row[1 + p->n_instr] = p->threads * row[0] - (ll_clock(CLOCK_PROCESS_CPUTIME_ID) - before);
     *held = s.held + ll_waits_since(f->how.waits);
     return LL_OK;
 }

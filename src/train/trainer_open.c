@@ -5,6 +5,7 @@
 
 #include "base/crc32c.h"
 #include "base/file.h"
+#include "base/num.h"
 #include "machine/bind.h"
 #include "train/prune.h"
 #include "weights/residual.h"
@@ -528,7 +529,7 @@ static ll_err open_data(trainer *t)
             t->r->train.batch, info->n[LL_TRAIN], info->name, info->n[LL_TRAIN]);
     t->steps = ll_run_steps(t->r, info->n[LL_TRAIN]);
     t->until = t->until && t->until < t->steps ? t->until : t->steps;
-    t->epoch_steps = (info->n[LL_TRAIN] + t->r->train.batch - 1) / t->r->train.batch;
+    t->epoch_steps = ll_ceil_div(info->n[LL_TRAIN], t->r->train.batch);
     t->times = (double *)calloc(RECENT, sizeof(double));
     t->losses = (double *)calloc(RECENT, sizeof(double));
     t->waited = (double *)calloc(RECENT, sizeof(double));

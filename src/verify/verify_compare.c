@@ -2,6 +2,8 @@
  * the ranges of one dimension, of MOST at most, of no fewer than FEW elements. */
 #include "verify/verify_int.h"
 
+#include "base/num.h"
+
 #include <float.h>
 
 static const double FLOOR[2] = {1e-6, 1e-8}; /* as it is, in f64 */
@@ -111,7 +113,7 @@ static void compare_row(const compared *c, int64_t first, int64_t in, finding *f
         n = row;
         if (cuts) {
             int64_t of = l->of[last], k = (l->from[last] + i) * cuts / of;
-            n = ((k + 1) * of + cuts - 1) / cuts - l->from[last] - i;
+            n = ll_ceil_div((k + 1) * of, cuts) - l->from[last] - i;
             if (n > row - i) n = row - i;
             to = c->sums[l->base[last] + k];
         }

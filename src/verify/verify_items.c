@@ -2,6 +2,8 @@
  * and their blocks. */
 #include "verify/verify_int.h"
 
+#include "base/num.h"
+
 #include <stdio.h>
 
 ll_session_opts ll_verify_alone(const verifier *v)
@@ -144,8 +146,8 @@ void ll_verify_block_text(const item *x, int64_t k, char out[LL_VERIFY_NAME])
     for (int d = 0; d < x->type.shape.n && k > 0; k -= x->cuts[d++]) {
         int64_t n = x->cuts[d], of = x->type.shape.d[d];
         if (k > n) continue;
-        snprintf(out, LL_VERIFY_NAME, "[%ld:%ld] of dimension %d", (((k - 1) * of + n - 1) / n),
-                 ((k * of + n - 1) / n), d);
+        snprintf(out, LL_VERIFY_NAME, "[%ld:%ld] of dimension %d", ll_ceil_div((k - 1) * of, n),
+                 ll_ceil_div(k * of, n), d);
     }
 }
 

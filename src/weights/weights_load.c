@@ -29,7 +29,7 @@ typedef struct fit {
     bool *fresh;     /* [x->n]: keeps its values */
     bool *used;      /* [w->n] */
     bool *mapped;    /* [w->n]: by a line of its own */
-    int missing, extra, misshapen, n_fresh, n_unread, averages;
+    int missing, extra, misshapen, n_unread, averages;
     ll_buf lines[3]; /* of those three kinds */
     ll_buf unread;   /* of theirs that are skipped by the user */
     ll_arena *arena;
@@ -204,16 +204,13 @@ static ll_err hold(fit *f, const ll_weights *w, const ll_own_tensors *x, const c
     f->fresh = LL_NEW_ARRAY(a, bool, x->n);
     f->used = LL_NEW_ARRAY(a, bool, w->n);
     f->mapped = LL_NEW_ARRAY(a, bool, w->n);
-    for (int i = 0; i < x->n; i++) {
-        f->fresh[i] = !x->moment[i] && skips(a, skip, x->t[i].name);
-        f->n_fresh += f->fresh[i];
-    }
+    for (int i = 0; i < x->n; i++) f->fresh[i] = !x->moment[i] && skips(a, skip, x->t[i].name);
     TRY(ll_map_open(map, &f->map));
     for (int i = 0; i < x->n; i++) /* adapters begin anew where the file has none */
         if (!x->moment[i] && !f->fresh[i] &&
             (ll_is_adapter(x->t[i].name) || ll_is_match(x->t[i].name)) &&
             find_theirs(f, x->t[i].name) < 0)
-            f->fresh[i] = true, f->n_fresh++;
+            f->fresh[i] = true;
     TRY(hold_ours(f));
     TRY(hold_lines(f, false));
     hold_rest(f, skip);

@@ -4,6 +4,8 @@
 #include "files.h"
 
 #include "comm/comm.h"
+#include "data/data_int.h"
+#include "data/fetch.h"
 
 #include <fcntl.h>
 #include <glob.h>
@@ -188,7 +190,7 @@ static int64_t read_all(bool tokens, const char *cache)
     ok(ll_loader_open(d, &(ll_loader_opts){.batch = BATCH, .threads = 1}, &l));
     for (int i = 0; i < 40; i++) ok(ll_loader_next(l, &b));
     ll_loader_close(l);
-    int64_t n = ll_dataset_fetched(d);
+    int64_t n = d->fetcher ? ll_fetcher_reads(d->fetcher) : 0;
     ll_dataset_close(d);
     return n;
 }

@@ -1,4 +1,4 @@
-/* test_fuse_registry.c: every fusion of the registry against what it replaces. A fusion that is
+/* test_fuse.c: every fusion of the registry against what it replaces. A fusion that is
  * added is tested here without a line changed. For each row, on its trials or on those of the op
  * that it makes: the pattern is a graph, the fusion must find it, and what comes of it must give
  * the same results on machine ref, where ops that have no reference kernel run as what they mean.

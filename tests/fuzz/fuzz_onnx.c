@@ -25,13 +25,13 @@ static bool zeros(ll_arena *a, const Onnx__ValueInfo *info, value *x)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
+    LL_OWN(ll_arena) a = ll_arena_new();
     ll_onnx *m;
-    if (ll_onnx_parse(data, size, "fuzz", NULL, &m) != LL_OK) {
+    if (ll_onnx_parse(a, data, size, "fuzz", NULL, &m) != LL_OK) {
         if (m || !ll_error_text()[0]) abort();
         return 0;
     }
     const Onnx__Graph *g = m->model->graph;
-    LL_OWN(ll_arena) a = ll_arena_new();
     int n;
     Onnx__ValueInfo **info = ll_onnx_inputs(a, m, &n);
     value **in = LL_NEW_ARRAY(a, value *, n + 1);
@@ -41,6 +41,5 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     value **out = LL_NEW_ARRAY(a, value *, g->n_output + 1);
     if (ok && ll_onnx_walk(&w, in, out) != LL_OK && !ll_error_text()[0]) abort();
     ll_graph_free(w.g);
-    ll_onnx_close(m);
     return 0;
 }

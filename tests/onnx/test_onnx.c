@@ -34,13 +34,13 @@ static ll_err parse(ll_arena *a, const Onnx__Model *made, const char *folder, ll
 {
     size_t size;
     uint8_t *data = made_bytes(a, made, &size);
-    return ll_onnx_parse(data, size, "made", folder, out);
+    return ll_onnx_parse(a, data, size, "made", folder, out);
 }
 
 /* Walks a model whose inputs are zeros of their declared shapes. */
 static ll_err walk_it(ll_arena *a, const Onnx__Model *made, const char *folder)
 {
-    LL_OWN(ll_onnx) m = NULL;
+    ll_onnx *m;
     TRY(parse(a, made, folder, &m));
     walk w = {.arena = a, .m = m, .g = ll_graph_new("made")};
     value x = {.name = "x", .type = ONNX_FLOAT, .shape = LL_SHAPE(2, 2)};
@@ -65,10 +65,9 @@ static void bad_files(void **)
     assert_int_equal(walk_it(a, plain(a), NULL), LL_OK);
     for (size_t n = 0; n < size; n++) { /* a file that ends early; never is it a whole model */
         ll_onnx *m;
-        ll_err rc = ll_onnx_parse(data, n, "short", NULL, &m);
+        ll_err rc = ll_onnx_parse(a, data, n, "short", NULL, &m);
         assert_true(rc != LL_OK || m->model->graph->n_node < 4 || !m->model->n_opset_import ||
                     m->model->graph->n_output == 0);
-        if (rc == LL_OK) ll_onnx_close(m);
         assert_true(rc == LL_OK || ll_error_text()[0]);
     }
     Onnx__Model *m = plain(a);

@@ -109,9 +109,9 @@ static inline void reference(const trial *t, const ll_tensor *in, const ll_tenso
 }
 
 /* s: the first that fits of this list, or of what begins with it; NULL: the reference kernel.
- * False: none fits. */
-static inline bool call(const trial *t, const ll_solver *s, const void *attr, int threads,
-                        const ll_tensor *in, const ll_tensor *out)
+ * The name of who ran; NULL: none fits. */
+static inline const char *call(const trial *t, const ll_solver *s, const void *attr, int threads,
+                               const ll_tensor *in, const ll_tensor *out)
 {
     ll_kcall c = {.attr = attr,
                   .n_in = t->n_in,
@@ -124,12 +124,12 @@ static inline bool call(const trial *t, const ll_solver *s, const void *attr, in
                   .step = 3,
                   .solver = s ? s->name : NULL};
     const ll_solver ref = {.run = t->op->ref};
-    if (!s && !t->op->ref) return plain_run(t->op, &c), true;
+    if (!s && !t->op->ref) return plain_run(t->op, &c), "";
     if (s)
         s = ll_solver_for(s, &c);
     else
         s = &ref;
-    if (!s) return false;
+    if (!s) return NULL;
     if (s->scratch) {
         size_t n = s->scratch(&c);
         char *p = (char *)ll_arena_alloc(t->arena, n + 64);
@@ -138,7 +138,7 @@ static inline bool call(const trial *t, const ll_solver *s, const void *attr, in
         c.scratch = p;
     }
     must(s->run(&c), t, s->name ? s->name : "kernel");
-    return true;
+    return s->name ? s->name : "";
 }
 
 static inline double worst_difference(const ll_tensor *a, const ll_tensor *b)

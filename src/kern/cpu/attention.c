@@ -7,6 +7,7 @@
  * Blocks of one head are worked in order by one thread: the thread count changes nothing. */
 #include "kern/cpu/attention.h"
 
+#include "base/num.h"
 #include "kern/attr.h"
 #include "kern/cpu/row.h"
 #include "kern/cpu/vec.h"
@@ -32,7 +33,7 @@ typedef struct room {
 /* Lays out a room from `at` on (NULL: only measures); returns its floats. */
 static size_t lay_out(const ll_att *p, float *at, room *r)
 {
-    int64_t rows = (p->s + M - 1) / M * M, d = ll_att_width(p->d), e = ll_att_width(p->e);
+    int64_t rows = ll_round_up(p->s, M), d = ll_att_width(p->d), e = ll_att_width(p->e);
     return LL_ATT_LAY_OUT(at, {&r->k, rows * d}, {&r->v, rows * e}, {&r->qt, d * BLOCK},
                           {&r->s, BLOCK * BLOCK}, {&r->o, BLOCK * e}, {&r->m, BLOCK},
                           {&r->l, BLOCK});

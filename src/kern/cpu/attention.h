@@ -7,6 +7,7 @@
  * runs across queries, and both products that read scores find them in the order they need.
  * Queries come in panels of LL_ATT_N (whole vectors), keys in groups of 6. */
 #pragma once
+#include "base/num.h"
 #include "kern/heads.h"
 
 /* Keys and queries of a tile (24 vectors of sums where a vector is 128 bits, 12 where it is 512);
@@ -47,7 +48,7 @@ static inline int64_t ll_att_out(const ll_att *p, int64_t n)
 /* d to the next multiple of LL_ATT_N: the room that a row takes */
 static inline int64_t ll_att_width(int64_t d)
 {
-    return (d + LL_ATT_N - 1) / LL_ATT_N * LL_ATT_N;
+    return ll_round_up(d, LL_ATT_N);
 }
 /* to [rows, width] = from [rows, d] of that stride, times by; the padding is zeros. */
 void ll_att_pack(int64_t rows, int64_t d, const float *from, int64_t stride, float by, float *to);

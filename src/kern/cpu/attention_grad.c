@@ -7,6 +7,7 @@
  * Heads that share keys add to the same dk and dv, one after the other. */
 #include "kern/cpu/attention.h"
 
+#include "base/num.h"
 #include "kern/cpu/vec.h"
 
 enum { BLOCK = LL_ATT_BLOCK, M = LL_ATT_M, N = LL_ATT_N };
@@ -23,13 +24,13 @@ typedef struct room {
 
 static int64_t in_tiles(int64_t n)
 {
-    return (n + M - 1) / M * M;
+    return ll_round_up(n, M);
 }
 
 /* Lays out a room from `at` on (NULL: only measures); returns its floats. */
 static size_t lay_out(const ll_att *p, float *at, room *r)
 {
-    int64_t blocks = (p->t + BLOCK - 1) / BLOCK, d = ll_att_width(p->d), e = ll_att_width(p->e);
+    int64_t blocks = ll_ceil_div(p->t, BLOCK), d = ll_att_width(p->d), e = ll_att_width(p->e);
     int64_t t = in_tiles(p->t), s = in_tiles(p->s);
     return LL_ATT_LAY_OUT(at, {&r->q, t * d}, {&r->k, s * d}, {&r->v, s * e}, {&r->g, t * e},
                           {&r->dq, t * d}, {&r->qt, blocks * d * BLOCK},

@@ -1,4 +1,5 @@
 /* attention_tile.c: packing and products of blocks for attention (see attention.h). */
+#include "base/num.h"
 #include "kern/cpu/attention.h"
 #include "kern/cpu/micro.h"
 
@@ -42,7 +43,7 @@ void ll_att_pack(int64_t rows, int64_t d, const float *from, int64_t stride, flo
 
 void ll_att_transpose(int64_t d, const float *from, int64_t stride, int64_t n, float by, float *to)
 {
-    int64_t i = 0, padded = (n + N - 1) / N * N;
+    int64_t i = 0, padded = ll_round_up(n, N);
     for (; i + 4 <= n; i += 4) {
         const float *a = from + i * stride, *b = a + stride, *c = b + stride, *f = c + stride;
         float *y = to + i;

@@ -144,7 +144,7 @@ static int choose_tile(const plan *p)
         int64_t w = p->f->repeat[i] * p->f->period[i];
         if (w == p->n) w = p->f->repeat[i];
         if (w <= LL_TILE) return (int)(LL_TILE - LL_TILE % w);
-        int64_t parts = (w + LL_TILE - 1) / LL_TILE;
+        int64_t parts = ll_ceil_div(w, LL_TILE);
         if (w % parts == 0) return (int)(w / parts);
     }
     return LL_TILE;

@@ -90,7 +90,7 @@ static int64_t at_once(const ll_kcall *c, int64_t images)
 
 static size_t bytes_of(const ll_tensor *t)
 {
-    return (size_t)ll_numel(&t->shape) * ll_dtype_bytes(t->dtype);
+    return ll_tensor_bytes(t->dtype, &t->shape);
 }
 
 /* What the pieces need, the last of which may be smaller; of conv2d_dw also room for a piece's. */

@@ -2,6 +2,7 @@
  * vector code, and give the very numbers that ll_uniform_at gives one at a time.
  *
  * An element is dropped where (word >> 9) + 1/2 < p 2^23, that is where word >> 9 < limit. */
+#include "base/num.h"
 #include "base/rng.h"
 #include "kern/cpu/row.h"
 #include "kern/dropout.h"
@@ -59,7 +60,7 @@ ll_err dropout_cpu(const ll_kcall *c)
                     (uint32_t)fmax(0, ceil(a->p * 0x1p23 - 0.5)), (float)(1 / (1 - a->p))};
     int64_t n = ll_numel(&c->in[0].shape), run = run_length(&c->in[0].shape, &a->whole);
     if (n == 0) return LL_OK;
-    int64_t pieces = (run + PIECE - 1) / PIECE, jobs = n / run * pieces;
+    int64_t pieces = ll_ceil_div(run, PIECE), jobs = n / run * pieces;
 #pragma omp parallel for num_threads(ll_team(c, n * 8)) schedule(static)
     for (int64_t j = 0; j < jobs; j++) {
         int64_t at = j / pieces * run, from = j % pieces * PIECE;

@@ -65,7 +65,7 @@ static job plan(const ll_kcall *c, bool up)
     if (repeats) j.row *= j.w.size[--j.n_outer];
     j.rows = j.row ? ll_numel(&c->out[0].shape) / j.row : 0;
     j.part = j.period < PART ? PART / (j.period + !j.period) * j.period : PART;
-    j.n_part = j.row ? (j.row + j.part - 1) / j.part : 0;
+    j.n_part = j.row ? ll_ceil_div(j.row, j.part) : 0;
     return j;
 }
 

@@ -66,7 +66,7 @@ static plan make_plan(const ll_kcall *c, const char *spec, int enough)
     p.products = ll_einsum_points(p.l.around, p.l.n_around);
     p.sums = ll_einsum_points(p.l.sums, p.l.n_sums);
     p.depth = ll_round_up(p.sums * p.l.sum.extent, SOME);
-    p.panels = (p.l.column.extent + PANEL - 1) / PANEL;
+    p.panels = ll_ceil_div(p.l.column.extent, PANEL);
     p.room = ll_align64((size_t)p.depth * (PANEL + 1));
     double work = (double)p.products * (double)p.panels * (double)p.l.row.extent * (double)p.depth;
     int64_t tasks = p.products * p.panels;

@@ -262,7 +262,7 @@ template <int BYTES, class F> static ll_err with_packs(const ll_kcall *c, const 
 static inline ll_err clear_two(const ll_tensor *t, const ll_kcall *c)
 {
     for (int i = 0; i < 2; i++) {
-        size_t bytes = (size_t)ll_numel(&t[i].shape) * ll_dtype_bytes(t[i].dtype);
+        size_t bytes = ll_tensor_bytes(t[i].dtype, &t[i].shape);
         if (bytes) CUDA_TRY(cudaMemsetAsync(t[i].data, 0, bytes, stream_of(c)));
     }
     return LL_OK;

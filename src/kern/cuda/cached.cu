@@ -256,7 +256,7 @@ static ll_err run_write(const ll_kcall *c)
     const int64_t *s = c->in[0].shape.d, *x = c->in[1].shape.d, n = ll_numel(&c->in[1].shape);
     if (c->out[0].data != c->in[0].data)
         CUDA_TRY(cudaMemcpyAsync(c->out[0].data, c->in[0].data,
-                                 (size_t)ll_numel(&c->in[0].shape) * ll_dtype_bytes(c->in[0].dtype),
+                                 ll_tensor_bytes(c->in[0].dtype, &c->in[0].shape),
                                  cudaMemcpyDeviceToDevice, stream_of(c)));
     return with_float(c->in[1].dtype, [&](auto v) -> ll_err {
         typedef decltype(v) T;

@@ -135,7 +135,8 @@ static cudnnDataType_t dnn_type(ll_dtype t)
     case LL_F16: return CUDNN_DATA_HALF;
     case LL_F64: return CUDNN_DATA_DOUBLE;
     case LL_I32: return CUDNN_DATA_INT32;
-    default: return CUDNN_DATA_FLOAT;
+    case LL_F32: return CUDNN_DATA_FLOAT;
+    default: LL_ASSERT(!"a type of cuDNN's"); return CUDNN_DATA_FLOAT;
     }
 }
 

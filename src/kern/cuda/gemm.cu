@@ -61,7 +61,8 @@ static cudaDataType_t blas_type(ll_dtype t)
     case LL_F16: return CUDA_R_16F;
     case LL_F8_E4M3: return CUDA_R_8F_E4M3;
     case LL_F8_E5M2: return CUDA_R_8F_E5M2;
-    default: return CUDA_R_32F;
+    case LL_F32: return CUDA_R_32F;
+    default: LL_ASSERT(!"a type of products"); return CUDA_R_32F;
     }
 }
 

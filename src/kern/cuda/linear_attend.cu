@@ -326,7 +326,7 @@ static size_t scratch_grad(const ll_kcall *c)
 
 static ll_err clear(const ll_kcall *c, const ll_tensor *x)
 {
-    size_t bytes = (size_t)ll_numel(&x->shape) * ll_dtype_bytes(x->dtype);
+    size_t bytes = ll_tensor_bytes(x->dtype, &x->shape);
     CUDA_TRY(cudaMemsetAsync(x->data, 0, bytes, stream_of(c)));
     return LL_OK;
 }

@@ -211,8 +211,9 @@ static cublasLtEpilogue_t epilogue_of(const ll_kcall *c)
             return attr->bias ? CUBLASLT_EPILOGUE_GELU_AUX_BIAS : CUBLASLT_EPILOGUE_GELU_AUX;
         return attr->bias ? CUBLASLT_EPILOGUE_GELU_BIAS : CUBLASLT_EPILOGUE_GELU;
     case LL_ACT_DGELU: return CUBLASLT_EPILOGUE_DGELU;
-    default: return attr->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
+    default: LL_ASSERT(attr->act == LL_ACT_NONE);
     }
+    return attr->bias ? CUBLASLT_EPILOGUE_BIAS : CUBLASLT_EPILOGUE_DEFAULT;
 }
 
 static bool epilogue_fits(const ll_kcall *c)

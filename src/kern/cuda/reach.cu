@@ -1,4 +1,4 @@
-/* reach.cu: the largest term of each result of a product (op/reach.c): a thread a result, which
+/* reach.cu: the largest term of each result of a product (op/matmul.c): a thread a result, which
  * ends with the first term that is enough. */
 #include "kern/cuda/gpu.cuh"
 

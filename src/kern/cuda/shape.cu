@@ -119,7 +119,7 @@ static ll_err run_fill(const ll_kcall *c)
 static ll_err reshape(const ll_kcall *c)
 {
     const ll_tensor *x = &c->in[0], *y = &c->out[0];
-    size_t n = (size_t)ll_numel(&y->shape) * ll_dtype_bytes(y->dtype);
+    size_t n = ll_tensor_bytes(y->dtype, &y->shape);
     if (n && x->data != y->data)
         CUDA_TRY(cudaMemcpyAsync(y->data, x->data, n, cudaMemcpyDeviceToDevice, stream_of(c)));
     return LL_OK;

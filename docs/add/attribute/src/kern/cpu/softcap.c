@@ -7,7 +7,7 @@ ll_kernel softcap_cpu;
 
 ll_err softcap_cpu(const ll_kcall *c)
 {
-    float cap = (float)((const ll_number_attr *)c->attr)->value;
+    float cap = (float)((const ll_softcap_attr *)c->attr)->cap;
     const float *x = (const float *)c->in[0].data;
     float *y = (float *)c->out[0].data;
     int64_t n = ll_numel(&c->in[0].shape);

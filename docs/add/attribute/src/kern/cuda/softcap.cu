@@ -9,7 +9,7 @@ template <class T> static __global__ void map(const T *x, T *y, int64_t n, float
 
 static ll_err run(const ll_kcall *c)
 {
-    float cap = (float)((const ll_number_attr *)c->attr)->value;
+    float cap = (float)((const ll_softcap_attr *)c->attr)->cap;
     int64_t n = ll_numel(&c->in[0].shape);
     return with_float(c->in[0].dtype, [&](auto t) -> ll_err {
         typedef decltype(t) T;
