@@ -212,7 +212,20 @@ static void plan_is_held(void **state)
     json_t *held = prints_json(*state, "plan --published held-out --json");
     const json_t *all = json_object_get(held, "all"); /* as docs/performance.md tells */
     assert_true(json_num(all, "held_out_error") < 0.055 && json_num(all, "coverage") > 0.75);
+    assert_true(json_num(all, "rows") == 41 && json_num(all, "compared") == 41);
+    assert_true(json_num(all, "fitted") + json_num(all, "held_out") == 41);
     json_decref(held);
+    outcome large = succeeds(*state, "plan --large");
+    assert_non_null(strstr(large.err, "\n  10 rows read: 8 compared (1 fitted, 7 not fitted), 2 "
+                                      "predicted, with no measured step\n"));
+    outcome_free(&large);
+    write_text(tmpdir_path(state, "t.csv"), "id,source,gpu,gpus,arch\n1,x,A100,8,moe\n"
+                                            "2,x,A100,8,moe\n3,x,Z80,8,dense\n");
+    outcome none = succeeds(*state, "plan --published t.csv");
+    assert_non_null(strstr(none.err,
+                           "  3 rows read: 3 not predicted\n    2: a mixture of experts is "
+                           "not modelled\n    1: no cluster file has a chip called Z80\n"));
+    outcome_free(&none);
     /* Steps of ours that were measured, and what one has in tensors. */
     static const struct {
         const char *model;
