@@ -51,6 +51,13 @@ typedef struct ll_shown {
     ll_bytes bytes;
     double bubble, exposed_s, moved;
 } ll_shown;
+/* The best of some number of ranks. */
+typedef struct ll_of_ranks {
+    int64_t ranks;
+    const char *mesh;
+    double step_s;
+} ll_of_ranks;
+
 typedef struct ll_plans {
     const ll_plan_opts *o;
     const ll_run *run, *file; /* file: as it is, before any setting */
@@ -60,8 +67,14 @@ typedef struct ll_plans {
     int tried;
     ll_shown *v; /* [n] the best first */
     int n;
+    ll_of_ranks quickest; /* of all numbers of ranks that were looked at; ranks 0: none were */
+    const char *scaling;  /* where fewer ranks are as quick: that, and what to do; NULL */
     ll_arena *arena;
 } ll_plans;
+/* Looks at divisors of the ranks that could be as quick as the best plan, and sets quickest and
+ * scaling. best: of so many ranks one of the quickest ways that fit; false: there is none. */
+void ll_plan_fewer(ll_plans *p, bool (*best)(const void *context, ll_of_ranks *out),
+                   const void *context);
 /* Models that are no transformers, and all on this machine: compiled and replayed. */
 ll_err ll_plan_graph(ll_plans *p, const ll_mesh *m);
 void ll_plan_table(const ll_plans *p);

@@ -192,10 +192,47 @@ static void tell_bound(const ll_replayed *o)
     fprintf(stderr, "\n");
 }
 
+/* The mesh of more ranks with fewer along axis data, or along its one axis. */
+static bool shrink(const char *mesh, int64_t ranks, char out[LL_MESH_TEXT])
+{
+    ll_mesh m;
+    if (ll_mesh_parse(mesh, &m) != LL_OK) return false;
+    int a = m.n == 1 ? 0 : ll_mesh_axis(&m, LL_AXIS_DATA);
+    if (a < 0 || ranks % (m.n_rank / m.size[a])) return false;
+    m.size[a] = (int)(ranks / (m.n_rank / m.size[a]));
+    m.n_rank = (int)ranks;
+    ll_err rc = ll_mesh_parse(ll_mesh_text(&m, out), &m); /* an axis of one rank is none */
+    ll_mesh_text(&m, out);
+    return rc == LL_OK;
+}
+
+/* For ll_plan_fewer: samples alone are cut, or, where that is not quick enough, as the best of all
+ * ranks has it. */
+static bool best_of_ranks(const void *context, ll_of_ranks *out)
+{
+    const ll_tries *all = (const ll_tries *)context;
+    ll_tries s = *all; /* what cannot be is not told */
+    ll_recipe ways[2] = {all->v[0].way, all->v[0].way};
+    ll_mesh_with(out->ranks, "data", out->ranks, ways[0].mesh);
+    ways[0].layouts = NULL;
+    bool two = out->ranks > 1 && shrink(all->v[0].way.mesh, out->ranks, ways[1].mesh) &&
+               (ways[1].layouts || strcmp(ways[0].mesh, ways[1].mesh));
+    out->step_s = INFINITY;
+    for (int i = 0; i <= two && out->step_s > all->v[0].out.step_s; i++) {
+        ll_tried o;
+        if (out->ranks == 1) ways[i].zero = 0;
+        if (!ll_tries_way(&s, &ways[i], &o) || !o.fits || o.out.step_s >= out->step_s) continue;
+        out->mesh = ll_arena_strdup(s.arena, ways[i].mesh);
+        out->step_s = o.out.step_s;
+    }
+    return out->step_s < INFINITY;
+}
+
 static void print_text(const ll_plans *p, const ll_tries *s)
 {
     ll_plan_table(p);
     tell_bound(&s->v[0].out);
+    if (p->scaling) fprintf(stderr, "%s\n", p->scaling);
     if (s->left_out)
         fprintf(stderr, "%d ways to cut it cannot be; the last of them: %s\n", s->left_out,
                 s->trouble);
@@ -241,6 +278,7 @@ ll_err ll_plan_graph(ll_plans *p, const ll_mesh *m)
     p->n = o->top < s.n ? (int)o->top : s.n;
     p->v = LL_NEW_ARRAY(p->arena, ll_shown, p->n);
     for (int i = 0; i < p->n; i++) p->v[i] = shown(&s, &s.v[i]);
+    ll_plan_fewer(p, best_of_ranks, &s);
     json_t *plans = o->json ? LL_JSON_LIST(i, p->n, ll_plan_json(p, &p->v[i])) : NULL;
     if (o->json)
         return ll_cli_json(LL_JSON_ADD(ll_plans_json(p, plans, bound_of(&s.v[0].out)),

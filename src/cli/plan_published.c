@@ -60,23 +60,64 @@ static json_t *row_json(const ll_published *r)
                    LL_IS("held_out", r->held_out));
 }
 
-static void print_account(const ll_account *a)
+/* A reason on a line, with the rows that it is of. */
+static void print_reasons(const ll_published *rows, int n, const char *source)
 {
-    fprintf(stderr, "  %d of %d rows predicted that were measured", a->predicted, a->rows);
-    if (!isnan(a->error))
-        fprintf(stderr, ", mean absolute error %.1f %% (bias %+.1f %%)", 100 * a->error,
+    for (int i = 0; i < n; i++) {
+        int alike = 0, first = -1;
+        for (int k = 0; k < n && isnan(rows[i].predicted); k++) {
+            if (source && strcmp(rows[k].source, source)) continue;
+            if (!isnan(rows[k].predicted) || strcmp(rows[k].why, rows[i].why)) continue;
+            if (!alike++) first = k;
+        }
+        if (first == i) fprintf(stderr, "\n    %d: %s", alike, rows[i].why);
+    }
+}
+
+/* Parts that add up to the rows that were read; those that are 0 are left out. */
+static void print_counts(const ll_published *rows, int n, const ll_account *a)
+{
+    int fitted = a->compared - a->held_out, bare = a->predicted - a->compared;
+    const char *comma = "";
+    fprintf(stderr, "  %s read: ", LL_COUNTED(a->rows, "row"));
+    if (a->compared) {
+        fprintf(stderr, "%d compared", a->compared);
+        if (fitted && a->held_out)
+            fprintf(stderr, " (%d fitted, %d not fitted)", fitted, a->held_out);
+        else
+            fprintf(stderr, fitted ? " (fitted)" : " (not fitted)");
+        comma = ", ";
+    }
+    if (bare) {
+        fprintf(stderr, "%s%d predicted, with no measured step", comma, bare);
+        if (a->out_of_memory) fprintf(stderr, " (%d ran out of memory)", a->out_of_memory);
+        comma = ", ";
+    }
+    if (a->rows == a->predicted) return;
+    fprintf(stderr, "%s%d not predicted", comma, a->rows - a->predicted);
+    print_reasons(rows, n, a->source);
+}
+
+static void print_account(const ll_published *rows, int n, const ll_account *a)
+{
+    print_counts(rows, n, a);
+    if (a->compared)
+        fprintf(stderr, "\n  mean absolute error %.1f %% (bias %+.1f %%)", 100 * a->error,
                 100 * a->bias);
+    if (a->held_out && a->held_out < a->compared)
+        fprintf(stderr, ", of those not fitted %.1f %%", 100 * a->held_out_error);
     if (a->held_out)
-        fprintf(stderr,
-                ";\n  of %d that were not fitted %.1f %%, and %.0f %% of them in the interval",
-                a->held_out, 100 * a->held_out_error, 100 * a->covered);
+        fprintf(stderr, "; %d of the %d not fitted lie in the interval", a->covered_rows,
+                a->held_out);
     if (!isnan(a->tau)) fprintf(stderr, "; Kendall's tau %.2f", a->tau);
     if (a->n_memory)
-        fprintf(stderr, "\n  memory: mean absolute error %.1f %% of %d rows", 100 * a->memory_error,
-                a->n_memory);
-    if (a->out_of_memory || a->false_alarms)
-        fprintf(stderr, "\n  out of memory: %d of %d rows flagged, %d others flagged wrongly",
-                a->flagged, a->out_of_memory, a->false_alarms);
+        fprintf(stderr, "\n  memory, where it is published (%s): mean absolute error %.1f %%",
+                LL_COUNTED(a->n_memory, "row"), 100 * a->memory_error);
+    if (a->out_of_memory)
+        fprintf(stderr, "\n  that ran out of memory: %d, of which %d are predicted not to fit",
+                a->out_of_memory, a->flagged);
+    if (a->false_alarms)
+        fprintf(stderr, "\n  that ran, and are predicted not to fit: %d", a->false_alarms);
     fprintf(stderr, "\n\n");
 }
 
@@ -132,17 +173,18 @@ static void print_text(const ll_published *rows, int n)
         for (int k = i; k < n; k++)
             if (!strcmp(rows[k].source, rows[i].source)) print_row(&rows[k]);
         ll_account a = ll_published_account(rows, n, rows[i].source);
-        print_account(&a);
+        print_account(rows, n, &a);
     }
     ll_account all = ll_published_account(rows, n, NULL);
     fprintf(stderr, "all sources\n");
-    print_account(&all);
+    print_account(rows, n, &all);
 }
 
 static json_t *account_json(const ll_account *a)
 {
     return LL_JSON(
         LL_IS("source", a->source), LL_IS("rows", a->rows), LL_IS("predicted", a->predicted),
+        LL_IS("compared", a->compared), LL_IS("fitted", a->compared - a->held_out),
         LL_IS("mean_absolute_error", a->error), LL_IS("bias", a->bias),
         LL_IS("held_out", a->held_out), LL_IS("held_out_error", a->held_out_error),
         LL_IS("coverage", a->covered), LL_IS("tau", a->tau), LL_IS("memory_error", a->memory_error),

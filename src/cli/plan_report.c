@@ -241,6 +241,11 @@ ll_err ll_plan_report(const char *path, const ll_plans *p, const ll_search *s,
         s->ranks, s->cluster->chip.name, p->parameters / 1e9, s->batch, s->model->seq, s->precision,
         s->cluster->name, p->v[0].mesh, ll_outcome_bound(&c->out));
     table(&b, p);
+    if (p->scaling) {
+        ll_buf_puts(&b, "<p>");
+        ll_plot_xml(&b, p->scaling);
+        ll_buf_puts(&b, "</p>\n");
+    }
     if (best.out.pipeline) {
         ll_buf_printf(&b, "<h2>Timeline</h2><p>%d of %d micro-batches.</p>\n", best.how.n_micro,
                       c->how.n_micro);

@@ -216,6 +216,27 @@ static const char *enough_ranks(const ll_search *s, ll_arena *arena)
     return "more ranks or another cluster";
 }
 
+typedef struct any_mesh {
+    const ll_search *s;
+    ll_arena *arena;
+} any_mesh;
+
+/* For ll_plan_fewer: any mesh. */
+static bool best_of_ranks(const void *context, ll_of_ranks *out)
+{
+    LL_OWN(ll_arena) scratch = ll_arena_new();
+    const any_mesh *q = (const any_mesh *)context;
+    ll_search s = *q->s;
+    ll_found f;
+    char mesh[LL_HOW_TEXT];
+    s.data = s.tensor = s.pipe = s.context = 0;
+    s.ranks = (double)out->ranks;
+    if (ll_plan_search(&s, scratch, &f) != LL_OK || !f.best[0].fits) return false;
+    out->mesh = ll_arena_strdup(q->arena, ll_how_mesh(&f.best[0].how, mesh));
+    out->step_s = f.best[0].out.step_s;
+    return true;
+}
+
 static json_t *plan_json(const ll_plans *p, const ll_search *s, const ll_candidate *c, int i)
 {
     const ll_outcome *o = &c->out;
@@ -350,6 +371,7 @@ static ll_err plan(ll_plans *p, const ll_lm *m)
     for (int i = 0; i < p->n; i++) p->v[i] = shown(&s, &f.best[i], p->arena);
     p->tried = f.tried;
     p->parameters = f.best[0].out.parameters;
+    ll_plan_fewer(p, best_of_ranks, &(any_mesh){&s, p->arena});
     CHECK(!o->trace || f.best[0].how.pipe > 1, LL_E_ARG,
           "--trace is of a pipeline, and the best plan has none: use --mesh");
     if (o->report) TRY(ll_plan_report(o->report, p, &s, &f.best[0], (double)o->tokens));
@@ -361,6 +383,7 @@ static ll_err plan(ll_plans *p, const ll_lm *m)
     TRY(ll_plan_check_fits(p, ll_bytes_tensors(&p->v[0].bytes),
                            p->v[0].fits ? "" : enough_ranks(&s, p->arena)));
     explain(&s, &f, &a, (double)o->tokens);
+    if (p->scaling) fprintf(stderr, "%s\n", p->scaling);
     ll_plan_tell_train(p);
     return LL_OK;
 }

@@ -164,6 +164,14 @@ json_t *ll_plan_json(const ll_plans *p, const ll_shown *s)
         LL_IS("bytes_moved", s->moved));
 }
 
+static json_t *scaling_json(const ll_plans *p)
+{
+    const ll_of_ranks *q = &p->quickest;
+    if (!q->ranks) return json_null();
+    return LL_JSON(LL_IS("quickest_ranks", q->ranks), LL_IS("mesh", q->mesh),
+                   LL_IS("step_s", q->step_s), LL_IS("note", p->scaling));
+}
+
 json_t *ll_plans_json(const ll_plans *p, json_t *plans, const char *bound)
 {
     return LL_JSON(LL_IS("cluster", p->cluster->name), LL_IS("cluster_about", p->cluster->about),
@@ -171,7 +179,8 @@ json_t *ll_plans_json(const ll_plans *p, json_t *plans, const char *bound)
                    LL_IS("model", p->run->model.name), LL_IS("precision", p->run->train.precision),
                    LL_IS("optimizer", p->run->train.optim.name),
                    LL_IS("batch", p->run->train.batch), LL_IS("parameters", (int64_t)p->parameters),
-                   LL_IS("tried", p->tried), LL_IS("plans", plans), LL_IS("bound", bound));
+                   LL_IS("tried", p->tried), LL_IS("plans", plans), LL_IS("bound", bound),
+                   LL_IS("scaling", scaling_json(p)));
 }
 
 const char *ll_plan_notes(const ll_shown *s, ll_arena *a)

@@ -99,8 +99,7 @@ ll_err ll_recipe_compile(const ll_run *r, const ll_graph *g, const ll_recipe *w,
     return LL_HAND(out, p);
 }
 
-/* false: it cannot be cut so. */
-static bool try_way(ll_tries *s, const ll_recipe *w, ll_tried *o)
+bool ll_tries_way(ll_tries *s, const ll_recipe *w, ll_tried *o)
 {
     LL_OWN(ll_program) p = NULL;
     ll_mesh m;
@@ -212,7 +211,7 @@ static bool try_pin(ll_tries *s, const ll_tried *from, const char *pattern, cons
     rules[n + 1] = (ll_layout_rule){0};
     ll_recipe w = from->way;
     w.layouts = rules;
-    return try_way(s, &w, out);
+    return ll_tries_way(s, &w, out);
 }
 
 /* The best of some pins, one layout for each; from stays where none is better. */
@@ -263,7 +262,7 @@ void ll_tries_mesh(ll_tries *s, const char *mesh, int zero)
                    .gpu = strcmp(s->cluster->chip.name, LL_CORE) != 0};
     ll_tried o;
     snprintf(w.mesh, sizeof w.mesh, "%s", mesh);
-    if (try_way(s, &w, &o)) LL_PUSH(s->arena, s->v, s->n, s->room, o);
+    if (ll_tries_way(s, &w, &o)) LL_PUSH(s->arena, s->v, s->n, s->room, o);
 }
 
 void ll_mesh_with(int64_t ranks, const char *axis, int64_t size, char out[LL_MESH_TEXT])

@@ -40,6 +40,8 @@ typedef struct ll_tries {
  * with all bits. g: NULL: made. threads: of a rank. */
 ll_err ll_recipe_compile(const ll_run *r, const ll_graph *g, const ll_recipe *w, int threads,
                          ll_program **out, size_t *bytes);
+/* One way, which is not added; false: it cannot be cut so. */
+bool ll_tries_way(ll_tries *s, const ll_recipe *w, ll_tried *out);
 /* A mesh as it stands, with the run's own layouts. */
 void ll_tries_mesh(ll_tries *s, const char *mesh, int zero);
 /* "data=4,tensor=2" of 8 ranks, or "tensor=8" where that is all of them. */

@@ -37,6 +37,7 @@ ll_account ll_published_account(const ll_published *rows, int n, const char *sou
         const ll_published *r = &rows[i];
         if (source && strcmp(r->source, source)) continue;
         a.rows++;
+        a.predicted += !isnan(r->predicted);
         a.out_of_memory += r->out_of_memory;
         a.flagged += r->out_of_memory && r->flagged;
         a.false_alarms += !r->out_of_memory && r->flagged;
@@ -46,11 +47,11 @@ ll_account ll_published_account(const ll_published *rows, int n, const char *sou
         }
         double e = r->predicted / r->measured - 1;
         if (isnan(e)) continue;
-        a.predicted++;
+        a.compared++;
         a.error += fabs(e), a.bias += e;
         if (r->held_out) {
             a.held_out++, a.held_out_error += fabs(e);
-            a.covered += r->measured >= r->low && r->measured <= r->high;
+            a.covered_rows += r->measured >= r->low && r->measured <= r->high;
         }
         for (int k = 0; k < i; k++) {
             if (!same_sweep(r, &rows[k]) || isnan(rows[k].predicted / rows[k].measured)) continue;
@@ -59,8 +60,8 @@ ll_account ll_published_account(const ll_published *rows, int n, const char *sou
             pairs++, agree += x * y > 0 ? 1 : x * y < 0 ? -1 : 0;
         }
     }
-    a.error /= a.predicted, a.bias /= a.predicted;
-    a.held_out_error /= a.held_out, a.covered /= a.held_out;
+    a.error /= a.compared, a.bias /= a.compared;
+    a.held_out_error /= a.held_out, a.covered = (double)a.covered_rows / a.held_out;
     a.memory_error /= a.n_memory;
     a.tau = agree / pairs;
     return a;

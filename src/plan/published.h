@@ -18,11 +18,14 @@ typedef struct ll_published {
 
 /* How rows of one source, or of all, were met. */
 typedef struct ll_account {
-    const char *source; /* NULL: all */
-    int rows, predicted, held_out;
+    const char *source;  /* NULL: all */
+    int rows, predicted; /* read; of these, that could be predicted */
+    int compared;        /* of these, with a step that was measured; the means are of them */
+    int held_out;        /* of these, that were not fitted */
+    int covered_rows;    /* of these, that lie in their intervals */
     double error, held_out_error; /* mean of absolute ones */
     double bias;
-    double covered; /* part of the held-out rows that lie in their intervals */
+    double covered; /* part of the held-out rows */
     double tau;     /* Kendall's, of steps within sweeps, weighted by their pairs; NAN: none */
     double memory_error;
     int n_memory, out_of_memory, flagged, false_alarms;

@@ -212,7 +212,20 @@ static void plan_is_held(void **state)
     json_t *held = prints_json(*state, "plan --published held-out --json");
     const json_t *all = json_object_get(held, "all"); /* as docs/performance.md tells */
     assert_true(json_num(all, "held_out_error") < 0.055 && json_num(all, "coverage") > 0.75);
+    assert_true(json_num(all, "rows") == 41 && json_num(all, "compared") == 41);
+    assert_true(json_num(all, "fitted") + json_num(all, "held_out") == 41);
     json_decref(held);
+    outcome large = succeeds(*state, "plan --large");
+    assert_non_null(strstr(large.err, "\n  10 rows read: 8 compared (1 fitted, 7 not fitted), 2 "
+                                      "predicted, with no measured step\n"));
+    outcome_free(&large);
+    write_text(tmpdir_path(state, "t.csv"), "id,source,gpu,gpus,arch\n1,x,A100,8,moe\n"
+                                            "2,x,A100,8,moe\n3,x,Z80,8,dense\n");
+    outcome none = succeeds(*state, "plan --published t.csv");
+    assert_non_null(strstr(none.err,
+                           "  3 rows read: 3 not predicted\n    2: a mixture of experts is "
+                           "not modelled\n    1: no cluster file has a chip called Z80\n"));
+    outcome_free(&none);
     /* Steps of ours that were measured, and what one has in tensors. */
     static const struct {
         const char *model;
@@ -235,6 +248,46 @@ static void plan_is_held(void **state)
     }
 }
 
+/* Where fewer ranks are as quick that is said, and a plan of theirs says so too. */
+static void plans_tell_of_scaling(void **state)
+{
+#define SMALL "resnet18-cifar10 -s train.precision=bf16"
+    static const struct {
+        const char *run, *how, *note; /* NULL: none */
+    } of[] = {
+        {SMALL " --cluster h200 -s train.batch=64", "--mesh data=64", /* sums of batch norms */
+         "64 ranks are slower than 1 at batch 64: "},
+        {"run.yaml --cluster h200", "--ranks 2", "2 ranks are no quicker than 1 at batch 12: "},
+        {"s.yaml --cluster h200 -s train.batch=8", "--ranks 8",
+         "Train on 4, or with a larger train.batch: of 16 each of 8 has as much"},
+        {"gpt2-124m --cluster h200", "--ranks 8", NULL},
+        {SMALL " --cluster dgx-a100", "--mesh data=2", NULL},
+        {"run.yaml --cluster h200", "--ranks 1", NULL}};
+    write_text(tmpdir_path(state, "s.yaml"),
+               "model: {name: gpt, layers: 1, width: 16, heads: 2, seq: 12, vocab: 128}\n"
+               "data: {name: synthetic}\ntrain: {batch: 4}\n");
+    write_text(tmpdir_path(state, "run.yaml"), run_file);
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        char line[512];
+        snprintf(line, sizeof line, "plan %s %s --json", of[i].run, of[i].how);
+        json_t *j = prints_json(*state, line), *scaling = json_object_get(j, "scaling");
+        const char *note = json_string_value(json_object_get(scaling, "note"));
+        if (!of[i].note != !note || (note && !strstr(note, of[i].note)))
+            fail_msg("%s: %s", of[i].run, note ? note : "nothing");
+        assert_true(note || json_num(scaling, "quickest_ranks") == json_num(j, "ranks"));
+        outcome told = succeeds(*state, "plan %s %s", of[i].run, of[i].how);
+        assert_true(note ? strstr(told.err, note) != NULL : !strstr(told.err, " at batch "));
+        snprintf(line, sizeof line, "plan %s --mesh %s --json", of[i].run,
+                 json_string_value(json_object_get(scaling, "mesh")));
+        json_t *k = prints_json(*state, i < 5 ? line : "plan run.yaml --cluster h200 -n 1 --json");
+        json_t *best = json_array_get(json_object_get(k, "plans"), 0);
+        assert_true(json_num(best, "step_s") < 1.001 * json_num(scaling, "step_s"));
+        outcome_free(&told);
+        json_decref(j);
+        json_decref(k);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -242,6 +295,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(tunes, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(scales, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(scales_not, tmpdir_setup, tmpdir_teardown),
-        cmocka_unit_test_setup_teardown(plan_is_held, tmpdir_setup, tmpdir_teardown)};
+        cmocka_unit_test_setup_teardown(plan_is_held, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test_setup_teardown(plans_tell_of_scaling, tmpdir_setup, tmpdir_teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -150,7 +150,10 @@ static void published_rows(void **state)
     assert_true(r[2].out_of_memory && r[2].flagged);
     assert_non_null(strstr(r[3].why, "batch is not given"));
     ll_account all = ll_published_account(r, n, NULL);
-    assert_int_equal(all.predicted, 2);
+    assert_int_equal(all.rows, 4); /* one has no batch, and one no time */
+    assert_int_equal(all.predicted, 3);
+    assert_int_equal(all.compared, 2);
+    assert_int_equal(all.held_out, 0);
     assert_int_equal(all.flagged, 1);
     assert_true(all.tau == 1 && all.error < 0.1);
     ll_err rc = ll_published_read("a,b\n1,2\n", 8, "t.csv", NULL, 0, NULL, a, &r, &n);
