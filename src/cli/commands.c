@@ -150,10 +150,5 @@ int ll_main(int argc, char *const *argv, const ll_model *models)
     ll_models_add(models);
     if (models && argc > 0) ll_cli_call_it(argv[0]);
     ll_cli_launch_args(argc, argv);
-    int status = dispatch(argc, argv);
-    if ((fflush(stdout) != 0 || ferror(stdout)) && status == 0) {
-        fprintf(stderr, "loopline: standard output cannot be written\n");
-        status = 1;
-    }
-    return status;
+    return ll_cli_printed(true, dispatch(argc, argv));
 }

@@ -1,7 +1,6 @@
 /* job.c: the program once more, as a job of its own: on one rank as a process, on several through
  * mpiexec. What it prints comes back through a pipe. */
 #include "cli/launch.h"
-#include "cli/procs.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -9,7 +8,6 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <signal.h>
 #include <unistd.h>
 
 /* In the child. Returns only with a failure. */
@@ -69,45 +67,6 @@ static ll_err start(int64_t ranks, int64_t threads, const char *const *words, in
     if (*child > 0) return LL_OK;
     close(ends[0]);
     FAIL(LL_E_SYS, "no process for a job: %s", strerror(errno));
-}
-
-/* Waits for a signal that is one of these, or a child's end. */
-static int next_signal(const sigset_t *of)
-{
-    siginfo_t about;
-    int number;
-    while ((number = sigwaitinfo(of, &about)) < 0 && errno == EINTR) continue;
-    return number;
-}
-
-ll_err ll_cli_wait(int64_t ranks, const ll_care *)
-{
-    sigset_t wanted, old;
-    ll_procs here = {0};
-    int status = 0;
-    sigemptyset(&wanted);
-    sigaddset(&wanted, SIGTERM);
-    sigaddset(&wanted, SIGINT);
-    sigaddset(&wanted, SIGCHLD);
-    sigprocmask(SIG_BLOCK, &wanted, &old);
-    pid_t child = fork();
-    CHECK(child >= 0, LL_E_SYS, "no process for mpiexec: %s", strerror(errno));
-    if (child == 0) {
-        sigprocmask(SIG_SETMASK, &old, NULL);
-        prctl(PR_SET_PDEATHSIG, SIGTERM);
-        setpgid(0, 0); /* away from the terminal's signals */
-        if (ll_cli_mpiexec_run(&(ll_launch){.ranks = ranks}) != LL_OK)
-            fprintf(stderr, "%s: %s\n", ll_cli_name(), ll_error_text());
-        _exit(1);
-    }
-    for (int asked = 0; waitpid(child, &status, WNOHANG) != child;) {
-        int number = next_signal(&wanted);
-        if (number != SIGTERM && number != SIGINT) continue;
-        ll_procs_find(&here, child);
-        /* Who asks twice does not want to wait. */
-        if (asked++ || !ll_procs_signal(&here, SIGTERM)) kill(child, number);
-    }
-    exit(WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
 }
 
 ll_err ll_cli_job(int64_t ranks, int64_t threads, const char *const *words, int n, char **out,

@@ -1,7 +1,7 @@
 /* launch.c: ranks through mpiexec, and their failures on one screen.
  *
- * The launching process replaces itself by mpiexec, so signals and the exit status need no care;
- * where ranks are to be cared for it stays, and has mpiexec in a child (supervise.c).
+ * The launching process stays, and has mpiexec in a child: it passes on what ranks print, which
+ * mpiexec would lose where it cannot be written (relay.c), or cares for ranks, too (supervise.c).
  * The ranks get the same words and see by their environment that they are ranks already.
  *
  * Who prints a failure? One that all ranks share (job.h) is printed by the rank it befell. Of one
@@ -9,11 +9,13 @@
  * others first wait a moment in which they are ended if rank 0, or a lower rank, failed too. So a
  * wrong word on the command line, which every rank finds, is printed once, and a file that is
  * missing on one node is told by a rank of that node. */
+#define _GNU_SOURCE /* pipe2 */
 #include "cli/launch.h"
 
 #include "base/crc32c.h"
 #include "base/file.h"
 #include "base/mapped.h"
+#include "cli/relay.h"
 #include "comm/comm.h"
 #include "comm/job.h"
 
@@ -191,6 +193,37 @@ int ll_cli_code(int status)
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
+int ll_cli_printed(bool whole, int code)
+{
+    if ((fflush(stdout) == 0 && !ferror(stdout) && whole) || code) return code;
+    fprintf(stderr, "loopline: standard output cannot be written\n");
+    return 1;
+}
+
+ll_err ll_cli_wait(int64_t ranks, const ll_care *care)
+{
+    sigset_t before;
+    int ends[2], status = 0;
+    fflush(NULL);
+    CHECK(pipe2(ends, O_CLOEXEC) == 0, LL_E_SYS, "no pipe to mpiexec: %s", strerror(errno));
+    ll_relay_begin(care, &before);
+    pid_t parent = getpid(), child = fork();
+    CHECK(child >= 0, LL_E_SYS, "no process for mpiexec: %s", strerror(errno));
+    if (child == 0) {
+        sigprocmask(SIG_SETMASK, &before, NULL);
+        prctl(PR_SET_PDEATHSIG, SIGTERM);
+        if (getppid() != parent) _exit(1);
+        if (care) setpgid(0, 0);
+        dup2(ends[1], STDOUT_FILENO);
+        if (ll_cli_mpiexec_run(&(ll_launch){.ranks = ranks}) != LL_OK)
+            fprintf(stderr, "%s: %s\n", ll_cli_name(), ll_error_text());
+        _exit(1);
+    }
+    close(ends[1]);
+    bool whole = ll_relay(ends[0], child, &before, &status);
+    _exit(ll_cli_printed(whole, ll_cli_code(status)));
+}
+
 /* The launcher is told to be quiet, so a rank that crashes says so itself. (One that is killed
  * cannot: the watch of the others does.) */
 static char crash_line[64];
@@ -245,7 +278,7 @@ ll_err ll_cli_launch(int64_t ranks, const ll_care *care)
     if (ranks == 1 || size == ranks) return LL_OK;
     TRY(check_room(ranks));
     fflush(NULL);
-    return care ? care->start(ranks, care) : ll_cli_mpiexec_run(&(ll_launch){.ranks = ranks});
+    return care ? care->start(ranks, care) : ll_cli_wait(ranks, NULL);
 }
 
 ll_err ll_cli_launch_mesh(const char *mesh, int64_t ranks, const ll_care *care)

@@ -29,13 +29,14 @@ typedef struct ll_care {
     const char *hosts; /* a file of hosts and slots, read again at each start; NULL: mpiexec's */
 } ll_care;
 /* ranks as given by -n; 0: not given. Returns where this process is to do the work: nothing is to
- * be launched, or it is one of the ranks. Otherwise becomes mpiexec and returns only if that fails.
- * Before MPI is initialised; ranks get the very words of this program, -n among them. care: the
- * launching process stays, and ends when the job is over. */
+ * be launched, or it is one of the ranks. Otherwise starts mpiexec, and ends when the job is over;
+ * returns only if there is no process for it. Before MPI is initialised; ranks get the very words
+ * of this program, -n among them. care: who stays meanwhile; NULL: ll_cli_wait. */
 ll_err ll_cli_launch(int64_t ranks, const ll_care *care);
 ll_err ll_cli_supervise(int64_t ranks, const ll_care *care);
-/* A start that cares for nothing but SIGTERM and SIGINT: the ranks get them as SIGTERM, not their
- * launcher, which would call that a failure. Ends with the launcher's status. */
+/* A start that passes on what ranks print, and signals (relay.h): to their launcher, with care to
+ * the ranks, as SIGTERM, which their launcher would call a failure. Ends with its status; not with
+ * 0 where what they print cannot be written. */
 ll_err ll_cli_wait(int64_t ranks, const ll_care *care);
 /* ll_cli_launch of those that take a mesh and no -n. Many more ranks than cores are not started
  * unless a launcher was asked to. */
@@ -55,6 +56,9 @@ ll_err ll_cli_mpiexec_run(const ll_launch *how);
  * blocks; out: a file, its standard output. */
 pid_t ll_cli_spawn(const ll_launch *how, const sigset_t *signals, int out);
 int ll_cli_code(int status); /* of waitpid: an exit status, or 128 and the signal */
+/* The exit status of a program that would end with code: in place of 0 an error, which is told,
+ * where not all that it printed could be written (whole: what went there past stdio). */
+int ll_cli_printed(bool whole, int code);
 /* Starts the program anew with these words (after "loopline"), on so many ranks of so many threads,
  * waits for it, and returns what it wrote on its standard output; the caller frees. Its standard
  * error is this one's. Fails where it does. */

@@ -426,7 +426,7 @@ static void say(const job *j, bool failed)
     lseek(j->said, 0, SEEK_SET);
     while ((n = read(j->said, bytes, sizeof bytes)) > 0)
         fwrite(bytes, 1, (size_t)n, failed ? stderr : stdout);
-    fflush(NULL);
+    fflush(stderr);
 }
 
 /* Does not return. What never began leaves no notes, nor a folder of them. */
@@ -439,7 +439,7 @@ static void finish(const job *j, int code)
         (void)rmdir(j->care->out);
     }
     if (code && j->care->above) (void)rmdir(j->care->above); /* ranks have removed what was in it */
-    _exit(code == LL_JOB_LOST ? 1 : code);
+    _exit(ll_cli_printed(true, code == LL_JOB_LOST ? 1 : code));
 }
 
 /* After a start that ended in a loss: is there to be another one? *idle: starts in a row that left

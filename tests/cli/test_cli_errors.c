@@ -511,15 +511,12 @@ static void standard_output(void **state)
 {
     const char *f = *state;
     const how full = {.out = "/dev/full"}, closed = {.out = ""};
-    static const char *const lines[] = {"train p.yaml --out out --overwrite --json",
-                                        "models --json",
-                                        "models",
-                                        "data synthetic",
-                                        "inspect p.yaml --graph",
-                                        "eval out",
-                                        "--help",
-                                        "train --help",
-                                        "--version"};
+    static const char *const lines[] = {
+        "train p.yaml --out out --overwrite --json", "models --json", "models", "data synthetic",
+        "inspect p.yaml --graph", "eval out", "--help", "train --help", "--version",
+        /* mpiexec loses it, and says nothing */
+        "train p.yaml --out out --overwrite --json -n 2", "verify p.yaml -n 2 --steps 1",
+        "bench comm -n 2 --sizes 4K --seconds 0.05 --table t.json"};
     put_runs(state);
     must(f, "train p.yaml --out out");
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
