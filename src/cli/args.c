@@ -153,11 +153,11 @@ static ll_err check_ending(const ll_arg *a, const char *name, const char *text)
     static const char written[] = " .svg .html .safetensors .gguf .onnx .npy ";
     const char *form = a->value ? strchr(a->value, '.') : NULL, *slash = strrchr(text, '/');
     bool named = a->value && (!strncmp(a->value, "FILE", 4) || !strcmp(a->value, "DIR"));
-    CHECK(*text || !named, LL_E_ARG, "%s is '', want a name: %s", name, a->value);
+    CHECK(*text || !named, LL_E_ARG, "%s is '', expected a name: %s", name, a->value);
     const char *ending = strrchr(slash ? slash : text, '.');
     bool checked = form && strstr(written, form) && ending;
-    CHECK(!checked || !strcmp(ending, form), LL_E_ARG, "%s is '%s', want a name that ends in %s",
-          name, text, form);
+    CHECK(!checked || !strcmp(ending, form), LL_E_ARG,
+          "%s is '%s', expected a name that ends in %s", name, text, form);
     return LL_OK;
 }
 
@@ -173,14 +173,14 @@ static ll_err store(const parse *p, const ll_arg *a, const char *text)
     case LL_ARG_INT:
     case LL_ARG_COUNT: {
         int64_t v = 0, least = a->kind == LL_ARG_COUNT;
-        CHECK(read_count(text, &v) && v >= least, LL_E_ARG, "%s is '%s', want a whole number%s",
+        CHECK(read_count(text, &v) && v >= least, LL_E_ARG, "%s is '%s', expected a whole number%s",
               name, text, least ? ", 1 or more (9e15 at most)" : ", 0 or more (9e15 at most)");
         *(int64_t *)to = v;
         return LL_OK;
     }
     case LL_ARG_NUMBER: {
         double v = strtod(text, &end);
-        CHECK(*text && !*end && isfinite(v), LL_E_ARG, "%s is '%s', want a number", name, text);
+        CHECK(*text && !*end && isfinite(v), LL_E_ARG, "%s is '%s', expected a number", name, text);
         *(double *)to = v;
         return LL_OK;
     }
@@ -207,7 +207,7 @@ static ll_err take_option(parse *p)
     uint64_t bit = 1ull << (a - p->command->args) % 64;
     /* of settings and counts the last is meant, as with --set: advice may be put behind a line */
     CHECK(!(p->given & bit) || (a->kind != LL_ARG_TEXT && a->kind != LL_ARG_NUMBER), LL_E_ARG,
-          "%s is given twice: want it once", name);
+          "%s is given twice: expected it once", name);
     p->given |= bit;
     if (!a->value) {
         CHECK(!word[n], LL_E_ARG, "%s takes no value, but is given '%s'", name, word + n + 1);

@@ -93,10 +93,10 @@ static ll_err check_names(ll_arena *arena, ll_coll coll, const char *list)
 static ll_err check(const ll_comm_bench_opts *o, ll_arena *a, ll_comm_bench_report *out)
 {
     *out = (ll_comm_bench_report){.opts = o};
-    CHECK(o->seconds > 0, LL_E_ARG, "--seconds is %g, want more than 0", o->seconds);
+    CHECK(o->seconds > 0, LL_E_ARG, "--seconds is %g, expected more than 0", o->seconds);
     TRY(find_coll(o->op, &out->coll));
     CHECK(ll_dtype_find(o->dtype, &out->dtype) && out->dtype != LL_U8, LL_E_ARG,
-          "--dtype is '%s', want f32, bf16, f16, f64 or i32", o->dtype);
+          "--dtype is '%s', expected f32, bf16, f16, f64 or i32", o->dtype);
     CHECK(!o->codecs.n || (out->coll == LL_COLL_ALLREDUCE && out->dtype == LL_F32), LL_E_ARG,
           "--codec goes with --op all-reduce and --dtype f32");
     if (o->segment) TRY(read_size(o->segment, strlen(o->segment), &out->segment_bytes));

@@ -233,7 +233,7 @@ static ll_err run(const void *given)
     char *rest = NULL, *list = ll_arena_strdup(a, o->presets);
     for (char *w = strtok_r(list, ",", &rest); w; w = strtok_r(NULL, ",", &rest))
         rows[n++] = (row){.preset = w, .arena = a, .batch = (double)r->train.batch};
-    CHECK(n, LL_E_ARG, "--presets is empty: want names such as sync,local");
+    CHECK(n, LL_E_ARG, "--presets is empty: expected names such as sync,local");
     for (int i = 0; i < n && !o->overwrite; i++) {
         const char *folder = folder_of(o, &rows[i]);
         CHECK(!ll_cli_holds_run(folder), LL_E_ARG,

@@ -137,7 +137,7 @@ static ll_err read_form(const char *name, parts *p)
     char *rest, *plus;
     size_t n = strlen(name);
     CHECK(*name != '+' && name[n - 1] != '+' && !strstr(name, "++"), LL_E_ARG,
-          "--to %s: nothing stands beside a +, want a form such as int8 or int8+kv8", name);
+          "--to %s: nothing stands beside a +, expected a form such as int8 or int8+kv8", name);
     *p = (parts){.weights = p->first, .prune = "none", .cache = "f32"};
     memcpy(p->first, name, n + 1);
     strtok_r(p->first, "+", &rest);
@@ -154,7 +154,7 @@ static ll_err read_form(const char *name, parts *p)
                   !(prunes && !strcmp(p->weights, plus)),
               LL_E_ARG, "--to %s: +%s is there twice", name, plus);
         CHECK(!keep, LL_E_ARG,
-              "--to %s: N of +keep:N is '%s', want how many tokens stay, 1 or more", name,
+              "--to %s: N of +keep:N is '%s', expected how many tokens stay, 1 or more", name,
               plus + 5);
         p->gptq |= gptq;
         p->awq |= awq;
@@ -237,13 +237,14 @@ static ll_err show(const opts *o, const form *f, int n, const windows *w)
 static ll_err read_forms(const char *to, form f[MOST], int *n)
 {
     parts p;
-    CHECK(*to, LL_E_ARG, "--to is empty: want forms such as f32,int8,int4");
+    CHECK(*to, LL_E_ARG, "--to is empty: expected forms such as f32,int8,int4");
     *n = 0;
     if (!strchr(to, ',') && strcmp(to, "f32")) f[(*n)++] = (form){.name = "f32"};
     for (const char *at = to; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
         size_t size = strcspn(at, ",");
         CHECK(*n < MOST && size && size < sizeof f->name, LL_E_ARG,
-              "--to %s: want up to %d forms, none of them empty, with commas between", to, MOST);
+              "--to %s: expected up to %d forms, none of them empty, with commas between", to,
+              MOST);
         f[*n] = (form){0};
         memcpy(f[*n].name, at, size);
         TRY(read_form(f[(*n)++].name, &p));

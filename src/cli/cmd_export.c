@@ -62,7 +62,7 @@ static ll_err write_weights(const opts *o, const ll_trained *t)
     int n;
     CHECK(ll_dtype_find(o->dtype, &dtype) &&
               (dtype == LL_F32 || dtype == LL_BF16 || dtype == LL_F16),
-          LL_E_ARG, "--dtype is '%s': want f32, bf16 or f16", o->dtype);
+          LL_E_ARG, "--dtype is '%s': expected f32, bf16 or f16", o->dtype);
     TRY(ll_weights_save(t->s, o->weights, o->map, dtype, &n));
     printf("%s: %d tensors in %s, by map %s\n", o->weights, n, o->dtype,
            o->map ? o->map : LL_MAP_AS_IS);

@@ -168,7 +168,7 @@ static ll_err sample(ll_talk *t, char *const *prompts, int64_t n)
 static ll_err open_draft(const opts *o, const ll_talk_opts *its, ll_talk *t, ll_talk *d)
 {
     size_t a, b;
-    CHECK(o->guesses <= 64, LL_E_ARG, "--draft-tokens is %ld, want at most 64", o->guesses);
+    CHECK(o->guesses <= 64, LL_E_ARG, "--draft-tokens is %ld, expected at most 64", o->guesses);
     TRY(ll_talk_begin(its, d));
     bool same = d->vocab == t->vocab && !d->t == !t->t;
     for (int i = 0; same && t->t && i < t->t->n; i++) {
@@ -182,7 +182,7 @@ static ll_err open_draft(const opts *o, const ll_talk_opts *its, ll_talk *t, ll_
     t->guesses = ll_min64(o->guesses ? o->guesses : 4, drawn);
     int64_t kept = o->talk.context ? o->talk.context : t->limit.places;
     CHECK(t->guesses < kept, LL_E_ARG,
-          "--draft-tokens is %ld, and %ld tokens are kept (--context, model.seq): want fewer",
+          "--draft-tokens is %ld, and %ld tokens are kept (--context, model.seq): expected fewer",
           t->guesses, kept);
     return LL_OK;
 }
@@ -197,7 +197,7 @@ static ll_err run(const void *given)
     int n = o->prompts.n ? o->prompts.n : 1, sources = o->talk.source.n;
     char *const *prompts = (char *const *)(o->prompts.n ? o->prompts.v : (const char **)usual);
     CHECK(sources <= 1 || sources == n, LL_E_ARG,
-          "--source is given %d times and --prompt %d times: want one source, or one for each",
+          "--source is given %d times and --prompt %d times: expected one source, or one for each",
           sources, n);
     CHECK(!sources || !o->draft, LL_E_ARG, "--source and --draft exclude each other");
     CHECK(!o->draft || !o->talk.keep, LL_E_ARG,

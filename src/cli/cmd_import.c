@@ -337,8 +337,8 @@ static ll_err check_prompt(const char *config, const json_t *j, const ll_st_entr
             continue;
         LL_OWN_MEMORY char *said = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT);
         FAIL(LL_E_CONFIG,
-             "%s: %s is %.40s, and the tensor " LL_PROMPT " is [%ld,%ld], of one module: want "
-             "%ld",
+             "%s: %s is %.40s, and the tensor " LL_PROMPT
+             " is [%ld,%ld], of one module: expected %ld",
              config, all[i].key, said ? said : "", e->dims[0], e->dims[1], all[i].is);
     }
     return LL_OK;
@@ -358,8 +358,8 @@ static ll_err look_adapter(const opts *o, const ll_imported *m, ll_arena *a, int
     CHECK(j, LL_E_IO, "%s: %s", config, why.text);
     const char *kind = json_string_value(json_object_get(j, "peft_type"));
     CHECK(kind && !strcmp(kind, "PROMPT_TUNING"), LL_E_ARG,
-          "%s: peft_type is %.40s, want PROMPT_TUNING (what PEFT merges into weights is imported "
-          "with them: merge_and_unload)",
+          "%s: peft_type is %.40s, expected PROMPT_TUNING (what PEFT merges into weights is "
+          "imported with them: merge_and_unload)",
           config, kind ? kind : "not there");
     TRY(ll_st_open(path, &f));
     const ll_st_entry *e = ll_st_find(f, LL_PROMPT);
@@ -367,7 +367,7 @@ static ll_err look_adapter(const opts *o, const ll_imported *m, ll_arena *a, int
     for (const ll_size *s = m->sizes; s->name; s++)
         if (!strcmp(s->name, "width")) width = s->value;
     CHECK(e && e->n_dims == 2 && e->dims[0] > 0 && e->dims[1] == width, LL_E_SHAPE,
-          "%s: want a tensor " LL_PROMPT " [vectors,%ld], as wide as the model", path, width);
+          "%s: expected a tensor " LL_PROMPT " [vectors,%ld], as wide as the model", path, width);
     TRY(check_prompt(config, j, e));
     TRY(ll_map_open(m->map, &map));
     TRY(ll_map_find(map, a, LL_PROMPT, &LL_SHAPE(e->dims[0], width), &line));

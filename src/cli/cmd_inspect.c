@@ -405,7 +405,7 @@ static ll_err check_schedule(const opts *o)
     CHECK(!o->schedule || o->mesh, LL_E_ARG,
           "--schedule shows a pipeline: add --mesh pipe=2, and -s train.micro_batch=N");
     bool known = !o->form || !strcmp(o->form, "text") || !strcmp(o->form, "csv");
-    CHECK(known, LL_E_ARG, "--as is '%s': want text or csv", o->form);
+    CHECK(known, LL_E_ARG, "--as is '%s': expected text or csv", o->form);
     CHECK(!o->form || !o->json, LL_E_ARG, "--as %s is text: leave out --json", o->form);
     return LL_OK;
 }
@@ -433,7 +433,7 @@ static ll_err check_mesh(const opts *o, const ll_run *r)
     CHECK(o->mesh || (!o->layouts && !o->zero && !o->rank && o->nodes == 1), LL_E_ARG,
           "--layouts, --zero, --rank and --nodes go with --mesh");
     CHECK(o->nodes >= 1 && m.n_rank % o->nodes == 0, LL_E_ARG,
-          "--nodes is %ld, of %d rank%s: want as many ranks on each", o->nodes, m.n_rank,
+          "--nodes is %ld, of %d rank%s: expected as many ranks on each", o->nodes, m.n_rank,
           m.n_rank == 1 ? "" : "s");
     CHECK(piped || (!*p->schedule && !*p->stages && p->virtual_stages <= 1), LL_E_ARG,
           "parallel.schedule, stages and virtual_stages are of a pipeline: add pipe=2 or more to "

@@ -43,7 +43,7 @@ static ll_err run(const void *given)
           "--check reads what train predicted; --cluster is of a RUN, --published and --large");
     if (table) return ll_plan_published(o);
     if (o->check.n) return ll_plan_check(o);
-    CHECK(o->run, LL_E_ARG, "want a RUN, --published FILE.csv, --large, or --check FOLDER");
+    CHECK(o->run, LL_E_ARG, "expected a RUN, --published FILE.csv, --large, or --check FOLDER");
     return ll_plan_run(o);
 }
 

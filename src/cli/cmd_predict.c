@@ -215,8 +215,8 @@ static ll_err write_npy(const work *w)
     const ll_type *t = &w->info->type;
     size_t row = ll_tensor_bytes(t->dtype, &t->shape);
     ll_buf b = {.arena = w->a};
-    CHECK(t->dtype == LL_F32 || t->dtype == LL_I32, LL_E_ARG, "--npy: %s is %s, want f32 or i32",
-          w->info->name, ll_dtype_name(t->dtype));
+    CHECK(t->dtype == LL_F32 || t->dtype == LL_I32, LL_E_ARG,
+          "--npy: %s is %s, expected f32 or i32", w->info->name, ll_dtype_name(t->dtype));
     ll_buf_printf(&b, "{'descr': '<%s', 'fortran_order': False, 'shape': (%d,",
                   t->dtype == LL_F32 ? "f4" : "i4", w->n);
     for (int k = 0; k < t->shape.n; k++) ll_buf_printf(&b, " %ld,", t->shape.d[k]);

@@ -519,7 +519,7 @@ static ll_err read_key(server *s)
     TRY(ll_file_read(s->o->token, 4096, (uint8_t **)&s->key, &n));
     s->key[strcspn(s->key, "\r\n")] = '\0';
     CHECK(strlen(s->key) >= 16, LL_E_ARG,
-          "--token %s: its first line has %zu characters, want 16 or more", s->o->token,
+          "--token %s: its first line has %zu characters, expected 16 or more", s->o->token,
           strlen(s->key));
     return LL_OK;
 }
@@ -552,7 +552,7 @@ static ll_err open_all(server *s, ll_arena *a)
                   {"--connections", o->connections, 4096},
                   {"--batch", o->batch, 1024}};
     for (int i = 0; i < 3; i++)
-        CHECK(limits[i].v <= limits[i].most, LL_E_ARG, "%s is %ld, want at most %ld",
+        CHECK(limits[i].v <= limits[i].most, LL_E_ARG, "%s is %ld, expected at most %ld",
               limits[i].name, limits[i].v, limits[i].most);
     TRY(ll_talk_begin(&o->talk, &s->t));
     s->t.waits = true;
@@ -590,7 +590,7 @@ static ll_err run(const void *given)
     const opts *o = (const opts *)given;
     LL_OWN(ll_arena) a = ll_arena_new();
     server s = {.o = o};
-    CHECK(o->timeout > 0, LL_E_ARG, "--timeout is %g: want seconds, more than 0", o->timeout);
+    CHECK(o->timeout > 0, LL_E_ARG, "--timeout is %g: expected seconds, more than 0", o->timeout);
     ll_err rc = open_all(&s, a);
     if (rc == LL_OK) rc = s.t.prints ? listen_on(&s) : follow(&s);
     rc = ll_talk_leave(&s.t, rc);

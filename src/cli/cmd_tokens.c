@@ -116,7 +116,7 @@ static ll_err bytes_for(const char *path, int count, int *each, bool *header)
     *header = dot && !strcmp(dot, ".bin");
     *each = dot && !strcmp(dot, ".u32") ? 4 : 2;
     CHECK(*header || (dot && (!strcmp(dot, ".u16") || *each == 4)), LL_E_ARG,
-          "--out %s: want a name that ends in .u16, .u32 or .bin", path);
+          "--out %s: expected a name that ends in .u16, .u32 or .bin", path);
     CHECK(*each == 4 || count <= 65536, LL_E_ARG,
           "--out %s: %d different tokens do not fit into 16 bits: name it .u32", path, count);
     return LL_OK;
@@ -221,7 +221,7 @@ static ll_err run_decode(const void *given)
     if (dot && !strcmp(dot, ".u32")) each = 4;
     if (dot && !strcmp(dot, ".bin")) each = 2, from = 1024;
     CHECK(!each || (size >= from && (size - from) % each == 0), LL_E_IO,
-          "%s: has %zu bytes, want %zu and then %zu for each token", o->out, size, from, each);
+          "%s: has %zu bytes, expected %zu and then %zu for each token", o->out, size, from, each);
     for (size_t i = from; each && i < size; i += each) {
         uint32_t v = 0;
         memcpy(&v, bytes + i, each);

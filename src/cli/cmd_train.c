@@ -149,7 +149,7 @@ static ll_err read_steps(const char *text, int64_t *first, int64_t *last)
         *last = strtol(text, &end, 10);
         good = end != text;
     }
-    CHECK(good && !*end, LL_E_ARG, "--trace-steps is '%s': want A:B, such as 5:8", text);
+    CHECK(good && !*end, LL_E_ARG, "--trace-steps is '%s': expected A:B, such as 5:8", text);
     return LL_OK;
 }
 
@@ -158,10 +158,11 @@ static ll_err read_slow(const char *text, int ranks, ll_train_opts *t)
 {
     char rest;
     int n = sscanf(text, "%d:%lf%c", &t->slow_rank, &t->slow, &rest);
-    CHECK(n == 2 && t->slow_rank >= 0 && t->slow_rank < ranks && t->slow >= 1 && t->slow <= 1000,
-          LL_E_ARG,
-          "--slow is '%s': want RANK:FACTOR, such as 1:2, of %d rank%s and a factor of 1 to 1000",
-          text, ranks, ranks == 1 ? "" : "s");
+    CHECK(
+        n == 2 && t->slow_rank >= 0 && t->slow_rank < ranks && t->slow >= 1 && t->slow <= 1000,
+        LL_E_ARG,
+        "--slow is '%s': expected RANK:FACTOR, such as 1:2, of %d rank%s and a factor of 1 to 1000",
+        text, ranks, ranks == 1 ? "" : "s");
     return LL_OK;
 }
 
@@ -179,7 +180,7 @@ static ll_err read_restarts(const opts *o, int64_t *out)
         !o->restarts || (o->ranks > 1 && ll_job_size() <= 1) || o->job, LL_E_ARG,
         "--restarts goes with -n: ranks that loopline starts itself, two or more, it starts again");
     CHECK(*text && strspn(text, "0123456789") == strlen(text) && strlen(text) < 10, LL_E_ARG,
-          "--restarts is '%s', want a whole number, 0 or more", text);
+          "--restarts is '%s', expected a whole number, 0 or more", text);
     *out = atoll(text);
     return LL_OK;
 }
@@ -345,7 +346,7 @@ static ll_err run(const void *given)
     TRY(ll_cli_run(o->run, &set, false, &r));
     TRY(check_out(r));
     CHECK(!o->parallel || !strcmp(o->parallel, "auto"), LL_E_ARG,
-          "--parallel is '%s': want auto, or --mesh", o->parallel);
+          "--parallel is '%s': expected auto, or --mesh", o->parallel);
     if (o->parallel && !(o->job && *start.mesh))
         TRY(ll_plan_choose(r, o->ranks ? o->ranks : ll_job_size() ? ll_job_size() : 1));
     TRY(check_timeline(o, r));

@@ -328,12 +328,12 @@ static ll_err run(const void *given)
 {
     const opts *o = (const opts *)given;
     LL_OWN(ll_run) r = NULL;
-    CHECK(o->fuzz >= 0, LL_E_ARG, "--fuzz is %g, want seconds", o->fuzz);
+    CHECK(o->fuzz >= 0, LL_E_ARG, "--fuzz is %g, expected seconds", o->fuzz);
     CHECK(o->fuzz > 0 || o->seed == 1, LL_E_ARG,
           "--seed is of --fuzz; a run's is set by --set train.seed=%ld", o->seed);
     CHECK(!o->pipelines || o->matrix, LL_E_ARG, "--pipelines is of --matrix");
-    CHECK(o->steps >= 1, LL_E_ARG, "--steps is 0, want 1 or more");
-    CHECK(o->tolerance >= 0, LL_E_ARG, "--tolerance is %g, want 0 or more", o->tolerance);
+    CHECK(o->steps >= 1, LL_E_ARG, "--steps is 0, expected 1 or more");
+    CHECK(o->tolerance >= 0, LL_E_ARG, "--tolerance is %g, expected 0 or more", o->tolerance);
     if (o->matrix || o->fuzz > 0) return run_many(o);
     CHECK(o->run, LL_E_ARG, "verify wants a run or a model's name, --matrix or --fuzz SECONDS");
     TRY(prepare(o, &r));

@@ -222,8 +222,8 @@ static ll_err check_room(int64_t ranks)
 {
     int64_t cores = omp_get_num_procs(), most = 16 * cores > 256 ? 16 * cores : 256;
     CHECK(ranks <= most || several_hosts(), LL_E_ARG,
-          "-n is %ld, but this machine has %ld cores: want %ld ranks at most; for more machines "
-          "use mpirun or srun, or set LOOPLINE_MPIEXEC",
+          "-n is %ld, but this machine has %ld cores: expected %ld ranks at most; for more "
+          "machines use mpirun or srun, or set LOOPLINE_MPIEXEC",
           ranks, cores, most);
     return LL_OK;
 }
@@ -236,7 +236,7 @@ ll_err ll_cli_launch(int64_t ranks, const ll_care *care)
     if (launched) tell_crashes();
     ll_mapped_guard();
     if (ranks == 0) return LL_OK;
-    CHECK(ranks <= 1 << 20, LL_E_ARG, "-n is %ld, want 1 to %d ranks", ranks, 1 << 20);
+    CHECK(ranks <= 1 << 20, LL_E_ARG, "-n is %ld, expected 1 to %d ranks", ranks, 1 << 20);
     /* Open MPI's mpirun refuses to run below itself, be it with one rank. */
     CHECK(ranks == size || (size <= 1 && !getenv("OMPI_COMM_WORLD_SIZE")), LL_E_ARG,
           "-n is %ld, but this is one of %d ranks that a launcher started: leave -n out, or start "

@@ -372,7 +372,7 @@ ll_err ll_plan_run(const ll_plan_opts *o)
     LL_OWN(ll_run) file = NULL;
     LL_OWN(ll_cluster) c = NULL;
     ll_lm m;
-    CHECK(o->clusters.n == 1, LL_E_ARG, "want one --cluster: a bundled one's name, or a file");
+    CHECK(o->clusters.n == 1, LL_E_ARG, "expected one --cluster: a bundled one's name, or a file");
     TRY(ll_plan_cluster(o->clusters.v[0], &c));
     bool here = !strcmp(c->name, "this");
     ll_words set = {LL_NEW_ARRAY(a, const char *, o->set.n + 1), o->set.n};
@@ -397,7 +397,7 @@ ll_err ll_plan_run(const ll_plan_opts *o)
     ll_mesh mesh;
     TRY(ll_mesh_parse(own.mesh ? own.mesh : "", &mesh));
     if (own.mesh && !own.ranks) own.ranks = mesh.n_rank;
-    CHECK(own.ranks, LL_E_ARG, "want --ranks N, chips of cluster %s, or --mesh", c->name);
+    CHECK(own.ranks, LL_E_ARG, "expected --ranks N, chips of cluster %s, or --mesh", c->name);
     CHECK(!own.mesh || mesh.n_rank == own.ranks, LL_E_ARG,
           "--mesh %s is of %d ranks, and --ranks is %ld", own.mesh, mesh.n_rank, own.ranks);
     const ll_cluster mine = ll_cluster_own(c);

@@ -56,15 +56,15 @@ static ll_err check_context(ll_talk *t)
     TRY(ll_generator_limits(t->run, &t->limit));
     if (t->number || asked <= t->limit.places) return LL_OK;
     CHECK(!t->limit.endless, LL_E_ARG,
-          "--context is %ld: want at most %ld, or leave it out: this model keeps a state, however "
-          "long a text is",
+          "--context is %ld: expected at most %ld, or leave it out: this model keeps a state, "
+          "however long a text is",
           asked, t->limit.places);
     const char *more =
         t->limit.learned
             ? "its places are weights, and there are no others"
             : ll_arena_printf(a, "-s model.seq=%ld makes them longer than it has learned", asked);
     FAIL(LL_E_ARG,
-         "--context is %ld, and the model's sequences have %ld tokens (model.%s): want at most "
+         "--context is %ld, and the model's sequences have %ld tokens (model.%s): expected at most "
          "that; %s",
          asked, t->limit.places, t->limit.places > ll_run_size(t->run, "seq", 0) ? "places" : "seq",
          more);
@@ -77,7 +77,7 @@ ll_err ll_talk_begin(const ll_talk_opts *o, ll_talk *t)
     t->how = o->draw;
     t->how.seed = (uint64_t)o->seed;
     TRY(ll_draw_check(&t->how));
-    CHECK(o->tokens <= 1000000000, LL_E_ARG, "--tokens is %ld, want at most 1e9", o->tokens);
+    CHECK(o->tokens <= 1000000000, LL_E_ARG, "--tokens is %ld, expected at most 1e9", o->tokens);
     for (int i = 0; i < o->stop.n; i++)
         CHECK(*o->stop.v[i], LL_E_ARG,
               "--stop has an empty text, which stops nothing: leave it out");
@@ -125,10 +125,10 @@ ll_err ll_talk_ranks(ll_talk *t, int64_t batch)
     int data = ll_mesh_axis(&m, LL_AXIS_DATA), sequence = ll_mesh_axis(&m, LL_AXIS_SEQUENCE);
     CHECK(data < 0 || m.size[data] <= batch, LL_E_ARG,
           "--mesh %s: axis data gives each rank texts of its own, and %ld is read at once "
-          "(--prompt, serve's --batch): want %d, or axis tensor",
+          "(--prompt, serve's --batch): expected %d, or axis tensor",
           t->mesh, batch, m.size[data]);
     CHECK(sequence < 0 || m.size[sequence] == 1, LL_E_ARG,
-          "--mesh %s: axis sequence cuts texts, which are made token by token here: want axis "
+          "--mesh %s: axis sequence cuts texts, which are made token by token here: expected axis "
           "tensor, or pipe",
           t->mesh);
     TRY(ll_cli_launch_mesh(t->mesh, m.n_rank, t->waits ? &stays : NULL));

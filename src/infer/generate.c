@@ -321,8 +321,8 @@ ll_err ll_generator_source(ll_generator *g, int64_t sequence_of, const int32_t *
 {
     int64_t most = g->step[SOURCE];
     CHECK(most, LL_E_ARG, "a source is of models that answer one, such as seq2seq");
-    CHECK(n > 0 && n <= most, LL_E_ARG, "a source of %ld tokens, want 1 to %ld (model.source)", n,
-          most);
+    CHECK(n > 0 && n <= most, LL_E_ARG, "a source of %ld tokens, expected 1 to %ld (model.source)",
+          n, most);
     for (int64_t i = 0; i < n; i++)
         CHECK(tokens[i] >= 0 && tokens[i] < g->vocab, LL_E_ARG,
               "token %d: the model's vocabulary is %ld tokens", tokens[i], g->vocab);

@@ -36,7 +36,7 @@ static ll_err unknown_axis(const char *text, const char *word)
 
 static ll_err add_axis(ll_mesh *m, unsigned *seen, const char *text, int kind, long size)
 {
-    CHECK(size >= 1 && size <= 1 << 20, LL_E_ARG, "mesh \"%s\": want %s=1 to %d", text,
+    CHECK(size >= 1 && size <= 1 << 20, LL_E_ARG, "mesh \"%s\": expected %s=1 to %d", text,
           kinds[kind].name, 1 << 20);
     CHECK(!(*seen >> kind & 1), LL_E_ARG, "mesh \"%s\" has %s twice", text, kinds[kind].name);
     *seen |= 1u << kind;
@@ -60,16 +60,16 @@ ll_err ll_mesh_parse(const char *text, ll_mesh *out)
         int kind = kind_of(at, len);
         char word[32];
         snprintf(word, sizeof word, "%.*s", (int)len, at);
-        CHECK(len, LL_E_ARG, "mesh \"%s\": nothing before \"%s\", want NAME=SIZE", text, at);
+        CHECK(len, LL_E_ARG, "mesh \"%s\": nothing before \"%s\", expected NAME=SIZE", text, at);
         if (kind < 0) TRY(unknown_axis(text, word));
-        CHECK(at[len] == '=', LL_E_ARG, "mesh \"%s\": want %s=SIZE", text, word);
+        CHECK(at[len] == '=', LL_E_ARG, "mesh \"%s\": expected %s=SIZE", text, word);
         char *end;
         long size = strtol(at + len + 1, &end, 10);
-        CHECK(end > at + len + 1, LL_E_ARG, "mesh \"%s\": want %s=SIZE", text, word);
+        CHECK(end > at + len + 1, LL_E_ARG, "mesh \"%s\": expected %s=SIZE", text, word);
         TRY(add_axis(out, &seen, text, kind, size));
         at = end + strspn(end, " ");
-        CHECK(!*at || *at == ',', LL_E_ARG, "mesh \"%s\": \"%s\" after %s=%ld, want a comma", text,
-              at, word, size);
+        CHECK(!*at || *at == ',', LL_E_ARG, "mesh \"%s\": \"%s\" after %s=%ld, expected a comma",
+              text, at, word, size);
         if (*at) at += 1 + strspn(at + 1, " ");
     }
     return LL_OK;

@@ -26,9 +26,9 @@ static ll_err infer(ll_infer *i)
 {
     const ll_reach_attr *r = (const ll_reach_attr *)i->attr;
     for (int k = 0; k < 2; k++)
-        CHECK(i->in[k].dtype == LL_U8, LL_E_ARG, "operand %d is %s, want u8", k,
+        CHECK(i->in[k].dtype == LL_U8, LL_E_ARG, "operand %d is %s, expected u8", k,
               ll_dtype_name(i->in[k].dtype));
-    CHECK(r->enough >= 0 && r->enough <= LL_REACH_BITS, LL_E_ARG, "enough is %ld, want 0 to %d",
+    CHECK(r->enough >= 0 && r->enough <= LL_REACH_BITS, LL_E_ARG, "enough is %ld, expected 0 to %d",
           r->enough, LL_REACH_BITS);
     TRY(ll_infer_dims(i));
     i->out[0].dtype = LL_F32;

@@ -90,7 +90,7 @@ static ll_err check(const ll_consistency *c, const ll_consistency *said)
           "parallel.peers pairs exchange every so many steps, and parallel.every is 0");
     CHECK(served || (said->staleness < 0 && (pairs || !*said->server)), LL_E_CONFIG,
           "parallel.staleness and parallel.server are for parallel.peers server, not %s", c->peers);
-    CHECK(c->fragments > 0, LL_E_CONFIG, "parallel.fragments is 0, want 1 or more");
+    CHECK(c->fragments > 0, LL_E_CONFIG, "parallel.fragments is 0, expected 1 or more");
     CHECK(c->fragments == 1 || (differs && !served && c->every % c->fragments == 0), LL_E_CONFIG,
           "parallel.fragments %ld are of differences, exchanged with all, and divide "
           "parallel.every %ld",

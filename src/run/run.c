@@ -126,7 +126,7 @@ ll_err ll_run_set(ll_run *r, const char *assignment)
 {
     const char *equals = strchr(assignment, '=');
     CHECK(equals && equals != assignment, LL_E_CONFIG,
-          "--set %s: want key=value, such as train.batch=128", assignment);
+          "--set %s: expected key=value, such as train.batch=128", assignment);
     char *key = ll_arena_strdup(r->arena, assignment);
     key[equals - assignment] = '\0';
     ll_setting s = {.key = key, .value = equals + 1};
@@ -215,7 +215,7 @@ static ll_err image_size(ll_run *r)
     bool digits = strspn(d->image, "0123456789x") == strlen(d->image);
     LL_WANT(r, "data.image",
             digits && h > 0 && w > 0 && (n == 2 || (n == 1 && !strchr(d->image, 'x'))),
-            "data.image is '%s', want a size such as 224, or HEIGHTxWIDTH", d->image);
+            "data.image is '%s', expected a size such as 224, or HEIGHTxWIDTH", d->image);
     d->image_height = h, d->image_width = w;
     return LL_OK;
 }
@@ -236,7 +236,7 @@ static ll_err finish_images(ll_run *r)
         LL_WANT(r, only[i].key, !only[i].set, "%s is for images; %s reads tokens", only[i].key,
                 r->model.name);
     LL_WANT(r, "data.scale", d->scale.n == 0 || (d->scale.n == 2 && d->scale.v[0] <= d->scale.v[1]),
-            "data.scale has %d numbers, want two, the smaller first: [0.08, 1]", d->scale.n);
+            "data.scale has %d numbers, expected two, the smaller first: [0.08, 1]", d->scale.n);
     LL_WANT(r, "data.mean", d->mean.n <= LL_MAX_CHANNELS && d->deviation.n <= LL_MAX_CHANNELS,
             "data.mean and data.deviation have at most %d numbers, one for each channel",
             LL_MAX_CHANNELS);
@@ -270,7 +270,7 @@ static ll_err finish_memory(ll_run *r)
     LL_WANT(r, "train.memory",
             !*t->memory ||
                 (ll_text_to_bytes(t->memory, &r->train.memory_bytes) && t->memory_bytes >= 1),
-            "train.memory is '%.40s', want bytes, such as 200MiB", t->memory);
+            "train.memory is '%.40s', expected bytes, such as 200MiB", t->memory);
     if (!*t->offload) return LL_OK;
     const char *why = ll_aside_refused(ll_target_find(t->machine), t->offload, text);
     LL_WANT(r, "train.offload", !why, "train.offload is %s: %s", t->offload, why);
@@ -357,8 +357,8 @@ static ll_err read_init(const char *text, ll_init *out)
         if (sound && *end == '\0' && (k == LL_ZEROS) == (text[n] == '\0')) return LL_OK;
     }
     FAIL(LL_E_CONFIG,
-         "init=%.40s, want zeros, constant:A, normal:A or uniform:A; A is finite, and of the last "
-         "two not negative",
+         "init=%.40s, expected zeros, constant:A, normal:A or uniform:A; A is finite, and of the "
+         "last two not negative",
          text);
 }
 
@@ -381,7 +381,8 @@ static ll_err read_rule(char *text, ll_param_rule *out)
             out->set_init = true;
             TRY(read_init(value, &out->init));
         } else {
-            FAIL(LL_E_CONFIG, "'%.40s%s%.40s', want freeze, lr=TIMES, decay=NUMBER or init=KIND", w,
+            FAIL(LL_E_CONFIG,
+                 "'%.40s%s%.40s', expected freeze, lr=TIMES, decay=NUMBER or init=KIND", w,
                  value ? "=" : "", value ? value : "");
         }
     }
@@ -403,7 +404,7 @@ static ll_err finish_params(ll_run *r)
     bool known = !*best || !strcmp(best, "loss") || !strcmp(best, "accuracy") ||
                  ((!strncmp(best, "min:", 4) || !strncmp(best, "max:", 4)) && best[4]);
     LL_WANT(r, "train.best", known,
-            "train.best is '%.50s', want loss, accuracy, min:NAME or max:NAME", best);
+            "train.best is '%.50s', expected loss, accuracy, min:NAME or max:NAME", best);
     LL_WANT(r, "train.ema", r->train.optim.ema == 0 || r->parallel.zero == 0,
             "train.ema is kept beside whole parameters: use parallel.zero 0");
     bool average = !strcmp(r->train.optim.name, "schedule-free-adamw");

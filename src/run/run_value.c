@@ -45,7 +45,7 @@ static const char *shown(const char *value, char out[64])
 static ll_err wrong(const ll_setting *s, const ll_key *k)
 {
     char want[LL_MAX_LINE], value[64];
-    FAIL(LL_E_CONFIG, "%s: %s is %s%s, want %s", s->origin, k->name,
+    FAIL(LL_E_CONFIG, "%s: %s is %s%s, expected %s", s->origin, k->name,
          s->is_list ? "a list, of " : "", shown(s->value, value), wanted(k, want));
 }
 
@@ -57,7 +57,7 @@ static ll_err read_number(const ll_setting *s, const ll_key *k, const char *text
     if (!plain || *end || !isfinite(*out)) return wrong(s, k);
     bool digits = strcspn(text, "123456789") < strcspn(text, "eE"); /* 1e-400 is read as 0 */
     CHECK(!digits || fabs(*out) >= FLT_MIN, LL_E_CONFIG,
-          "%s: %s is '%.40s', which f32 takes for 0: want %s%.2g and more", s->origin, k->name,
+          "%s: %s is '%.40s', which f32 takes for 0: expected %s%.2g and more", s->origin, k->name,
           text, k->min > 0 ? "" : "0, or ", 1.2e-38);
     return *out < k->min || *out > k->max ? wrong(s, k) : LL_OK;
 }
@@ -251,7 +251,7 @@ static ll_err note_size(ll_run *r, const ll_setting *s)
         if (!strcmp(notes->sizes[i].name, s->key)) note = &notes->sizes[i];
     CHECK(!note || !s->once, LL_E_CONFIG, "%s: %s was already set at %s", s->origin, s->key,
           note->origin);
-    CHECK(!s->is_list, LL_E_CONFIG, "%s: %s is a list, want a whole number", s->origin, s->key);
+    CHECK(!s->is_list, LL_E_CONFIG, "%s: %s is a list, expected a whole number", s->origin, s->key);
     if (!note) {
         const int most = sizeof notes->sizes / sizeof *notes->sizes;
         CHECK(notes->n_size < most, LL_E_CONFIG, "%s: more than %d sizes of a model", s->origin,

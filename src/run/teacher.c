@@ -21,7 +21,7 @@ ll_err ll_teacher_run(const ll_run *r, ll_run **out)
     LL_OWN(ll_run) t = NULL;
     *out = NULL;
     ll_err rc = open_run(r, &t);
-    CHECK(rc == LL_OK, rc, "%s: %s; want a run, or a folder of one, of such a model",
+    CHECK(rc == LL_OK, rc, "%s: %s; expected a run, or a folder of one, of such a model",
           ll_run_origin(r, "train.teacher"), ll_error_message());
     LL_OWN_MEMORY char *theirs = realpath(t->out, NULL);
     LL_OWN_MEMORY char *ours = realpath(r->out, NULL);
@@ -157,7 +157,7 @@ static ll_err find_pairs(const ll_run *r, const ll_graph *g, const ll_graph *the
         state_pair *p = &(*out)[(*n)++];
         char *equals = strchr(w, '=');
         LL_WANT(r, "train.teacher_hidden", equals && equals > w && equals[1],
-                "'%s': want OURS=THEIRS, such as h0=h2,h1=h5", w);
+                "'%s': expected OURS=THEIRS, such as h0=h2,h1=h5", w);
         *equals = '\0';
         *p = (state_pair){.ours = w, .theirs = equals + 1};
         for (int i = 0; i + 1 < *n; i++)
@@ -169,7 +169,8 @@ static ll_err find_pairs(const ll_run *r, const ll_graph *g, const ll_graph *the
         TRY(check_pair(r, g, theirs, p));
     }
     LL_WANT(r, "train.teacher_hidden", *n || !*r->train.teacher_hidden,
-            "'%s' names no parts: want OURS=THEIRS, such as h0=h2,h1=h5", r->train.teacher_hidden);
+            "'%s' names no parts: expected OURS=THEIRS, such as h0=h2,h1=h5",
+            r->train.teacher_hidden);
     return LL_OK;
 }
 

@@ -367,8 +367,8 @@ static ll_err begin(trainer *t)
     ll_prune_steps when;
     TRY(ll_prune_steps_parse(r->prune_steps, &when));
     CHECK(!when.to || when.to < t->steps, LL_E_CONFIG,
-          "train.prune_steps %s prunes last after step %ld, and the run ends after step %ld: want "
-          "a step behind it at least",
+          "train.prune_steps %s prunes last after step %ld, and the run ends after step %ld: "
+          "expected a step behind it at least",
           r->prune_steps, when.to, t->steps);
     if (t->opts->resume) return resume(t);
     if (t->s->opts.undrawn) TRY(ll_exec_draw(t->s->e));

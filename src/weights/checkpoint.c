@@ -107,7 +107,7 @@ ll_err ll_checkpoint_prune(const char *run, const ll_checkpoint *c, int keep)
 
 ll_err ll_checkpoint_begin(const char *run, const ll_checkpoint *c, ll_arena *a, ll_st_writer **out)
 {
-    CHECK(c->step >= 0, LL_E_ARG, "checkpoint of step %ld, want 0 or more", c->step);
+    CHECK(c->step >= 0, LL_E_ARG, "checkpoint of step %ld, expected 0 or more", c->step);
     ll_st_content x = c->x;
     const char *folder = ll_arena_printf(a, "%s/checkpoints", run);
     TRY(ll_ranks_agree(x.comm, ll_ranks_lead(x.comm) ? ll_mkdirs(folder) : LL_OK));
@@ -249,7 +249,7 @@ ll_err ll_checkpoint_int(const ll_st_file *f, const char *key, int64_t *value)
     errno = 0;
     long long v = strtoll(text, &end, 10);
     CHECK(!errno && end != text && *end == '\0', LL_E_IO,
-          "%s: metadata %s is \"%.40s\", want a whole number", f->path, key, text);
+          "%s: metadata %s is \"%.40s\", expected a whole number", f->path, key, text);
     *value = v;
     return LL_OK;
 }

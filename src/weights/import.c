@@ -95,8 +95,8 @@ static ll_err check_size(const source *s, const ll_map_key *k, int i, double v)
     for (int n = 0; n < k->n; n++) zero |= !strcmp(k->of[n], "0");
     if (!s->config && !isfinite(v)) is = ll_arena_printf(s->arena, "%g", v);
     CHECK(near >= !zero && near <= 1e9 && off <= (k->times == 1 ? 0 : 1e-7 * near), LL_E_CONFIG,
-          "%s: %s is %.80s, which would be %s: want %s to %s, in steps of %g", s->path, k->of[i],
-          is ? is : "", k->name, ll_text_number(!zero / k->times, least),
+          "%s: %s is %.80s, which would be %s: expected %s to %s, in steps of %g", s->path,
+          k->of[i], is ? is : "", k->name, ll_text_number(!zero / k->times, least),
           ll_text_number(1e9 / k->times, most), 1 / k->times);
     return LL_OK;
 }

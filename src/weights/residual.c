@@ -69,7 +69,7 @@ static ll_err check_shape(const ll_st_file *f, const ll_st_tensor *t, int64_t *r
     *ranks = there.n ? there.d[0] : 0;
     want.d[0] = *ranks;
     CHECK(dtype == LL_F32 && *ranks > 0 && ll_shape_equal(&want, &there), LL_E_SHAPE,
-          "%s: tensor %s is %s%s there, want f32%s with any number of ranks in front", f->path,
+          "%s: tensor %s is %s%s there, expected f32%s with any number of ranks in front", f->path,
           t->name, ll_dtype_name(dtype), ll_shape_print(&there, a), ll_shape_print(&t->shape, b));
     return LL_OK;
 }

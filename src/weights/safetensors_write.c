@@ -319,8 +319,8 @@ static ll_err find_damage(const ll_st_file *f, const uint32_t *sums)
         uint32_t crc = 0;
         TRY(ll_st_remainder(f, e->begin, e->end, &crc));
         crc = ll_crc32c_of(crc, e->end - e->begin);
-        CHECK(crc == sums[i], LL_E_IO, "%s: tensor %s: the checksum is %08x, want %08x", f->path,
-              e->name, crc, sums[i]);
+        CHECK(crc == sums[i], LL_E_IO, "%s: tensor %s: the checksum is %08x, expected %08x",
+              f->path, e->name, crc, sums[i]);
     }
     return LL_OK;
 }
@@ -343,6 +343,6 @@ ll_err ll_st_check(ll_comm *c, const ll_st_file *f)
     ll_err rc = read_sums(f, want, a, &sums);
     if (rc == LL_OK && strcmp(have, want) && ll_ranks_lead(c)) rc = find_damage(f, sums);
     if (strcmp(have, want) && rc == LL_OK)
-        rc = RAISE(LL_E_IO, "%s: the tensors' checksum is %s, want %.16s", f->path, have, want);
+        rc = RAISE(LL_E_IO, "%s: the tensors' checksum is %s, expected %.16s", f->path, have, want);
     return ll_ranks_agree(c, rc);
 }

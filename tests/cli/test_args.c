@@ -117,12 +117,12 @@ static void mistakes_are_named(void **state)
         {"a -=4", "train has no option -; see loopline train --help"},
         {"a --json=1", "--json takes no value, but is given '1'"},
         {"a --steps", "--steps wants a value: --steps N"},
-        {"a --steps 4.5", "--steps is '4.5', want a whole number"},
-        {"a --steps=", "--steps is '', want a whole number"},
-        {"a -n -1", "--steps is '-1', want a whole number, 0 or more (9e15 at most)"},
-        {"a -n 99999999999999999999", "want a whole number"},
-        {"a --rate fast", "--rate is 'fast', want a number"},
-        {"a --rate inf", "--rate is 'inf', want a number"},
+        {"a --steps 4.5", "--steps is '4.5', expected a whole number"},
+        {"a --steps=", "--steps is '', expected a whole number"},
+        {"a -n -1", "--steps is '-1', expected a whole number, 0 or more (9e15 at most)"},
+        {"a -n 99999999999999999999", "expected a whole number"},
+        {"a --rate fast", "--rate is 'fast', expected a number"},
+        {"a --rate inf", "--rate is 'inf', expected a number"},
     };
     ll_arena *arena = ll_arena_new();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -141,7 +141,7 @@ static void generate_from_a_source(void **state)
     refuses(f, 1, "generate q -p a", "answers a source", "--source TEXT");
     refuses(f, 1, "serve q --port 0", "answers a source");
     refuses(f, 1, "generate g -p a --source b", "--source is of models that answer one");
-    refuses(f, 1, "generate q -p a --source 0123456789abcdef", "want 1 to 12 (model.source)");
+    refuses(f, 1, "generate q -p a --source 0123456789abcdef", "expected 1 to 12 (model.source)");
     refuses(f, 1, "generate q -p a --source a --source b", "one for each");
     refuses(f, 1, "generate q -p a --source a --draft q", "exclude each other");
 }
@@ -161,7 +161,7 @@ static void keeps_few(void **state, double exact)
         assert_true(i == 1 ? off < 1e-5 : off > 0 && off < 1);
     }
     json_decref(c);
-    refuses(*state, 1, "compress g --to int4+keep:0", "N of +keep:N is '0', want");
+    refuses(*state, 1, "compress g --to int4+keep:0", "N of +keep:N is '0', expected");
     refuses(*state, 1, "compress g --to f32+keep:4+keep:5", "+keep:5 is there twice");
     refuses(*state, 1, "compress g --to nonsense --calibrate 1", "--to nonsense: f32, int8");
     refuses(*state, 1, "compress g --to f32+kv8+keep:4", "--keep is of --cache f32");

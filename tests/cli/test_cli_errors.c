@@ -50,9 +50,9 @@ static void command_line(void **state)
     refuses(f, 2, "train p.yaml --output-dir x", "it is --out DIR here");
     refuses(f, 2, "train p.yaml --micro_batch_size 4", "it is -s train.micro_batch=N here");
     refuses(f, 2, "eval p.yaml --output-dir x", "no option --output-dir; see"); /* it has none */
-    refuses(f, 1, "plan s.yaml --cluster h200 -n 4 --mesh data:2", "want data=SIZE");
+    refuses(f, 1, "plan s.yaml --cluster h200 -n 4 --mesh data:2", "expected data=SIZE");
     refuses(f, 1, "train p.yaml --mesh data=1,data=1", "has data twice");
-    refuses(f, 2, "predict x y --npy=", "--npy is '', want a name: FILE.npy");
+    refuses(f, 2, "predict x y --npy=", "--npy is '', expected a name: FILE.npy");
     refuses(f, 2, "eval out --mesh data=2", "no option --mesh; ", "and others have it");
     refuses(f, 2, "train p.yaml --published x", "no option --published; plan has it");
     refuses(f, 2, "eval out --checkpoint a --checkpoint b", "--checkpoint is given twice");
@@ -90,11 +90,11 @@ static void commands(void **state)
     refuses(f, 1, "data synthetic --from 10000", "--from is 10000, and there are 10000 samples");
     refuses(f, 1, "data synthetic --path p.yaml", "data synthetic is made, not read");
     refuses(f, 1, "bench comm -n 1 --op sum", "no collective 'sum'; there are all-reduce ");
-    refuses(f, 1, "bench step p.yaml --seconds -1", "--seconds is -1, want 0 or more");
+    refuses(f, 1, "bench step p.yaml --seconds -1", "--seconds is -1, expected 0 or more");
     refuses(f, 2, "bench scale p.yaml --steps 0", "--steps is '0'", "1 or more");
     refuses(f, 1, "verify p.yaml", "there is one rank", "--mesh data=2");
     refuses(f, 2, "eval out --confusion x.png", "--confusion is 'x.png'", "ends in .svg");
-    refuses(f, 1, "serve out --port 70000", "--port is 70000, want at most 65535");
+    refuses(f, 1, "serve out --port 70000", "--port is 70000, expected at most 65535");
     refuses(f, 1, "data fashion-mnst", "'fashion-mnst'", "did you mean fashion-mnist?");
     refuses(f, 1, "inspect p.yaml --graph --json", "--graph", "leave out --json");
     refuses(f, 1, "inspect x.safetensors --mesh data=2", "is a checkpoint", "--json alone");
@@ -173,7 +173,8 @@ static void plans(void **state)
             "no plan of 72 ranks: data=72 does not cut train.batch 4", "-s train.batch=72");
     must(f, "plan s.yaml --cluster h200 --mesh data=72 -s train.batch=72");
     refuses(f, 1, "plan s.yaml --cluster h200 --ranks 72", "-s train.batch=72 would do");
-    refuses(f, 1, "plan s.yaml --cluster h200", "want --ranks N, chips of cluster h200, or --mesh");
+    refuses(f, 1, "plan s.yaml --cluster h200",
+            "expected --ranks N, chips of cluster h200, or --mesh");
     refuses(f, 1, "plan s.yaml --cluster h200 --mesh tensor=3", "tensor=3 does not cut 2 heads");
     refuses(f, 1, "plan s.yaml --cluster h200 --mesh pipe=2", "pipe=2 is more than the model's");
     refuses(f, 1, "plan --published heldout", "heldout: No such file", "did you mean held-out?",
@@ -263,23 +264,27 @@ static void settings(void **state)
     refuses(f, 1, "train p.yaml -s data.path=d", "--set data.path=d: data synthetic is made");
     refuses(f, 1, "train p.yaml --set train.bacth=3", "--set train.bacth=3", "train.batch?");
     refuses(f, 1, "train p.yaml --set bacth=3", "--set bacth=3", "did you mean train.batch?");
-    refuses(f, 1, "train p.yaml --set train.batch", "want key=value");
+    refuses(f, 1, "train p.yaml --set train.batch", "expected key=value");
     refuses(f, 1, "train p.yaml --set train.batch=0", "train.batch is '0'", "from 1 to");
     refuses(f, 1, "train p.yaml --set train.lr=1e30", "train.lr is '1e30'", "at most 1e+06");
     refuses(f, 1, "train p.yaml --set model.width=0", "model mlp of", "width 0");
     refuses(f, 1, "train p.yaml --set model.width=1000000000", "this machine has", "smaller",
             "model");
-    refuses(f, 1, "train p.yaml --set model.depth=1000000000", "depth 1000000000, want at most");
-    refuses(f, 1, "train s.yaml --set model.layers=1000000000", "layers 1000000000, want at most");
+    refuses(f, 1, "train p.yaml --set model.depth=1000000000",
+            "depth 1000000000, expected at most");
+    refuses(f, 1, "train s.yaml --set model.layers=1000000000",
+            "layers 1000000000, expected at most");
     refuses(f, 1, "train s.yaml --set model.heads=3", "heads 3", "width 16");
-    refuses(f, 1, "train s.yaml --set model.linear=2", "gpt: model.linear is 2, want 0 or 1");
+    refuses(f, 1, "train s.yaml --set model.linear=2", "gpt: model.linear is 2, expected 0 or 1");
     refuses(f, 1, "train s.yaml --set model.decay=3", "gpt: model.decay is 3", "model.linear=1");
-    refuses(f, 1, "inspect llama --set model.linear=2", "llama: model.linear is 2, want 0 or 1");
-    refuses(f, 1, "inspect llama --set model.tied=7", "llama: model.tied is 7, want 0 or 1");
+    refuses(f, 1, "inspect llama --set model.linear=2",
+            "llama: model.linear is 2, expected 0 or 1");
+    refuses(f, 1, "inspect llama --set model.tied=7", "llama: model.tied is 7, expected 0 or 1");
     refuses(f, 1, "inspect llama --set model.decay=3", "llama: model.decay is 3", "model.linear=1");
     refuses(f, 1, "inspect llama --set model.linear=1 --set model.window=9",
             "llama: model.window is 9", "model.linear=0");
-    refuses(f, 1, "inspect llama --set model.rope_base=0", "llama: model.rope_base is 0, want 1");
+    refuses(f, 1, "inspect llama --set model.rope_base=0",
+            "llama: model.rope_base is 0, expected 1");
     refuses(f, 1, "inspect llama --set model.heads=6 --set model.width=578",
             "llama: width 578 is not a multiple of heads 6", "model.head");
     refuses(f, 1, "train s.yaml --set train.prune=0.5 --set train.prune_steps=1:3:3",

@@ -155,7 +155,7 @@ static void predict_files(void **state)
     free(x);
     static const char *const wrong[][2] = {
         {"predict r s.yaml", "s.yaml: is no picture"},
-        {"predict r u_out.npy", "u_out.npy: has [3,10], wanted samples of [28,28,1]"},
+        {"predict r u_out.npy", "u_out.npy: has [3,10], expected samples of [28,28,1]"},
         {"predict r u.npy --result nothing", "has no value or result nothing, but loss, correct"},
         {"predict r u.npy --result loss", "loss of model lenet5 is not of samples"}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
@@ -261,7 +261,7 @@ static void export_c(void **state)
     char line[200];
     f = popen(command, "r");
     assert_non_null(fgets(line, sizeof line, f));
-    assert_non_null(strstr(line, "wanted samples of (28, 28, 1)"));
+    assert_non_null(strstr(line, "expected samples of (28, 28, 1)"));
     assert_int_not_equal(pclose(f), 0);
     refuses(*state, 1, "predict r two.npy --npy two.npy", "--npy two.npy is read", "another name");
     refuses(*state, 1, "predict r x=two.npy --npy two.npy", "--npy two.npy is read");
@@ -269,7 +269,8 @@ static void export_c(void **state)
     write_text(tmpdir_path(state, "r/a.npy"), "mine");
     refuses(*state, 1, "export r --weights r/a.safetensors", "is a file of a run");
     refuses(*state, 1, "predict r two.npy --npy r/a.npy", "is a file of a run");
-    refuses(*state, 2, "export r --weights r/run.yaml", "want a name that ends in .safetensors");
+    refuses(*state, 2, "export r --weights r/run.yaml",
+            "expected a name that ends in .safetensors");
     outcome o = program_run(*state, NULL, "export r");
     assert_non_null(strstr(o.err, "--c DIR"));
     outcome_free(&o);

@@ -196,7 +196,7 @@ static void scales_not(void **state)
     write_text(tmpdir_path(state, "a.yaml"), run_file);
     refuses(f, 1, "bench scale a.yaml --ranks 1,x", "'1,x'", "such as 1,2,4");
     refuses(f, 1, "bench scale a.yaml --ranks 2,2", "2 twice");
-    refuses(f, 1, "bench scale a.yaml --mesh data=2", "want one *");
+    refuses(f, 1, "bench scale a.yaml --mesh data=2", "expected one *");
     refuses(f, 1, "bench scale a.yaml --mesh data=*,tensor=2 --ranks 1,3", "3 is no multiple");
     refuses(f, 1, "bench scale a.yaml --weak --strong", "exclude each other");
     refuses(f, 2, "bench scale a.yaml --repeats 0", "--repeats is '0'");

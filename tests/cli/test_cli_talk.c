@@ -83,8 +83,8 @@ static void prompts_of_peft(void **state)
     assert_null(strstr(o.err, "h0.mlp.down"));
     outcome_free(&o);
     must(*state, "export a --adapter lora --map hf-llama");
-    refuses(*state, 1, "import hf --adapter lora --out x", "peft_type is LORA, want PROMPT_TUNING",
-            "merge_and_unload");
+    refuses(*state, 1, "import hf --adapter lora --out x",
+            "peft_type is LORA, expected PROMPT_TUNING", "merge_and_unload");
     refuses(*state, 1, "import hf --adapter hf --out x", "hf/adapter_config.json");
     refuses(*state, 1, "import hf --adapter peft", "--adapter is of --out");
     must(*state, "export l --gguf l.gguf");
@@ -127,7 +127,7 @@ static void contexts(void **state)
     assert_non_null(strstr(o.err, "question 1/1 | ")); /* how far it is */
     outcome_free(&o);
     refuses(*state, 1, "generate y -p a --context 1073741825",
-            "--context is 1073741825: want at most 1073741824, or leave it out");
+            "--context is 1073741825: expected at most 1073741824, or leave it out");
     /* sizes that no tensor shows are those that were trained */
     refuses(*state, 1, "generate y -p a -s model.linear=0 -s model.decay=0", "model.linear is 0",
             "y was trained with 1", "sizes of samples (model.seq, model.image) may be others");
@@ -326,9 +326,9 @@ static void mistaken(void **state)
             "and model.vocab is 128: use model.vocab=");
     assert_false(file_exists(tmpdir_path(state, "x")));
     refuses(*state, 1, "generate l -p a --mesh data=2", "--mesh data=2: axis data gives",
-            "want 2, or axis tensor");
+            "expected 2, or axis tensor");
     refuses(*state, 1, "generate l -p a --mesh sequence=2",
-            "--mesh sequence=2: axis sequence cuts texts", "want axis tensor, or pipe");
+            "--mesh sequence=2: axis sequence cuts texts", "expected axis tensor, or pipe");
     json_t *j = prints_json(*state, "generate l -p a -p b -n 2 --json"); /* as its help says */
     assert_true(json_is_array(j) && json_array_size(j) == 2);
     json_decref(j);

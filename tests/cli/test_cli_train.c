@@ -271,7 +271,7 @@ static void keeps_the_best(void **state)
             "train.patience goes with");
     must(*state,
          "train r.yaml --out y --set train.best= --set train.steps=1"); /* the file's goes */
-    refuses(*state, 1, "train r.yaml --out y --set params.*=hold", "'hold', want freeze");
+    refuses(*state, 1, "train r.yaml --out y --set params.*=hold", "'hold', expected freeze");
 }
 
 static void randomness_has_an_effect(void **state)

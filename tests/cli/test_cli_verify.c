@@ -82,7 +82,7 @@ static void refused(void **state)
     refuses(*state, 1, "inspect p.yaml --layouts -s parallel.mesh=",
             "--layouts, --zero, --rank and --nodes go with --mesh");
     refuses(*state, 1, "inspect p.yaml --mesh data=2 --nodes 3", "--nodes is 3, of 2 ranks");
-    refuses(*state, 1, "inspect p.yaml --mesh data=4 --nodes 3", "want as many ranks on each");
+    refuses(*state, 1, "inspect p.yaml --mesh data=4 --nodes 3", "expected as many ranks on each");
     refuses(*state, 1, "inspect p.yaml --mesh height=2", "height=2: nothing in mlp can be cut");
 }
 
@@ -155,7 +155,7 @@ static void recomputes(void **state)
     assert_non_null(strstr(o.out, "recompute selective: the backward pass finds"));
     outcome_free(&o);
     refuses(*state, 1, "inspect lenet5 -s parallel.recompute=most",
-            "parallel.recompute is 'most', want none, selective, full");
+            "parallel.recompute is 'most', expected none, selective, full");
     refuses(*state, 1, "inspect lenet5 -s parallel.recompute=1KiB",
             "full recomputation still keeps");
 }

@@ -48,7 +48,7 @@ static void in_and_out(void **state)
     refuses(folder, 1, "train a --resume --init w.safetensors", "use one of them");
     refuses(folder, 1, "export a", "say what to write: --weights FILE.safetensors");
     refuses(folder, 1, "export a --weights none/x", "none/x: creating: its folder is not there");
-    refuses(folder, 1, "export a --weights x --dtype i32", "want f32, bf16 or f16");
+    refuses(folder, 1, "export a --weights x --dtype i32", "expected f32, bf16 or f16");
 }
 
 static void settings_are_kept(void **state)

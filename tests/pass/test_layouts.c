@@ -208,7 +208,7 @@ static void test_refused(void **state)
         {"data=2", "conv1.weight", "[-,-]", "it has 2 dimensions, conv1.weight has [7,3,3,9]"},
         {"data=2", "conv1.weight", "[dta,-,-,-]", "no axis is named 'dta'; did you mean data?"},
         {"data=2", "conv1.weight", "[data,data,-,-]", "axis data stands there twice"},
-        {"data=2", "conv1.weight", "[]", "want an entry for each dimension"},
+        {"data=2", "conv1.weight", "[]", "expected an entry for each dimension"},
         {"tensor=5", "conv1.weight", "[-,tensor,-,-]",
          "dimension 1 of conv1.weight [7,3,3,9] is too short for 5 ranks"},
         {"tensor=3", "conv1.weight", "[-,tensor,-,-]",

@@ -240,7 +240,7 @@ static void good_headers(void **state)
     assert_non_null(strstr(ll_error_text(), "f.st: tensor i is of type \"I64\"; usable are"));
     assert_int_equal(ll_st_want(f, "n", &dtype, &shape), LL_E_IO);
     assert_int_equal(ll_st_want(f, "r", &dtype, &shape), LL_E_IO);
-    assert_non_null(strstr(ll_error_text(), "7 dimensions, want at most 6"));
+    assert_non_null(strstr(ll_error_text(), "7 dimensions, expected at most 6"));
     assert_int_equal(ll_st_want(f, "ok", &dtype, &shape), LL_OK);
     assert_int_equal(ll_st_want(f, "none", &dtype, &shape), LL_E_IO);
     ll_st_close(f);
