@@ -132,8 +132,8 @@ static void bad_lists(void **state)
         const char *want;
     } cases[] = {
         {{{"x", LL_U8, {1, {3}}, u8}, {"x", LL_F32, {1, {3}}, f32}}, 2, "two tensors are named x"},
-        {{{"", LL_U8, {1, {3}}, u8}}, 1, "cannot name a tensor"},
-        {{{"__metadata__", LL_U8, {1, {3}}, u8}}, 1, "cannot name a tensor"},
+        {{{"", LL_U8, {1, {3}}, u8}}, 1, "is not a valid tensor name"},
+        {{{"__metadata__", LL_U8, {1, {3}}, u8}}, 1, "is not a valid tensor name"},
         {{{"a\xff", LL_U8, {1, {3}}, u8}}, 1, "not UTF-8"},
         {{{"x", LL_U8, {1, {-3}}, u8}}, 1, "dimension 0 is -3"},
         {{{"x", LL_U8, {1, {3}}, NULL}}, 1, "x has no data"},
