@@ -29,8 +29,8 @@ static ll_err unknown_axis(const char *text, const char *word)
     ll_near near = {.word = word};
     for (int k = 0; k < LL_N_AXIS_KIND; k++) ll_near_try(&near, kinds[k].name);
     FAIL(LL_E_ARG,
-         "mesh \"%s\": no axis is named %s%s; there are data, tensor, sequence, height, width, "
-         "channel, filter, pipe, rows, cols, depth",
+         "mesh \"%s\": unknown axis %s%s (axes: data, tensor, sequence, height, width, channel, "
+         "filter, pipe, rows, cols, depth)",
          text, word, ll_near_hint(&near));
 }
 
@@ -96,7 +96,7 @@ ll_err ll_mesh_fits(const ll_mesh *m, int n_rank)
     LL_OWN(ll_arena) arena = ll_arena_new();
     ll_buf near = {.arena = arena};
     near_meshes(m, n_rank, &near);
-    FAIL(LL_E_SHARD, "mesh \"%s\" is of %d ranks, but there are %d: use %s%s-n %d",
+    FAIL(LL_E_SHARD, "mesh \"%s\" needs %d ranks, but there are %d: use %s%s-n %d",
          ll_mesh_text(m, text), m->n_rank, n_rank, near.len ? near.text : "",
          near.len ? ", or " : "", m->n_rank);
 }
