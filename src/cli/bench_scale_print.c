@@ -60,7 +60,7 @@ static ll_err read_point(const json_t *j, ll_arena *a, ll_scale_point *p)
                     &p->nodes, "threads", &p->threads, "mesh", &mesh, "batch", &batch, "parameters",
                     &parameters, "tokens_in_sample", &seq, "step_s", &times);
     CHECK(got == 0 && strlen(mesh) < sizeof p->mesh && json_array_size(times) > 0, LL_E_IO,
-          "what a job printed is no measurement");
+          "a job's output is not a measurement");
     strcpy(p->mesh, mesh);
     p->batch = batch;
     p->parameters = parameters;
@@ -78,7 +78,7 @@ ll_err ll_scale_point_parse(const char *text, size_t bytes, ll_arena *a, ll_scal
     json_error_t why;
     *out = (ll_scale_point){0};
     json_auto_t *j = json_loadb(text, bytes, 0, &why);
-    CHECK(j, LL_E_IO, "what a job printed is not JSON: %s", why.text);
+    CHECK(j, LL_E_IO, "a job's output is not valid JSON: %s", why.text);
     return read_point(j, a, out);
 }
 
@@ -168,7 +168,7 @@ static void print_head(const ll_scale_bench_report *r)
         printf("%ld samples a step, divided among the ranks\n", r->run->train.batch);
     printf("machine: %s, %d core%s; %s; loopline %s\n", ll_tune_cpu(r->arena), r->cores,
            r->cores == 1 ? "" : "s", ll_transport_library(), ll_version());
-    if (r->load > 0.5) printf("other work on the machine when it began: a load of %.1f\n", r->load);
+    if (r->load > 0.5) printf("other work on the machine at the start: load %.1f\n", r->load);
     printf("a step's time has: %s\n  not: %s\n", included, excluded);
     printf("steps: %ld in each of %ld repeats, after %ld left out; every repeat is a job of its "
            "own, and all rows take turns\n\n",

@@ -114,7 +114,7 @@ static void print_speed(const ll_run *r, const ll_bench_report *b)
         printf("%.1f %% of %.0f TFLOP/s (%s)", 100 * model / b->peak, 1e-12 * b->peak,
                r->train.precision);
     else
-        printf("what it could do in %s is not known here (--peak)", r->train.precision);
+        printf("its peak in %s is unknown (give it with --peak)", r->train.precision);
     printf("   %.3f ms before it was warm   %d launches\nmemory %s planned, %s used with libraries "
            "  first step after %.2f s\n",
            1e3 * b->cool_s, b->n_launch, m, LL_BYTES(b->used_bytes), b->start_s);
@@ -152,8 +152,10 @@ static ll_err run(const void *given)
     CHECK(o->seconds >= 0, LL_E_ARG, "--seconds is %g, expected 0 or more", o->seconds);
     TRY(ll_cli_run_one(o->model, &o->set, true, &r));
     if (*r->parallel.mesh)
-        fprintf(stderr, "one process, without the run's mesh %s: loopline bench scale has ranks\n",
-                r->parallel.mesh);
+        fprintf(
+            stderr,
+            "one process, without the run's mesh %s: loopline bench scale measures several ranks\n",
+            r->parallel.mesh);
     ll_bench_opts how = {.seconds = o->seconds, .profile = o->profile, .peak = o->peak};
     TRY(ll_bench_step(r, &how, b));
     if (o->json) return print_json(r, b);

@@ -142,7 +142,7 @@ ll_err ll_cli_mpiexec_run(const ll_launch *how)
     char *rest = NULL;
     LL_OWN_MEMORY char **argv =
         (char **)calloc(strlen(mpiexec) + (size_t)own_argc + 8, sizeof *argv);
-    CHECK(words && argv, LL_E_MEM, "no memory for the words of %s", mpiexec);
+    CHECK(words && argv, LL_E_MEM, "not enough memory for the arguments of %s", mpiexec);
     int k = 0;
     for (char *w = strtok_r(words, " ", &rest); w; w = strtok_r(NULL, " ", &rest)) argv[k++] = w;
     if (how->hosts) k += add_hosts(argv + k, argv[0], how->hosts);
@@ -163,8 +163,8 @@ ll_err ll_cli_mpiexec_run(const ll_launch *how)
     setenv(LAUNCHED, count, 1);
     execvp(argv[0], argv);
     FAIL(LL_E_SYS,
-         "%s, which starts the ranks of -n, cannot be run: %s; install openmpi-bin or mpich, the "
-         "one that loopline was built with, or set LOOPLINE_MPIEXEC to its mpiexec",
+         "%s, which starts the ranks of -n, cannot be run: %s; install openmpi-bin or mpich, "
+         "whichever loopline was built with, or set LOOPLINE_MPIEXEC to its mpiexec",
          mpiexec, strerror(errno));
 }
 
@@ -222,8 +222,8 @@ static ll_err check_room(int64_t ranks)
 {
     int64_t cores = omp_get_num_procs(), most = 16 * cores > 256 ? 16 * cores : 256;
     CHECK(ranks <= most || several_hosts(), LL_E_ARG,
-          "-n is %ld, but this machine has %ld cores: expected %ld ranks at most; for more "
-          "machines use mpirun or srun, or set LOOPLINE_MPIEXEC",
+          "-n is %ld, but this machine has %ld cores: use at most %ld ranks; for several machines "
+          "use mpirun or srun, or set LOOPLINE_MPIEXEC",
           ranks, cores, most);
     return LL_OK;
 }
@@ -253,12 +253,12 @@ ll_err ll_cli_launch_mesh(const char *mesh, int64_t ranks, const ll_care *care)
     int64_t cores = omp_get_num_procs(), most = 4 * cores > 16 ? 4 * cores : 16;
     int size = ll_job_size();
     CHECK(size == ranks || (size <= 1 && !getenv("OMPI_COMM_WORLD_SIZE")), LL_E_ARG,
-          "mesh %s has %ld ranks, but mpirun started %d: start %ld, or leave mpirun out, and "
-          "they are started",
+          "mesh %s has %ld ranks, but mpirun started %d: start %ld, or leave out mpirun to have "
+          "them started",
           mesh, ranks, size, ranks);
     CHECK(ranks <= most || size == ranks || getenv(LAUNCHED) || several_hosts(), LL_E_ARG,
-          "mesh %s has %ld ranks, but this machine has %ld cores: %ld ranks are started at "
-          "most; use mpirun -n %ld where that is meant",
+          "mesh %s has %ld ranks, but this machine has %ld cores: at most %ld ranks are started; "
+          "if this is intended, use mpirun -n %ld",
           mesh, ranks, cores, most, ranks);
     return ll_cli_launch(ranks, care);
 }

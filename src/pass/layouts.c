@@ -42,12 +42,12 @@ static ll_err read_axis(const ll_layout_rule *r, const ll_mesh *m, const char *w
     if (k == LL_N_AXIS_KIND) {
         ll_near near = {.word = word};
         for (int i = 0; i < LL_N_AXIS_KIND; i++) ll_near_try(&near, axis_names[i]);
-        snprintf(what, sizeof what, "no axis is named '%.20s'%s%s%s", word,
+        snprintf(what, sizeof what, "unknown axis '%.20s'%s%s%s", word,
                  near.best ? "; did you mean " : "", near.best ? near.best : "",
                  near.best ? "?" : "; expected names of axes, - or .");
         return bad(r, what);
     }
-    snprintf(what, sizeof what, "axis %s stands there twice", word);
+    snprintf(what, sizeof what, "axis %s is given twice", word);
     if (seen[k / 8] >> (k % 8) & 1) return bad(r, what);
     seen[k / 8] |= (ll_axes)(1u << (k % 8));
     int a = ll_mesh_axis(m, (ll_axis_kind)k);

@@ -483,7 +483,7 @@ static ll_err predict(const table *t, int64_t row, ll_published *r)
     CHECK(read_model(t, row, &m), LL_E_ARG, "layers, hidden size or sequence length not given");
     ll_system s = read_system(t, row);
     read_how(t, row, &m, &s, &h);
-    CHECK(ll_chip_peak(&d.chip, h.precision) > 0, LL_E_ARG, "chip %s has no products of %s",
+    CHECK(ll_chip_peak(&d.chip, h.precision) > 0, LL_E_ARG, "chip %s has no matrix products in %s",
           d.chip.name, h.precision);
     CHECK(number(t, row, "global_batch") >= 1, LL_E_ARG, "the batch is not given");
     CHECK(fabs(h.data * h.tensor * h.pipe * h.context - gpus) < 0.5, LL_E_ARG,

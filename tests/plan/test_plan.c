@@ -225,7 +225,7 @@ static void bad_cells(void **state)
         r = changed(a, "mem_gb", unmeasured[i]);
         assert_true(r.measured == 3.7 && isnan(r.memory) && r.why);
     }
-    assert_non_null(strstr(changed(a, "precision", "fp8").why, "no products of fp8"));
+    assert_non_null(strstr(changed(a, "precision", "fp8").why, "no matrix products in fp8"));
     double plain = changed(a, "source", "x").predicted;
     assert_true(changed(a, "source", "MT-NLG").predicted > plain); /* DeepSpeed's waits */
     assert_true(changed(a, "source", "MegaScale").predicted < plain);
