@@ -19,7 +19,7 @@ static ll_err read_rest(int fd, const char *path, size_t limit, uint8_t **data, 
 {
     struct stat st;
     CHECK(fstat(fd, &st) == 0, LL_E_IO, "%s: %s", path, strerror(errno));
-    CHECK(!S_ISDIR(st.st_mode), LL_E_IO, "%s: is a folder, want a file", path);
+    CHECK(!S_ISDIR(st.st_mode), LL_E_IO, "%s: is a folder, expected a file", path);
     size_t capacity = st.st_size > 0 && (size_t)st.st_size <= limit ? (size_t)st.st_size : 4096;
     for (*size = 0;;) {
         uint8_t *grown = (uint8_t *)realloc(*data, capacity + 2);
@@ -56,7 +56,7 @@ ll_err ll_mkdirs(const char *folder)
 {
     char path[4096];
     size_t n = strlen(folder);
-    CHECK(n > 0 && n < sizeof path, LL_E_ARG, "folder name of %zu bytes, want 1 to %zu", n,
+    CHECK(n > 0 && n < sizeof path, LL_E_ARG, "folder name of %zu bytes, expected 1 to %zu", n,
           sizeof path - 1);
     memcpy(path, folder, n + 1);
     for (char *c = path + 1;; c++) {

@@ -83,12 +83,12 @@ static ll_err read_setting(reader *r, const char *key, int line)
             TRY(next(r));
             if (r->type == YAML_SEQUENCE_END_EVENT) break;
             CHECK(r->type == YAML_SCALAR_EVENT, LL_E_CONFIG,
-                  "%s:%d: a list inside %s, want plain values", r->file, r->line, key);
+                  "%s:%d: a list inside %s, expected plain values", r->file, r->line, key);
             ll_buf_printf(&items, "%s%s", items.len ? "," : "", r->text);
         }
         if (items.text) s.value = items.text;
     } else {
-        FAIL(LL_E_CONFIG, "%s: %s has keys below it, want a value", s.origin, key);
+        FAIL(LL_E_CONFIG, "%s: %s has keys below it, expected a value", s.origin, key);
     }
     return r->y->assign(r->y->context, &s);
 }
@@ -119,8 +119,8 @@ static ll_err read_section(reader *r, const char *section)
 static ll_err read_top(reader *r)
 {
     if (r->type == YAML_SCALAR_EVENT && is_null(r->text)) return LL_OK;
-    CHECK(r->type == YAML_MAPPING_START_EVENT, LL_E_CONFIG, "%s:%d: want sections, as in \"%s\"",
-          r->file, r->line, r->y->example);
+    CHECK(r->type == YAML_MAPPING_START_EVENT, LL_E_CONFIG,
+          "%s:%d: expected sections, as in \"%s\"", r->file, r->line, r->y->example);
     const char *seen[SECTIONS];
     int n_seen = 0;
     for (;;) {
@@ -163,7 +163,7 @@ static ll_err read_stream(reader *r)
     TRY(next(r));
     TRY(read_top(r));
     TRY(expect(r, YAML_DOCUMENT_END_EVENT, "text after the end"));
-    return expect(r, YAML_STREAM_END_EVENT, "a second document (---), want one");
+    return expect(r, YAML_STREAM_END_EVENT, "a second document (---), expected one");
 }
 
 ll_err ll_yaml_read(const ll_yaml *y, const char *bytes, size_t size, const char *file)

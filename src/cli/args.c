@@ -94,7 +94,7 @@ static const char *called(const parse *p, const char *word)
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         if (strstr(words[i].theirs, plain) &&
             find_option(p->command, words[i].option, strlen(words[i].option)))
-            return ll_arena_printf(p->arena, "; it is %s here", words[i].ours);
+            return ll_arena_printf(p->arena, "; use %s", words[i].ours);
     return NULL;
 }
 
@@ -109,7 +109,7 @@ static const char *elsewhere(const parse *p, const char *word)
     bool ranks = key && !strncmp(key, "parallel.", 9); /* of commands that have some */
     if (key && find_option(p->command, "--set", 5) &&
         (!ranks || find_option(p->command, "--mesh", 6)))
-        return ll_arena_printf(p->arena, "; -s %s%s sets it", key, strchr(key, '=') ? "" : "=...");
+        return ll_arena_printf(p->arena, "; use -s %s%s", key, strchr(key, '=') ? "" : "=...");
     if (!o.n) return "";
     return ll_arena_printf(p->arena, "; %s%s", o.have.text,
                            o.n > 4   ? " and others have it"
@@ -153,11 +153,11 @@ static ll_err check_ending(const ll_arg *a, const char *name, const char *text)
     static const char written[] = " .svg .html .safetensors .gguf .onnx .npy ";
     const char *form = a->value ? strchr(a->value, '.') : NULL, *slash = strrchr(text, '/');
     bool named = a->value && (!strncmp(a->value, "FILE", 4) || !strcmp(a->value, "DIR"));
-    CHECK(*text || !named, LL_E_ARG, "%s is '', want a name: %s", name, a->value);
+    CHECK(*text || !named, LL_E_ARG, "%s is '', expected a name: %s", name, a->value);
     const char *ending = strrchr(slash ? slash : text, '.');
     bool checked = form && strstr(written, form) && ending;
-    CHECK(!checked || !strcmp(ending, form), LL_E_ARG, "%s is '%s', want a name that ends in %s",
-          name, text, form);
+    CHECK(!checked || !strcmp(ending, form), LL_E_ARG,
+          "%s is '%s', expected a name that ends in %s", name, text, form);
     return LL_OK;
 }
 
@@ -173,14 +173,14 @@ static ll_err store(const parse *p, const ll_arg *a, const char *text)
     case LL_ARG_INT:
     case LL_ARG_COUNT: {
         int64_t v = 0, least = a->kind == LL_ARG_COUNT;
-        CHECK(read_count(text, &v) && v >= least, LL_E_ARG, "%s is '%s', want a whole number%s",
-              name, text, least ? ", 1 or more (9e15 at most)" : ", 0 or more (9e15 at most)");
+        CHECK(read_count(text, &v) && v >= least, LL_E_ARG, "%s is '%s', expected a whole number%s",
+              name, text, least ? ", 1 or more (at most 9e15)" : ", 0 or more (at most 9e15)");
         *(int64_t *)to = v;
         return LL_OK;
     }
     case LL_ARG_NUMBER: {
         double v = strtod(text, &end);
-        CHECK(*text && !*end && isfinite(v), LL_E_ARG, "%s is '%s', want a number", name, text);
+        CHECK(*text && !*end && isfinite(v), LL_E_ARG, "%s is '%s', expected a number", name, text);
         *(double *)to = v;
         return LL_OK;
     }
@@ -207,14 +207,14 @@ static ll_err take_option(parse *p)
     uint64_t bit = 1ull << (a - p->command->args) % 64;
     /* of settings and counts the last is meant, as with --set: advice may be put behind a line */
     CHECK(!(p->given & bit) || (a->kind != LL_ARG_TEXT && a->kind != LL_ARG_NUMBER), LL_E_ARG,
-          "%s is given twice: want it once", name);
+          "%s is given twice: give it once", name);
     p->given |= bit;
     if (!a->value) {
         CHECK(!word[n], LL_E_ARG, "%s takes no value, but is given '%s'", name, word + n + 1);
         return store(p, a, NULL);
     }
     if (word[n]) return store(p, a, word + n + 1);
-    CHECK(p->at < p->argc, LL_E_ARG, "%s wants a value: %s %s", name, name, a->value);
+    CHECK(p->at < p->argc, LL_E_ARG, "%s needs a value: %s %s", name, name, a->value);
     return store(p, a, p->argv[p->at++]);
 }
 
@@ -222,7 +222,7 @@ static ll_err take_positional(parse *p, const ll_arg **next)
 {
     while ((*next)->name && is_option(*next)) (*next)++;
     const char *word = p->argv[p->at++];
-    CHECK((*next)->name, LL_E_ARG, "'%s' is one word too many; see loopline %s --help", word,
+    CHECK((*next)->name, LL_E_ARG, "unexpected argument '%s'; see loopline %s --help", word,
           p->command->name);
     TRY(store(p, *next, word));
     if ((*next)->kind != LL_ARG_WORDS) (*next)++;
@@ -236,7 +236,7 @@ static ll_err check_rest(const parse *p, const ll_arg *next)
         bool many = next->kind == LL_ARG_WORDS;
         bool given = many && ((const ll_words *)((char *)p->opts + next->offset))->n > 0;
         if (is_option(next) || next->name[0] == '[' || given) continue;
-        FAIL(LL_E_ARG, "%s wants %s: %s", p->command->name, next->name, next->help);
+        FAIL(LL_E_ARG, "%s needs %s: %s", p->command->name, next->name, next->help);
     }
     return LL_OK;
 }

@@ -22,7 +22,7 @@ struct key {
 
 static ll_err text(reader *r, const char *name, const json_t *v, const char **out)
 {
-    CHECK(json_is_string(v), LL_E_ARG, "%s wants a text", name);
+    CHECK(json_is_string(v), LL_E_ARG, "%s must be a string", name);
     *out = ll_arena_strdup(r->a, json_string_value(v));
     return LL_OK;
 }
@@ -38,7 +38,7 @@ static ll_err take_number(reader *r, const key *k, const json_t *v)
 {
     double x = json_number_value(v);
     CHECK(json_is_number(v) && x >= k->least && x <= k->most, LL_E_ARG,
-          "%s wants a number from %g to %g", k->name, k->least, k->most);
+          "%s must be a number from %g to %g", k->name, k->least, k->most);
     *(double *)place(r, k) = x;
     return LL_OK;
 }
@@ -46,7 +46,7 @@ static ll_err take_number(reader *r, const key *k, const json_t *v)
 static ll_err take_whole(reader *r, const key *k, const json_t *v)
 {
     CHECK(json_is_integer(v) && json_integer_value(v) >= 0, LL_E_ARG,
-          "%s wants a whole number, 0 or more", k->name);
+          "%s must be an integer, 0 or more", k->name);
     *(int64_t *)place(r, k) = json_integer_value(v);
     return LL_OK;
 }
@@ -63,14 +63,14 @@ static ll_err take_prompt(reader *r, const key *k, const json_t *v)
     if (json_is_array(v) && n == 1 && json_is_string(json_array_get(v, 0)))
         v = json_array_get(v, 0);
     if (json_is_string(v)) return text(r, k->name, v, &r->out->prompt);
-    CHECK(n, LL_E_ARG, "prompt wants a text, or a list of tokens (one prompt a request)");
+    CHECK(n, LL_E_ARG, "prompt must be a string or a list of tokens (one prompt per request)");
     r->out->tokens = LL_NEW_ARRAY(r->a, int32_t, n);
     r->out->n_token = (int)n;
     for (size_t i = 0; i < n; i++) {
         const json_t *t = json_array_get(v, i);
         CHECK(json_is_integer(t) && json_integer_value(t) >= 0 &&
                   json_integer_value(t) <= INT32_MAX,
-              LL_E_ARG, "prompt wants a text, or a list of tokens (one prompt a request)");
+              LL_E_ARG, "prompt must be a string or a list of tokens (one prompt per request)");
         r->out->tokens[i] = (int32_t)json_integer_value(t);
     }
     return LL_OK;
@@ -81,13 +81,13 @@ static ll_err content(reader *r, const json_t *v, const char **out)
 {
     ll_buf b = {.arena = r->a};
     if (json_is_string(v)) return text(r, "content", v, out);
-    CHECK(json_is_array(v), LL_E_ARG, "a message's content wants a text");
+    CHECK(json_is_array(v), LL_E_ARG, "a message's content must be a string");
     for (size_t i = 0; i < json_array_size(v); i++) {
         const json_t *part = json_array_get(v, i);
         const char *type = json_string_value(json_object_get(part, "type"));
         const char *words = json_string_value(json_object_get(part, "text"));
         CHECK(type && !strcmp(type, "text") && words, LL_E_ARG,
-              "a message's content has a part that is no text: text alone is read here");
+              "a message's content has a part that is not text: only text is supported");
         ll_buf_puts(&b, words);
     }
     *out = b.text ? b.text : "";
@@ -98,14 +98,14 @@ static ll_err take_messages(reader *r, const key *, const json_t *v)
 {
     static const char *const roles[] = {"system", "developer", "user", "assistant"};
     size_t n = json_array_size(v);
-    CHECK(n, LL_E_ARG, "messages wants a list of messages");
+    CHECK(n, LL_E_ARG, "messages must be a list of messages");
     r->out->said = LL_NEW_ARRAY(r->a, ll_said, n);
     for (size_t i = 0; i < n; i++) {
         const json_t *m = json_array_get(v, i);
         const char *who = json_string_value(json_object_get(m, "role"));
         size_t k = 0;
         while (k < 4 && (!who || strcmp(who, roles[k]))) k++;
-        CHECK(k < 4, LL_E_ARG, "a message's role wants system, user or assistant");
+        CHECK(k < 4, LL_E_ARG, "a message's role must be system, user or assistant");
         ll_said *s = &r->out->said[r->out->n_said++];
         s->who = k == 1 ? roles[0] : roles[k];
         TRY(content(r, json_object_get(m, "content"), &s->text));
@@ -115,7 +115,7 @@ static ll_err take_messages(reader *r, const key *, const json_t *v)
 
 static ll_err take_seed(reader *r, const key *k, const json_t *v)
 {
-    CHECK(json_is_integer(v), LL_E_ARG, "%s wants a whole number", k->name);
+    CHECK(json_is_integer(v), LL_E_ARG, "%s must be an integer", k->name);
     r->out->how.seed = (uint64_t)json_integer_value(v);
     r->out->seeded = true;
     return LL_OK;
@@ -125,26 +125,26 @@ static ll_err take_stop(reader *r, const key *k, const json_t *v)
 {
     size_t n = json_is_string(v) ? 1 : json_array_size(v);
     CHECK((json_is_string(v) || json_is_array(v)) && n <= STOPS, LL_E_ARG,
-          "stop wants a text, or a list of %d texts at most", STOPS);
+          "stop must be a string or a list of at most %d strings", STOPS);
     r->out->stop.v = LL_NEW_ARRAY(r->a, const char *, n + 1);
     for (size_t i = 0; i < n; i++) {
         const char **at = &r->out->stop.v[r->out->stop.n++];
         TRY(text(r, k->name, json_is_string(v) ? v : json_array_get(v, i), at));
-        CHECK(**at, LL_E_ARG, "stop has an empty text, which stops nothing: leave it out");
+        CHECK(**at, LL_E_ARG, "stop has an empty string, which stops nothing: leave it out");
     }
     return LL_OK;
 }
 
 static ll_err take_stream(reader *r, const key *k, const json_t *v)
 {
-    CHECK(json_is_boolean(v), LL_E_ARG, "%s wants true or false", k->name);
+    CHECK(json_is_boolean(v), LL_E_ARG, "%s must be true or false", k->name);
     r->out->stream = json_is_true(v);
     return LL_OK;
 }
 
 static ll_err take_stream_options(reader *r, const key *k, const json_t *v)
 {
-    CHECK(json_is_object(v), LL_E_ARG, "%s wants an object", k->name);
+    CHECK(json_is_object(v), LL_E_ARG, "%s must be an object", k->name);
     r->out->usage = json_is_true(json_object_get(v, "include_usage"));
     return LL_OK;
 }
@@ -161,14 +161,14 @@ static ll_err as_it_is(reader *, const key *k, const json_t *v)
     bool is = json_is_false(v) || (json_is_number(v) && json_number_value(v) == usual) ||
               (json_is_array(v) && !json_array_size(v)) ||
               (json_is_object(v) && !json_object_size(v));
-    CHECK(is, LL_E_ARG, "%s: only %s is done here", k->name, usual > 0 ? "1" : "none of it");
+    CHECK(is, LL_E_ARG, "%s: only %s is supported", k->name, usual > 0 ? "1" : "none of it");
     return LL_OK;
 }
 
 static ll_err take_format(reader *, const key *k, const json_t *v)
 {
     const char *type = json_string_value(json_object_get(v, "type"));
-    CHECK(type && !strcmp(type, "text"), LL_E_ARG, "%s: only {\"type\": \"text\"} is done here",
+    CHECK(type && !strcmp(type, "text"), LL_E_ARG, "%s: only {\"type\": \"text\"} is supported",
           k->name);
     return LL_OK;
 }
@@ -206,14 +206,14 @@ static ll_err take(reader *r, const char *name, const json_t *v, int of)
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (!strcmp(keys[i].name, name) && keys[i].of & of)
             return json_is_null(v) ? LL_OK : keys[i].f(r, &keys[i], v);
-    FAIL(LL_E_ARG, "%.60s is not known here", name);
+    FAIL(LL_E_ARG, "unknown parameter %.60s", name);
 }
 
 static ll_err take_all(reader *r, json_t *root, int of)
 {
     const char *name;
     json_t *v;
-    CHECK(json_is_object(root), LL_E_ARG, "the body wants a JSON object");
+    CHECK(json_is_object(root), LL_E_ARG, "the body must be a JSON object");
     json_object_foreach(root, name, v)
     {
         r->out->param = ll_arena_strdup(r->a, name);
@@ -233,6 +233,6 @@ ll_err ll_asked_parse(const char *text, size_t n, bool chat, const ll_draw_opts 
     json_error_t e;
     *out = (ll_asked){.most = -1, .how = *usual};
     json_auto_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &e);
-    CHECK(root, LL_E_ARG, "the body is no JSON: %s", e.text);
+    CHECK(root, LL_E_ARG, "the body is not valid JSON: %s", e.text);
     return take_all(&r, root, chat ? 2 : 1);
 }

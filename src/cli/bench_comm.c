@@ -40,7 +40,7 @@ static ll_err find_coll(const char *name, ll_coll *out)
         *out = (ll_coll)c;
         if (!strcmp(known, name)) return LL_OK;
     }
-    FAIL(LL_E_ARG, "there is no collective '%s'%s; there are%s", name, ll_near_hint(&near),
+    FAIL(LL_E_ARG, "unknown collective '%s'%s (collectives:%s)", name, ll_near_hint(&near),
          near.known);
 }
 
@@ -56,7 +56,7 @@ static ll_err read_size(const char *text, size_t n_char, size_t *out)
         i++;
     }
     CHECK(digits && i == n_char && v > 0 && v <= most, LL_E_ARG,
-          "'%.*s' is not a size: write 512, 64K, 16M or 1G bytes", (int)n_char, text);
+          "'%.*s' is not a size, expected bytes such as 512, 64K, 16M or 1G", (int)n_char, text);
     *out = v;
     return LL_OK;
 }
@@ -69,7 +69,7 @@ static ll_err read_points(ll_arena *a, const char *text, ll_comm_bench_report *o
     for (;; text++) {
         size_t n = strcspn(text, ","), bytes;
         TRY(read_size(text, n, &bytes));
-        CHECK(bytes >= elem, LL_E_ARG, "a size of %zu bytes, less than one element of %s", bytes,
+        CHECK(bytes >= elem, LL_E_ARG, "a size of %zu bytes is less than one element of %s", bytes,
               ll_dtype_name(out->dtype));
         out->points[out->n_point++].bytes = bytes / elem * elem;
         text += n;
@@ -84,7 +84,7 @@ static ll_err check_names(ll_arena *arena, ll_coll coll, const char *list)
         ll_near near = {.word = word};
         for (const ll_algo *const *a = ll_algos(); *a; a++)
             if ((*a)->coll == coll) ll_near_try(&near, (*a)->name);
-        CHECK(ll_algo_find(coll, word), LL_E_ARG, "%s has no algorithm '%s'; there are:%s",
+        CHECK(ll_algo_find(coll, word), LL_E_ARG, "%s has no algorithm '%s' (algorithms:%s)",
               ll_coll_name(coll), word, near.known);
         list += strlen(word);
         if (!*list) return LL_OK;
@@ -95,12 +95,12 @@ static ll_err check_names(ll_arena *arena, ll_coll coll, const char *list)
 static ll_err check(const ll_comm_bench_opts *o, ll_arena *a, ll_comm_bench_report *out)
 {
     *out = (ll_comm_bench_report){.opts = o};
-    CHECK(o->seconds > 0, LL_E_ARG, "--seconds is %g, want more than 0", o->seconds);
+    CHECK(o->seconds > 0, LL_E_ARG, "--seconds is %g, expected more than 0", o->seconds);
     TRY(find_coll(o->op, &out->coll));
     CHECK(ll_dtype_find(o->dtype, &out->dtype) && out->dtype != LL_U8, LL_E_ARG,
-          "--dtype is '%s', want f32, bf16, f16, f64 or i32", o->dtype);
+          "--dtype is '%s', expected f32, bf16, f16, f64 or i32", o->dtype);
     CHECK(!o->codecs.n || (out->coll == LL_COLL_ALLREDUCE && out->dtype == LL_F32), LL_E_ARG,
-          "--codec goes with --op all-reduce and --dtype f32");
+          "--codec needs --op all-reduce and --dtype f32");
     if (o->segment) TRY(read_size(o->segment, strlen(o->segment), &out->segment_bytes));
     if (o->algorithms && strcmp(o->algorithms, "all"))
         TRY(check_names(a, out->coll, o->algorithms));

@@ -196,8 +196,9 @@ static ll_err check_sum(const bench *b, const ll_comm_bench_point *p, const ll_c
     bool known = b->report->coll == LL_COLL_ALLREDUCE && !r->codec && b->report->ranks <= 16;
     for (int64_t i = 0; known && i < n; i++)
         CHECK(ll_load(b->data, b->report->dtype, i) == want, LL_E_COMM,
-              "%s by %s is wrong: element %ld of %ld is %g, want %g", ll_coll_name(b->report->coll),
-              r->name, i, n, ll_load(b->data, b->report->dtype, i), want);
+              "%s by %s is wrong: element %ld of %ld is %g, expected %g",
+              ll_coll_name(b->report->coll), r->name, i, n, ll_load(b->data, b->report->dtype, i),
+              want);
     return LL_OK;
 }
 

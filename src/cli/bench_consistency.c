@@ -86,7 +86,7 @@ static ll_err read_row(row *r, const char *folder, const char *text, size_t byte
 {
     size_t kept;
     json_auto_t *j = json_loadb(text, bytes, 0, NULL);
-    CHECK(j, LL_E_IO, "train printed no JSON");
+    CHECK(j, LL_E_IO, "train did not print JSON");
     r->train_loss = ll_json_number(j, "train_loss");
     r->val_loss = ll_json_number(j, "val_loss");
     r->seconds = ll_json_number(j, "seconds");
@@ -228,17 +228,20 @@ static ll_err run(const void *given)
     LL_OWN(ll_run) r = NULL;
     int64_t replicas = o->replicas ? o->replicas : o->ranks;
     TRY(ll_cli_run(o->run, &o->set, false, &r));
-    CHECK(replicas > 1, LL_E_ARG, "replicas are compared: use -n and --replicas with 2 or more");
+    CHECK(replicas > 1, LL_E_ARG,
+          "at least 2 replicas are needed: set -n and --replicas to 2 or more");
     row *rows = LL_NEW_ARRAY(a, row, strlen(o->presets) + 1);
     int n = 0;
     char *rest = NULL, *list = ll_arena_strdup(a, o->presets);
     for (char *w = strtok_r(list, ",", &rest); w; w = strtok_r(NULL, ",", &rest))
         rows[n++] = (row){.preset = w, .arena = a, .batch = (double)r->train.batch};
-    CHECK(n, LL_E_ARG, "--presets is empty: want names such as sync,local");
+    CHECK(n, LL_E_ARG, "--presets is empty: expected names such as sync,local");
     for (int i = 0; i < n && !o->overwrite; i++) {
         const char *folder = folder_of(o, &rows[i]);
         CHECK(!ll_cli_holds_run(folder), LL_E_ARG,
-              "%s holds a run already: --overwrite starts anew, --out DIR goes elsewhere", folder);
+              "%s already holds a run: use --overwrite to start over, or --out DIR for another "
+              "folder",
+              folder);
     }
     /* What one preset cannot do costs no other its row. */
     char trouble[1024] = "";

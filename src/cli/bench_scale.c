@@ -68,8 +68,8 @@ static ll_err run_one(const opts *o, const ll_run *r)
                        : o->strong  ? "--strong"
                                     : NULL;
     CHECK(!idle, LL_E_ARG,
-          "%s is of several jobs, and -n, or mpirun, makes one: leave one of them out (--set has "
-          "parallel.mesh, train.threads and train.batch)",
+          "%s applies only to several jobs, but -n or mpirun runs one: leave one of them out (use "
+          "--set for parallel.mesh, train.threads and train.batch)",
           idle);
     TRY(ll_cli_ranks(r, o->one, NULL, &c));
     return ll_cli_leave(c, measure(o, c, r));
@@ -82,14 +82,14 @@ static ll_err fill_mesh(const char *pattern, int ranks, ll_arena *a, const char 
 {
     const char *star = strchr(pattern, '*');
     CHECK(star && !strchr(star + 1, '*'), LL_E_ARG,
-          "--mesh '%s': want one *, for the axis that grows: data=*,tensor=2", pattern);
+          "--mesh '%s': expected one *, for the axis that grows: data=*,tensor=2", pattern);
     *out = "";
     if (ranks == 1) return LL_OK;
     ll_mesh m;
     int before = (int)(star - pattern);
     TRY(ll_mesh_parse(ll_arena_printf(a, "%.*s1%s", before, pattern, star + 1), &m));
     CHECK(ranks % m.n_rank == 0, LL_E_ARG,
-          "--mesh %s on %d ranks: the other axes are %d ranks, and %d is no multiple of them",
+          "--mesh %s on %d ranks: the other axes need %d ranks, and %d is not a multiple of that",
           pattern, ranks, m.n_rank, ranks);
     *out = ll_arena_printf(a, "%.*s%d%s", before, pattern, ranks / m.n_rank, star + 1);
     return ll_mesh_parse(*out, &m);
@@ -103,13 +103,13 @@ static ll_err read_ranks(const char *text, ll_arena *a, int **out, int *n)
         char *end;
         long v = strtol(text, &end, 10);
         CHECK(end != text && v >= 1 && v <= 4096 && (!*end || (*end == ',' && end[1])), LL_E_ARG,
-              "--ranks '%s': want numbers from 1 to 4096, such as 1,2,4", all);
+              "--ranks '%s': expected numbers from 1 to 4096, such as 1,2,4", all);
         for (int i = 0; i < *n; i++)
-            CHECK((*out)[i] != v, LL_E_ARG, "--ranks '%s' has %ld twice", all, v);
+            CHECK((*out)[i] != v, LL_E_ARG, "--ranks '%s' lists %ld twice", all, v);
         (*out)[(*n)++] = (int)v;
         text = *end ? end + 1 : end;
     }
-    CHECK(*n, LL_E_ARG, "--ranks is empty: want numbers such as 1,2,4");
+    CHECK(*n, LL_E_ARG, "--ranks is empty: expected numbers such as 1,2,4");
     return LL_OK;
 }
 
@@ -231,8 +231,8 @@ static ll_err run_table(const opts *given, const ll_run *run, ll_arena *a)
     ll_scale_bench_report r = {.opts = o, .run = run, .arena = a};
     r.cores = omp_get_num_procs();
     if (getloadavg(&r.load, 1) != 1) r.load = -1;
-    CHECK(!o->weak || !o->strong, LL_E_ARG, "--weak and --strong exclude each other");
-    CHECK(o->repeats <= 1000, LL_E_ARG, "--repeats is %ld, want 1 to 1000", o->repeats);
+    CHECK(!o->weak || !o->strong, LL_E_ARG, "--weak cannot be combined with --strong");
+    CHECK(o->repeats <= 1000, LL_E_ARG, "--repeats is %ld, expected 1 to 1000", o->repeats);
     TRY(plan(&r));
     TRY(run_all(&r));
     if (o->json) return ll_scale_bench_json(&r);

@@ -60,7 +60,7 @@ static ll_err read_point(const json_t *j, ll_arena *a, ll_scale_point *p)
                     &p->nodes, "threads", &p->threads, "mesh", &mesh, "batch", &batch, "parameters",
                     &parameters, "tokens_in_sample", &seq, "step_s", &times);
     CHECK(got == 0 && strlen(mesh) < sizeof p->mesh && json_array_size(times) > 0, LL_E_IO,
-          "what a job printed is no measurement");
+          "a job's output is not a measurement");
     strcpy(p->mesh, mesh);
     p->batch = batch;
     p->parameters = parameters;
@@ -78,7 +78,7 @@ ll_err ll_scale_point_parse(const char *text, size_t bytes, ll_arena *a, ll_scal
     json_error_t why;
     *out = (ll_scale_point){0};
     json_auto_t *j = json_loadb(text, bytes, 0, &why);
-    CHECK(j, LL_E_IO, "what a job printed is not JSON: %s", why.text);
+    CHECK(j, LL_E_IO, "a job's output is not valid JSON: %s", why.text);
     return read_point(j, a, out);
 }
 

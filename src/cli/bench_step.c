@@ -152,11 +152,13 @@ static ll_err run(const void *given)
     LL_OWN(ll_arena) a = ll_arena_new();
     LL_OWN(ll_run) r = NULL;
     ll_bench_report *b = LL_NEW(a, ll_bench_report);
-    CHECK(o->seconds >= 0, LL_E_ARG, "--seconds is %g, want 0 or more", o->seconds);
+    CHECK(o->seconds >= 0, LL_E_ARG, "--seconds is %g, expected 0 or more", o->seconds);
     TRY(ll_cli_run_one(o->model, &o->set, true, &r));
     if (*r->parallel.mesh)
-        fprintf(stderr, "one process, without the run's mesh %s: loopline bench scale has ranks\n",
-                r->parallel.mesh);
+        fprintf(
+            stderr,
+            "one process, without the run's mesh %s: loopline bench scale measures several ranks\n",
+            r->parallel.mesh);
     ll_bench_opts how = {.seconds = o->seconds, .profile = o->profile, .peak = o->peak};
     TRY(ll_bench_step(r, &how, b));
     if (o->json) return print_json(r, b);

@@ -67,10 +67,11 @@ static ll_err read_question(work *w, int64_t i)
                r->tokens[r->first] == alone.tokens[r->first])
             r->first++;
         CHECK(r->first > 0, LL_E_IO,
-              "%s:%ld: question and choice %d are one token, of which nothing can be told", w->file,
+              "%s:%ld: question and choice %d are one token: at least two are needed", w->file,
               q->line, k);
         CHECK(r->n <= most + 1, LL_E_IO,
-              "%s:%ld: question and choice %d are %ld tokens, and the model reads %ld (model.seq)",
+              "%s:%ld: question and choice %d are %ld tokens, but the model reads at most %ld "
+              "(model.seq)",
               w->file, q->line, k, r->n, most);
         if (r->n > w->most) w->most = r->n;
     }
@@ -156,8 +157,8 @@ ll_err ll_cli_choices(const ll_talk_opts *given, const char *file, int64_t most)
     for (int64_t i = 0; i < w.n; i++) TRY(read_question(&w, i));
     t.quiet = true;
     CHECK(!strcmp(t.run->train.quantize, "none"), LL_E_ARG,
-          "--choices reads f32 weights, and this run's are rounded (train.quantize): measure those "
-          "with -s train.quantize=none");
+          "--choices needs f32 weights, but this run's are rounded (train.quantize): use -s "
+          "train.quantize=none");
     t.guesses = w.most > 33 ? 32 : w.most > 3 ? w.most - 2 : 1;
     if (t.limit.recurs) t.guesses = 0; /* a state has no way back */
     TRY(ll_talk_open(&t, 1, w.most));

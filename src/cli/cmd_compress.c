@@ -137,7 +137,7 @@ static ll_err read_form(const char *name, parts *p)
     char *rest, *plus;
     size_t n = strlen(name);
     CHECK(*name != '+' && name[n - 1] != '+' && !strstr(name, "++"), LL_E_ARG,
-          "--to %s: nothing stands beside a +, want a form such as int8 or int8+kv8", name);
+          "--to %s: nothing next to a +, expected a form such as int8 or int8+kv8", name);
     *p = (parts){.weights = p->first, .prune = "none", .cache = "f32"};
     memcpy(p->first, name, n + 1);
     strtok_r(p->first, "+", &rest);
@@ -152,28 +152,28 @@ static ll_err read_form(const char *name, parts *p)
         bool keep = !strncmp(plus, "keep:", 5);
         CHECK(!(gptq && p->gptq) && !(awq && p->awq) && !(keep && p->keep) &&
                   !(prunes && !strcmp(p->weights, plus)),
-              LL_E_ARG, "--to %s: +%s is there twice", name, plus);
+              LL_E_ARG, "--to %s: +%s is given twice", name, plus);
         CHECK(!keep, LL_E_ARG,
-              "--to %s: N of +keep:N is '%s', want how many tokens stay, 1 or more", name,
+              "--to %s: N of +keep:N is '%s', expected how many tokens to keep, 1 or more", name,
               plus + 5);
         p->gptq |= gptq;
         p->awq |= awq;
         if (prunes && !strcmp(plus, "int8")) p->weights = "int8";
         CHECK(!prunes || follows(plus, NULL), LL_E_ARG,
-              "--to %s: only +int8, and +kv8, +kv4 or +keep:N, can follow %s (in 4 bits zeros "
-              "would not stay zeros)",
+              "--to %s: only +int8, +kv8, +kv4 and +keep:N can follow %s (4 bits would not keep "
+              "the zeros)",
               name, p->first);
         CHECK(prunes || follows(plus, p->first), LL_E_ARG,
-              "--to %s: only +kv8, +kv4 or +keep:N can follow, +gptq after int4, and +awq after "
-              "int4 and int8",
+              "--to %s: only +kv8, +kv4, +keep:N, +gptq (after int4) and +awq (after int4 and "
+              "int8) can follow",
               name);
     }
     CHECK(prunes || !strcmp(p->first, "f32") || !strcmp(p->first, "int8") ||
               !strcmp(p->first, "int4"),
           LL_E_ARG,
-          "--to %s: f32, int8, int4, int8+awq, int4+awq, int4+gptq, int4+awq+gptq, N:M with 0 < N "
-          "< M <= 64 (2:4) and sparse:SHARE with a share above 0 and below 1 (sparse:0.5) can be, "
-          "each with +kv8, +kv4 or +keep:N",
+          "--to %s: expected f32, int8, int4, int8+awq, int4+awq, int4+gptq, int4+awq+gptq, N:M "
+          "with 0 < N < M <= 64 (2:4) or sparse:SHARE with 0 < SHARE < 1 (sparse:0.5), each "
+          "optionally with +kv8, +kv4 or +keep:N",
           name);
     return LL_OK;
 }
@@ -237,13 +237,13 @@ static ll_err show(const opts *o, const form *f, int n, const windows *w)
 static ll_err read_forms(const char *to, form f[MOST], int *n)
 {
     parts p;
-    CHECK(*to, LL_E_ARG, "--to is empty: want forms such as f32,int8,int4");
+    CHECK(*to, LL_E_ARG, "--to is empty: expected forms such as f32,int8,int4");
     *n = 0;
     if (!strchr(to, ',') && strcmp(to, "f32")) f[(*n)++] = (form){.name = "f32"};
     for (const char *at = to; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL) {
         size_t size = strcspn(at, ",");
         CHECK(*n < MOST && size && size < sizeof f->name, LL_E_ARG,
-              "--to %s: want up to %d forms, none of them empty, with commas between", to, MOST);
+              "--to %s: expected at most %d forms separated by commas, none empty", to, MOST);
         f[*n] = (form){0};
         memcpy(f[*n].name, at, size);
         TRY(read_form(f[(*n)++].name, &p));
@@ -262,9 +262,9 @@ static ll_err run(const void *given)
     ll_generator_limit limit;
     TRY(read_forms(o->to, f, &n));
     CHECK(!o->calibrate || strstr(o->to, "+gptq") || strstr(o->to, "+awq"), LL_E_ARG,
-          "--calibrate is of forms with +gptq or +awq, which --to %s does not have", o->to);
+          "--calibrate needs a form with +gptq or +awq, but --to is %s", o->to);
     TRY(ll_cli_trained_run(&o->talk.of, &r));
-    CHECK(ll_run_takes_tokens(r), LL_E_ARG, "%s is no model of tokens, such as gpt and llama",
+    CHECK(ll_run_takes_tokens(r), LL_E_ARG, "%s is not a model of tokens, such as gpt or llama",
           r->model.name);
     TRY(read_windows(o, r, a, &w));
     TRY(ll_generator_limits(r, &limit));

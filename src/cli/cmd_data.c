@@ -113,7 +113,7 @@ static ll_err show(const opts *given, const ll_dataset *d)
     if (o->json) return ll_cli_json(info_json(i));
     CHECK(i->n[split] > 0, LL_E_IO, "that part of %s is empty", i->name);
     int64_t there = i->kind == LL_TOKENS ? i->tokens[split] : i->n[split];
-    CHECK(o->from < there, LL_E_ARG, "--from is %ld, and there are %ld %s", o->from, there,
+    CHECK(o->from < there, LL_E_ARG, "--from is %ld, but there are only %ld %s", o->from, there,
           i->kind == LL_TOKENS ? "tokens" : "samples");
     if (i->kind == LL_TOKENS) o->count *= 100;
     if (o->count > there - o->from) o->count = there - o->from;
@@ -130,9 +130,9 @@ static ll_err run(const void *given)
 {
     const opts *o = (const opts *)given;
     const char *idle = o->format ? "--format" : o->fields ? "--fields" : o->val ? "--val" : NULL;
-    CHECK(o->name || o->path || !idle, LL_E_ARG, "%s is of a NAME, or of files at --path", idle);
+    CHECK(o->name || o->path || !idle, LL_E_ARG, "%s needs a NAME, or --path FILES", idle);
     CHECK(!o->name || !o->format, LL_E_ARG,
-          "'%s' has a format of its own: --format is of files at --path, without a NAME", o->name);
+          "'%s' has its own format: --format needs --path, without a NAME", o->name);
     if (!o->name && !o->path) return list(o);
     LL_OWN(ll_dataset) d = NULL;
     ll_data_opts how = {.name = o->name, .path = o->path, .format = o->format, .fields = o->fields};

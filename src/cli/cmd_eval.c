@@ -97,20 +97,19 @@ static ll_err count(const opts *o, const ll_trained *t, const ll_dataset *d, con
 static ll_err check_bits(const opts *o, const ll_run *r)
 {
     if (!o->bits) return LL_OK;
-    CHECK(ll_run_takes_tokens(r), LL_E_ARG, "--weights %s is of models of tokens, not of %s",
+    CHECK(ll_run_takes_tokens(r), LL_E_ARG, "--weights %s needs a model of tokens, not %s",
           o->weights, r->model.name);
-    CHECK(
-        !o->classes && !o->confusion && !o->top && strcmp(r->parallel.between.seeds, "own"),
-        LL_E_ARG,
-        "--weights %s is of the loss, and of --choices: not with --classes, --confusion, --top or "
-        "an ensemble",
-        o->weights);
+    CHECK(!o->classes && !o->confusion && !o->top && strcmp(r->parallel.between.seeds, "own"),
+          LL_E_ARG,
+          "--weights %s cannot be combined with --classes, --confusion, --top or an ensemble: it "
+          "gives the loss, and --choices",
+          o->weights);
     CHECK(!r->parallel.exact, LL_E_ARG,
-          "exact sums and --weights %s exclude each other: use -s parallel.exact=false",
+          "--weights %s cannot be combined with exact sums: use -s parallel.exact=false",
           o->weights);
     CHECK(!strcmp(r->train.quantize, "none"), LL_E_ARG,
-          "--weights %s, and this run's are rounded already (train.quantize): use "
-          "-s train.quantize=none",
+          "--weights %s: this run's weights are already rounded (train.quantize): use -s "
+          "train.quantize=none",
           o->weights);
     return LL_OK;
 }
@@ -274,8 +273,8 @@ static ll_err run(const void *given)
     TRY(ll_talk_bits("--weights", o->weights, &own.bits));
     if (o->choices) {
         CHECK(!o->classes && !o->confusion && !o->top, LL_E_ARG,
-              "--choices is of a file of questions, --classes, --confusion and --top of the "
-              "validation data: use one of them");
+              "--choices reads a file of questions and cannot be combined with --classes, "
+              "--confusion or --top, which read validation data");
         ll_talk_opts talk = {.of = o->of, .weights = o->weights};
         return ll_cli_choices(&talk, o->choices, o->samples);
     }

@@ -63,7 +63,7 @@ static ll_err write_weights(const opts *o, const ll_trained *t)
     int n;
     CHECK(ll_dtype_find(o->dtype, &dtype) &&
               (dtype == LL_F32 || dtype == LL_BF16 || dtype == LL_F16),
-          LL_E_ARG, "--dtype is '%s': want f32, bf16 or f16", o->dtype);
+          LL_E_ARG, "--dtype is '%s': expected f32, bf16 or f16", o->dtype);
     TRY(ll_weights_save(t->s, o->weights, o->map, dtype, &n));
     printf("%s: %d tensors in %s, by map %s\n", o->weights, n, o->dtype,
            o->map ? o->map : LL_MAP_AS_IS);
@@ -93,15 +93,16 @@ typedef struct cleared {
 static ll_err clear(void *user, const char *folder, bool now)
 {
     const cleared *c = (const cleared *)user;
-    CHECK(!ll_cli_holds_run(folder), LL_E_ARG, "%s holds a run: give another folder", folder);
+    CHECK(!ll_cli_holds_run(folder), LL_E_ARG, "%s already holds a run: give another folder",
+          folder);
     for (const char *const *pattern = c->patterns; *pattern; pattern++) {
         LL_OWN(ll_arena) a = ll_arena_new();
         int n;
         const char *const *all = ll_files(a, ll_arena_printf(a, "%s/%s", folder, *pattern), &n);
         for (int i = 0; i < n; i++) {
             TRY(ll_cli_spare(all[i]));
-            CHECK(c->overwrite, LL_E_ARG, "%s is there already: --overwrite removes what is of %s",
-                  all[i], c->what);
+            CHECK(c->overwrite, LL_E_ARG,
+                  "%s already exists: use --overwrite to remove the files of %s", all[i], c->what);
             if (!now) continue;
             CHECK(unlink(all[i]) == 0, LL_E_IO, "%s: %m", all[i]);
             printf("%s: removed\n", all[i]);
@@ -217,7 +218,7 @@ static ll_err check_used(const opts *o)
             used |= file_of(o, k) != NULL;
             snprintf(of + strlen(of), sizeof of - strlen(of), "%s%s", *of ? " or " : "", k->option);
         }
-        CHECK(used, LL_E_ARG, "%s is of %s", some[i].name, of);
+        CHECK(used, LL_E_ARG, "%s needs %s", some[i].name, of);
     }
     return LL_OK;
 }
@@ -232,17 +233,17 @@ static ll_err run(const void *given)
         snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s",
                  k == kinds ? "" : " or ", k->option);
     }
-    CHECK(any, LL_E_ARG, "say what to write: %s", known);
+    CHECK(any, LL_E_ARG, "nothing to write: use %s", known);
     CHECK(!o->calibrate || (o->gguf && !strcmp(o->dtype, "q4_1")), LL_E_ARG,
-          "--calibrate is for --gguf with --dtype q4_1");
+          "--calibrate needs --gguf with --dtype q4_1");
     TRY(check_used(o));
     for (const struct kind *k = kinds; k < end; k++)
         if (file_of(o, k)) TRY(ll_cli_spare(file_of(o, k)));
     LL_TRAINED t = {0};
     TRY(ll_cli_trained(&o->of, &t));
     CHECK((!o->c && !o->onnx) || !strcmp(t.run->train.quantize, "none"), LL_E_ARG,
-          "%s: train.quantize is %s, and rounding of weights has no form there: -s "
-          "train.quantize=none writes them as they are",
+          "%s cannot write rounded weights (train.quantize is %s): use -s train.quantize=none to "
+          "write them unrounded",
           o->c ? "--c" : "--onnx", t.run->train.quantize);
     for (const struct kind *k = kinds; k < end; k++)
         if (file_of(o, k)) TRY(k->write(o, &t));

@@ -76,8 +76,8 @@ static ll_err open_both(ll_talk *t, int64_t n, int64_t places)
     }
     TRY(ll_talk_open(t, n, places));
     CHECK(!t->draft || !(ll_generator_recurs(t->g) || ll_generator_recurs(t->draft->g)), LL_E_ARG,
-          "--draft: guesses that are wrong are taken back, and a state of linear attention has no "
-          "way back: leave it out");
+          "--draft cannot be used with linear attention, whose state cannot undo wrong guesses: "
+          "leave it out");
     return LL_OK;
 }
 
@@ -106,8 +106,8 @@ static ll_err put_prompts(ll_talk *t, char *const *prompts, int64_t n, int64_t *
             int32_t first = bos;
             TRY(ll_talk_encode(t, prompts[i], true, &v, &count));
             CHECK(count + (bos >= 0), LL_E_ARG,
-                  "--prompt is empty, and no token of this model's begins a text: give at least "
-                  "one character");
+                  "--prompt is empty, and this model has no token that begins a text: give at "
+                  "least one character");
             if (count + 1 > most) most = count + 1;
             if (pass && bos >= 0) TRY(ll_generator_put(t->g, i, &first, 1));
             if (pass) TRY(ll_talk_put(t, i, v, count));
@@ -172,21 +172,22 @@ static ll_err sample(ll_talk *t, char *const *prompts, int64_t n)
 static ll_err open_draft(const opts *o, const ll_talk_opts *its, ll_talk *t, ll_talk *d)
 {
     size_t a, b;
-    CHECK(o->guesses <= 64, LL_E_ARG, "--draft-tokens is %ld, want at most 64", o->guesses);
+    CHECK(o->guesses <= 64, LL_E_ARG, "--draft-tokens is %ld, expected at most 64", o->guesses);
     TRY(ll_talk_begin(its, d));
     bool same = d->vocab == t->vocab && !d->t == !t->t;
     for (int i = 0; same && t->t && i < t->t->n; i++) {
         const char *x = ll_tokenizer_bytes(t->t, i, &a), *y = ll_tokenizer_bytes(d->t, i, &b);
         same = !x == !y && a == b && (!x || !memcmp(x, y, a));
     }
-    CHECK(same, LL_E_ARG, "--draft %s: its tokens are not those of %s", o->draft,
+    CHECK(same, LL_E_ARG, "--draft %s: its tokens differ from those of %s", o->draft,
           o->talk.of.folder);
     t->draft = d;
     int64_t drawn = o->talk.tokens > 1 ? o->talk.tokens - 1 : 1; /* the last one is not guessed */
     t->guesses = ll_min64(o->guesses ? o->guesses : 4, drawn);
     int64_t kept = o->talk.context ? o->talk.context : t->limit.places;
     CHECK(t->guesses < kept, LL_E_ARG,
-          "--draft-tokens is %ld, and %ld tokens are kept (--context, model.seq): want fewer",
+          "--draft-tokens is %ld, expected fewer than the %ld tokens that are kept (--context, "
+          "model.seq)",
           t->guesses, kept);
     return LL_OK;
 }
@@ -201,13 +202,14 @@ static ll_err run(const void *given)
     int n = o->prompts.n ? o->prompts.n : 1, sources = o->talk.source.n;
     char *const *prompts = (char *const *)(o->prompts.n ? o->prompts.v : (const char **)usual);
     CHECK(sources <= 1 || sources == n, LL_E_ARG,
-          "--source is given %d times and --prompt %d times: want one source, or one for each",
+          "--source is given %d times and --prompt %d times: expected one source, or one for each",
           sources, n);
-    CHECK(!sources || !o->draft, LL_E_ARG, "--source and --draft exclude each other");
+    CHECK(!sources || !o->draft, LL_E_ARG, "--source cannot be combined with --draft");
     CHECK(!o->draft || !o->talk.keep, LL_E_ARG,
-          "--keep and --draft exclude each other: what was given up for a wrong guess is gone");
-    CHECK(o->draft || !o->guesses, LL_E_ARG, "--draft-tokens is of --draft RUN_FOLDER");
-    CHECK(!o->profile || !o->draft, LL_E_ARG, "--profile and --draft exclude each other");
+          "--keep cannot be combined with --draft: what is dropped for a wrong guess cannot be "
+          "restored");
+    CHECK(o->draft || !o->guesses, LL_E_ARG, "--draft-tokens needs --draft RUN_FOLDER");
+    CHECK(!o->profile || !o->draft, LL_E_ARG, "--profile cannot be combined with --draft");
     TRY(ll_talk_begin(&o->talk, &t));
     const ll_machine *m;
     TRY(ll_machine_find(t.run->train.machine, &m));

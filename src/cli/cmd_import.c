@@ -124,7 +124,7 @@ static ll_err missing(const found *f, ll_arena *a)
     ll_buf b = {.arena = a};
     for (int i = 0; i < f->s.n_missing; i++)
         ll_buf_printf(&b, "%s %s (%d)", i ? "," : "", f->s.missing[i].name, f->s.missing[i].count);
-    CHECK(!f->s.n_missing, LL_E_ARG, "ops that are not supported:%s", b.text);
+    CHECK(!f->s.n_missing, LL_E_ARG, "unsupported ops:%s", b.text);
     return LL_OK;
 }
 
@@ -221,7 +221,7 @@ static ll_err new_folder(const opts *o, ll_arena *a, const char **out)
     LL_OWN_MEMORY char *whole = realpath(o->out, NULL);
     CHECK(whole, LL_E_IO, "%s: %m", o->out);
     CHECK(access(ll_arena_printf(a, "%s/run.yaml", whole), F_OK), LL_E_ARG,
-          "%s has a run already: give another --out", o->out);
+          "%s already holds a run: give another --out", o->out);
     *out = ll_arena_strdup(a, whole);
     return LL_OK;
 }
@@ -319,7 +319,7 @@ static ll_err check_tokenizer(const opts *o, bool folder, bool *usable)
     ll_err rc = ll_tokenizer_open(o->what.v[0], &t);
     *usable = rc == LL_OK;
     if (*usable || !folder) return rc;
-    fprintf(stderr, "without a tokenizer (its commands want tokens): %s\n", ll_error_text());
+    fprintf(stderr, "without a tokenizer (commands will need tokens): %s\n", ll_error_text());
     return LL_OK;
 }
 
@@ -338,8 +338,8 @@ static ll_err check_prompt(const char *config, const json_t *j, const ll_st_entr
             continue;
         LL_OWN_MEMORY char *said = json_dumps(v, JSON_ENCODE_ANY | JSON_COMPACT);
         FAIL(LL_E_CONFIG,
-             "%s: %s is %.40s, and the tensor " LL_PROMPT " is [%ld,%ld], of one module: want "
-             "%ld",
+             "%s: %s is %.40s, but the tensor " LL_PROMPT
+             " is [%ld,%ld], of one module: expected %ld",
              config, all[i].key, said ? said : "", e->dims[0], e->dims[1], all[i].is);
     }
     return LL_OK;
@@ -359,8 +359,8 @@ static ll_err look_adapter(const opts *o, const ll_imported *m, ll_arena *a, int
     CHECK(j, LL_E_IO, "%s: %s", config, why.text);
     const char *kind = json_string_value(json_object_get(j, "peft_type"));
     CHECK(kind && !strcmp(kind, "PROMPT_TUNING"), LL_E_ARG,
-          "%s: peft_type is %.40s, want PROMPT_TUNING (what PEFT merges into weights is imported "
-          "with them: merge_and_unload)",
+          "%s: peft_type is %.40s, expected PROMPT_TUNING (merge other adapters into the weights "
+          "first: merge_and_unload in PEFT)",
           config, kind ? kind : "not there");
     TRY(ll_st_open(path, &f));
     const ll_st_entry *e = ll_st_find(f, LL_PROMPT);
@@ -368,11 +368,11 @@ static ll_err look_adapter(const opts *o, const ll_imported *m, ll_arena *a, int
     for (const ll_size *s = m->sizes; s->name; s++)
         if (!strcmp(s->name, "width")) width = s->value;
     CHECK(e && e->n_dims == 2 && e->dims[0] > 0 && e->dims[1] == width, LL_E_SHAPE,
-          "%s: want a tensor " LL_PROMPT " [vectors,%ld], as wide as the model", path, width);
+          "%s: expected a tensor " LL_PROMPT " [vectors,%ld], as wide as the model", path, width);
     TRY(check_prompt(config, j, e));
     TRY(ll_map_open(m->map, &map));
     TRY(ll_map_find(map, a, LL_PROMPT, &LL_SHAPE(e->dims[0], width), &line));
-    CHECK(line.n, LL_E_ARG, "--adapter: model %s takes no prompt; llama does", m->model->name);
+    CHECK(line.n, LL_E_ARG, "--adapter: model %s takes no prompt; use llama", m->model->name);
     *vectors = e->dims[0];
     return LL_OK;
 }
@@ -416,11 +416,11 @@ static ll_err described(const opts *o, ll_arena *a)
     int64_t prompt = 0;
     const char *whole = NULL, *what = o->what.v[0];
     bool theirs = !access(ll_arena_printf(a, "%s/config.json", what), F_OK);
-    CHECK(theirs || !ll_cli_holds_run(what), LL_E_ARG, "%s is a run already: it needs no import",
+    CHECK(theirs || !ll_cli_holds_run(what), LL_E_ARG, "%s is already a run: it needs no import",
           what);
     TRY(ll_import_look(o->what.v[0], a, &m));
     CHECK(!o->adapter || *m.form == 'h', LL_E_ARG,
-          "--adapter is beside a folder of Hugging Face's, and %s is none", o->what.v[0]);
+          "--adapter needs a Hugging Face folder, which %s is not", o->what.v[0]);
     if (o->adapter) TRY(look_adapter(o, &m, a, &prompt));
     TRY(check_tokenizer(o, *m.form == 'h', &tokenizer));
     if (o->out) TRY(new_folder(o, a, &whole));
@@ -436,8 +436,8 @@ static ll_err check_weights(const char *what)
     ll_err rc = ll_weights_open(NULL, what, &w);
     if (rc != LL_OK) return ll_ends_with(what, ".safetensors") ? rc : LL_OK;
     CHECK(w->gguf, LL_E_ARG,
-          "%s is a file of weights alone (%s%s): --init gives them to a run of their model; import "
-          "takes a folder of Hugging Face's (config.json), a GGUF or an ONNX file",
+          "%s has weights only (%s%s): give it to a run of its model with --init; import takes a "
+          "Hugging Face folder (config.json), a GGUF or an ONNX file",
           what, w->kind, w->ours ? ", a checkpoint of a run" : "");
     return LL_OK;
 }
@@ -447,26 +447,25 @@ static ll_err run(const void *given)
     const opts *o = (const opts *)given;
     LL_OWN(ll_arena) a = ll_arena_new();
     found f = {0};
-    CHECK(!o->check || !o->out, LL_E_ARG, "--check writes nothing: drop --out");
-    CHECK(!o->names || o->out, LL_E_ARG, "--names is of --out");
-    CHECK(!o->adapter || o->out, LL_E_ARG, "--adapter is of --out");
+    CHECK(!o->check || !o->out, LL_E_ARG, "--check writes nothing: leave out --out");
+    CHECK(!o->names || o->out, LL_E_ARG, "--names needs --out");
+    CHECK(!o->adapter || o->out, LL_E_ARG, "--adapter needs --out");
     if (o->check) return check(o);
-    CHECK(!o->machine, LL_E_ARG, "--machine is of --check");
-    CHECK(o->what.n == 1, LL_E_ARG, "%d files; one at a time (tests want --check)", o->what.n);
+    CHECK(!o->machine, LL_E_ARG, "--machine needs --check");
+    CHECK(o->what.n == 1, LL_E_ARG, "%d files given, expected one (ONNX tests need --check)",
+          o->what.n);
     if (ll_import_knows(o->what.v[0])) {
-        CHECK(!o->names, LL_E_ARG, "--names is of an ONNX file's classes, and %s is no ONNX",
-              o->what.v[0]);
+        CHECK(!o->names, LL_E_ARG, "--names needs an ONNX file, which %s is not", o->what.v[0]);
         return described(o, a);
     }
-    CHECK(!o->adapter, LL_E_ARG, "--adapter is beside a folder of Hugging Face's, and %s is none",
+    CHECK(!o->adapter, LL_E_ARG, "--adapter needs a Hugging Face folder, which %s is not",
           o->what.v[0]);
     const char *whole = NULL, *what = o->what.v[0];
     TRY(check_weights(what));
     ll_err rc = look(what, a, &f);
-    CHECK(
-        rc != LL_E_IO || ll_ends_with(what, ".onnx"), rc,
-        "%s (ONNX files, GGUF files by their name's .gguf, and folders with config.json are read)",
-        ll_error_message());
+    CHECK(rc != LL_E_IO || ll_ends_with(what, ".onnx"), rc,
+          "%s (expected an ONNX file, a .gguf file or a folder with config.json)",
+          ll_error_message());
     TRY(rc);
     if (o->out) TRY(new_folder(o, a, &whole));
     rc = show(o, &f);

@@ -276,8 +276,9 @@ static ll_err show_graph(const opts *o, const ll_run *r, const ll_graph *g, cons
 static ll_err show_schedule(const opts *o, const ll_run *r, const ll_graph *g, const cut *c)
 {
     CHECK(c->of->plan, LL_E_ARG,
-          "--schedule shows a pipeline, and mesh %s has none: add axis pipe=2", o->mesh);
-    CHECK(c->of->plan->pipeline, LL_E_ARG, "--schedule is of training steps: leave out --eval");
+          "--schedule needs a pipeline, but mesh %s has none: add axis pipe=2", o->mesh);
+    CHECK(c->of->plan->pipeline, LL_E_ARG,
+          "--schedule cannot be combined with --eval: it shows training steps");
     return ll_inspect_pipe(&(ll_pipe_view){.g = g,
                                            .mesh = &c->of->place->mesh,
                                            .plan = c->of->plan,
@@ -404,11 +405,11 @@ static ll_err show(const opts *o, const ll_run *r, const ll_graph *g)
 
 static ll_err check_schedule(const opts *o)
 {
-    CHECK(o->schedule || (!o->svg && !o->form), LL_E_ARG, "--svg and --as go with --schedule");
+    CHECK(o->schedule || (!o->svg && !o->form), LL_E_ARG, "--svg and --as need --schedule");
     CHECK(!o->schedule || o->mesh, LL_E_ARG,
-          "--schedule shows a pipeline: add --mesh pipe=2, and -s train.micro_batch=N");
+          "--schedule needs a pipeline: add --mesh pipe=2 and -s train.micro_batch=N");
     bool known = !o->form || !strcmp(o->form, "text") || !strcmp(o->form, "csv");
-    CHECK(known, LL_E_ARG, "--as is '%s': want text or csv", o->form);
+    CHECK(known, LL_E_ARG, "--as is '%s': expected text or csv", o->form);
     CHECK(!o->form || !o->json, LL_E_ARG, "--as %s is text: leave out --json", o->form);
     return LL_OK;
 }
@@ -434,13 +435,13 @@ static ll_err check_mesh(const opts *o, const ll_run *r)
     TRY(ll_mesh_parse(o->mesh ? o->mesh : "", &m));
     bool piped = ll_mesh_axis(&m, LL_AXIS_PIPE) >= 0;
     CHECK(o->mesh || (!o->layouts && !o->zero && !o->rank && o->nodes == 1), LL_E_ARG,
-          "--layouts, --zero, --rank and --nodes go with --mesh");
+          "--layouts, --zero, --rank and --nodes need --mesh");
     CHECK(o->nodes >= 1 && m.n_rank % o->nodes == 0, LL_E_ARG,
-          "--nodes is %ld, of %d rank%s: want as many ranks on each", o->nodes, m.n_rank,
+          "--nodes is %ld, which does not divide %d rank%s equally", o->nodes, m.n_rank,
           m.n_rank == 1 ? "" : "s");
     CHECK(piped || (!*p->schedule && !*p->stages && p->virtual_stages <= 1), LL_E_ARG,
-          "parallel.schedule, stages and virtual_stages are of a pipeline: add pipe=2 or more to "
-          "the mesh, or leave them out");
+          "parallel.schedule, stages and virtual_stages need a pipeline: add pipe=2 or more to the "
+          "mesh, or leave them out");
     return check_schedule(o);
 }
 
@@ -451,13 +452,13 @@ static ll_err run(const void *given)
     CHECK(!o->json || !texts, LL_E_ARG,
           "--graph, --program, --dot, --layouts and --conv are text: leave out --json");
     CHECK(texts + o->schedule <= 1, LL_E_ARG,
-          "--graph, --program, --dot, --layouts, --conv and --schedule exclude each other");
+          "--graph, --program, --dot, --layouts, --conv and --schedule cannot be combined: use one "
+          "of them");
     if (ll_ends_with(o->what, ".safetensors")) {
         LL_OWN(ll_st_file) f = NULL;
         CHECK(!texts && !o->schedule && !o->eval && !o->mesh && !o->form && !o->svg && !o->zero &&
                   !o->rank && o->nodes == 1 && !o->set.n,
-              LL_E_ARG, "%s is a checkpoint, of which options show nothing: it takes --json alone",
-              o->what);
+              LL_E_ARG, "%s is a checkpoint, which can be combined only with --json", o->what);
         TRY(ll_checkpoint_open(NULL, o->what, &f));
         return show_checkpoint(o, f);
     }

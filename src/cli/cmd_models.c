@@ -60,7 +60,7 @@ static ll_err one(const opts *o, const ll_model *m, bool first, json_t *list)
     TRY(ll_cli_run(m->name, &o->set, true, &r));
     for (int i = 0; i < o->set.n; i++)
         CHECK(!strncmp(o->set.v[i], "model.", 6), LL_E_ARG,
-              "--set %s is no size of a model: inspect takes every setting", o->set.v[i]);
+              "--set %s is not a model size: use inspect for other settings", o->set.v[i]);
     TRY(measure(r, &f));
     if (!o->json && first) printf("%-10s %14s %13s  sizes\n", "model", "parameters", "per sample");
     if (o->json)
@@ -91,8 +91,8 @@ static ll_err run(const void *given)
         ll_near near = {.word = o->name};
         for (const ll_model *const *m = ll_model_all(); *m; m++) ll_near_try(&near, (*m)->name);
         only = ll_model_find(o->name);
-        CHECK(only, LL_E_ARG, "no model is named '%s'%s (there are:%s)", o->name,
-              ll_near_hint(&near), near.known);
+        CHECK(only, LL_E_ARG, "unknown model '%s'%s (models:%s)", o->name, ll_near_hint(&near),
+              near.known);
     }
     CHECK(only || !o->set.n, LL_E_ARG, "--set needs a MODEL");
     json_auto_t *list = json_array();

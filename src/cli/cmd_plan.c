@@ -35,19 +35,19 @@ static ll_err run(const void *given)
     const ll_plan_opts *o = (const ll_plan_opts *)given;
     bool table = o->published || o->large;
     CHECK(!o->run || (!table && !o->check.n), LL_E_ARG,
-          "'%s' is a RUN beside --published, --large or --check, which take none; of several "
-          "folders each has a --check before it",
+          "RUN '%s' cannot be combined with --published, --large or --check (for several folders "
+          "repeat --check FOLDER)",
           o->run);
     CHECK(!(table || o->check.n) || (!o->ranks && !o->mesh && !o->tokens && !o->set.n &&
                                      !o->report && !o->trace && o->top == 10),
-          LL_E_ARG, "--ranks, --mesh, --top, --tokens, --set, --report and --trace are of a RUN");
+          LL_E_ARG, "--ranks, --mesh, --top, --tokens, --set, --report and --trace need a RUN");
     CHECK((o->published != NULL) + o->large + (o->check.n > 0) <= 1, LL_E_ARG,
-          "--published, --large and --check exclude each other");
+          "--published, --large and --check cannot be combined: use one of them");
     CHECK(!o->check.n || !o->clusters.n, LL_E_ARG,
-          "--check reads what train predicted; --cluster is of a RUN, --published and --large");
+          "--check cannot be combined with --cluster, which needs a RUN, --published or --large");
     if (table) return ll_plan_published(o);
     if (o->check.n) return ll_plan_check(o);
-    CHECK(o->run, LL_E_ARG, "want a RUN, --published FILE.csv, --large, or --check FOLDER");
+    CHECK(o->run, LL_E_ARG, "expected a RUN, --published FILE.csv, --large, or --check FOLDER");
     return ll_plan_run(o);
 }
 

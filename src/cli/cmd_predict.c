@@ -215,8 +215,8 @@ static ll_err write_npy(const work *w)
     const ll_type *t = &w->info->type;
     size_t row = ll_tensor_bytes(t->dtype, &t->shape);
     ll_buf b = {.arena = w->a};
-    CHECK(t->dtype == LL_F32 || t->dtype == LL_I32, LL_E_ARG, "--npy: %s is %s, want f32 or i32",
-          w->info->name, ll_dtype_name(t->dtype));
+    CHECK(t->dtype == LL_F32 || t->dtype == LL_I32, LL_E_ARG,
+          "--npy: %s is %s, expected f32 or i32", w->info->name, ll_dtype_name(t->dtype));
     ll_buf_printf(&b, "{'descr': '<%s', 'fortran_order': False, 'shape': (%d,",
                   t->dtype == LL_F32 ? "f4" : "i4", w->n);
     for (int k = 0; k < t->shape.n; k++) ll_buf_printf(&b, " %ld,", t->shape.d[k]);
@@ -245,11 +245,11 @@ static ll_err predict_named(work *w, const ll_dataset *d)
             if (!strncmp(word, name, len) && word[len] == '=') path = word + len + 1;
         }
         CHECK(path && w->o->files.n == f->n_input, LL_E_ARG,
-              "%s reads %d inputs, each wants one file: %s=FILE is %s", f->name, f->n_input, name,
-              path ? "there, but so are others" : "missing");
+              "%s reads %d inputs and needs one file for each: %s=FILE is %s", f->name, f->n_input,
+              name, path ? "given, but so are others" : "missing");
         ll_samples s;
         TRY(ll_samples_read(d, w->tokenizer, &f->inputs[i], path, w->a, &s));
-        CHECK(i == 0 || s.n == n, LL_E_SHAPE, "%s: has %ld samples, %s %ld", path, s.n,
+        CHECK(i == 0 || s.n == n, LL_E_SHAPE, "%s has %ld samples, but %s has %ld", path, s.n,
               f->inputs[0].name, n);
         in[i] = s.data, n = s.n;
     }
@@ -266,7 +266,7 @@ static ll_err predict_named(work *w, const ll_dataset *d)
 static ll_err predict_files(work *w, const ll_dataset *d)
 {
     const ll_field *f = &w->info->inputs[0];
-    CHECK(w->info->n_input > 0, LL_E_ARG, "%s depends on no input", w->info->name);
+    CHECK(w->info->n_input > 0, LL_E_ARG, "%s does not depend on any input", w->info->name);
     if (w->info->n_input > 1) return predict_named(w, d);
     w->in = (char *)ll_arena_alloc(w->a, AT_ONCE * ll_tensor_bytes(f->dtype, &f->shape));
     for (int i = 0; i < w->o->files.n; i++) {
@@ -312,7 +312,7 @@ static ll_err run(const void *given)
     for (int i = 0; o->npy && i < o->files.n; i++) {
         const char *word = o->files.v[i], *named = strchr(word, '=');
         CHECK(!ll_is_same_file(o->npy, word) && !(named && ll_is_same_file(o->npy, named + 1)),
-              LL_E_ARG, "--npy %s is read, and would be written over: give another name", o->npy);
+              LL_E_ARG, "--npy %s is an input and would be overwritten: give another name", o->npy);
     }
     TRY(ll_cli_trained(&o->of, &t));
     TRY(ll_predictor_open(t.run, t.s, o->result, &p));
@@ -321,8 +321,8 @@ static ll_err run(const void *given)
     w.tokenizer = tokenizer;
     if (!tokenizer && open_data(&w, &d) != LL_OK)
         fprintf(stderr,
-                "note: without the run's data (%s) there are no names of classes, and only arrays "
-                "of numbers are read\n",
+                "note: without the run's data (%s) class names are missing, and only arrays of "
+                "numbers can be read\n",
                 ll_error_message());
     if (d) w.data = ll_dataset_info(d);
     TRY(predict_files(&w, d));

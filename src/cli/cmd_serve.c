@@ -240,8 +240,8 @@ static ll_err prepare(server *s, job *k)
     TRY(encode(s, k));
     CHECK(k->tokens.n, LL_E_ARG, "the prompt is empty");
     for (int i = 0; i < k->tokens.n; i++)
-        CHECK(k->tokens.v[i] < s->t.vocab, LL_E_ARG, "token %d: the vocabulary is %ld tokens",
-              k->tokens.v[i], s->t.vocab);
+        CHECK(k->tokens.v[i] < s->t.vocab, LL_E_ARG,
+              "token %d is outside the vocabulary of %ld tokens", k->tokens.v[i], s->t.vocab);
     k->read = k->tokens.n;
     k->say = ll_talk_saying(&s->t, k->arena, k->asked.seeded ? 0 : k->number,
                             k->chat ? ll_family_stop(&s->t, s->family) : -1);
@@ -255,7 +255,7 @@ static ll_err prepare(server *s, job *k)
     k->say.done = k->say.most == 0;
     k->asked.param = room < 1 || k->say.most > room ? "context" : NULL;
     CHECK(!k->asked.param, LL_E_ARG,
-          "the prompt has %ld tokens, and %ld at most are to follow: in all %ld are kept "
+          "the prompt has %ld tokens and up to %ld are to follow, but only %ld are kept in all "
           "(--context)",
           k->read, (k->asked.most < 0 ? s->o->talk.tokens : k->asked.most), s->places);
     return LL_OK;
@@ -286,7 +286,7 @@ static void ask(server *s, int connection, const ll_http_request *r, bool chat)
                long_one ? NULL : k->asked.param, ll_error_message());
     } else if (m && strcmp(m, s->name)) {
         refuse(s, connection, 404, "model_not_found", "model",
-               ll_arena_printf(a, "there is no model %.60s: %s is", m, s->name));
+               ll_arena_printf(a, "unknown model %.60s: this server has %s", m, s->name));
     } else {
         if (s->last)
             s->last->next = k;
@@ -329,7 +329,7 @@ static void model(server *s, int c, const ll_http_request *r)
         send_json(s, c, 200, model_of(s));
     else
         refuse(s, c, 404, "model_not_found", "model",
-               ll_arena_printf(a, "there is no such model: %s is", s->name));
+               ll_arena_printf(a, "unknown model: this server has %s", s->name));
 }
 
 static void health(server *s, int c, const ll_http_request *)
@@ -412,8 +412,9 @@ static void serve(void *user, int c, const ll_http_request *r)
         return;
     }
     refuse(s, c, path ? 405 : 404, NULL, NULL,
-           path ? "this path does not take this method"
-                : "there are /v1/models, /v1/completions, /v1/chat/completions and /health");
+           path ? "method not allowed for this path"
+                : "unknown path; expected /v1/models, /v1/completions, /v1/chat/completions or "
+                  "/health");
 }
 
 /* ---- the loop ---- */
@@ -521,7 +522,7 @@ static ll_err read_key(server *s)
     TRY(ll_file_read(s->o->token, 4096, (uint8_t **)&s->key, &n));
     s->key[strcspn(s->key, "\r\n")] = '\0';
     CHECK(strlen(s->key) >= 16, LL_E_ARG,
-          "--token %s: its first line has %zu characters, want 16 or more", s->o->token,
+          "--token %s: the first line has %zu characters, expected 16 or more", s->o->token,
           strlen(s->key));
     return LL_OK;
 }
@@ -538,9 +539,10 @@ static ll_err open_http(server *s)
                       .body = (size_t)o->body,
                       .patience = 30};
     TRY(ll_http_open(&h, &s->http));
-    CHECK(s->key || ll_http_local(s->http), LL_E_ARG,
-          "--host %s is an address that others reach: --token FILE has the key they must send",
-          o->host);
+    CHECK(
+        s->key || ll_http_local(s->http), LL_E_ARG,
+        "--host %s can be reached by other machines: set --token FILE, whose key clients must send",
+        o->host);
     return LL_OK;
 }
 
@@ -554,7 +556,7 @@ static ll_err open_all(server *s, ll_arena *a)
                   {"--connections", o->connections, 4096},
                   {"--batch", o->batch, 1024}};
     for (int i = 0; i < 3; i++)
-        CHECK(limits[i].v <= limits[i].most, LL_E_ARG, "%s is %ld, want at most %ld",
+        CHECK(limits[i].v <= limits[i].most, LL_E_ARG, "%s is %ld, expected at most %ld",
               limits[i].name, limits[i].v, limits[i].most);
     TRY(ll_talk_begin(&o->talk, &s->t));
     s->t.waits = true;
@@ -592,7 +594,7 @@ static ll_err run(const void *given)
     const opts *o = (const opts *)given;
     LL_OWN(ll_arena) a = ll_arena_new();
     server s = {.o = o};
-    CHECK(o->timeout > 0, LL_E_ARG, "--timeout is %g: want seconds, more than 0", o->timeout);
+    CHECK(o->timeout > 0, LL_E_ARG, "--timeout is %g, expected seconds above 0", o->timeout);
     ll_err rc = open_all(&s, a);
     if (rc == LL_OK) rc = s.t.prints ? listen_on(&s) : follow(&s);
     rc = ll_talk_leave(&s.t, rc);

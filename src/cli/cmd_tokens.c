@@ -84,7 +84,7 @@ static ll_err run_train(const void *given)
     TRY(ll_bpe_train(&how, (const char *const *)t.v, t.size, t.n, o->out, &made));
     if (o->json) return ll_cli_json(LL_JSON(LL_IS("file", o->out), LL_IS("tokens", made)));
     printf("%s: %d tokens%s\n", o->out, made,
-           made < o->vocab ? ", for no other pair is there twice" : "");
+           made < o->vocab ? "(no other pair occurs twice)" : "");
     return LL_OK;
 }
 
@@ -116,7 +116,7 @@ static ll_err bytes_for(const char *path, int count, int *each, bool *header)
     *header = dot && !strcmp(dot, ".bin");
     *each = dot && !strcmp(dot, ".u32") ? 4 : 2;
     CHECK(*header || (dot && (!strcmp(dot, ".u16") || *each == 4)), LL_E_ARG,
-          "--out %s: want a name that ends in .u16, .u32 or .bin", path);
+          "--out %s: expected a name that ends in .u16, .u32 or .bin", path);
     CHECK(*each == 4 || count <= 65536, LL_E_ARG,
           "--out %s: %d different tokens do not fit into 16 bits: name it .u32", path, count);
     return LL_OK;
@@ -193,7 +193,7 @@ static ll_err show_token(const encode_opts *o, const ll_tokenizer *t, int64_t to
 {
     size_t n;
     const char *bytes = token < INT32_MAX ? ll_tokenizer_bytes(t, (int)token, &n) : NULL;
-    CHECK(bytes, LL_E_ARG, "%ld is no token: there are %d", token, t->n);
+    CHECK(bytes, LL_E_ARG, "%ld is not a token: the vocabulary has %d", token, t->n);
     if (!o->special && ll_tokenizer_special(t, (int)token)) return LL_OK;
     bool text = !ll_tokenizer_special(t, (int)token);
     if (*leads && text && n && *bytes == ' ') bytes++, n--; /* that of the text's beginning */
@@ -222,7 +222,7 @@ static ll_err run_decode(const void *given)
     if (dot && !strcmp(dot, ".u32")) each = 4;
     if (dot && !strcmp(dot, ".bin")) each = 2, from = 1024;
     CHECK(!each || (size >= from && (size - from) % each == 0), LL_E_IO,
-          "%s: has %zu bytes, want %zu and then %zu for each token", o->out, size, from, each);
+          "%s has %zu bytes, expected %zu plus %zu for each token", o->out, size, from, each);
     for (size_t i = from; each && i < size; i += each) {
         uint32_t v = 0;
         memcpy(&v, bytes + i, each);
@@ -232,7 +232,7 @@ static ll_err run_decode(const void *given)
         int64_t v = strtol(p, &end, 10);
         if (end == p) {
             p += strspn(p, " \t\r\n");
-            CHECK(p == (char *)bytes + size, LL_E_IO, "%s: '%.20s' is no token's number", o->out,
+            CHECK(p == (char *)bytes + size, LL_E_IO, "%s: '%.20s' is not a token number", o->out,
                   p);
             break;
         }

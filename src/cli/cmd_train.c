@@ -118,7 +118,7 @@ static ll_err check_out(const ll_run *r)
     for (const char *c = r->out; !outside && (c = strstr(c, "..")); c++)
         outside = (c == r->out || c[-1] == '/') && (!c[2] || c[2] == '/');
     CHECK(!outside || !r->out_in_file, LL_E_CONFIG,
-          "%s says out: %s, which is outside of this folder: if that is meant, give --out %s",
+          "%s sets out: %s, which is outside this folder: if that is intended, give --out %s",
           r->file, r->out, r->out);
     return LL_OK;
 }
@@ -129,8 +129,8 @@ static ll_err choose(const opts *o, ll_run *r)
     /* the run's own folder, as loopline import makes it: it may begin there */
     bool own = !strncmp(r->out, o->run, strlen(r->out)) && !ll_cli_began(r->out);
     CHECK(o->resume || o->overwrite || own || !ll_cli_holds_run(r->out), LL_E_CONFIG,
-          "%s holds a run already: --resume goes on with it, --overwrite starts anew, --out DIR "
-          "goes elsewhere",
+          "%s already holds a run: use --resume to continue it, --overwrite to start over, or "
+          "--out DIR for another folder",
           r->out);
     return LL_OK;
 }
@@ -160,7 +160,7 @@ static ll_err read_steps(const char *text, int64_t *first, int64_t *last)
         *last = strtol(text, &end, 10);
         good = end != text;
     }
-    CHECK(good && !*end, LL_E_ARG, "--trace-steps is '%s': want A:B, such as 5:8", text);
+    CHECK(good && !*end, LL_E_ARG, "--trace-steps is '%s': expected A:B, such as 5:8", text);
     return LL_OK;
 }
 
@@ -169,10 +169,11 @@ static ll_err read_slow(const char *text, int ranks, ll_train_opts *t)
 {
     char rest;
     int n = sscanf(text, "%d:%lf%c", &t->slow_rank, &t->slow, &rest);
-    CHECK(n == 2 && t->slow_rank >= 0 && t->slow_rank < ranks && t->slow >= 1 && t->slow <= 1000,
-          LL_E_ARG,
-          "--slow is '%s': want RANK:FACTOR, such as 1:2, of %d rank%s and a factor of 1 to 1000",
-          text, ranks, ranks == 1 ? "" : "s");
+    CHECK(
+        n == 2 && t->slow_rank >= 0 && t->slow_rank < ranks && t->slow >= 1 && t->slow <= 1000,
+        LL_E_ARG,
+        "--slow is '%s': expected RANK:FACTOR, such as 1:2, of %d rank%s and a factor of 1 to 1000",
+        text, ranks, ranks == 1 ? "" : "s");
     return LL_OK;
 }
 
@@ -188,9 +189,9 @@ static ll_err read_restarts(const opts *o, int64_t *out)
     const char *text = o->restarts ? o->restarts : "3";
     CHECK(
         !o->restarts || (o->ranks > 1 && ll_job_size() <= 1) || o->job, LL_E_ARG,
-        "--restarts goes with -n: ranks that loopline starts itself, two or more, it starts again");
+        "--restarts needs -n with 2 or more: only ranks that loopline starts itself are restarted");
     CHECK(*text && strspn(text, "0123456789") == strlen(text) && strlen(text) < 10, LL_E_ARG,
-          "--restarts is '%s', want a whole number, 0 or more", text);
+          "--restarts is '%s', expected a whole number, 0 or more", text);
     *out = atoll(text);
     return LL_OK;
 }
@@ -200,7 +201,7 @@ static ll_err check_timeline(const opts *o, const ll_run *r)
     ll_mesh m;
     TRY(ll_mesh_parse(r->parallel.mesh, &m));
     CHECK(!o->timeline || ll_mesh_axis(&m, LL_AXIS_PIPE) >= 0, LL_E_ARG,
-          "--timeline draws a pipeline, and mesh %s has none: add axis pipe=2",
+          "--timeline needs a pipeline, but mesh %s has none: add axis pipe=2",
           *r->parallel.mesh ? r->parallel.mesh : "data");
     return LL_OK;
 }
@@ -266,7 +267,7 @@ static ll_err check_named(const ll_run *r)
     const char *aside = r->train.offload;
     bool folder = *aside && !ll_target_find(r->train.machine)->aside.word;
     LL_WANT(r, "train.offload", !folder || (ll_is_folder(aside) && !access(aside, W_OK | X_OK)),
-            "train.offload is %s, which is no folder that can be written: make it, or name another",
+            "train.offload is %s, which is not a writable folder: create it, or name another",
             aside);
     LL_OWN(ll_tokenizer) t = NULL;
     ll_err rc = *r->data.tokenizer ? ll_tokenizer_open(r->data.tokenizer, &t) : LL_OK;
@@ -325,15 +326,17 @@ static ll_err run(const void *given)
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN);
     CHECK(!o->trace_steps || o->trace || o->timeline, LL_E_ARG,
-          "--trace-steps goes with --trace or --timeline");
-    CHECK(!o->from || o->resume, LL_E_ARG, "--from goes with --resume");
-    CHECK(!o->replay || !o->resume, LL_E_ARG, "--replay repeats a run from its beginning");
-    CHECK(!o->overwrite || !o->resume, LL_E_ARG, "--overwrite and --resume exclude each other");
+          "--trace-steps needs --trace or --timeline");
+    CHECK(!o->from || o->resume, LL_E_ARG, "--from needs --resume");
+    CHECK(!o->replay || !o->resume, LL_E_ARG,
+          "--replay cannot be combined with --resume: it repeats a run from its beginning");
+    CHECK(!o->overwrite || !o->resume, LL_E_ARG, "--overwrite cannot be combined with --resume");
     for (int i = 0; i < o->set.n && o->resume; i++)
-        CHECK(strncmp(o->set.v[i], "train.init", strlen("train.init")), LL_E_ARG,
-              "--resume goes on from a checkpoint, and train.init is for a start: use one of them");
-    CHECK(!o->hosts || o->ranks > 1 || o->job, LL_E_ARG,
-          "--hosts goes with -n of two ranks or more%s", o->ranks ? ", not 1" : "");
+        CHECK(
+            strncmp(o->set.v[i], "train.init", strlen("train.init")), LL_E_ARG,
+            "--resume cannot be combined with train.init, which is for a new run: use one of them");
+    CHECK(!o->hosts || o->ranks > 1 || o->job, LL_E_ARG, "--hosts needs -n with 2 ranks or more%s",
+          o->ranks ? ", not 1" : "");
     int64_t restarts;
     TRY(read_restarts(o, &restarts));
     TRY(read_words(o, &(ll_train_opts){0})); /* before there are ranks, and a folder */
@@ -356,13 +359,14 @@ static ll_err run(const void *given)
     TRY(ll_cli_run(o->run, &set, false, &r));
     TRY(check_out(r));
     CHECK(!o->parallel || !strcmp(o->parallel, "auto"), LL_E_ARG,
-          "--parallel is '%s': want auto, or --mesh", o->parallel);
+          "--parallel is '%s', expected auto (for a mesh use --mesh)", o->parallel);
     if (o->parallel && !(o->job && *start.mesh))
         TRY(ll_plan_choose(r, o->ranks ? o->ranks : ll_job_size() ? ll_job_size() : 1));
     TRY(check_timeline(o, r));
     bool replicas = r->parallel.replicas > 1; /* on all of -n's ranks, or not at all */
     CHECK(!replicas || !o->hosts, LL_E_ARG,
-          "--hosts starts on fewer ranks where hosts are gone, which replicas cannot: use mpirun");
+          "--hosts cannot be combined with replicas, which cannot restart on fewer ranks: use "
+          "mpirun");
     const char *mesh = replicas ? "" : r->parallel.mesh;
     ll_care care = {.start = ll_cli_supervise,
                     .restarts = restarts,

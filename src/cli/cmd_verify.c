@@ -207,8 +207,8 @@ static ll_err reaches_pruning(const opts *o, const ll_run *r)
     TRY(ll_prune_steps_parse(r->train.prune_steps, &s));
     int64_t first = s.from + s.every < s.to ? s.from + s.every : s.to;
     CHECK(!s.to || o->steps > first, LL_E_ARG,
-          "train.prune_steps %s prunes first after step %ld, and verify makes %ld: use --steps "
-          "%ld or more",
+          "train.prune_steps=%s first prunes after step %ld, but verify runs %ld: use --steps %ld "
+          "or more",
           r->train.prune_steps, first, o->steps, first + 1);
     return LL_OK;
 }
@@ -219,7 +219,7 @@ static ll_err verify(const opts *o, const ll_mesh *m, const ll_run *r, ll_comm *
     ll_mesh_text(m, mesh);
     TRY(ll_comm_agree(c, ll_mesh_fits(m, ll_comm_size(c))));
     CHECK(ll_comm_size(c) > 1, LL_E_ARG,
-          "there is one rank, and verify compares several with it: --mesh data=2, or -n 2");
+          "there is one rank, but verify compares several with one: use --mesh data=2, or -n 2");
     /* Rank 0 decides for all: nodes may have different files. */
     double random = lacks_data(o, r, ll_comm_rank(c) == 0);
     if (ll_comm_size(c) > 1) TRY(ll_comm_broadcast(c, &random, 1, LL_F64, 0, NULL));
@@ -260,15 +260,17 @@ static ll_err prepare(const opts *o, ll_run **r)
 {
     TRY(ll_cli_run_one(o->run, &o->set, true, r));
     CHECK(!(*r)->parallel.exact || o->tolerance == TOLERANCE, LL_E_ARG,
-          "--tolerance is %g, but exact runs may differ in no bit: leave it out", o->tolerance);
+          "--tolerance=%g cannot be combined with exact sums, which must not differ in any bit: "
+          "leave it out",
+          o->tolerance);
     return check_model(*r);
 }
 
 static ll_err launch_and_verify(const opts *o, const ll_run *r)
 {
     CHECK(!ll_codec_asked(r->parallel.compress), LL_E_CONFIG,
-          "parallel.compress is %s: what it changes is no mistake of the layout; verify with --set "
-          "parallel.compress=none",
+          "verify cannot be used with parallel.compress=%s, whose changes are no layout errors: "
+          "use --set parallel.compress=none",
           r->parallel.compress);
     ll_mesh m;
     char by_ranks[32];
@@ -304,8 +306,8 @@ static ll_err refuse_own(const opts *o)
             const char *key = d < 0 ? own[k] : drawn[d];
             if (o->matrix && !strcmp(key, "parallel.mesh")) continue; /* those of it alone */
             CHECK(strncmp(o->set.v[i], key, strlen(key)) != 0, LL_E_ARG,
-                  "%s: cases of --matrix and --fuzz have settings of their own for that; they take "
-                  "others, such as -s train.machine=cuda",
+                  "%s: --matrix and --fuzz choose this setting themselves; they take others, such "
+                  "as -s train.machine=cuda",
                   o->set.v[i]);
         }
     return LL_OK;
@@ -315,13 +317,15 @@ static ll_err run_many(const opts *o)
 {
     ll_verify_many many = {o->run,  o->steps, o->seed,      o->tolerance,
                            o->fuzz, o->json,  o->pipelines, &o->set};
-    CHECK(!o->random, LL_E_ARG, "--matrix and --fuzz always take random batches: no --random");
+    CHECK(!o->random, LL_E_ARG,
+          "--matrix and --fuzz always use random batches: leave out --random");
     TRY(refuse_own(o));
-    CHECK(!o->matrix || o->fuzz <= 0, LL_E_ARG, "--matrix and --fuzz: use one of them");
+    CHECK(!o->matrix || o->fuzz <= 0, LL_E_ARG,
+          "--matrix cannot be combined with --fuzz: use one of them");
     CHECK(!o->run || ll_model_find(o->run), LL_E_ARG,
-          "--matrix and --fuzz are of models, and %s is none", o->run);
+          "--matrix and --fuzz need a model, which %s is not", o->run);
     int64_t ranks = o->ranks ? o->ranks : ll_job_size() ? ll_job_size() : 8;
-    CHECK(ranks > 1, LL_E_ARG, "--matrix and --fuzz are of 2 ranks or more (-n 8), not of 1");
+    CHECK(ranks > 1, LL_E_ARG, "--matrix and --fuzz need 2 ranks or more: use -n 8");
     LL_OWN(ll_run) r = NULL; /* settings that no run can have */
     TRY(ll_cli_run_one(o->run ? o->run : "mlp", &o->set, true, &r));
     if (o->matrix) TRY(ll_verify_matrix_has(&many, (int)ranks));
@@ -335,14 +339,14 @@ static ll_err run(const void *given)
 {
     const opts *o = (const opts *)given;
     LL_OWN(ll_run) r = NULL;
-    CHECK(o->fuzz >= 0, LL_E_ARG, "--fuzz is %g, want seconds", o->fuzz);
+    CHECK(o->fuzz >= 0, LL_E_ARG, "--fuzz is %g, expected seconds", o->fuzz);
     CHECK(o->fuzz > 0 || o->seed == 1, LL_E_ARG,
-          "--seed is of --fuzz; a run's is set by --set train.seed=%ld", o->seed);
-    CHECK(!o->pipelines || o->matrix, LL_E_ARG, "--pipelines is of --matrix");
-    CHECK(o->steps >= 1, LL_E_ARG, "--steps is 0, want 1 or more");
-    CHECK(o->tolerance >= 0, LL_E_ARG, "--tolerance is %g, want 0 or more", o->tolerance);
+          "--seed needs --fuzz; for a run use --set train.seed=%ld", o->seed);
+    CHECK(!o->pipelines || o->matrix, LL_E_ARG, "--pipelines needs --matrix");
+    CHECK(o->steps >= 1, LL_E_ARG, "--steps is 0, expected 1 or more");
+    CHECK(o->tolerance >= 0, LL_E_ARG, "--tolerance is %g, expected 0 or more", o->tolerance);
     if (o->matrix || o->fuzz > 0) return run_many(o);
-    CHECK(o->run, LL_E_ARG, "verify wants a run or a model's name, --matrix or --fuzz SECONDS");
+    CHECK(o->run, LL_E_ARG, "verify needs a run or a model's name, --matrix or --fuzz SECONDS");
     TRY(prepare(o, &r));
     return launch_and_verify(o, r);
 }

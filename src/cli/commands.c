@@ -45,7 +45,7 @@ static const ll_command *find(const char *name)
         if (!strcmp((*c)->name, name)) return *c;
         ll_near_try(&near, (*c)->name);
     }
-    fprintf(stderr, "loopline: there is no command '%s'%s; see loopline --help\n", name,
+    fprintf(stderr, "loopline: unknown command '%s'%s; see loopline --help\n", name,
             ll_near_hint(&near));
     return NULL;
 }
@@ -70,7 +70,7 @@ static int no_second(const ll_command *c, const char *word)
     if (help)
         printf("\nEach takes --help, and --json for one JSON value on standard output.\n");
     else
-        fprintf(stderr, "loopline: %s wants WHAT, one of:%s%s; see loopline %s --help\n", c->name,
+        fprintf(stderr, "loopline: %s needs WHAT, one of:%s%s; see loopline %s --help\n", c->name,
                 near.known, ll_near_hint(&near), c->name);
     return help ? 0 : 2;
 }

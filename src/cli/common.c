@@ -37,10 +37,13 @@ static ll_err check_ours(const char *what)
 {
     bool theirs = ll_ends_with(what, ".gguf") || ll_ends_with(what, ".onnx") ||
                   (exists(what, "config.json") && !ll_cli_holds_run(what));
-    CHECK(!theirs, LL_E_ARG, "%s is a model of others: loopline import %s --out DIR makes a run",
+    CHECK(!theirs, LL_E_ARG,
+          "%s is a model in another format: make a run of it with loopline import %s --out DIR",
           what, what);
     CHECK(!ll_ends_with(what, ".safetensors"), LL_E_ARG,
-          "%s is a file of weights: name a run, and it by --checkpoint (train: by --init)", what);
+          "%s is a file of weights, not a run: name a run and give this file with --checkpoint "
+          "(train: --init)",
+          what);
     return LL_OK;
 }
 
@@ -59,8 +62,8 @@ ll_err ll_cli_run_one(const char *what, const ll_words *set, bool models, ll_run
 {
     TRY(ll_cli_run(what, set, models, out));
     CHECK((*out)->parallel.replicas == 1, LL_E_ARG,
-          "%s looks at one mesh, and the run has %ld replicas: --set parallel.replicas=1, "
-          "parallel.consistency=sync and a replica's train.batch show one of them",
+          "%s works on one replica, but the run has %ld: use --set parallel.replicas=1, "
+          "parallel.consistency=sync and a replica's train.batch",
           ll_cli_name(), (*out)->parallel.replicas);
     return LL_OK;
 }
@@ -104,7 +107,7 @@ ll_err ll_cli_spare(const char *path)
     else
         folder = ll_arena_strdup(a, ".");
     bool run = exists(folder, "run.yaml") || exists(folder, "../run.yaml");
-    CHECK(!run, LL_E_ARG, "%s is a file of a run: give another name, or remove it first", path);
+    CHECK(!run, LL_E_ARG, "%s belongs to a run: give another name, or remove it first", path);
     return LL_OK;
 }
 
@@ -130,7 +133,7 @@ const char *ll_cli_numbered(ll_run *r, bool newest)
 
 ll_err ll_cli_json(json_t *value)
 {
-    CHECK(value, LL_E_MEM, "no memory for JSON");
+    CHECK(value, LL_E_MEM, "not enough memory for JSON");
     int rc = json_dumpf(value, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(9));
     json_decref(value);
     CHECK(rc == 0 && putchar('\n') != EOF && fflush(stdout) == 0, LL_E_IO,
@@ -157,7 +160,7 @@ ll_err ll_cli_checkpoint(const char *folder, const char *checkpoint, ll_st_file 
 {
     if (checkpoint) return ll_checkpoint_open(NULL, checkpoint, out);
     TRY(ll_checkpoint_open_latest(NULL, folder, out));
-    CHECK(*out, LL_E_IO, "%s has no checkpoint: train first (loopline train)", folder);
+    CHECK(*out, LL_E_IO, "%s has no checkpoint: train it first (loopline train)", folder);
     return LL_OK;
 }
 
@@ -230,9 +233,9 @@ static ll_err check_sizes(const ll_run *was, const ll_run *now)
     LL_OWN(ll_graph) made = graph_with(*was, all);
     if (!meant || !made || !same_inputs(meant, made, LL_PARAM)) return LL_OK;
     FAIL(LL_E_CONFIG,
-         "model.%s is %ld, and %.*s was trained with %ld: its weights would mean something else; "
-         "sizes of samples (model.seq, model.image) may be others, and --init FILE takes weights "
-         "for another model than they were trained as",
+         "model.%s is %ld, but %.*s was trained with %ld, and its weights would mean something "
+         "else: only sample sizes (model.seq, model.image) may differ; --init FILE takes weights "
+         "for another model",
          odd->name, ll_run_size(now, odd->name, 0), (int)(strlen(was->file) - strlen("/run.yaml")),
          was->file, odd->value);
 }
@@ -262,8 +265,8 @@ static ll_err refuse_training(const ll_words *set)
         int n = (int)strcspn(set->v[i], "=");
         snprintf(key, sizeof key, " %.*s ", n, set->v[i]);
         CHECK(!strstr(only, key), LL_E_ARG,
-              "--set %s: %.*s is of training, and %s does not read it", set->v[i], n, set->v[i],
-              ll_cli_name());
+              "--set %s: %.*s applies only to training; %s does not read it", set->v[i], n,
+              set->v[i], ll_cli_name());
     }
     return LL_OK;
 }
@@ -272,7 +275,7 @@ ll_err ll_cli_trained_run(const ll_trained_opts *o, ll_run **out)
 {
     const ll_words *set = &o->set;
     TRY(refuse_training(set));
-    CHECK(!o->checkpoint || !o->init, LL_E_ARG, "--checkpoint and --init exclude each other");
+    CHECK(!o->checkpoint || !o->init, LL_E_ARG, "--checkpoint cannot be combined with --init");
     LL_OWN(ll_arena) a = ll_arena_new();
     ll_words all = {LL_NEW_ARRAY(a, const char *, set->n + 3)};
     if (o->init) { /* what the run says of them is of the weights that it began with */
@@ -307,8 +310,8 @@ ll_err ll_cli_trained_load(const ll_run *r, const ll_trained_opts *o, ll_session
     LL_OWN(ll_st_file) f = NULL;
     TRY(ll_cli_checkpoint(r->out, o->checkpoint, &f));
     if (!strcmp(r->parallel.between.seeds, "own") && first_rank(s))
-        fprintf(stderr, "an ensemble: its first member's parameters (eval averages what all "
-                        "members predict)\n");
+        fprintf(stderr, "an ensemble: using its first member's parameters (eval averages the "
+                        "predictions of all members)\n");
     return ll_session_take(s, f, step);
 }
 
@@ -318,8 +321,8 @@ ll_err ll_cli_trained(const ll_trained_opts *o, ll_trained *t)
     TRY(ll_cli_trained_run(o, &t->run));
     for (int i = 0; i < o->set.n; i++)
         CHECK(strncmp(o->set.v[i], mesh, strlen(mesh)) || !o->set.v[i][strlen(mesh)], LL_E_ARG,
-              "--set %s: %s is by one process, whatever mesh trained the run", o->set.v[i],
-              ll_cli_name());
+              "--set %s: %s runs in one process, whatever mesh trained the run: leave it out",
+              o->set.v[i], ll_cli_name());
     TRY(ll_run_graph(t->run, 1, NULL, &t->g));
     ll_session_opts how = ll_cli_trained_session(t->run, NULL, NULL);
     TRY(ll_session_open(t->g, &how, &t->s));

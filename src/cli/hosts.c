@@ -47,8 +47,8 @@ ll_err ll_hosts_read(ll_hosts *h)
     }
     int64_t slots = 0;
     for (int i = 0; i < n; i++) slots += list[i].slots;
-    CHECK(slots > 0, LL_E_ARG,
-          "%s: no line of it names a host with slots, as \"NAME slots=2\" does", h->file);
+    CHECK(slots > 0, LL_E_ARG, "%s: no line names a host with slots, such as \"NAME slots=2\"",
+          h->file);
     h->v = list;
     h->n = n;
     h->of = of; /* not of one that was being written: it is read again */

@@ -89,13 +89,13 @@ ll_err ll_http_open(const ll_http_opts *o, ll_http **out)
     LL_OWN(ll_http) h = (ll_http *)calloc(1, sizeof *h);
     size_t n = (size_t)o->connections;
     *out = NULL;
-    CHECK(h, LL_E_MEM, "no memory for a server");
+    CHECK(h, LL_E_MEM, "not enough memory for a server");
     h->fd = -1;
     h->o = *o;
     h->c = (connection *)calloc(n, sizeof *h->c);
     h->wait = (struct pollfd *)calloc(n + 1, sizeof *h->wait);
     h->who = (int *)calloc(n + 1, sizeof *h->who);
-    CHECK(h->c && h->wait && h->who, LL_E_MEM, "no memory for %zu connections", n);
+    CHECK(h->c && h->wait && h->who, LL_E_MEM, "not enough memory for %zu connections", n);
     TRY(open_socket(h));
     return LL_HAND(out, h);
 }
@@ -269,8 +269,8 @@ static void refuse(ll_http *h, int i, int status)
 {
     char text[160];
     int n = snprintf(text, sizeof text,
-                     "{\"error\": {\"message\": \"this is no request that is taken here (%d)\", "
-                     "\"type\": \"invalid_request_error\", \"param\": null, \"code\": null}}\n",
+                     "{\"error\": {\"message\": \"the request cannot be handled (%d)\", \"type\": "
+                     "\"invalid_request_error\", \"param\": null, \"code\": null}}\n",
                      status);
     h->c[i].last = true;
     ll_http_answer(h, i, status, "application/json", text, (size_t)n);

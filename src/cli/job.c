@@ -39,7 +39,7 @@ static ll_err read_all(int fd, char **out, size_t *bytes)
         if (!more) free(*out);
         *out = more;
     }
-    FAIL(LL_E_MEM, "no memory for what a job prints: %zu bytes", room);
+    FAIL(LL_E_MEM, "not enough memory for a job's output: %zu bytes", room);
 }
 
 static ll_err start(int64_t ranks, int64_t threads, const char *const *words, int n, pid_t *child,
@@ -47,7 +47,8 @@ static ll_err start(int64_t ranks, int64_t threads, const char *const *words, in
 {
     int ends[2];
     char **argv = (char **)calloc((size_t)n + 2, sizeof *argv);
-    CHECK(argv && pipe(ends) == 0, LL_E_SYS, "no pipe to a job: %s", strerror(errno));
+    CHECK(argv && pipe(ends) == 0, LL_E_SYS, "a pipe to a job cannot be opened: %s",
+          strerror(errno));
     argv[0] = (char *)"loopline";
     for (int i = 0; i < n; i++) argv[i + 1] = (char *)words[i];
     fflush(NULL);
@@ -66,7 +67,7 @@ static ll_err start(int64_t ranks, int64_t threads, const char *const *words, in
     *from = ends[0];
     if (*child > 0) return LL_OK;
     close(ends[0]);
-    FAIL(LL_E_SYS, "no process for a job: %s", strerror(errno));
+    FAIL(LL_E_SYS, "a process for a job cannot be started: %s", strerror(errno));
 }
 
 ll_err ll_cli_job(int64_t ranks, int64_t threads, const char *const *words, int n, char **out,

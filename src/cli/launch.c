@@ -144,7 +144,7 @@ ll_err ll_cli_mpiexec_run(const ll_launch *how)
     char *rest = NULL;
     LL_OWN_MEMORY char **argv =
         (char **)calloc(strlen(mpiexec) + (size_t)own_argc + 8, sizeof *argv);
-    CHECK(words && argv, LL_E_MEM, "no memory for the words of %s", mpiexec);
+    CHECK(words && argv, LL_E_MEM, "not enough memory for the arguments of %s", mpiexec);
     int k = 0;
     for (char *w = strtok_r(words, " ", &rest); w; w = strtok_r(NULL, " ", &rest)) argv[k++] = w;
     if (how->hosts) k += add_hosts(argv + k, argv[0], how->hosts);
@@ -165,8 +165,8 @@ ll_err ll_cli_mpiexec_run(const ll_launch *how)
     setenv(LAUNCHED, count, 1);
     execvp(argv[0], argv);
     FAIL(LL_E_SYS,
-         "%s, which starts the ranks of -n, cannot be run: %s; install openmpi-bin or mpich, the "
-         "one that loopline was built with, or set LOOPLINE_MPIEXEC to its mpiexec",
+         "%s, which starts the ranks of -n, cannot be run: %s; install openmpi-bin or mpich, "
+         "whichever loopline was built with, or set LOOPLINE_MPIEXEC to its mpiexec",
          mpiexec, strerror(errno));
 }
 
@@ -208,7 +208,7 @@ ll_err ll_cli_wait(int64_t ranks, const ll_care *care)
     CHECK(pipe2(ends, O_CLOEXEC) == 0, LL_E_SYS, "no pipe to mpiexec: %s", strerror(errno));
     ll_relay_begin(care, &before);
     pid_t parent = getpid(), child = fork();
-    CHECK(child >= 0, LL_E_SYS, "no process for mpiexec: %s", strerror(errno));
+    CHECK(child >= 0, LL_E_SYS, "a process for mpiexec cannot be started: %s", strerror(errno));
     if (child == 0) {
         sigprocmask(SIG_SETMASK, &before, NULL);
         prctl(PR_SET_PDEATHSIG, SIGTERM);
@@ -255,7 +255,7 @@ static ll_err check_room(int64_t ranks)
 {
     int64_t cores = omp_get_num_procs(), most = 16 * cores > 256 ? 16 * cores : 256;
     CHECK(ranks <= most || several_hosts(), LL_E_ARG,
-          "-n is %ld, but this machine has %ld cores: want %ld ranks at most; for more machines "
+          "-n is %ld, but this machine has %ld cores: use at most %ld ranks; for several machines "
           "use mpirun or srun, or set LOOPLINE_MPIEXEC",
           ranks, cores, most);
     return LL_OK;
@@ -269,7 +269,7 @@ ll_err ll_cli_launch(int64_t ranks, const ll_care *care)
     if (launched) tell_crashes();
     ll_mapped_guard();
     if (ranks == 0) return LL_OK;
-    CHECK(ranks <= 1 << 20, LL_E_ARG, "-n is %ld, want 1 to %d ranks", ranks, 1 << 20);
+    CHECK(ranks <= 1 << 20, LL_E_ARG, "-n is %ld, expected 1 to %d ranks", ranks, 1 << 20);
     /* Open MPI's mpirun refuses to run below itself, be it with one rank. */
     CHECK(ranks == size || (size <= 1 && !getenv("OMPI_COMM_WORLD_SIZE")), LL_E_ARG,
           "-n is %ld, but this is one of %d ranks that a launcher started: leave -n out, or start "
@@ -286,12 +286,12 @@ ll_err ll_cli_launch_mesh(const char *mesh, int64_t ranks, const ll_care *care)
     int64_t cores = omp_get_num_procs(), most = 4 * cores > 16 ? 4 * cores : 16;
     int size = ll_job_size();
     CHECK(size == ranks || (size <= 1 && !getenv("OMPI_COMM_WORLD_SIZE")), LL_E_ARG,
-          "mesh %s has %ld ranks, but mpirun started %d: start %ld, or leave mpirun out, and "
-          "they are started",
+          "mesh %s has %ld ranks, but mpirun started %d: start %ld, or leave out mpirun to have "
+          "them started",
           mesh, ranks, size, ranks);
     CHECK(ranks <= most || size == ranks || getenv(LAUNCHED) || several_hosts(), LL_E_ARG,
-          "mesh %s has %ld ranks, but this machine has %ld cores: %ld ranks are started at "
-          "most; use mpirun -n %ld where that is meant",
+          "mesh %s has %ld ranks, but this machine has %ld cores: at most %ld ranks are started; "
+          "if this is intended, use mpirun -n %ld",
           mesh, ranks, cores, most, ranks);
     return ll_cli_launch(ranks, care);
 }

@@ -69,7 +69,7 @@ static ll_err read_folder(history *h, const char *folder, bool print)
         end = at + strcspn(at, "\n");
         json_error_t error;
         json_auto_t *j = json_loadb(at, (size_t)(end - at), 0, &error);
-        CHECK(json_is_object(j), LL_E_IO, "%s:%d: no line of predictions", path, line);
+        CHECK(json_is_object(j), LL_E_IO, "%s:%d: not a line of predictions", path, line);
         take(h, folder, j, print);
     }
     return LL_OK;
@@ -91,8 +91,8 @@ static void print_errors(const history *h, double mean, double median, double al
         fprintf(stderr, "steps of %s predicted: mean absolute error %.1f %%, median %.1f %%",
                 LL_COUNTED(h->n, "run"), 100 * mean, 100 * median);
     else
-        fprintf(stderr, "no run's steps were predicted (those of restarted ones and of several "
-                        "devices are not), or others held up all that were");
+        fprintf(stderr, "no run has predicted steps (restarted runs and runs on several devices "
+                        "have none), or other work held up all that have");
     if (h->n_alone && h->n_alone < h->n)
         fprintf(stderr, "; of %d that had their cores for themselves %.1f %%, %.1f %%", h->n_alone,
                 100 * alone, 100 * median_alone);

@@ -54,7 +54,8 @@ static ll_err images_step(void *context, const char *model, const ll_cluster *c,
     char text[128];
     bool half = !strcmp(precision, "bf16");
     (void)context;
-    CHECK(!strncmp(model, "ResNet-50", 9), LL_E_ARG, "of models of images ResNet-50 is compiled");
+    CHECK(!strncmp(model, "ResNet-50", 9), LL_E_ARG,
+          "of image models only ResNet-50 can be compiled");
     snprintf(text, sizeof text,
              "model: {name: resnet50}\ndata: {name: synthetic}\n"
              "train: {batch: %d}\n",
@@ -81,14 +82,13 @@ static void tell_choice(const ll_tries *s, const ll_tried *best, const ll_tried 
     const ll_tried *other = best == plain ? &s->v[0] : plain;
     fprintf(stderr, "--parallel auto: ");
     if (ranks == 1)
-        fprintf(stderr, "one rank, -n gives more; ");
+        fprintf(stderr, "one rank (use -n for more); ");
     else
-        fprintf(stderr, "mesh %s of %d that were tried for %ld ranks; ", best->way.mesh, s->n,
-                ranks);
+        fprintf(stderr, "mesh %s, of %d tried for %ld ranks; ", best->way.mesh, s->n, ranks);
     fprintf(stderr, "planned step %s", LL_TIME(best->out.step_s));
     if (!strchr(plain->way.mesh, ',') && strcmp(best->way.mesh, other->way.mesh))
         fprintf(stderr, ", of %s %s%s", other->way.mesh, LL_TIME(other->out.step_s),
-                best == plain ? ", which is not surely quicker" : "");
+                best == plain ? ", which is not certain to be faster" : "");
     fprintf(stderr, "\n");
 }
 
@@ -98,11 +98,12 @@ ll_err ll_plan_choose(ll_run *r, int64_t ranks)
     LL_OWN(ll_graph) g = NULL;
     LL_OWN(ll_cluster) c = NULL;
     ll_tries s = {.run = r, .arena = arena};
-    CHECK(!*r->parallel.mesh, LL_E_ARG, "--parallel auto chooses the mesh, and one is given: %s",
+    CHECK(!*r->parallel.mesh, LL_E_ARG,
+          "--parallel auto cannot be combined with parallel.mesh=%s: it chooses the mesh",
           r->parallel.mesh);
     CHECK(r->parallel.replicas == 1, LL_E_ARG,
-          "--parallel auto chooses the mesh of all ranks, and the run has %ld replicas: leave out "
-          "parallel.replicas, or give --mesh of one of them",
+          "--parallel auto chooses the mesh of all ranks, but the run has %ld replicas: leave out "
+          "parallel.replicas, or give --mesh for one of them",
           r->parallel.replicas);
     TRY(ll_plan_cluster("this", &c));
     s.cluster = c;
@@ -116,8 +117,8 @@ ll_err ll_plan_choose(ll_run *r, int64_t ranks)
         const ll_tried *least = ll_tries_least(&s);
         if (ll_job_rank() <= 0) ll_plan_remedy(r, ranks, ll_tries_room(&s));
         FAIL(LL_E_MEM,
-             "--parallel auto: no mesh of %ld ranks fits: tensors of %s take %s a rank, and there "
-             "are %s",
+             "--parallel auto: no mesh of %ld ranks fits: tensors of %s take %s per rank, but "
+             "there are %s",
              ranks, least->way.mesh, LL_BYTES_UP(least->bytes), LL_BYTES_DOWN(ll_tries_room(&s)));
     }
     /* Less than the plan's own error is no reason to leave the mesh that most runs have. */
@@ -132,8 +133,8 @@ static void warn_of_cores(const ll_plan_opts *o, const ll_cluster *c)
 {
     if (strcmp(c->name, "this") || (double)o->ranks <= c->node.chips) return;
     fprintf(stderr,
-            "warning: this machine has %g x %s for %ld ranks: predicted is what %.0f such machines "
-            "would take, joined by a network of %g Gbit/s; on this one ranks would share\n",
+            "warning: this machine has %g x %s for %ld ranks: the prediction is for %.0f such "
+            "machines joined by a network of %g Gbit/s; on this one ranks would share\n",
             c->node.chips, c->chip.name, o->ranks, ceil((double)o->ranks / c->node.chips),
             c->network.gbps);
 }
@@ -234,7 +235,7 @@ static void print_text(const ll_plans *p, const ll_tries *s)
     tell_bound(&s->v[0].out);
     if (p->scaling) fprintf(stderr, "%s\n", p->scaling);
     if (s->left_out)
-        fprintf(stderr, "%d ways to cut it cannot be; the last of them: %s\n", s->left_out,
+        fprintf(stderr, "%d ways to cut it are impossible; the last one: %s\n", s->left_out,
                 s->trouble);
     if (p->run->layouts.n && !p->o->mesh)
         fprintf(stderr, "The run has layouts of its own: no others were tried.\n");
@@ -247,12 +248,12 @@ ll_err ll_plan_graph(ll_plans *p, const ll_mesh *m)
     const ll_run *r = p->run;
     ll_tries s = {.run = r, .cluster = p->cluster, .arena = p->arena};
     CHECK(!o->report && !o->trace && !o->tokens, LL_E_ARG,
-          "--report, --trace and --tokens are of transformers on a cluster");
+          "--report, --trace and --tokens apply only to transformers on a cluster");
     TRY(ll_run_graph(r, r->train.batch / ll_run_micro_batches(r), &r->train.optim, &g));
     s.g = g;
     CHECK(ll_mesh_axis(m, LL_AXIS_PIPE) < 0, LL_E_ARG,
-          "--mesh %s: axis pipe is predicted of transformers on a cluster; of this one train tells "
-          "its own prediction",
+          "--mesh %s: axis pipe is predicted only for transformers on a cluster; for this model "
+          "see the prediction that train prints",
           o->mesh);
     const ll_run_parallel *how = &r->parallel;
     const ll_uncounted uncounted[] = {
@@ -288,7 +289,7 @@ ll_err ll_plan_graph(ll_plans *p, const ll_mesh *m)
     TRY(ll_plan_check_fits(p, (double)ll_tries_least(&s)->bytes, "more ranks"));
     ll_plan_tell_train(p);
     if (o->ranks == 1) return LL_OK;
-    fprintf(stderr, "In the run file, in place of its sections parallel and layout:\n");
+    fprintf(stderr, "In the run file, replace the sections parallel and layout by:\n");
     print_lines(r, &s.v[0]);
     return LL_OK;
 }

@@ -32,8 +32,8 @@ static ll_err table_of(const char *name, uint8_t **read, const char **text, size
         return LL_OK;
     }
     ll_err rc = ll_file_read(name, LIMIT, read, size);
-    CHECK(rc == LL_OK || strchr(name, '/') || ll_ends_with(name, ".csv"), rc, "%s%s; bundled are%s",
-          ll_error_message(), ll_near_hint(&near), near.known);
+    CHECK(rc == LL_OK || strchr(name, '/') || ll_ends_with(name, ".csv"), rc,
+          "%s%s (bundled tables:%s)", ll_error_message(), ll_near_hint(&near), near.known);
     *text = (const char *)*read;
     return rc;
 }

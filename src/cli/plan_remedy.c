@@ -151,7 +151,7 @@ void ll_plan_remedy(const ll_run *r, int64_t ranks, double room)
     for (; n <= RANKS && worked() - d.began <= patience_s; n *= 2)
         if (n > 1 && try_ranks(&d, n)) return;
     fprintf(stderr,
-            "none of %d ways to train it that were tried, on up to %ld ranks, fits %s a rank "
-            "(loopline inspect RUN --mesh ... tells of others)\n",
+            "none of the %d ways to train it that were tried, on up to %ld ranks, fits %s per rank "
+            "(try others with loopline inspect RUN --mesh ...)\n",
             d.tried, (of * n / 2), LL_BYTES(room));
 }

@@ -65,7 +65,7 @@ static ll_err ask_mesh(const char *text, ll_search *s)
         found += a >= 0;
     }
     CHECK(found == m.n, LL_E_ARG,
-          "--mesh %s: of a transformer on a cluster axes data, tensor, pipe and sequence are "
+          "--mesh %s: for a transformer on a cluster only axes data, tensor, pipe and sequence are "
           "predicted",
           text);
     return LL_OK;
@@ -101,8 +101,8 @@ static ll_err refuse_uncounted(const ll_words *set, const ll_run *r, const ll_lm
     TRY(ll_plan_refuse(uncounted, "transformers on a cluster"));
     CHECK(!frozen, LL_E_ARG, "params: plans of transformers on a cluster train all parameters");
     CHECK(!r->layouts.n, LL_E_ARG,
-          "layout.%s: plans of transformers on a cluster cut all layers alike; --cluster this, or "
-          "inspect --layouts, takes it",
+          "layout.%s: plans of transformers on a cluster cut all layers alike: use --cluster this, "
+          "or inspect --layouts",
           r->layouts.v[0].pattern);
     return LL_OK;
 }
@@ -118,20 +118,22 @@ static ll_err ask_settings(const ll_words *set, const ll_run *r, ll_search *s)
     if (ll_plan_said(set, "parallel.schedule")) {
         s->schedule = p->schedule;
         CHECK(strstr(" 1f1b interleaved zb-h1 zb-h2 ", s->schedule), LL_E_ARG,
-              "parallel.schedule=%s: plans know 1f1b, interleaved, zb-h1 and zb-h2", s->schedule);
+              "parallel.schedule=%s: plans support 1f1b, interleaved, zb-h1 and zb-h2",
+              s->schedule);
     }
     if (ll_plan_said(set, "parallel.recompute")) {
         bool none = !strcmp(p->recompute, "none");
         CHECK(none || !strcmp(p->recompute, "full"), LL_E_ARG,
-              "parallel.recompute=%s: plans know none and full", p->recompute);
+              "parallel.recompute=%s: plans support none and full", p->recompute);
         s->remake = none ? LL_REMAKE_NONE : LL_REMAKE_FULL;
     }
-    CHECK(!r->parallel.exact, LL_E_ARG,
-          "parallel.exact: plans of transformers on a cluster are of plain sums; --cluster this is "
-          "of exact ones too");
+    CHECK(
+        !r->parallel.exact, LL_E_ARG,
+        "parallel.exact: plans of transformers on a cluster assume plain sums: use --cluster this");
     const char *optimizer = r->train.optim.name;
     CHECK(!strncmp(optimizer, "adam", 4) || !strcmp(optimizer, "lamb"), LL_E_ARG,
-          "train.optimizer=%s: plans of transformers on a cluster are of adamw's two moments",
+          "train.optimizer=%s: plans of transformers on a cluster assume adamw's two moments: use "
+          "adam, adamw or lamb",
           optimizer);
     return LL_OK;
 }
@@ -170,9 +172,9 @@ static void tell_answered(const ll_plans *w)
             fprintf(stderr, "%s%s", *before ? before : "The run file's ", of[i].key);
             before = ", ";
         }
-    if (*before) fprintf(stderr, ": plans have others too; -s keeps to one\n");
+    if (*before) fprintf(stderr, ": plans try other values too; -s fixes one\n");
     if (w->file->train.micro_batch)
-        fprintf(stderr, "The run file's train.micro_batch: plans have their own\n");
+        fprintf(stderr, "The run file's train.micro_batch is not used: plans choose their own\n");
 }
 
 static ll_shown shown(const ll_search *s, const ll_candidate *c, ll_arena *a)
@@ -373,7 +375,7 @@ static ll_err plan(ll_plans *p, const ll_lm *m)
     p->parameters = f.best[0].out.parameters;
     ll_plan_fewer(p, best_of_ranks, &(any_mesh){&s, p->arena});
     CHECK(!o->trace || f.best[0].how.pipe > 1, LL_E_ARG,
-          "--trace is of a pipeline, and the best plan has none: use --mesh");
+          "--trace needs a pipeline, but the best plan has none: use --mesh");
     if (o->report) TRY(ll_plan_report(o->report, p, &s, &f.best[0], (double)o->tokens));
     if (o->trace) TRY(ll_plan_trace(o->trace, &s, &f.best[0]));
     if (o->json) return print_json(p, &s, &f, &a);
@@ -395,7 +397,8 @@ ll_err ll_plan_run(const ll_plan_opts *o)
     LL_OWN(ll_run) file = NULL;
     LL_OWN(ll_cluster) c = NULL;
     ll_lm m;
-    CHECK(o->clusters.n == 1, LL_E_ARG, "want one --cluster: a bundled one's name, or a file");
+    CHECK(o->clusters.n == 1, LL_E_ARG,
+          "expected one --cluster: a bundled cluster's name, or a file");
     TRY(ll_plan_cluster(o->clusters.v[0], &c));
     bool here = !strcmp(c->name, "this");
     ll_words set = {LL_NEW_ARRAY(a, const char *, o->set.n + 1), o->set.n};
@@ -404,17 +407,17 @@ ll_err ll_plan_run(const ll_plan_opts *o)
     for (int i = 0; i < o->set.n && !here; i++)
         CHECK(strncmp(o->set.v[i], "train.machine=", 14) ||
                   (machine && !strcmp(o->set.v[i] + 14, machine)),
-              LL_E_ARG, "%s: cluster %s is of %s: leave it out; --cluster this is of CPUs",
+              LL_E_ARG, "%s: cluster %s has %s: leave it out, or use --cluster this for CPUs",
               o->set.v[i], c->name, c->chip.name);
     if (!here) /* precisions are the cluster's */
         set.v[set.n++] = ll_arena_printf(a, "train.machine=%s", ll_target_device()->name);
     TRY(ll_cli_run(o->run, &set, true, &r));
     CHECK(r->parallel.replicas == 1, LL_E_ARG,
-          "a plan is of one replica, and the run has %ld: leave out parallel.replicas, and give "
-          "--ranks of one of them",
+          "a plan is for one replica, but the run has %ld: leave out parallel.replicas, and give "
+          "--ranks for one of them",
           r->parallel.replicas);
-    CHECK(ll_chip_peak(&c->chip, r->train.precision) > 0, LL_E_ARG, "chip %s has no products of %s",
-          c->chip.name, r->train.precision);
+    CHECK(ll_chip_peak(&c->chip, r->train.precision) > 0, LL_E_ARG,
+          "chip %s has no matrix products in %s", c->chip.name, r->train.precision);
     TRY(ll_cli_load(o->run, true, &file));
     ll_plan_opts own = *o;
     if (!o->mesh && ll_plan_said(&o->set, "parallel.mesh") && *r->parallel.mesh)
@@ -422,9 +425,9 @@ ll_err ll_plan_run(const ll_plan_opts *o)
     ll_mesh mesh;
     TRY(ll_mesh_parse(own.mesh ? own.mesh : "", &mesh));
     if (own.mesh && !own.ranks) own.ranks = mesh.n_rank;
-    CHECK(own.ranks, LL_E_ARG, "want --ranks N, chips of cluster %s, or --mesh", c->name);
+    CHECK(own.ranks, LL_E_ARG, "expected --ranks N (chips of cluster %s) or --mesh", c->name);
     CHECK(!own.mesh || mesh.n_rank == own.ranks, LL_E_ARG,
-          "--mesh %s is of %d ranks, and --ranks is %ld", own.mesh, mesh.n_rank, own.ranks);
+          "--mesh %s needs %d ranks, but --ranks is %ld", own.mesh, mesh.n_rank, own.ranks);
     const ll_cluster mine = ll_cluster_own(c);
     ll_plans p = {.o = &own, .run = r, .file = file, .cluster = &mine, .arena = a};
     if (ll_run_takes_tokens(r)) p.seq = ll_run_size(r, "seq", 0);

@@ -26,8 +26,8 @@ bool ll_plan_said(const ll_words *set, const char *key)
 ll_err ll_plan_refuse(const ll_uncounted *of, const char *what)
 {
     for (; of->key; of++)
-        CHECK(!of->set, LL_E_ARG, "%s: plans of %s do not take it; leave it out: -s %s=%s", of->key,
-              what, of->key, of->without);
+        CHECK(!of->set, LL_E_ARG, "%s: plans of %s do not support it: leave it out with -s %s=%s",
+              of->key, what, of->key, of->without);
     return LL_OK;
 }
 
@@ -225,10 +225,9 @@ ll_err ll_plan_check_fits(const ll_plans *p, double least, const char *more)
     const ll_chip *chip = &p->cluster->chip;
     int64_t ranks = p->o->ranks;
     CHECK(p->v[0].fits || least > 1e9 * (chip->memory - chip->reserved), LL_E_MEM,
-          "nothing fits train.memory, %s, on %ld ranks: use %s of it, or %s", p->run->train.memory,
+          "nothing fits train.memory=%s on %ld ranks: use %s of it, or %s", p->run->train.memory,
           ranks, LL_BYTES_UP(least), more);
-    CHECK(p->v[0].fits, LL_E_MEM,
-          "nothing fits the %g GB of %s, of which %g are reserved, on %ld ranks: use %s",
+    CHECK(p->v[0].fits, LL_E_MEM, "nothing fits the %g GB of %s (%g reserved) on %ld ranks: use %s",
           chip->memory, chip->name, chip->reserved, ranks, more);
     return LL_OK;
 }

@@ -21,7 +21,7 @@ static ll_err copy_rate(int threads, double *out)
 {
     enum { BYTES = 32 << 20, ROUNDS = 8 };
     LL_OWN_MEMORY char *memory = (char *)malloc(2 * (size_t)BYTES);
-    CHECK(memory, LL_E_MEM, "no memory to time copies");
+    CHECK(memory, LL_E_MEM, "not enough memory to time copies");
     memset(memory, 1, 2 * (size_t)BYTES);
     double best = INFINITY;
     for (int i = 0; i < ROUNDS; i++) {
@@ -106,7 +106,8 @@ ll_err ll_plan_cluster(const char *what, ll_cluster **out)
     char folder[3072];
     gethostname(host, sizeof host - 1);
     CHECK(ll_cache_folder(folder, sizeof folder), LL_E_ARG,
-          "neither XDG_CACHE_HOME nor HOME says where `this` is kept");
+          "neither XDG_CACHE_HOME nor HOME is set, so there is no place to store `this`: set one "
+          "of them");
     const char *path = ll_arena_printf(arena, "%s/this-%s.yaml", folder, host);
     if (!access(path, R_OK))
         TRY(ll_cluster_load(path, out));
@@ -117,8 +118,8 @@ ll_err ll_plan_cluster(const char *what, ll_cluster **out)
         TRY(ll_cluster_parse(b.text, b.len, path, out));
         if (others >= LL_OTHERS_NOTABLE)
             fprintf(stderr,
-                    "this machine was measured while others had %.0f %% of the core: that is not "
-                    "kept, and measured again the next time\n",
+                    "this machine was measured while other processes used %.0f %% of the core: the "
+                    "result is not kept, and the next plan measures again\n",
                     100 * others);
         else {
             TRY(ll_mkdirs(folder));

@@ -123,7 +123,7 @@ static ll_err plan(job *j, int64_t *ranks, char mesh[LL_MESH_TEXT], char **words
     *words = NULL;
     strcpy(mesh, j->care->mesh);
     if (!j->care->hosts) return LL_OK;
-    CHECK(there > 0, LL_E_COMM, "%s: no host of it answers", j->care->hosts);
+    CHECK(there > 0, LL_E_COMM, "%s: no host in it answers", j->care->hosts);
     ll_mesh_nearest(&j->mesh, there < most ? (int)there : (int)most, &near);
     *ranks = near.n_rank;
     *words = ll_hosts_words(&j->hosts, near.n_rank);
@@ -236,7 +236,8 @@ static void end_stuck(job *j, pid_t child)
     if (alone && ll_proc_see(child, &of) && of.sleeps) most = fmin(most, alone_s);
     bool gone = j->lost && host_is_gone(j);
     if (!gone && (j->waits == 0 || now < j->waits + most)) return;
-    if (!j->lost && !gone) fprintf(stderr, "%s: mpiexec does not end: ending it\n", ll_cli_name());
+    if (!j->lost && !gone)
+        fprintf(stderr, "%s: mpiexec does not exit: terminating it\n", ll_cli_name());
     j->lost = true;
     ll_procs_end(child);
 }
@@ -339,7 +340,7 @@ static int status_of(job *j, int code)
     ll_noted done;
     if (!ll_recovery_find(&j->start, LL_DONE, &done)) return code;
     if (!is_theirs(j, code)) /* else mpiexec's own, which was told to end twice */
-        fprintf(stderr, "%s: %s, when all was done\n", ll_cli_name(), reason(j, code));
+        fprintf(stderr, "%s: %s, after all was done\n", ll_cli_name(), reason(j, code));
     j->lost = false;
     return atoi(done.text);
 }
@@ -361,8 +362,8 @@ static void sweep(const job *j)
     bool only;
     if (in_memory(j, &only, &step, &f) && only)
         fprintf(stderr,
-                "%s: the state of step %ld was not saved, and is kept in memory; go on with:\n"
-                "  %s train %s --resume --from %s -n %d\nor remove it: rm /dev/shm/loopline-%s-*\n",
+                "%s: the state of step %ld was not saved, but is kept in memory; continue with:\n  "
+                "%s train %s --resume --from %s -n %d\nor remove it: rm /dev/shm/loopline-%s-*\n",
                 ll_cli_name(), step, ll_cli_program(), j->care->out, f->path, j->mesh.n_rank,
                 j->start.job);
     else
@@ -411,11 +412,11 @@ static void note_last(job *j, int code)
 static void tell_unsaved(const job *j, int code)
 {
     int64_t step = ll_checkpoint_newest(j->care->out);
-    fprintf(stderr, "%s: %s before all had stopped: ", ll_cli_name(), reason(j, code));
+    fprintf(stderr, "%s: %s before all ranks had stopped: ", ll_cli_name(), reason(j, code));
     if (step < 0)
         fprintf(stderr, "nothing is saved\n");
     else
-        fprintf(stderr, "saved is step %ld\n", step);
+        fprintf(stderr, "step %ld is saved\n", step);
 }
 
 /* What the last start wrote. MPICH's mpiexec writes there, too, of ranks that were lost. */
@@ -462,8 +463,8 @@ static bool again(job *j, int code, int64_t *before, int64_t *idle)
         fputc('\n', stderr);
     else
         fprintf(stderr,
-                ", %s: the last %ld starts began at step %ld and came no further: not starting "
-                "again; train.buddy or a smaller train.save_every keeps more of what is done\n",
+                ", %s: the last %ld starts began at step %ld and made no progress: not starting "
+                "again; use train.buddy or a smaller train.save_every to save more often\n",
                 crash ? "and it crashes there" : "and again", *idle + 1, *before);
     return !loop;
 }
@@ -486,7 +487,7 @@ static ll_err run_once(job *j, int *code)
     CHECK(ftruncate(j->said, 0) == 0 && lseek(j->said, 0, SEEK_SET) == 0, LL_E_SYS, "%s",
           strerror(errno));
     pid_t child = ll_cli_spawn(&how, &j->old, j->said);
-    CHECK(child > 0, LL_E_SYS, "no process for mpiexec: %s", strerror(errno));
+    CHECK(child > 0, LL_E_SYS, "a process for mpiexec cannot be started: %s", strerror(errno));
     *code = await(j, child);
     return LL_OK;
 }
@@ -521,11 +522,11 @@ ll_err ll_cli_supervise(int64_t ranks, const ll_care *care)
     j.hosts = (ll_hosts){.file = care->hosts, .arena = j.arena};
     const char *mesh = ll_arena_printf(j.arena, "data=%ld", ranks);
     TRY(ll_mesh_parse(*care->mesh ? care->mesh : mesh, &j.mesh));
-    CHECK(getrandom(&id, sizeof id, 0) == sizeof id, LL_E_SYS, "no random number: %s",
+    CHECK(getrandom(&id, sizeof id, 0) == sizeof id, LL_E_SYS, "no random number available: %s",
           strerror(errno));
     snprintf(j.start.job, sizeof j.start.job, "%016lx", id);
     j.said = memfd_create("loopline", MFD_CLOEXEC);
-    CHECK(j.said >= 0, LL_E_SYS, "no file in memory: %s", strerror(errno));
+    CHECK(j.said >= 0, LL_E_SYS, "a file in memory cannot be created: %s", strerror(errno));
     j.start.began = ll_wall_now();
     j.start.out = care->out;
     sigemptyset(&j.wanted);

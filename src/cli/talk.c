@@ -15,7 +15,7 @@ static ll_err find_mesh(ll_talk *t)
         const char *said = o->of.set.v[i] + sizeof key - 1;
         if (strncmp(o->of.set.v[i], key, sizeof key - 1) || !*said) continue;
         CHECK(!o->mesh || !strcmp(said, o->mesh), LL_E_ARG,
-              "--mesh is %s, and -s %s: leave one out", o->mesh, o->of.set.v[i]);
+              "--mesh=%s cannot be combined with -s %s: leave one out", o->mesh, o->of.set.v[i]);
         t->mesh = said;
     }
     return LL_OK;
@@ -24,7 +24,8 @@ static ll_err find_mesh(ll_talk *t)
 ll_err ll_talk_bits(const char *option, const char *type, int *bits)
 {
     *bits = !strcmp(type, "int8") ? 8 : !strcmp(type, "int4") ? 4 : 0;
-    CHECK(*bits || !strcmp(type, "f32"), LL_E_ARG, "%s %s: f32, int8 or int4 can be", option, type);
+    CHECK(*bits || !strcmp(type, "f32"), LL_E_ARG, "%s is '%s', expected f32, int8 or int4", option,
+          type);
     return LL_OK;
 }
 
@@ -36,13 +37,13 @@ static ll_err find_bits(const ll_talk *t, int *weights, int *cache)
     TRY(ll_talk_bits("--cache", c, cache));
     bool exact = t->run->parallel.exact;
     CHECK(!*cache || !exact, LL_E_ARG,
-          "exact sums (--exact, or the run's own) and --cache %s exclude each other: use -s "
+          "--cache %s cannot be combined with exact sums (--exact, or the run's own): use -s "
           "parallel.exact=false",
           c);
     CHECK(!t->o->keep || (!*cache && !exact), LL_E_ARG,
-          "--keep is of --cache f32, without exact sums (-s parallel.exact=false)");
+          "--keep needs --cache f32 and no exact sums (-s parallel.exact=false)");
     CHECK(!*weights || !exact, LL_E_ARG,
-          "exact sums (--exact, or the run's own) and --weights %s exclude each other: use -s "
+          "--weights %s cannot be combined with exact sums (--exact, or the run's own): use -s "
           "parallel.exact=false",
           w);
     return LL_OK;
@@ -56,18 +57,18 @@ static ll_err check_context(ll_talk *t)
     TRY(ll_generator_limits(t->run, &t->limit));
     if (t->number || asked <= t->limit.places) return LL_OK;
     CHECK(!t->limit.endless, LL_E_ARG,
-          "--context is %ld: want at most %ld, or leave it out: this model keeps a state, however "
-          "long a text is",
+          "--context is %ld, expected at most %ld; or leave it out, as this model keeps a state "
+          "for texts of any length",
           asked, t->limit.places);
     const char *more =
         t->limit.learned
-            ? "its places are weights, and there are no others"
-            : ll_arena_printf(a, "-s model.seq=%ld makes them longer than it has learned", asked);
-    FAIL(LL_E_ARG,
-         "--context is %ld, and the model's sequences have %ld tokens (model.%s): want at most "
-         "that; %s",
-         asked, t->limit.places, t->limit.places > ll_run_size(t->run, "seq", 0) ? "places" : "seq",
-         more);
+            ? "its positions are weights, and it has no more"
+            : ll_arena_printf(a, "-s model.seq=%ld allows more than it was trained on", asked);
+    FAIL(
+        LL_E_ARG,
+        "--context is %ld, expected at most the %ld tokens of the model's sequences (model.%s); %s",
+        asked, t->limit.places, t->limit.places > ll_run_size(t->run, "seq", 0) ? "places" : "seq",
+        more);
 }
 
 ll_err ll_talk_begin(const ll_talk_opts *o, ll_talk *t)
@@ -77,28 +78,27 @@ ll_err ll_talk_begin(const ll_talk_opts *o, ll_talk *t)
     t->how = o->draw;
     t->how.seed = (uint64_t)o->seed;
     TRY(ll_draw_check(&t->how));
-    CHECK(o->tokens <= 1000000000, LL_E_ARG, "--tokens is %ld, want at most 1e9", o->tokens);
+    CHECK(o->tokens <= 1000000000, LL_E_ARG, "--tokens is %ld, expected at most 1e9", o->tokens);
     for (int i = 0; i < o->stop.n; i++)
-        CHECK(*o->stop.v[i], LL_E_ARG,
-              "--stop has an empty text, which stops nothing: leave it out");
+        CHECK(*o->stop.v[i], LL_E_ARG, "--stop is empty and stops nothing: leave it out");
     TRY(ll_cli_trained_run(&o->of, &t->run));
     if (o->exact) TRY(ll_run_set(t->run, "parallel.exact=true"));
     TRY(find_mesh(t));
     TRY(find_bits(t, &bits[0], &bits[1]));
     CHECK(ll_run_takes_tokens(t->run), LL_E_ARG,
-          "%s does not make text: generate takes models of tokens, such as gpt and llama",
+          "%s does not generate text: use a model of tokens, such as gpt or llama",
           t->run->model.name);
     bool answers = ll_run_size(t->run, "source", 0) > 0;
     CHECK(!answers || o->source.n, LL_E_ARG,
-          "%s answers a source: loopline generate RUN_FOLDER --source TEXT", t->run->model.name);
+          "%s needs a source: loopline generate RUN_FOLDER --source TEXT", t->run->model.name);
     CHECK(answers || !o->source.n, LL_E_ARG,
-          "--source is of models that answer one, such as seq2seq: %s takes --prompt alone",
+          "--source needs a model that reads one, such as seq2seq: %s takes only --prompt",
           t->run->model.name);
     TRY(check_context(t));
     t->vocab = ll_run_size(t->run, "vocab", 0);
     if (*t->run->data.tokenizer) return ll_tokenizer_open(t->run->data.tokenizer, &t->t);
     CHECK(t->vocab <= 256, LL_E_ARG,
-          "this model's vocabulary is %ld tokens, not bytes: data.tokenizer names its tokenizer",
+          "this model's vocabulary is %ld tokens, not bytes: set data.tokenizer to its tokenizer",
           t->vocab);
     return LL_OK;
 }
@@ -117,19 +117,19 @@ ll_err ll_talk_ranks(ll_talk *t, int64_t batch)
     ll_care stays = {.start = ll_cli_wait};
     if (t->comm) return LL_OK;
     CHECK(t->mesh || ll_job_size() <= 1, LL_E_ARG,
-          "without --mesh this is one process, but %d ranks were started: use --mesh tensor=%d, or "
-          "start it without mpirun",
+          "without --mesh this runs in one process, but %d ranks were started: use --mesh "
+          "tensor=%d, or start it without mpirun",
           ll_job_size(), ll_job_size());
     if (!t->mesh) return LL_OK;
     TRY(ll_mesh_parse(t->mesh, &m));
     int data = ll_mesh_axis(&m, LL_AXIS_DATA), sequence = ll_mesh_axis(&m, LL_AXIS_SEQUENCE);
     CHECK(data < 0 || m.size[data] <= batch, LL_E_ARG,
-          "--mesh %s: axis data gives each rank texts of its own, and %ld is read at once "
-          "(--prompt, serve's --batch): want %d, or axis tensor",
+          "--mesh %s: axis data gives each rank its own texts, but only %ld (--prompt, serve's "
+          "--batch) can be read at once: use %d, or axis tensor",
           t->mesh, batch, m.size[data]);
     CHECK(sequence < 0 || m.size[sequence] == 1, LL_E_ARG,
-          "--mesh %s: axis sequence cuts texts, which are made token by token here: want axis "
-          "tensor, or pipe",
+          "--mesh %s: axis sequence cuts texts, which are generated token by token: use axis "
+          "tensor or pipe",
           t->mesh);
     TRY(ll_cli_launch_mesh(t->mesh, m.n_rank, t->waits ? &stays : NULL));
     ll_comm_opts o = ll_run_comm(t->run);
@@ -169,8 +169,8 @@ ll_err ll_talk_open(ll_talk *t, int64_t batch, int64_t places)
                            .user = t};
     TRY(find_bits(t, &o.bits, &o.cache_bits));
     CHECK(!o.keep || !t->limit.recurs, LL_E_ARG,
-          "--keep is of keys and values, and linear attention keeps a state, however long a text "
-          "is: leave it out");
+          "--keep applies only to keys and values; linear attention keeps a state of fixed size: "
+          "leave it out");
     TRY(ll_talk_ranks(t, batch));
     o.session = ll_cli_trained_session(t->run, t->comm, t->comm ? t->mesh : NULL);
     TRY(ll_generator_open(t->run, &o, &t->g));
@@ -210,11 +210,11 @@ ll_err ll_talk_encode(const ll_talk *t, const char *text, bool special, int32_t 
     if (t->t) return ll_tokenizer_encode(t->t, text, strlen(text), special, out, n);
     *n = (int64_t)strlen(text);
     *out = (int32_t *)malloc(sizeof **out * (size_t)(*n + 1));
-    CHECK(*out, LL_E_MEM, "no memory for %ld tokens", *n);
+    CHECK(*out, LL_E_MEM, "not enough memory for %ld tokens", *n);
     for (int64_t i = 0; i < *n; i++) {
         (*out)[i] = (unsigned char)text[i];
         CHECK((*out)[i] < t->vocab, LL_E_ARG,
-              "the prompt has byte %d ('%c'), the model's vocabulary is the bytes below %ld",
+              "the prompt has byte %d ('%c'), but the model's vocabulary is the bytes below %ld",
               (*out)[i], text[i] >= ' ' && text[i] < 127 ? text[i] : '?', t->vocab);
     }
     return LL_OK;
@@ -225,7 +225,7 @@ ll_err ll_talk_put(ll_talk *t, int64_t i, const int32_t *tokens, int64_t n)
     int64_t room = ll_generator_places(t->g);
     if (n > room && t->prints)
         fprintf(stderr,
-                "note: %ld tokens at once, and %ld are kept (--context, model.seq): only the "
+                "note: %ld tokens at once, but only %ld are kept (--context, model.seq): only the "
                 "last %ld are read\n",
                 n, room, room);
     return ll_generator_put(t->g, i, tokens, n);
@@ -386,16 +386,14 @@ ll_err ll_talk_family(const ll_talk *t, const ll_family **out)
 {
     const char *template = t->t ? t->t->chat : NULL;
     *out = NULL;
-    CHECK(
-        template, LL_E_ARG,
-        "%s: its tokenizer says nothing of conversations (chat_template): use generate, or serve's "
-        "/v1/completions",
-        t->o->of.folder);
+    CHECK(template, LL_E_ARG,
+          "%s: its tokenizer has no chat_template: use generate, or serve's /v1/completions",
+          t->o->of.folder);
     for (size_t i = 0; i < sizeof families / sizeof *families && !*out; i++)
         if (strstr(template, families[i].mark)) *out = &families[i];
     CHECK(*out, LL_E_ARG,
-          "%s: conversations are not written with <|im_start|> or <|start_header_id|>, the "
-          "families that are known: use generate, or serve's /v1/completions",
+          "%s: its chat_template uses neither <|im_start|> nor <|start_header_id|>, the supported "
+          "families: use generate, or serve's /v1/completions",
           t->o->of.folder);
     return LL_OK;
 }

@@ -19,9 +19,10 @@ static void tell_tuner(const ll_comm *c)
     const ll_table *t = ll_comm_table(c);
     const char *file = t ? t->file : NULL;
     if (!t)
-        fprintf(stderr, "collectives: by rules; --tune measures them on this machine first\n");
+        fprintf(stderr,
+                "collectives: chosen by rules; --tune measures them on this machine first\n");
     else if (t->was_read)
-        fprintf(stderr, "collectives: by the table %s\n", file);
+        fprintf(stderr, "collectives: chosen by the table %s\n", file);
     else
         fprintf(stderr, "collectives: measured in %.1f s, %s%s\n", t->seconds,
                 file ? "kept in "
@@ -35,7 +36,7 @@ static void tell_devices(const ll_devices *s, const char *kind)
     enum { MOST = 16 };
     for (int r = 0; r < s->n && r < MOST; r++)
         fprintf(stderr, "rank %d: %s (%s %d)\n", r, s->of[r].name, kind, (int)s->of[r].index);
-    if (s->n > MOST) fprintf(stderr, "and %d ranks more\n", s->n - MOST);
+    if (s->n > MOST) fprintf(stderr, "and %d more ranks\n", s->n - MOST);
     if (s->n > 1) fprintf(stderr, "collectives between %ss: %s\n", kind, s->why);
 }
 
@@ -49,7 +50,9 @@ static void find_peak(ll_view *v, const ll_train_start *s)
         if (ll_gemm_peak(s->session->p->threads, SMALL_GEMM, bf16, &v->peak, &beside) != LL_OK)
             v->peak = 0;
         if (beside)
-            fprintf(stderr, "%% peak: of a product that others held up whenever it was timed\n");
+            fprintf(
+                stderr,
+                "%% peak: of a product that other processes slowed down whenever it was timed\n");
     } else if (ll_precision_parse(s->run->train.precision, &precision) == LL_OK &&
                s->session->machine->ask(s->session->devices.mine, precision, &f) == LL_OK)
         v->peak = 1e-9 * f.peak;
@@ -74,10 +77,10 @@ static void tell_memory(const ll_train_start *s)
                 ? "; compiling takes more than these together"
                 : "");
     if (m->aside > 0)
-        fprintf(stderr, "and %s laid aside, in %s\n", LL_BYTES(m->aside),
+        fprintf(stderr, "and %s offloaded, in %s\n", LL_BYTES(m->aside),
                 s->session->machine->target->aside.what);
     if (m->wide > 0)
-        fprintf(stderr, "and %s more where a step has to be made with all bits (exact)\n",
+        fprintf(stderr, "and %s more if a step has to be repeated with all bits (exact)\n",
                 LL_BYTES(m->wide));
 }
 
@@ -88,7 +91,7 @@ static void tell_pipeline(const ll_pipeline *p)
     double idle = ll_pipeline_formula(p->name, p->n_rank, p->n_stage, p->n_micro, NULL);
     if (!isnan(idle)) fprintf(stderr, ", %.0f %% idle if stages are equal", 100 * idle);
     fprintf(stderr, "%s\n",
-            p->n_micro < 2 * p->n_rank && idle != 0 ? "; a smaller train.micro_batch makes it less"
+            p->n_micro < 2 * p->n_rank && idle != 0 ? "; a smaller train.micro_batch reduces it"
                                                     : "");
 }
 
@@ -120,8 +123,8 @@ static void tell_apart(const ll_train_start *s)
     int64_t every = c->fragments ? c->every / c->fragments : 0;
     if (!ll_run_loose(s->run) || !every || c->warm_up + every <= s->steps) return;
     fprintf(stderr,
-            "replicas never meet: the first exchange would be after step %ld (parallel.warm_up, "
-            "parallel.every), and the run has %ld\n",
+            "replicas never exchange: the first exchange would be after step %ld "
+            "(parallel.warm_up, parallel.every), but the run has %ld\n",
             (c->warm_up + every), s->steps);
 }
 
@@ -131,8 +134,8 @@ static void tell_in_step(const ll_run *r)
     const ll_run_parallel *p = &r->parallel;
     if (p->replicas > 1 && !ll_run_loose(r) && strcmp(p->between.name, "sync"))
         fprintf(stderr,
-                "parallel.consistency %s is synchronous training as it is set: replicas are ranks "
-                "of axis data\n",
+                "parallel.consistency=%s with these settings is synchronous training: replicas are "
+                "ranks of axis data\n",
                 p->between.name);
 }
 
@@ -144,14 +147,14 @@ static void tell_rate(const ll_train_start *s)
     for (int i = 0; i < x->milestones.n; i++)
         if (!i || x->milestones.v[i] < first) first = x->milestones.v[i];
     if (x->warmup > steps)
-        fprintf(stderr,
-                "train.warmup %g ends after the run, of %.0f steps: its rate stays below "
-                "train.lr\n",
-                x->warmup, steps);
+        fprintf(
+            stderr,
+            "train.warmup=%g is longer than the run of %.0f steps: the rate stays below train.lr\n",
+            x->warmup, steps);
     if (!strcmp(x->shape, "step") && first >= steps)
         fprintf(stderr,
-                "train.schedule step: the first one, after step %g, is not within the "
-                "run's %.0f steps\n",
+                "train.schedule=step: the first drop, after step %g, is not within the run's %.0f "
+                "steps\n",
                 first, steps);
 }
 
@@ -161,12 +164,12 @@ static void tell_idle(const ll_train_start *s)
     ll_mesh m;
     bool alone = ll_mesh_parse(s->report->mesh, &m) == LL_OK && ll_mesh_axis(&m, LL_AXIS_DATA) < 0;
     if (s->run->parallel.zero && alone)
-        fprintf(stderr, "parallel.zero %ld cuts nothing: axis data has one rank\n",
+        fprintf(stderr, "parallel.zero=%ld has no effect: axis data has one rank\n",
                 s->run->parallel.zero);
     if (s->run->train.compare && s->report->ranks == 1)
-        fprintf(stderr, "train.compare compares nothing: there is one rank\n");
+        fprintf(stderr, "train.compare has no effect: there is one rank\n");
     if (s->run->parallel.tune && s->report->ranks == 1)
-        fprintf(stderr, "parallel.tune measures nothing: there is one rank\n");
+        fprintf(stderr, "parallel.tune has no effect: there is one rank\n");
 }
 
 /* How long a step will take. */
@@ -178,11 +181,12 @@ static void tell_forecast(const ll_train_start *s)
     }
     fprintf(stderr, "step: predicted %s", LL_TIME(s->report->predicted_s));
     if (s->report->exchange_s > 0)
-        fprintf(stderr, ", of it %s for exchanges of replicas", LL_TIME(s->report->exchange_s));
+        fprintf(stderr, ", of which %s for exchanges of replicas", LL_TIME(s->report->exchange_s));
     if (s->report->others[0] >= LL_OTHERS_NOTABLE)
         fprintf(stderr,
-                s->report->alone ? " if others leave it its cores, of which they had %.0f %%"
-                                 : ", while others had %.0f %% of the cores",
+                s->report->alone
+                    ? " if other processes leave it its cores, of which they used %.0f %%"
+                    : ", while other processes used %.0f %% of the cores",
                 100 * s->report->others[0]);
     fprintf(stderr, "%s%s\n", *s->report->unforeseen ? ", without " : "", s->report->unforeseen);
 }
@@ -218,17 +222,19 @@ static void on_start(void *context, const ll_train_start *s)
     if (v->device) tell_devices(&s->session->devices, s->session->machine->device);
     ll_kern_notes_print(stderr);
     if (ll_codec_asked(s->run->parallel.compress))
-        fprintf(stderr, "gradients: compressed by %s where they are summed over axis data\n",
+        fprintf(stderr, "gradients: compressed by %s when they are summed over axis data\n",
                 ll_codec_asked(s->run->parallel.compress));
     else if (strcmp(s->run->parallel.compress, "none"))
-        fprintf(stderr, "gradients: of fully connected layers, made from factors of all ranks\n");
+        fprintf(
+            stderr,
+            "gradients: those of fully connected layers are made from the factors of all ranks\n");
     tell_apart(s);
     tell_in_step(s->run);
     tell_idle(s);
     tell_rate(s);
     if (s->run->parallel.canonical) fprintf(stderr, "sums over ranks in canonical order\n");
     if (s->steps < s->run->train.steps)
-        fprintf(stderr, "%s: train.epochs %ld ends before train.steps %ld\n",
+        fprintf(stderr, "%s: train.epochs=%ld ends before train.steps=%ld\n",
                 LL_COUNTED(s->steps, "step"), s->run->train.epochs, s->run->train.steps);
     if (s->first_step) fprintf(stderr, "resumed after step %ld of %ld\n", s->first_step, s->steps);
     if (s->report->ranks > 1 && !s->session->devices.direct) tell_tuner(v->c);
@@ -238,7 +244,8 @@ static void on_start(void *context, const ll_train_start *s)
     tell_forecast(s);
     fprintf(stderr, "run folder: %s\n", s->run->out);
     if (s->doomed)
-        fprintf(stderr, "in %s/checkpoints/replaced until this one saves: an earlier run's %s\n",
+        fprintf(stderr,
+                "%s/checkpoints/replaced keeps, until this run saves, an earlier run's %s\n",
                 s->run->out, s->doomed);
     v->p = ll_progress_new(&(ll_progress_opts){
         .first = s->first_step + 1, .total = s->steps, .unit = v->unit, .plain = v->plain});
@@ -250,8 +257,7 @@ static void on_step(void *context, const ll_train_step *s)
     if (v->peak && s->made_gflops > v->peak && !v->device)
         v->peak = s->made_gflops; /* the product was timed in a bad moment */
     if (v->device && v->first)
-        ll_progress_note(v->p, "first step done %.2f s after the program's start",
-                         ll_process_age());
+        ll_progress_note(v->p, "first step done %.2f s after program start", ll_process_age());
     v->first = false;
     ll_step_stats st = {s->step,
                         s->loss,
@@ -337,33 +343,35 @@ static void show_foreseen(const ll_train_report *t)
     fprintf(stderr, "\nstep: predicted %s%s%s, median %s", LL_TIME(t->predicted_s),
             *t->unforeseen ? " without " : "", t->unforeseen, LL_TIME(t->step_s));
     if (isnan(t->own_s))
-        fprintf(stderr, ", but others held up %ld of %s", (t->n_timed - t->n_own),
+        fprintf(stderr, ", but other processes held up %ld of %s", (t->n_timed - t->n_own),
                 LL_COUNTED(t->n_timed, "step"));
     else if (t->n_own < t->n_timed)
-        fprintf(stderr, ", of %ld of %ld steps that others did not hold up %s", t->n_own,
+        fprintf(stderr, "; of the %ld of %ld steps not held up by other processes %s", t->n_own,
                 t->n_timed, LL_TIME(t->own_s));
     if (!isnan(t->own_s))
         fprintf(stderr, ": the prediction is %.1f %% %s", 100 * fabs(t->predicted_s / t->own_s - 1),
                 t->predicted_s < t->own_s ? "less" : "more");
     if (fmax(t->others[0], t->others[1]) >= LL_OTHERS_NOTABLE)
-        fprintf(stderr, "; others had %.0f %% of the cores before, %.0f %% in training",
+        fprintf(stderr,
+                "; other processes used %.0f %% of the cores before, %.0f %% during training",
                 100 * t->others[0], 100 * t->others[1]);
 }
 
 void ll_view_end(const ll_run *r, const ll_train_report *t, const ll_start *job)
 {
     if (t->signal && job) /* by who started it, who knows why, and may start it again */
-        fprintf(stderr,
-                "asked to stop: checkpoint saved after step %ld; if it does not go on by itself:\n",
-                t->steps);
+        fprintf(
+            stderr,
+            "asked to stop: checkpoint saved after step %ld; if it does not continue by itself:\n",
+            t->steps);
     else if (t->signal)
-        fprintf(stderr, "stopped by signal %d after step %ld, checkpoint saved; go on with:\n",
+        fprintf(stderr, "stopped by signal %d after step %ld, checkpoint saved; continue with:\n",
                 t->signal, t->steps);
     if (t->signal) fprintf(stderr, "  %s train %s --resume", ll_cli_program(), r->out);
     if (t->signal && t->ranks > 1) fprintf(stderr, " -n %d", t->ranks);
     if (t->signal) fputc('\n', stderr);
     if (t->out_of_patience)
-        fprintf(stderr, "no better %s in the last %ld validations: stopped\n", r->train.best,
+        fprintf(stderr, "stopped: no better %s in the last %ld validations\n", r->train.best,
                 r->train.patience);
     if (t->steps > t->first)
         show_steps(t, job);
@@ -384,17 +392,17 @@ void ll_view_end(const ll_run *r, const ll_train_report *t, const ll_start *job)
                 LL_COUNTED(t->skipped, "step"));
     if (t->wide)
         fprintf(stderr,
-                "\n%s made again with all bits of %s numbers, for which exact sums had too few",
+                "\n%s repeated with all bits of %s numbers, for which exact sums had too few",
                 LL_COUNTED(t->wide, "step"), t->wide == 1 ? "its" : "their");
     if (t->undone)
         fprintf(stderr,
-                "\n%s made again, for what %s presumed did not hold (parallel.post_validation)",
+                "\n%s repeated, as what %s presumed did not hold (parallel.post_validation)",
                 LL_COUNTED(t->undone, "step"), t->undone == 1 ? "it" : "they");
     if (t->unsaved)
         fprintf(stderr, "\n%s could not be written on the way",
                 LL_COUNTED(t->unsaved, "checkpoint"));
     if (t->dense_bytes)
-        fprintf(stderr, "\ngradients: rank 0 sent %s in the last step, f32 takes %s",
+        fprintf(stderr, "\ngradients: rank 0 sent %s in the last step; f32 would take %s",
                 LL_BYTES(t->gradient_bytes), LL_BYTES(t->dense_bytes));
     if (t->replica_bytes && r->parallel.replicas > 1)
         fprintf(stderr, "\nreplicas: rank 0 sent %s to others, %s a step",

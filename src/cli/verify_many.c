@@ -364,9 +364,9 @@ ll_err ll_verify_matrix_has(const ll_verify_many *o, int ranks)
         known |= o->model && !strcmp(o->model, models[m].name);
         snprintf(names + strlen(names), sizeof names - strlen(names), " %s", models[m].name);
     }
-    CHECK(known, LL_E_ARG, "the matrix has no %s: its models are%s", o->model, names);
+    CHECK(known, LL_E_ARG, "the matrix has no model '%s' (models:%s)", o->model, names);
     CHECK(list_asked(ranks, o, a, list), LL_E_ARG,
-          "no strategy of the matrix has this mesh and %d ranks or fewer: without --mesh it prints "
+          "no strategy of the matrix has this mesh and at most %d ranks: leave out --mesh to print "
           "them all (--pipelines: and every schedule)",
           ranks);
     return LL_OK;
@@ -533,7 +533,7 @@ static ll_err drawn(ll_comm *world, const ll_verify_many *o, int64_t number, cou
 ll_err ll_verify_fuzz(ll_comm *c, const ll_verify_many *o)
 {
     double began = ll_now(), said = began;
-    CHECK(ll_comm_size(c) >= 2, LL_E_ARG, "--fuzz draws meshes: give it ranks, -n 2 to -n 8");
+    CHECK(ll_comm_size(c) >= 2, LL_E_ARG, "--fuzz needs ranks: use -n 2 to -n 8");
     count n = begin_count();
     for (int64_t i = 0;; i++) {
         double over = ll_now() - began >= o->seconds;

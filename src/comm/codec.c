@@ -35,7 +35,7 @@ static ll_err find(const char *text, const ll_codec_kind **out)
 static ll_err open_kind(ll_codec *k, const char *text)
 {
     TRY(find(text, &k->kind));
-    CHECK(k->n >= 0, LL_E_ARG, "codec \"%s\" for %lld elements, want 0 or more", text,
+    CHECK(k->n >= 0, LL_E_ARG, "codec \"%s\" for %lld elements, expected 0 or more", text,
           (long long)k->n);
     if (k->kind->feedback && k->n > 0) {
         k->residual = LL_TRY_ARRAY(k->arena, float, k->n);

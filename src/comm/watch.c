@@ -449,7 +449,7 @@ ll_err ll_watch_open(ll_transport *t, ll_err mine, double timeout_s, ll_watch **
     ll_err rc = mine;
     if (rc == LL_OK)
         rc = timeout_s > 0 ? make(t, timeout_s, &w)
-                           : RAISE(LL_E_ARG, "a timeout of %g s: want more than 0", timeout_s);
+                           : RAISE(LL_E_ARG, "a timeout of %g s: expected more than 0", timeout_s);
     if (rc == LL_OK && t->rank == 0) rc = open_hub(w, t, &at);
     ll_watch_near near;
     rc = ll_watch_meet(t, rc, timeout_s, &at, w ? &w->link : NULL, &near);

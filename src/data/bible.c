@@ -49,8 +49,8 @@ static ll_err unpack_window(string *table, const uint8_t *in, size_t in_size, co
         uint32_t code = code_at(in, in_size, at, width);
         if (code == END_CODE) break;
         CHECK(code < 256 || (!first && code <= next), LL_E_IO,
-              "%s: bad code %u in the window at offset %zu, bit %zu; wanted at most %u", file, code,
-              offset, at, first ? 255 : next);
+              "%s: bad code %u in the window at offset %zu, bit %zu; expected at most %u", file,
+              code, offset, at, first ? 255 : next);
         at += (size_t)width;
         bool add = !first && next < TABLE;
         if (add) table[next] = (string){last.at, last.length + 1};
@@ -80,8 +80,8 @@ static ll_err unpack(string *table, const uint8_t *b, size_t size, const char *f
         CHECK(from >= HEADER + 4 * ((size_t)windows + 1) && from < to && to <= size, LL_E_IO,
               "%s: window %u is from offset %zu to %zu of %zu", file, i, from, to, size);
         TRY(unpack_window(table, b + from, to - from, file, from, out + n, &made));
-        CHECK(made == WINDOW || i + 1 == windows, LL_E_IO, "%s: window %u has %zu bytes, wanted %d",
-              file, i, made, WINDOW);
+        CHECK(made == WINDOW || i + 1 == windows, LL_E_IO,
+              "%s: window %u has %zu bytes, expected %d", file, i, made, WINDOW);
         n += made;
     }
     const uint8_t *line = memchr(out, '\n', n);
@@ -99,8 +99,8 @@ ll_err ll_bible_parse(const uint8_t *b, size_t size, const char *file, uint8_t *
     CHECK(size > HEADER && memcmp(b, "EC02", 4) == 0, LL_E_IO,
           "%s: does not begin with EC02, as the data of bible-kjv-text does", file);
     uint32_t window = (uint32_t)ll_be(b + 84, 4), windows = (uint32_t)ll_be(b + 88, 4);
-    CHECK(window == WINDOW, LL_E_IO, "%s: windows of %u bytes (offset 84), wanted %d", file, window,
-          WINDOW);
+    CHECK(window == WINDOW, LL_E_IO, "%s: windows of %u bytes (offset 84), expected %d", file,
+          window, WINDOW);
     /* LZW needs some 420 bytes for a whole window: more windows cannot be there. */
     CHECK(windows > 0 && windows - 1 <= size / 400 && windows < (size - HEADER) / 4, LL_E_IO,
           "%s: %u windows (offset 88) do not fit a file of %zu bytes", file, windows, size);

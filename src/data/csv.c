@@ -225,7 +225,7 @@ static ll_err pick_rows(ll_dataset *d, const ll_csv *c, const char *file)
         val[i] = !strcmp(s, "val") || !strcmp(s, "valid") || !strcmp(s, "validation") ||
                  !strcmp(s, "test");
         CHECK(val[i] || !strcmp(s, "train"), LL_E_IO,
-              "%s:%ld: has split %s, wanted train, val, valid, validation or test", file,
+              "%s:%ld: has split %s, expected train, val, valid, validation or test", file,
               c->line[i + 1], s);
     }
     ll_table_pick(d, val, c->rows);

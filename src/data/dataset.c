@@ -142,7 +142,7 @@ static ll_err normalise(ll_dataset *d, const ll_data_opts *o, const ll_known *k)
     ll_data_info *f = &d->info;
     const int64_t n = f->channels;
     CHECK((o->n_mean <= 1 || o->n_mean == n) && (o->n_deviation <= 1 || o->n_deviation == n),
-          LL_E_CONFIG, "%d numbers of mean and %d of deviation, wanted 1 or %ld, one a channel",
+          LL_E_CONFIG, "%d numbers of mean and %d of deviation, expected 1 or %ld, one a channel",
           o->n_mean, o->n_deviation, n);
     for (int c = 0; c < n; c++) {
         int64_t own = d->raw_channels == n ? c : 0;
@@ -151,7 +151,7 @@ static ll_err normalise(ll_dataset *d, const ll_data_opts *o, const ll_known *k)
         f->deviation[c] = given ? k->deviation[own] : usual ? ll_imagenet_deviation[c] : 0.5;
         if (o->n_mean) f->mean[c] = o->mean[o->n_mean > 1 ? c : 0];
         if (o->n_deviation) f->deviation[c] = o->deviation[o->n_deviation > 1 ? c : 0];
-        CHECK(f->deviation[c] > 0, LL_E_CONFIG, "a deviation is %g, wanted above 0",
+        CHECK(f->deviation[c] > 0, LL_E_CONFIG, "a deviation is %g, expected above 0",
               f->deviation[c]);
     }
     ll_dataset_scale(d);
@@ -183,7 +183,7 @@ static ll_err size_images(ll_dataset *d, const ll_data_opts *o)
               sizes[i][1], LL_MAX_WIDTH, LL_MAX_WIDTH);
     }
     CHECK(f->channels != 2 || (!d->table && d->raw_channels == 2), LL_E_CONFIG,
-          "pictures in 2 channels, wanted 1 (grey), 3 (colours) or 4 (and alpha)");
+          "pictures in 2 channels, expected 1 (grey), 3 (colours) or 4 (and alpha)");
     return LL_OK;
 }
 
@@ -261,7 +261,7 @@ static ll_err mix_fields(ll_dataset *d, const ll_data_opts *o)
     CHECK(fits, LL_E_CONFIG,
           "mixup and cutmix are for images x with one label y each, which data %s has not",
           f->name);
-    CHECK(d->mixup <= 1 && d->cutmix <= 1, LL_E_ARG, "mixup is %g and cutmix %g, wanted 0 to 1",
+    CHECK(d->mixup <= 1 && d->cutmix <= 1, LL_E_ARG, "mixup is %g and cutmix %g, expected 0 to 1",
           d->mixup, d->cutmix);
     ll_field_add(d, "y2", LL_I32, LL_SCALAR);
     ll_field_add(d, "mix", LL_F32, LL_SCALAR);
@@ -288,10 +288,10 @@ static ll_err open_in(ll_dataset *d, const ll_data_opts *given, const ll_known *
     ll_data_opts own = *given, *o = &own;
     d->opts = o;
     CHECK(o->val_fraction >= 0 && o->val_fraction < 1, LL_E_ARG,
-          "val_fraction is %g, wanted between 0 and 1", o->val_fraction);
-    CHECK(o->seq >= 0 && o->seq < INT32_MAX, LL_E_ARG, "seq is %ld, wanted 1 to %d", o->seq,
+          "val_fraction is %g, expected between 0 and 1", o->val_fraction);
+    CHECK(o->seq >= 0 && o->seq < INT32_MAX, LL_E_ARG, "seq is %ld, expected 1 to %d", o->seq,
           INT32_MAX - 1);
-    CHECK(o->vocab >= 0 && o->vocab <= INT32_MAX, LL_E_ARG, "vocab is %ld, wanted 1 to %d",
+    CHECK(o->vocab >= 0 && o->vocab <= INT32_MAX, LL_E_ARG, "vocab is %ld, expected 1 to %d",
           o->vocab, INT32_MAX);
     d->info.seq = o->seq ? o->seq : 256;
     for (int i = 0; i < o->n_want; i++)
@@ -301,7 +301,7 @@ static ll_err open_in(ll_dataset *d, const ll_data_opts *given, const ll_known *
     CHECK(!o->val_path || f->twice, LL_E_CONFIG,
           "format %s has its own files for validation: val_path is not for it", f->name);
     CHECK(!o->token_bytes || o->token_bytes == 2 || o->token_bytes == 4, LL_E_ARG,
-          "token_bytes is %ld, wanted 2 or 4", o->token_bytes);
+          "token_bytes is %ld, expected 2 or 4", o->token_bytes);
     TRY(read_path(d, f, f->twice ? in_parts(d, o) : d->info.where));
     d->reading = LL_VAL;
     if (o->val_path) TRY(read_path(d, f, o->val_path));
@@ -358,7 +358,7 @@ static ll_err find(const ll_data_opts *o, const ll_known **k, const format **f)
     *f = NULL;
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
         if (strcmp(formats[i].name, name) == 0) *f = &formats[i];
-    CHECK(*f, LL_E_CONFIG, "the format of a dataset is '%s', wanted " LL_DATA_FORMATS, name);
+    CHECK(*f, LL_E_CONFIG, "the format of a dataset is '%s', expected " LL_DATA_FORMATS, name);
     return LL_OK;
 }
 
@@ -374,7 +374,7 @@ static ll_err read_source(ll_dataset *d, const ll_source *s)
     CHECK(d->info.n_field > 0 && s->read, LL_E_ARG, "source %s has no fields, or cannot be read",
           s->name);
     CHECK(s->samples[0] > 0 && s->samples[1] > 0, LL_E_ARG,
-          "source %s has %ld samples to train on and %ld for validation, wanted some of each",
+          "source %s has %ld samples to train on and %ld for validation, expected some of each",
           s->name, s->samples[0], s->samples[1]);
     return LL_OK;
 }
@@ -409,7 +409,7 @@ static ll_err open_store(ll_dataset *d, const ll_data_opts *o)
     CHECK(!o->cache || !(holds(o->path, o->cache) || holds(o->val_path, o->cache)), LL_E_CONFIG,
           "data.cache: %s lies within the data, which it would be taken for: name another folder",
           o->cache);
-    CHECK(o->fetch >= 0 && o->fetch <= LL_MAX_FETCH, LL_E_ARG, "fetch is %d, wanted 0 to %d",
+    CHECK(o->fetch >= 0 && o->fetch <= LL_MAX_FETCH, LL_E_ARG, "fetch is %d, expected 0 to %d",
           o->fetch, LL_MAX_FETCH);
     return ll_fetcher_open(o->cache,
                            o->fetch   ? o->fetch

@@ -86,7 +86,7 @@ static ll_err list_all(ll_dataset *d, const char *root, listing *l)
     for (int i = 0; i < n; i++)
         if (ll_is_folder(ll_arena_printf(d->arena, "%s/%s", root, names[i])))
             names[classes++] = names[i];
-    CHECK(classes > 0, LL_E_IO, "%s: has no folders, wanted one for each class", root);
+    CHECK(classes > 0, LL_E_IO, "%s: has no folders, expected one for each class", root);
     if (!d->info.class_names) {
         d->info.class_names = names;
         d->info.classes = classes;

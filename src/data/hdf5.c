@@ -72,7 +72,7 @@ static ll_err load_library(const char *file)
     h5.H5get_libversion(&major, &minor, &release);
     bool right = major > 1 || (major == 1 && minor >= 10);
     if (!right) h5.H5open = NULL;
-    CHECK(right, LL_E_IO, "%s: the HDF5 library is %u.%u, wanted 1.10 or later", file, major,
+    CHECK(right, LL_E_IO, "%s: the HDF5 library is %u.%u, expected 1.10 or later", file, major,
           minor);
     h5.H5open();
     h5.H5Eset_auto2(0, NULL, NULL); /* it prints nothing: what fails is said here */

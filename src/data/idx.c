@@ -18,7 +18,7 @@ static ll_err read_header(const uint8_t *b, size_t size, const char *file, ll_id
           "%s: begins with %02x %02x %02x, an IDX file of bytes with 00 00 08", file, b[0], b[1],
           b[2]);
     CHECK(b[3] >= 1 && b[3] <= LL_IDX_DIMS, LL_E_IO,
-          "%s: byte 3 says %d dimensions, wanted 1 (labels), 3 or 4 (images)", file, b[3]);
+          "%s: byte 3 says %d dimensions, expected 1 (labels), 3 or 4 (images)", file, b[3]);
     out->n_dim = b[3];
     out->offset = 4 + 4 * (size_t)out->n_dim;
     CHECK(size >= out->offset, LL_E_IO, "%s: %zu bytes, the header of %d dimensions has %zu", file,
@@ -50,7 +50,7 @@ ll_err ll_labels_check(const uint8_t *b, int64_t n, size_t stride, int64_t class
     for (int64_t i = 0; i < n; i++) {
         size_t at = (size_t)i * stride;
         CHECK(b[at] < classes, LL_E_IO,
-              "%s: label %d at offset %zu, wanted 0 to %ld (classes are %ld)", file, b[at],
+              "%s: label %d at offset %zu, expected 0 to %ld (classes are %ld)", file, b[at],
               offset + at, classes - 1, classes);
     }
     return LL_OK;
@@ -248,7 +248,8 @@ static ll_err name_from_file(pair *p, const char *path)
     char *base = strrchr(labels, '/');
     char *word = strstr(base ? base : labels, "images");
     CHECK(word, LL_E_IO,
-          "%s: wanted a folder, or a file named ...images... with a ...labels... beside it", path);
+          "%s: expected a folder, or a file named ...images... with a ...labels... beside it",
+          path);
     memcpy(word, "labels", 6);
     char *dims = strstr(word, "idx3");
     if (dims) dims[3] = '1';

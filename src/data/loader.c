@@ -146,23 +146,23 @@ static void *work(void *arg)
 
 static ll_err check_opts(const ll_dataset *d, const ll_loader_opts *o)
 {
-    CHECK(o->batch > 0 && o->batch <= INT32_MAX, LL_E_ARG, "batch is %ld, wanted 1 to %d", o->batch,
-          INT32_MAX);
+    CHECK(o->batch > 0 && o->batch <= INT32_MAX, LL_E_ARG, "batch is %ld, expected 1 to %d",
+          o->batch, INT32_MAX);
     int64_t every = o->every ? o->every : o->batch;
     CHECK(every > 0 && o->batch % every == 0 && (every == o->batch || o->how.split == LL_TRAIN),
           LL_E_ARG, "parts of every %ld samples of a batch of %ld", o->every, o->batch);
     CHECK(o->first >= 0 && o->count >= 0 && o->first + o->count <= every, LL_E_ARG,
           "part %ld+%ld of a batch of %ld", o->first, o->count, every);
     CHECK(o->start >= 0 && o->start <= INT64_MAX / 2 / o->batch, LL_E_ARG,
-          "start is batch %ld, wanted 0 or more", o->start);
+          "start is batch %ld, expected 0 or more", o->start);
     CHECK(o->how.split == LL_TRAIN || o->how.split == LL_VAL, LL_E_ARG,
-          "split is %d, wanted 0 or 1", (int)o->how.split);
+          "split is %d, expected 0 or 1", (int)o->how.split);
     const ll_sampling *h = &o->how;
     CHECK(d->info.kind == LL_IMAGES ||
               (!h->flip && h->crop == 0 && h->scale[1] == 0 && h->jitter == 0),
           LL_E_ARG, "dataset %s has no images: flip, crop, scale and jitter are for images",
           d->info.name);
-    CHECK(o->threads >= 0 && o->threads <= MAX_THREADS, LL_E_ARG, "%d threads, wanted 0 to %d",
+    CHECK(o->threads >= 0 && o->threads <= MAX_THREADS, LL_E_ARG, "%d threads, expected 0 to %d",
           o->threads, MAX_THREADS);
     return LL_OK;
 }

@@ -55,7 +55,7 @@ static ll_err list(cursor *c, uint64_t tag, uint64_t *n)
     TRY(number(c, c->count_bytes, n));
     /* An item has at least 8 bytes: more of them cannot be there. */
     CHECK((have == tag || (have == 0 && *n == 0)) && *n <= (c->size - c->at) / 8, LL_E_IO,
-          "%s: a list of %lu items with tag %lu at byte %zu, wanted tag %lu", c->file, *n, have,
+          "%s: a list of %lu items with tag %lu at byte %zu, expected tag %lu", c->file, *n, have,
           c->at, tag);
     return LL_OK;
 }
@@ -68,7 +68,7 @@ static const ll_elem types[] = {{0, 0},         {'i', 1},       {0, 1},         
 static ll_err type_of(cursor *c, uint64_t *t)
 {
     TRY(number(c, 4, t));
-    CHECK(*t >= 1 && *t <= 11, LL_E_IO, "%s: type %lu at byte %zu, wanted 1 to 11", c->file, *t,
+    CHECK(*t >= 1 && *t <= 11, LL_E_IO, "%s: type %lu at byte %zu, expected 1 to 11", c->file, *t,
           c->at - 4);
     return LL_OK;
 }

@@ -38,7 +38,7 @@ static ll_err read_type(const char *p, const char *end, const char *file, ll_ele
         ((kind == 'i' || kind == 'u') && (bytes == 1 || bytes == 2 || bytes == 4 || bytes == 8)) ||
         (kind == 'b' && bytes == 1);
     CHECK(known && strchr("<>|=", order), LL_E_IO,
-          "%s: elements are of type '%c%c%d', wanted numbers: f2 f4 f8, i1 to i8, u1 to u8, b1",
+          "%s: elements are of type '%c%c%d', expected numbers: f2 f4 f8, i1 to i8, u1 to u8, b1",
           file, isprint((unsigned char)order) ? order : '?',
           isprint((unsigned char)kind) ? kind : '?', bytes);
     return LL_OK;
@@ -69,7 +69,7 @@ ll_err ll_npy_parse(const uint8_t *b, size_t size, const char *file, ll_npy *out
     ll_npy npy = {.bytes = 1};
     CHECK(size >= 12 && memcmp(b, "\x93NUMPY", 6) == 0, LL_E_IO,
           "%s: does not begin as a .npy file does", file);
-    CHECK(b[6] >= 1 && b[6] <= 3, LL_E_IO, "%s: version %d of .npy, wanted 1 to 3", file, b[6]);
+    CHECK(b[6] >= 1 && b[6] <= 3, LL_E_IO, "%s: version %d of .npy, expected 1 to 3", file, b[6]);
     size_t head = b[6] == 1 ? 10 : 12, n = (size_t)ll_le(b + 8, b[6] == 1 ? 2 : 4);
     CHECK(n <= size - head, LL_E_IO, "%s: the header has %zu bytes, the file %zu", file, n, size);
     const char *text = (const char *)b + head, *end = text + n;

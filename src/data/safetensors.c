@@ -142,8 +142,8 @@ static ll_err check_tiling(ll_st_file *f)
     uint64_t at = 0;
     for (int i = 0; i < f->n_entries; i++) {
         const ll_st_entry *e = &f->entries[i];
-        CHECK(e->begin == at, LL_E_IO, "%s: tensor %s begins at byte %lu, want %lu: %s", f->path,
-              quote(f, e->name), e->begin, at,
+        CHECK(e->begin == at, LL_E_IO, "%s: tensor %s begins at byte %lu, expected %lu: %s",
+              f->path, quote(f, e->name), e->begin, at,
               e->begin < at ? "tensors overlap" : "a hole before it");
         at = e->end;
     }
@@ -197,8 +197,8 @@ ll_err ll_st_parse(const uint8_t *bytes, size_t n, uint64_t file_bytes, const ch
     *out = NULL;
     uint64_t length = 0;
     TRY(parse_length(bytes, n, file_bytes, path, &length));
-    CHECK(length <= n - 8, LL_E_ARG, "%s: %zu bytes given, want 8 and the %lu of the header", path,
-          n, length);
+    CHECK(length <= n - 8, LL_E_ARG, "%s: %zu bytes given, expected 8 and the %lu of the header",
+          path, n, length);
     ll_arena *arena = ll_arena_new();
     LL_OWN(ll_st_file) f = LL_NEW(arena, ll_st_file);
     *f = (ll_st_file){.arena = arena,
@@ -275,7 +275,7 @@ ll_err ll_st_want(const ll_st_file *f, const char *name, ll_dtype *dtype, ll_sha
     CHECK(type && type->ll != LL_N_DTYPE, LL_E_IO,
           "%s: tensor %s is of type %s; usable are F64, F32, BF16, F16, F8, I32 and U8", f->path,
           name, quote(f, e->type));
-    CHECK(e->n_dims <= LL_MAX_DIMS, LL_E_IO, "%s: tensor %s has %d dimensions, want at most %d",
+    CHECK(e->n_dims <= LL_MAX_DIMS, LL_E_IO, "%s: tensor %s has %d dimensions, expected at most %d",
           f->path, name, e->n_dims, LL_MAX_DIMS);
     *dtype = type->ll;
     *shape = (ll_shape){.n = e->n_dims};

@@ -164,7 +164,7 @@ static ll_err check_index(const ll_dataset *d, ll_split split, int64_t index)
 {
     const ll_data_info *f = &d->info;
     CHECK(f->kind == LL_IMAGES, LL_E_ARG, "dataset %s has tokens, not images", f->name);
-    CHECK(index >= 0 && index < f->n[split], LL_E_ARG, "image %ld of %s, wanted 0 to %ld", index,
+    CHECK(index >= 0 && index < f->n[split], LL_E_ARG, "image %ld of %s, expected 0 to %ld", index,
           f->name, f->n[split] - 1);
     return LL_OK;
 }
@@ -224,7 +224,7 @@ ll_err ll_dataset_tokens(const ll_dataset *d, ll_split split, int64_t from, int6
     CHECK(f->kind == LL_TOKENS, LL_E_ARG, "dataset %s has images, not tokens", f->name);
     const ll_segment *s = from < 0 ? NULL : locate(&d->split[split], &at);
     CHECK(s && count >= 0 && count <= s->n - at, LL_E_ARG,
-          "%ld tokens of %s from %ld on, of %ld; wanted within one file", count, f->name, from,
+          "%ld tokens of %s from %ld on, of %ld; expected within one file", count, f->name, from,
           f->tokens[split]);
     if (d->synthetic) {
         ll_synthetic_tokens(d, split, at, count, out);
@@ -234,7 +234,8 @@ ll_err ll_dataset_tokens(const ll_dataset *d, ll_split split, int64_t from, int6
     for (int64_t i = 0; i < count; i++) {
         int32_t t = token(p, s->token_bytes, i);
         size_t offset = s->token_offset + (size_t)((at + i) * s->token_bytes);
-        CHECK(t >= 0, LL_E_IO, "%s: token %d at offset %zu, wanted 0 or more", s->file, t, offset);
+        CHECK(t >= 0, LL_E_IO, "%s: token %d at offset %zu, expected 0 or more", s->file, t,
+              offset);
         CHECK(t < f->vocab, LL_E_ARG,
               "model.vocab is %ld, too small for the data's tokens: %s has token %d at offset "
               "%zu: use model.vocab=%ld",
@@ -511,11 +512,11 @@ ll_err ll_dataset_read(const ll_dataset *d, const ll_sampling *how, int64_t posi
                        void *const *out)
 {
     const ll_data_info *f = &d->info;
-    CHECK(how->split == LL_TRAIN || how->split == LL_VAL, LL_E_ARG, "split is %d, wanted 0 or 1",
+    CHECK(how->split == LL_TRAIN || how->split == LL_VAL, LL_E_ARG, "split is %d, expected 0 or 1",
           (int)how->split);
     CHECK(position >= 0 && count >= 0, LL_E_ARG, "%ld samples from position %ld on", count,
           position);
-    CHECK(how->crop >= 0 && how->crop <= LL_MAX_WIDTH, LL_E_ARG, "crop is %d, wanted 0 to %d",
+    CHECK(how->crop >= 0 && how->crop <= LL_MAX_WIDTH, LL_E_ARG, "crop is %d, expected 0 to %d",
           how->crop, LL_MAX_WIDTH);
     for (int64_t i = 0; i < count; i++) {
         void *at[LL_MAX_FIELDS] = {0};

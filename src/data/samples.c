@@ -31,7 +31,7 @@ static ll_err read_rows(const ll_dataset *d, const ll_field *f, const char *path
     memcpy(s.d, dim, sizeof(int64_t) * (size_t)s.n);
     int64_t n = ll_numel(&f->shape);
     out->n = rows_of(f, dim, n_dim);
-    CHECK(out->n > 0, LL_E_SHAPE, "%s: has %s%s, wanted samples of %s, one or several", path,
+    CHECK(out->n > 0, LL_E_SHAPE, "%s: has %s%s, expected samples of %s, one or several", path,
           ll_shape_print(&s, have), n_dim > s.n ? " and more" : "",
           ll_shape_print(&f->shape, want));
     size_t bytes = (size_t)n * ll_dtype_bytes(f->dtype);

@@ -79,7 +79,7 @@ static ll_err sizes_fit(const ll_data_opts *o)
                  {"samples", o->samples, (int64_t)1 << 40}};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         CHECK(sizes[i].value >= 0 && sizes[i].value <= sizes[i].most, LL_E_ARG,
-              "synthetic data: %s is %ld, wanted 1 to %ld", sizes[i].name, sizes[i].value,
+              "synthetic data: %s is %ld, expected 1 to %ld", sizes[i].name, sizes[i].value,
               sizes[i].most);
     return LL_OK;
 }

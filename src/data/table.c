@@ -111,8 +111,8 @@ static ll_err take(ll_dataset *d, const ll_array *a, const char *field)
     CHECK(a->n_dim < 1 || a->dim[0] > 0, LL_E_IO, "%s: array %s has no samples", t->file, a->name);
     CHECK(a->type.kind, LL_E_IO, "%s: array %s has elements that are no numbers", t->file, a->name);
     CHECK(a->n_dim >= 1 && a->n_dim <= LL_MAX_DIMS, LL_E_IO,
-          "%s: array %s has %d dimensions, wanted 1 to %d, the first one samples", t->file, a->name,
-          a->n_dim, LL_MAX_DIMS);
+          "%s: array %s has %d dimensions, expected 1 to %d, the first one samples", t->file,
+          a->name, a->n_dim, LL_MAX_DIMS);
     TRY(find_column(d, a, field, &c));
     ll_part p = a->rows;
     p.file = t->file, p.n = a->dim[0];
@@ -313,7 +313,7 @@ static ll_err convert(const ll_column *c, const ll_part *part, int64_t row, cons
         for (int64_t i = 0; c->factor != 0 && i < some; i++) v[i] = v[i] * c->factor + c->offset;
         for (int64_t i = 0; whole && i < some; i++)
             CHECK(v[i] >= least && v[i] <= most && v[i] == floor(v[i]), LL_E_IO,
-                  "%s: %s of %s %ld has %g, wanted a whole number for %s of %s", part->file,
+                  "%s: %s of %s %ld has %g, expected a whole number for %s of %s", part->file,
                   c->name, part->line ? "line" : "sample", (part->line ? part->line[row] : row),
                   v[i], ll_dtype_name(f->dtype), f->name);
         if (f->dtype == LL_F32)

@@ -16,13 +16,13 @@ ll_err ll_tokens_parse(const uint8_t *b, size_t size, const char *file, int64_t 
     *n = 0;
     CHECK(size >= LL_TOKENS_HEADER, LL_E_IO, "%s: %zu bytes, the header of a token file has %d",
           file, size, LL_TOKENS_HEADER);
-    CHECK(le32(b) == LL_TOKENS_MAGIC, LL_E_IO, "%s: magic is %d, wanted %d (u16 tokens of GPT-2)",
+    CHECK(le32(b) == LL_TOKENS_MAGIC, LL_E_IO, "%s: magic is %d, expected %d (u16 tokens of GPT-2)",
           file, le32(b), LL_TOKENS_MAGIC);
-    CHECK(le32(b + 4) == 1, LL_E_IO, "%s: version (offset 4) is %d, wanted 1", file, le32(b + 4));
+    CHECK(le32(b + 4) == 1, LL_E_IO, "%s: version (offset 4) is %d, expected 1", file, le32(b + 4));
     int32_t count = le32(b + 8);
     size_t have = size - LL_TOKENS_HEADER;
     CHECK(count > 0 && have == 2 * (size_t)count, LL_E_IO,
-          "%s: the header (offset 8) says %d tokens, %zu bytes follow it, wanted 2 each", file,
+          "%s: the header (offset 8) says %d tokens, %zu bytes follow it, expected 2 each", file,
           count, have);
     *n = count;
     return LL_OK;
@@ -43,8 +43,8 @@ static ll_err add_tokens(ll_dataset *d, const char *path)
     TRY(ll_dataset_map(d, path, &b));
     if (s.token_bytes) {
         CHECK(b.size % (size_t)s.token_bytes == 0, LL_E_IO,
-              "%s: %zu bytes, wanted a multiple of %d: tokens of so many bytes each", path, b.size,
-              s.token_bytes);
+              "%s: %zu bytes, expected a multiple of %d: tokens of so many bytes each", path,
+              b.size, s.token_bytes);
         s.n = (int64_t)(b.size / (size_t)s.token_bytes);
     } else {
         TRY(ll_tokens_parse(b.data, b.size, path, &s.n));

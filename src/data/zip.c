@@ -62,7 +62,7 @@ ll_err ll_zip_next(const uint8_t *b, size_t size, const char *file, size_t *at, 
     widen(p + 46 + name, extra, (uint64_t *[3]){&raw, &packed, &local});
     const char *text = (const char *)p + 46;
     CHECK(!(p[8] & 1) && (method == 0 || method == 8), LL_E_IO,
-          "%s: %.*s is encrypted, or packed by method %zu; wanted stored or deflated", file,
+          "%s: %.*s is encrypted, or packed by method %zu; expected stored or deflated", file,
           (int)name, text, method);
     CHECK(local <= size - 30 && memcmp(b + local, "PK\3\4", 4) == 0, LL_E_IO,
           "%s: %.*s is not at byte %lu", file, (int)name, text, local);

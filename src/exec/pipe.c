@@ -181,7 +181,7 @@ static ll_err refuse(const ll_room *room, bool piped)
          piped ? "of the stages and schedules tried, with the best the fullest rank"
                : "a rank's program",
          LL_BYTES_UP(room->limit),
-         room->wide ? ", counting steps of exact sums made again with all bits" : "",
+         room->wide ? ", counting steps of exact sums repeated with all bits" : "",
          room->offload ? " besides what is laid aside" : "", tell_ways(room, piped, ways));
 }
 

@@ -72,7 +72,7 @@ static bool fits(const ll_shape *x, const int64_t *size, const int64_t *stride, 
 static ll_err output(const void *attr, const ll_shape *x, ll_shape *y)
 {
     const ll_norm_pool_attr *a = (const ll_norm_pool_attr *)attr;
-    CHECK(x->n == 4, LL_E_SHAPE, "an image of %d dimensions, want [n,h,w,c]", x->n);
+    CHECK(x->n == 4, LL_E_SHAPE, "an image of %d dimensions, expected [n,h,w,c]", x->n);
     CHECK(fits(x, a->size, a->stride, a->pad), LL_E_ARG, "windows that there is no kernel for");
     *y = *x;
     for (int k = 0; k < 2; k++) {

@@ -17,7 +17,7 @@ LL_KERNELS(fused)
 
 static ll_err check_steps(const ll_fused_attr *f)
 {
-    CHECK(f->n_step >= 0 && f->n_step <= LL_FUSE_STEPS, LL_E_GRAPH, "%d steps; want 0 to %d",
+    CHECK(f->n_step >= 0 && f->n_step <= LL_FUSE_STEPS, LL_E_GRAPH, "%d steps; expected 0 to %d",
           f->n_step, LL_FUSE_STEPS);
     for (int s = 0; s < f->n_step; s++) {
         const ll_fused_step *t = &f->step[s];

@@ -28,11 +28,11 @@ extern const ll_solver classify_cuda[];
 static ll_err infer(ll_infer *i)
 {
     ll_dtype t = i->in[0].dtype;
-    CHECK(t == LL_F32 || t == LL_BF16, LL_E_ARG, "operand 0 is %s, want f32 or bf16",
+    CHECK(t == LL_F32 || t == LL_BF16, LL_E_ARG, "operand 0 is %s, expected f32 or bf16",
           ll_dtype_name(t));
     for (int k = 1; k < i->n_in; k++) {
         ll_dtype want = k == 2 ? LL_I32 : k == 3 ? LL_F32 : t;
-        CHECK(i->in[k].dtype == want, LL_E_ARG, "operand %d is %s, want %s", k,
+        CHECK(i->in[k].dtype == want, LL_E_ARG, "operand %d is %s, expected %s", k,
               ll_dtype_name(i->in[k].dtype), ll_dtype_name(want));
     }
     TRY(ll_infer_dims(i));

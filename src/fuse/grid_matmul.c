@@ -62,9 +62,9 @@ static ll_err infer(ll_infer *i)
 {
     const ll_grid_matmul_attr *a = (const ll_grid_matmul_attr *)i->attr;
     for (int k = 0; k < 4; k++)
-        CHECK(i->in[k].dtype == LL_F32, LL_E_ARG, "operand %d is %s, want f32", k,
+        CHECK(i->in[k].dtype == LL_F32, LL_E_ARG, "operand %d is %s, expected f32", k,
               ll_dtype_name(i->in[k].dtype));
-    CHECK(a->bits >= 1 && a->bits <= 50, LL_E_ARG, "bits is %lld, want 1 to 50",
+    CHECK(a->bits >= 1 && a->bits <= 50, LL_E_ARG, "bits is %lld, expected 1 to 50",
           (long long)a->bits);
     TRY(ll_check_bits(a->rounded, LL_F64));
     TRY(ll_infer_dims(i));

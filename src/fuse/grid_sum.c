@@ -22,7 +22,7 @@ static ll_err infer(ll_infer *i)
 {
     const ll_grid_sum_attr *a = (const ll_grid_sum_attr *)i->attr;
     for (int k = 0; k < 2; k++)
-        CHECK(i->in[k].dtype == LL_F32, LL_E_ARG, "operand %d is %s, want f32", k,
+        CHECK(i->in[k].dtype == LL_F32, LL_E_ARG, "operand %d is %s, expected f32", k,
               ll_dtype_name(i->in[k].dtype));
     CHECK(is_scaled(a->grid, a->spec), LL_E_ARG, "grid \"%s\" has not a scale for each of \"%s\"",
           a->grid, a->spec);

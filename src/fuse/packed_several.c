@@ -30,7 +30,7 @@ static ll_err check(int n_in, int n_out, const ll_type *in, const ll_packed_seve
     CHECK(a->act >= 0 && a->act < LL_N_PACKED && (n_out == 1) == (a->act != LL_PACKED_NONE),
           LL_E_ARG, "act %lld has not %d results", (long long)a->act, n_out);
     int n = products_of(a, n_out), want = 1 + n * operands_of(a) + (a->act == LL_PACKED_ADD);
-    CHECK(n_in == want, LL_E_ARG, "%d operands, want %d", n_in, want);
+    CHECK(n_in == want, LL_E_ARG, "%d operands, expected %d", n_in, want);
     for (int i = 0; i < n; i++) {
         const ll_type *w = &in[1 + i * operands_of(a)];
         int64_t rows = ll_packed_rows(a, i);

@@ -73,7 +73,7 @@ static ll_err check(const ll_infer *i, const ll_product_attr *a)
     CHECK((a->bias & ~1) == 0, LL_E_ARG, "bias is 0 or 1");
     CHECK(a->scaled >= 0 && a->scaled < LL_N_SCALED, LL_E_ARG, "scaled is 0, 1 or 2");
     int want = 2 + (a->scaled ? 2 : 0) + (int)a->bias + has_more(a);
-    CHECK(i->n_in == want, LL_E_ARG, "%d operands, want %d", i->n_in, want);
+    CHECK(i->n_in == want, LL_E_ARG, "%d operands, expected %d", i->n_in, want);
     bool second = a->act == LL_ACT_GELU || a->act == LL_ACT_SLOPE || a->act == LL_ACT_TIMES;
     CHECK(i->n_out == 1 ? a->act != LL_ACT_SLOPE : second, LL_E_ARG, "act %lld has not %d results",
           (long long)a->act, i->n_out);
@@ -127,16 +127,16 @@ static ll_err infer(ll_infer *i)
     const ll_product_attr *a = (const ll_product_attr *)i->attr;
     ll_dtype t = i->in[0].dtype, u = i->in[1].dtype;
     CHECK(a->scaled ? is_f8(t) && is_f8(u) : t == u && (t == LL_F32 || t == LL_BF16), LL_E_ARG,
-          "operands are %s and %s, want f32, bf16, or scaled 8-bit floats", ll_dtype_name(t),
+          "operands are %s and %s, expected f32, bf16, or scaled 8-bit floats", ll_dtype_name(t),
           ll_dtype_name(u));
     CHECK(a->out == t || (t != LL_F32 && ll_wide(a->out) == LL_F32), LL_E_ARG,
-          "operands are %s and the result %s, want the same type, or a wider one", ll_dtype_name(t),
-          ll_dtype_name(a->out));
+          "operands are %s and the result %s, expected the same type, or a wider one",
+          ll_dtype_name(t), ll_dtype_name(a->out));
     for (int k = 2; k < i->n_in; k++)
-        CHECK(ll_wide(i->in[k].dtype) == LL_F32, LL_E_ARG, "operand %d is %s, want f32 or bf16", k,
-              ll_dtype_name(i->in[k].dtype));
+        CHECK(ll_wide(i->in[k].dtype) == LL_F32, LL_E_ARG, "operand %d is %s, expected f32 or bf16",
+              k, ll_dtype_name(i->in[k].dtype));
     for (int k = 2; k < 4 && a->scaled && k < i->n_in; k++)
-        CHECK(i->in[k].dtype == LL_F32, LL_E_ARG, "scale %d is %s, want f32", k - 2,
+        CHECK(i->in[k].dtype == LL_F32, LL_E_ARG, "scale %d is %s, expected f32", k - 2,
               ll_dtype_name(i->in[k].dtype));
     TRY(check(i, a));
     TRY(ll_infer_dims(i));

@@ -27,12 +27,12 @@ static ll_err infer(ll_infer *i)
 {
     const ll_reach_over_attr *r = (const ll_reach_over_attr *)i->attr;
     ll_dtype want = i->n_in == 2 ? LL_U8 : LL_F32;
-    CHECK(i->n_in == 2 || i->n_in == 4, LL_E_ARG, "%d operands, want 2 or 4", i->n_in);
+    CHECK(i->n_in == 2 || i->n_in == 4, LL_E_ARG, "%d operands, expected 2 or 4", i->n_in);
     for (int k = 0; k < i->n_in; k++)
-        CHECK(i->in[k].dtype == want, LL_E_ARG, "operand %d is %s, want %s", k,
+        CHECK(i->in[k].dtype == want, LL_E_ARG, "operand %d is %s, expected %s", k,
               ll_dtype_name(i->in[k].dtype), ll_dtype_name(want));
-    CHECK(r->enough >= 0 && r->enough <= LL_REACH_BITS, LL_E_ARG, "enough is %lld, want 0 to %d",
-          (long long)r->enough, LL_REACH_BITS);
+    CHECK(r->enough >= 0 && r->enough <= LL_REACH_BITS, LL_E_ARG,
+          "enough is %lld, expected 0 to %d", (long long)r->enough, LL_REACH_BITS);
     TRY(ll_infer_dims(i));
     i->out[0].dtype = LL_F64;
     return LL_OK;

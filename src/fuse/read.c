@@ -76,7 +76,7 @@ static ll_err read_lines(const char *text, ll_arena *arena, ll_fuse_text *t, ll_
         CHECK(*n < LL_FUSE_LINES, LL_E_ARG, "more than %d lines", LL_FUSE_LINES);
         TRY(read_line(&s, arena, t, &lines[(*n)++]));
         ll_scan_blank(&s);
-        CHECK(!*s.at || *s.at == '\n', LL_E_ARG, "want the end of the line at \"%s\"", s.at);
+        CHECK(!*s.at || *s.at == '\n', LL_E_ARG, "expected the end of the line at \"%s\"", s.at);
         while (*s.at == '\n') s.at++;
     }
     return LL_OK;

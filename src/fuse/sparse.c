@@ -25,10 +25,10 @@ static bool guard(ll_match *m)
     }
     int64_t rows = ll_numel(&x) / (summed ? summed : 1);
     if (features < LEAST || summed < LEAST || rows < LEAST || summed % 16 || features % 8)
-        return ll_match_no(m,
-                           "2:4 weights of %lld x %lld and %lld rows: want %d and more, "
-                           "multiples of 8 and 16",
-                           (long long)features, (long long)summed, (long long)rows, LEAST);
+        return ll_match_no(
+            m,
+            "2:4 weights of %lld x %lld and %lld rows: expected %d and more, multiples of 8 and 16",
+            (long long)features, (long long)summed, (long long)rows, LEAST);
     return true;
 }
 

@@ -34,10 +34,10 @@ static bool guard(ll_match *m)
     if (ll_graph_dtype(g, x) != LL_BF16 || w.d[1] != 1 || w.d[2] != 1) return false;
     int64_t f = w.d[0], c = w.d[3], rows = all.d[0] * all.d[1] * all.d[2];
     if (c < LEAST || rows < LEAST || f % 8 || c % 8)
-        return ll_match_no(m,
-                           "%lld channels to %lld of %lld pixels: want %d and more, channels "
-                           "multiples of 8",
-                           (long long)c, (long long)f, (long long)rows, LEAST);
+        return ll_match_no(
+            m,
+            "%lld channels to %lld of %lld pixels: expected %d and more, channels multiples of 8",
+            (long long)c, (long long)f, (long long)rows, LEAST);
     return (c <= MOST && f >= c) ||
            ll_match_no(m, "%lld channels to %lld: pays for at most %d to as many or more",
                        (long long)c, (long long)f, MOST);

@@ -147,11 +147,11 @@ ll_err ll_awq_search(const ll_awq_product *p, int n, int64_t cols, const float *
     if (threads < 1) threads = 1;
     LL_OWN_MEMORY float *room =
         (float *)malloc(sizeof *room * 2 * ROWS * (size_t)(threads * cols) + 1);
-    CHECK(room, LL_E_MEM, "no memory for scales of %ld channels", cols);
+    CHECK(room, LL_E_MEM, "not enough memory for scales of %ld channels", cols);
     for (int k = 0; k <= STEPS; k++) {
         set_scales(&j, (double)k / STEPS);
         double is = loss_of(&j, p, n, threads, room);
-        CHECK(isfinite(is), LL_E_NUMERIC, "what products read is not finite");
+        CHECK(isfinite(is), LL_E_NUMERIC, "the inputs of products are not finite");
         if (!k || is < least) least = is, best = k;
     }
     *alpha = (double)best / STEPS;

@@ -70,7 +70,7 @@ static ll_err get_moments(const ll_calibration *c, ll_val x, int64_t cols, float
     LL_OWN(ll_arena) a = ll_arena_new();
     size_t bytes = sizeof(float) * (size_t)(cols * cols);
     LL_OWN_MEMORY float *h = (float *)malloc(bytes);
-    CHECK(h, LL_E_MEM, "no memory for moments of %ld channels", cols);
+    CHECK(h, LL_E_MEM, "not enough memory for moments of %ld channels", cols);
     TRY(ll_session_get(c->s, moment_of(a, x), h, bytes));
     *out = h;
     h = NULL;
@@ -146,10 +146,10 @@ ll_err ll_calibration_open(const ll_run *r, ll_session *s, const ll_calibrate *h
                            ll_calibration **out)
 {
     *out = NULL;
-    CHECK(!s->opts.comm, LL_E_ARG, "calibrating takes one rank: no mesh");
+    CHECK(!s->opts.comm, LL_E_ARG, "calibration runs on one rank: leave out --mesh");
     CHECK(!strcmp(r->train.quantize, "none"), LL_E_ARG,
-          "the run's weights were trained to be rounded to nearest (train.quantize %s): leave "
-          "+awq, +gptq and --calibrate out",
+          "the run's weights were trained to be rounded to nearest (train.quantize=%s): leave out "
+          "+awq, +gptq and --calibrate",
           r->train.quantize);
     ll_arena *a = ll_arena_new();
     LL_OWN(ll_calibration) c = LL_NEW(a, ll_calibration);
@@ -216,7 +216,7 @@ ll_err ll_calibration_session(const ll_calibration *c, ll_session *s)
         if (v->node >= 0 || v->kind != LL_PARAM || v->type.dtype != LL_F32) continue;
         int64_t n = ll_numel(&v->type.shape);
         LL_OWN_MEMORY float *w = (float *)malloc(sizeof *w * (size_t)n + 1);
-        CHECK(w, LL_E_MEM, "no memory to round %s", v->name);
+        CHECK(w, LL_E_MEM, "not enough memory to round %s", v->name);
         TRY(ll_session_get(s, v->name, w, sizeof *w * (size_t)n));
         TRY(round_one(c, v->name, w, n));
         TRY(ll_session_set(s, v->name, 0, w, sizeof *w * (size_t)n));
@@ -239,7 +239,7 @@ ll_err ll_pack_weights(ll_session *from, ll_session *to, int bits, const ll_cali
         LL_OWN_MEMORY float *x = (float *)malloc((n + 1) * sizeof *x);
         LL_OWN_MEMORY uint8_t *q = (uint8_t *)malloc(n + 1);
         LL_OWN_MEMORY uint16_t *s = (uint16_t *)malloc((2 * blocks + 1) * sizeof *s);
-        CHECK(x && q && s, LL_E_MEM, "no memory to pack %s", v->name);
+        CHECK(x && q && s, LL_E_MEM, "not enough memory to pack %s", v->name);
         size_t one = ll_dtype_bytes(v->type.dtype); /* of blocks 1: they stay as they are */
         TRY(ll_session_get(from, v->name, x, n * one));
         if (by && v->type.dtype == LL_F32) fold(by, v->name, x, (int64_t)n);

@@ -13,7 +13,7 @@ ll_err ll_members_read(const ll_st_file *f, const ll_session *s, ll_arena *arena
     ll_st_tensor *tensors = l.tensors;
     LL_ASSERT(!l.parts);
     int n = l.n, members = n ? ll_loose_in(f, tensors[0].name) : 0;
-    CHECK(members, LL_E_IO, "%s has no members of an ensemble", f->path);
+    CHECK(members, LL_E_IO, "%s has no ensemble members", f->path);
     *out = (ll_members){.n = members, .s = s, .tensors = tensors, .n_tensor = n};
     out->data = LL_NEW_ARRAY(arena, void *, (int64_t)members *n + 1);
     for (int k = 0; k < members; k++)
@@ -46,13 +46,13 @@ static ll_err find_labels(const ll_data_info *f, int *out)
             *out = i;
             return LL_OK;
         }
-    FAIL(LL_E_ARG, "data %s has no label y of each sample: classes are not counted", f->name);
+    FAIL(LL_E_ARG, "data %s has no label y for each sample: classes cannot be counted", f->name);
 }
 
 static ll_err check_classifier(const ll_run *r, const ll_predicts *p)
 {
     CHECK(p->meaning != LL_NUMBERS && p->type.shape.n == 1 && p->type.dtype == LL_F32, LL_E_ARG,
-          "model %s does not classify: %s is no row of logits or probabilities a sample",
+          "model %s is not a classifier: %s is not one row of logits or probabilities per sample",
           r->model.name, p->name);
     return LL_OK;
 }
@@ -143,8 +143,9 @@ static ll_err count_all(const counting *x, ll_classes *c, int64_t samples, const
                        : ll_predict(p, n, in, rows));
         for (int64_t i = 0; i < n; i++) {
             int64_t label = labels[i];
-            CHECK(label >= 0 && label < c->n, LL_E_IO, "label %ld of %s: the model has %ld classes",
-                  label, f->name, c->n);
+            CHECK(label >= 0 && label < c->n, LL_E_IO,
+                  "label %ld of %s is out of range: the model has %ld classes", label, f->name,
+                  c->n);
             count_row(c, x->confusion, rows + i * c->n, label);
             if (x->members) c->loss -= log((double)rows[i * c->n + label]) / (double)samples;
         }

@@ -12,12 +12,12 @@
 
 ll_err ll_draw_check(const ll_draw_opts *s)
 {
-    CHECK(s->temperature >= 0, LL_E_ARG, "--temperature is %g, want 0 or more", s->temperature);
+    CHECK(s->temperature >= 0, LL_E_ARG, "--temperature is %g, expected 0 or more", s->temperature);
     CHECK(s->top_p > 0 && s->top_p <= 1, LL_E_ARG,
-          "--top-p is %g, want above 0 and at most 1 (1: from all)", s->top_p);
-    CHECK(s->min_p >= 0 && s->min_p <= 1, LL_E_ARG, "--min-p is %g, want 0 to 1", s->min_p);
+          "--top-p is %g, expected above 0 and at most 1 (1: all tokens)", s->top_p);
+    CHECK(s->min_p >= 0 && s->min_p <= 1, LL_E_ARG, "--min-p is %g, expected 0 to 1", s->min_p);
     CHECK(s->repetition > 0 && isfinite(s->repetition), LL_E_ARG,
-          "--repetition is %g, want above 0 (1: as they are)", s->repetition);
+          "--repetition is %g, expected above 0 (1: no penalty)", s->repetition);
     return LL_OK;
 }
 

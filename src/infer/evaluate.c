@@ -34,7 +34,7 @@ ll_err ll_evaluator_open(const ll_run *r, const ll_dataset *d, ll_session *share
                          ll_evaluator **out)
 {
     ll_evaluator *e = (ll_evaluator *)calloc(1, sizeof *e);
-    CHECK(e, LL_E_MEM, "no memory for an evaluator");
+    CHECK(e, LL_E_MEM, "not enough memory for an evaluator");
     *e = (ll_evaluator){.run = r, .data = d, .share = share, .parts = 1};
     if (share->team) ll_mesh_text(&share->team->m, e->mesh);
     *out = e;
@@ -196,7 +196,7 @@ static ll_err add_batch(ll_evaluator *e, pass *p, int64_t at, const void *const 
         LL_OWN(ll_arena) a = ll_arena_new();
         const char *sample = ll_run_blame(p->g, e->data, &in_order, at, p->batch, a);
         FAIL(rc, "validation: %s%s%s", ll_error_message(),
-             sample ? "; the batch's input held it: " : "", sample ? sample : "");
+             sample ? "; it came from the batch's input: " : "", sample ? sample : "");
     }
     TRY(rc);
     bool own = ll_find_result(p->g, "counted").id;

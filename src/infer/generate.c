@@ -50,7 +50,7 @@ static ll_err check_graph(const ll_run *r, const ll_graph *g, int64_t batch, int
     ll_shape a = x.id ? ll_graph_shape(g, x) : LL_SCALAR;
     ll_shape b = y.id ? ll_graph_shape(g, y) : LL_SCALAR;
     CHECK(a.n == 2 && a.d[0] == batch && a.d[1] == step && b.n == 3 && b.d[1] == rows, LL_E_ARG,
-          "model %s does not generate: its declaration does not look at ll_build's cache "
+          "model %s cannot generate: its declaration does not use ll_build's cache "
           "(ll_self_attend, ll_build_places, ll_build_last; result logits)",
           r->model.name);
     *vocab = b.d[2];
@@ -62,7 +62,7 @@ static ll_err check_source(const ll_run *r, const ll_graph *g, int64_t batch, in
     ll_val x = ll_find(g, "source"), y = ll_find(g, "fresh");
     ll_shape a = x.id ? ll_graph_shape(g, x) : LL_SCALAR;
     CHECK(a.n == 2 && a.d[0] == batch && a.d[1] == step && y.id, LL_E_ARG,
-          "model %s does not generate: it has a size source, and keeps nothing of one "
+          "model %s cannot generate: it has a size source, but keeps nothing of a source "
           "(ll_build_kept; batch data source)",
           r->model.name);
     return LL_OK;
@@ -166,26 +166,25 @@ ll_err ll_generator_open(const ll_run *r, const ll_generator_opts *o, ll_generat
     TRY(ll_generator_limits(r, &limit));
     g->recurs = limit.recurs;
     g->places = prompt + (o->places ? ll_min64(o->places, limit.places) : limit.places);
-    CHECK(o->bits == 0 || o->bits == 4 || o->bits == 8, LL_E_ARG, "weights of %d bits: 8 or 4",
-          o->bits);
+    CHECK(o->bits == 0 || o->bits == 4 || o->bits == 8, LL_E_ARG,
+          "weights of %d bits, expected 8 or 4", o->bits);
     CHECK(!o->calibrate.windows || o->bits == 4 || (o->bits && !o->calibrate.gptq), LL_E_ARG,
-          "calibrating is for weights of 4 bits, or 8 with awq alone");
+          "calibration needs weights of 4 bits, or of 8 with awq only");
     CHECK(!o->session.exact || (!o->bits && !o->cache_bits), LL_E_ARG,
-          "exact sums are of f32 numbers, not of weights, keys and values of fewer bits: leave one "
-          "out (-s parallel.exact=false)");
+          "exact sums cannot be combined with weights, keys or values of fewer bits than f32: "
+          "leave one out (-s parallel.exact=false)");
     CHECK(o->cache_bits == 0 || o->cache_bits == 4 || o->cache_bits == 8, LL_E_ARG,
-          "keys and values of %d bits: 8 and 4 can be", o->cache_bits);
+          "keys and values of %d bits, expected 8 or 4", o->cache_bits);
     g->group = o->cache_bits == 4 ? LL_CACHE4_GROUP : 1;
     g->keep = o->keep < g->places ? o->keep : 0;
     CHECK(!g->keep || (!o->cache_bits && !o->guesses && !o->session.exact), LL_E_ARG,
-          "keeping %ld of %ld keys and values, those attended to: of f32, without guesses "
-          "(drafts) and exact sums",
-          g->keep, g->places);
+          "keeping %ld of %ld keys and values needs f32, no drafts and no exact sums", g->keep,
+          g->places);
     g->step[0] = 1;
     g->step[1] = o->chunk ? o->chunk : CHUNK;
     if (g->step[1] > g->places) g->step[1] = g->places;
-    CHECK(!o->guesses || o->guesses < g->places, LL_E_ARG, "%ld guesses of %ld places", o->guesses,
-          g->places);
+    CHECK(!o->guesses || o->guesses < g->places, LL_E_ARG,
+          "%ld guesses, expected fewer than the %ld places", o->guesses, g->places);
     g->step[2] = o->guesses ? o->guesses + 1 : 0;
     g->step[SOURCE] = ll_run_size(r, "source", 0);
     g->pad = (int32_t)ll_run_size(r, "pad", 0);
@@ -260,9 +259,8 @@ static ll_err check_finite(const float *x, int64_t n)
     if (none == 0) return LL_OK;
     for (int64_t i = 0; i < n; i++)
         CHECK(isfinite(x[i]), LL_E_NUMERIC,
-              "the model's numbers are not finite: the logit of token %ld is %g (its weights are "
-              "damaged, or its training diverged)",
-              i, (double)x[i]);
+              "the logit of token %ld is %g: the weights are damaged, or training diverged", i,
+              (double)x[i]);
     return LL_OK;
 }
 
@@ -287,13 +285,13 @@ ll_err ll_generator_put(ll_generator *g, int64_t sequence_of, const int32_t *tok
     if (s->n + n > s->room) {
         int64_t room = 2 * (s->n + n);
         int32_t *more = (int32_t *)realloc(s->tokens, sizeof *more * (size_t)room);
-        CHECK(more, LL_E_MEM, "no memory for %ld tokens", room);
+        CHECK(more, LL_E_MEM, "not enough memory for %ld tokens", room);
         s->tokens = more;
         s->room = room;
     }
     for (int64_t i = 0; i < n; i++)
         CHECK(tokens[i] >= 0 && tokens[i] < g->vocab, LL_E_ARG,
-              "token %d: the model's vocabulary is %ld tokens", tokens[i], g->vocab);
+              "token %d is outside the model's vocabulary of %ld tokens", tokens[i], g->vocab);
     memcpy(s->tokens + s->n, tokens, sizeof *tokens * (size_t)n);
     s->n += n;
     return LL_OK;
@@ -320,12 +318,12 @@ void ll_generator_back(ll_generator *g, int64_t sequence_of, int64_t n)
 ll_err ll_generator_source(ll_generator *g, int64_t sequence_of, const int32_t *tokens, int64_t n)
 {
     int64_t most = g->step[SOURCE];
-    CHECK(most, LL_E_ARG, "a source is of models that answer one, such as seq2seq");
-    CHECK(n > 0 && n <= most, LL_E_ARG, "a source of %ld tokens, want 1 to %ld (model.source)", n,
-          most);
+    CHECK(most, LL_E_ARG, "a source needs a model that reads one, such as seq2seq");
+    CHECK(n > 0 && n <= most, LL_E_ARG, "a source of %ld tokens, expected 1 to %ld (model.source)",
+          n, most);
     for (int64_t i = 0; i < n; i++)
         CHECK(tokens[i] >= 0 && tokens[i] < g->vocab, LL_E_ARG,
-              "token %d: the model's vocabulary is %ld tokens", tokens[i], g->vocab);
+              "token %d is outside the model's vocabulary of %ld tokens", tokens[i], g->vocab);
     for (int64_t i = 0; i < most; i++)
         g->source[sequence_of * most + i] = i < n ? tokens[i] : g->pad;
     g->unread[sequence_of] = 1;
@@ -514,7 +512,7 @@ ll_err ll_generator_guess(ll_generator *g, const int32_t *guesses, int64_t strid
     }
     for (int64_t i = 0; i < g->batch; i++) {
         CHECK(!g->recurs || left_of(g, &g->of[i]) == 1 || !g->of[i].n, LL_E_ARG,
-              "a state of linear attention has no way back: tokens cannot be tried");
+              "tokens cannot be tried with linear attention, whose state cannot undo them");
         set_guesses(g, i, guesses + i * stride, n[i]);
     }
     TRY(run_rows(g, 2));
@@ -557,7 +555,7 @@ ll_err ll_generator_score(ll_generator *g, const int32_t *tokens, int64_t first,
     while (same < first - 1 && same < have && had[same] == tokens[same]) same++;
     LL_OWN_MEMORY int *count = (int *)calloc((size_t)g->batch, sizeof *count);
     CHECK(count && first > 0 && n >= first && n <= ll_generator_places(g) + 1, LL_E_ARG,
-          "%ld tokens to score, of %ld places", n, ll_generator_places(g));
+          "%ld tokens to score, but the model has %ld places", n, ll_generator_places(g));
     if (same)
         ll_generator_back(g, 0, same);
     else

@@ -32,8 +32,7 @@ ll_err ll_generator_limits(const ll_run *r, ll_generator_limit *out)
     bool states = false, keys = false;
     *out = (ll_generator_limit){.places = ll_run_places(r)};
     CHECK(ll_run_takes_tokens(r) && out->places > 0, LL_E_ARG,
-          "%s does not make text: generate takes models of tokens, such as gpt and llama",
-          r->model.name);
+          "%s does not generate text: use a model of tokens, such as gpt or llama", r->model.name);
     TRY(ll_run_generation(r, &(ll_build){.batch = 1, .cache = 1, .step = 1}, &g));
     for (int i = 1; i < g->n_value; i++) {
         const char *name = g->values[i].name;

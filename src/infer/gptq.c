@@ -51,7 +51,7 @@ static ll_err factor(const job *j)
         for (int64_t k = from; k < to; k++)
             for (int64_t i = k; i < to; i++) {
                 double *at = column(j, i, k);
-                CHECK(i != k || *at > 0, LL_E_NUMERIC, "what products read is not finite");
+                CHECK(i != k || *at > 0, LL_E_NUMERIC, "the inputs of products are not finite");
                 if (i == k) *at = sqrt(*at);
             }
 #pragma omp parallel for num_threads(j->threads)
@@ -88,7 +88,7 @@ static ll_err all_rows(const job *j)
     size_t sums = (size_t)(ROWS * j->cols), ranges = 2 * (sums / LL_PACK);
     LL_OWN_MEMORY float *sum = (float *)malloc(sizeof *sum * sums * (size_t)j->threads);
     LL_OWN_MEMORY uint16_t *range = (uint16_t *)malloc(sizeof *range * ranges * (size_t)j->threads);
-    CHECK(sum && range, LL_E_MEM, "no memory to round %ld rows", j->rows);
+    CHECK(sum && range, LL_E_MEM, "not enough memory to round %ld rows", j->rows);
 #pragma omp parallel for num_threads(j->threads) schedule(dynamic)
     for (int64_t i = 0; i < j->rows; i += ROWS) {
         size_t me = (size_t)omp_get_thread_num();
@@ -112,7 +112,7 @@ ll_err ll_gptq_matrix(float *w, int64_t rows, int64_t cols, const float *h, int 
     LL_OWN_MEMORY double *l = (double *)malloc(sizeof *l * n * n + 1);
     LL_OWN_MEMORY float *lf = (float *)malloc(sizeof *lf * n * (n + 1) + 1);
     LL_OWN_MEMORY int64_t *at = (int64_t *)malloc(sizeof *at * n + 1);
-    CHECK(l && lf && at, LL_E_MEM, "no memory for moments of %ld columns", cols);
+    CHECK(l && lf && at, LL_E_MEM, "not enough memory for moments of %ld columns", cols);
     float *diagonal = lf + n * n;
     for (int64_t i = 0; i < cols; i++) {
         at[i] = i;

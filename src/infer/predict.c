@@ -52,9 +52,9 @@ static ll_err find_value(const ll_graph *g, const char *name, ll_val *out, const
     if (!name && !out->id) *out = ll_find_logits(g);
     if (out->id) return LL_OK;
     list_names(g, names, sizeof names);
-    CHECK(!name, LL_E_ARG, "model %s has no value or result %s, but %s", g->name, name, names);
+    CHECK(!name, LL_E_ARG, "model %s has no value or result %s; it has %s", g->name, name, names);
     FAIL(LL_E_ARG,
-         "model %s has neither logits, nor a result of samples, nor a cross entropy: name a value "
+         "model %s has no logits, no result per sample and no cross entropy: name a value "
          "(ll_graph_name) and give --result; it has %s",
          g->name, names);
 }
@@ -75,7 +75,7 @@ ll_err ll_predictor_make(ll_predictor *p, int64_t batch, ll_graph **out)
     TRY(find_value(whole, p->asked, &v, &name));
     const ll_type *t = &ll_value_of(whole, v)->type;
     CHECK(t->shape.n > 0 && t->shape.d[0] == batch, LL_E_ARG,
-          "%s of model %s is not of samples: its first dimension is not the batch", name,
+          "%s of model %s is not per sample: its first dimension is not the batch", name,
           p->run->model.name);
     p->info.meaning = meaning_of(whole, v, name);
     p->info.type = (ll_type){t->dtype, {.n = t->shape.n - 1}};
@@ -128,7 +128,7 @@ static ll_err open_first(ll_predictor *p)
 ll_err ll_predictor_open(const ll_run *r, ll_session *share, const char *result, ll_predictor **out)
 {
     ll_predictor *p = (ll_predictor *)calloc(1, sizeof *p);
-    CHECK(p, LL_E_MEM, "no memory for a predictor");
+    CHECK(p, LL_E_MEM, "not enough memory for a predictor");
     p->run = r;
     p->share = share;
     p->asked = result;

@@ -44,7 +44,7 @@ static ll_err match(ll_loops *l, const char *text, int len, const ll_type *t, co
             letters++;
     }
     int extra = t->shape.n - letters;
-    CHECK(stars ? extra >= 0 : extra == 0, LL_E_SHAPE, "an operand of %d dimensions, want %.*s",
+    CHECK(stars ? extra >= 0 : extra == 0, LL_E_SHAPE, "an operand of %d dimensions, expected %.*s",
           t->shape.n, len, text);
     int dim = 0;
     for (int i = 0; i < len; i++) {

@@ -96,7 +96,7 @@ ll_err ll_scan_want(ll_scan *s, char c)
 {
     char text[40];
     if (ll_scan_is(s, c)) return LL_OK;
-    return ll_scan_fail(s, s->at, "want '%c', found %s", c, found(s->at, text));
+    return ll_scan_fail(s, s->at, "expected '%c', found %s", c, found(s->at, text));
 }
 
 ll_err ll_scan_word(ll_scan *s, const char *what, char word[LL_WORD_MAX + 1])
@@ -106,9 +106,9 @@ ll_err ll_scan_word(ll_scan *s, const char *what, char word[LL_WORD_MAX + 1])
     ll_scan_blank(s);
     while (isalnum((unsigned char)s->at[n]) || s->at[n] == '_') n++;
     if (!n || isdigit((unsigned char)*s->at))
-        return ll_scan_fail(s, s->at, "want %s, found %s", what, found(s->at, text));
+        return ll_scan_fail(s, s->at, "expected %s, found %s", what, found(s->at, text));
     if (n > LL_WORD_MAX)
-        return ll_scan_fail(s, s->at, "want %s, found a word of %d letters", what, n);
+        return ll_scan_fail(s, s->at, "expected %s, found a word of %d letters", what, n);
     memcpy(word, s->at, (size_t)n);
     word[n] = '\0';
     s->at += n;
@@ -136,14 +136,14 @@ ll_err ll_scan_string(ll_scan *s, const char *what, char *text, size_t bytes)
     ll_scan_blank(s);
     const char *from = s->at;
     if (*from != '"')
-        return ll_scan_fail(s, from, "want %s in quotes, found %s", what, found(from, seen));
+        return ll_scan_fail(s, from, "expected %s in quotes, found %s", what, found(from, seen));
     for (s->at++; *s->at != '"';) {
         const char *here = s->at;
         int c = (unsigned char)*s->at;
         if (!c || c == '\n') return ll_scan_fail(s, from, "%s has no closing quote", what);
         s->at++;
         if (c == '\\' && !(c = escaped(&s->at)))
-            return ll_scan_fail(s, here, "want one of \\\" \\\\ \\n \\t \\xHH (not \\x00)");
+            return ll_scan_fail(s, here, "expected one of \\\" \\\\ \\n \\t \\xHH (not \\x00)");
         if (n + 1 >= bytes)
             return ll_scan_fail(s, from, "%s is longer than %zu bytes", what, bytes - 1);
         text[n++] = (char)c;
@@ -159,12 +159,12 @@ ll_err ll_scan_int(ll_scan *s, const char *what, int64_t min, int64_t max, int64
     ll_scan_blank(s);
     const char *from = s->at, *digits = from + (*from == '-');
     if (!isdigit((unsigned char)*digits))
-        return ll_scan_fail(s, from, "want %s, found %s", what, found(from, text));
+        return ll_scan_fail(s, from, "expected %s, found %s", what, found(from, text));
     char *end;
     errno = 0;
     long long v = strtoll(from, &end, 10);
     if (errno || v < min || v > max)
-        return ll_scan_fail(s, from, "%s is %.*s, want %lld to %lld", what,
+        return ll_scan_fail(s, from, "%s is %.*s, expected %lld to %lld", what,
                             (int)(end - from > 30 ? 30 : end - from), from, (long long)min,
                             (long long)max);
     s->at = end;
@@ -179,7 +179,7 @@ ll_err ll_scan_double(ll_scan *s, const char *what, double *out)
     char *end;
     *out = strtod(s->at, &end);
     if (end == s->at || isspace((unsigned char)*s->at))
-        return ll_scan_fail(s, s->at, "want %s, found %s", what, found(s->at, text));
+        return ll_scan_fail(s, s->at, "expected %s, found %s", what, found(s->at, text));
     s->at = end;
     return LL_OK;
 }

@@ -29,14 +29,14 @@ static ll_err unknown_axis(const char *text, const char *word)
     ll_near near = {.word = word};
     for (int k = 0; k < LL_N_AXIS_KIND; k++) ll_near_try(&near, kinds[k].name);
     FAIL(LL_E_ARG,
-         "mesh \"%s\": no axis is named %s%s; there are data, tensor, sequence, height, width, "
-         "channel, filter, pipe, rows, cols, depth",
+         "mesh \"%s\": unknown axis %s%s (axes: data, tensor, sequence, height, width, channel, "
+         "filter, pipe, rows, cols, depth)",
          text, word, ll_near_hint(&near));
 }
 
 static ll_err add_axis(ll_mesh *m, unsigned *seen, const char *text, int kind, long size)
 {
-    CHECK(size >= 1 && size <= 1 << 20, LL_E_ARG, "mesh \"%s\": want %s=1 to %d", text,
+    CHECK(size >= 1 && size <= 1 << 20, LL_E_ARG, "mesh \"%s\": expected %s=1 to %d", text,
           kinds[kind].name, 1 << 20);
     CHECK(!(*seen >> kind & 1), LL_E_ARG, "mesh \"%s\" has %s twice", text, kinds[kind].name);
     *seen |= 1u << kind;
@@ -60,16 +60,16 @@ ll_err ll_mesh_parse(const char *text, ll_mesh *out)
         int kind = kind_of(at, len);
         char word[32];
         snprintf(word, sizeof word, "%.*s", (int)len, at);
-        CHECK(len, LL_E_ARG, "mesh \"%s\": nothing before \"%s\", want NAME=SIZE", text, at);
+        CHECK(len, LL_E_ARG, "mesh \"%s\": nothing before \"%s\", expected NAME=SIZE", text, at);
         if (kind < 0) TRY(unknown_axis(text, word));
-        CHECK(at[len] == '=', LL_E_ARG, "mesh \"%s\": want %s=SIZE", text, word);
+        CHECK(at[len] == '=', LL_E_ARG, "mesh \"%s\": expected %s=SIZE", text, word);
         char *end;
         long size = strtol(at + len + 1, &end, 10);
-        CHECK(end > at + len + 1, LL_E_ARG, "mesh \"%s\": want %s=SIZE", text, word);
+        CHECK(end > at + len + 1, LL_E_ARG, "mesh \"%s\": expected %s=SIZE", text, word);
         TRY(add_axis(out, &seen, text, kind, size));
         at = end + strspn(end, " ");
-        CHECK(!*at || *at == ',', LL_E_ARG, "mesh \"%s\": \"%s\" after %s=%ld, want a comma", text,
-              at, word, size);
+        CHECK(!*at || *at == ',', LL_E_ARG, "mesh \"%s\": \"%s\" after %s=%ld, expected a comma",
+              text, at, word, size);
         if (*at) at += 1 + strspn(at + 1, " ");
     }
     return LL_OK;
@@ -96,7 +96,7 @@ ll_err ll_mesh_fits(const ll_mesh *m, int n_rank)
     LL_OWN(ll_arena) arena = ll_arena_new();
     ll_buf near = {.arena = arena};
     near_meshes(m, n_rank, &near);
-    FAIL(LL_E_SHARD, "mesh \"%s\" is of %d ranks, but there are %d: use %s%s-n %d",
+    FAIL(LL_E_SHARD, "mesh \"%s\" needs %d ranks, but there are %d: use %s%s-n %d",
          ll_mesh_text(m, text), m->n_rank, n_rank, near.len ? near.text : "",
          near.len ? ", or " : "", m->n_rank);
 }

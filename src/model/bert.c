@@ -86,7 +86,7 @@ static ll_val declare(ll_graph *g, const ll_build *b)
     if (b->cache || s.heads < 1 || s.width % s.heads || share < 0 || share > 0.9 || s.eps < 1 ||
         ll_build_size(b, "layers") > 10000) {
         ll_graph_reject(g, b->cache ? "bert sees both ways: it does not make text"
-                                    : "bert: want width a multiple of heads, masked 0 to 90, "
+                                    : "bert: expected width a multiple of heads, masked 0 to 90, "
                                       "norm_eps 1 or more, at most 10000 layers");
         return (ll_val){0};
     }

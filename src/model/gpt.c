@@ -114,7 +114,7 @@ static ll_val declare(ll_graph *g, const ll_build *given)
                      .decay = (double)ll_build_size(b, "decay"),
                      .dropout = dropout_of(b)};
     if (s.layers > 10000) {
-        ll_graph_reject(g, "gpt: layers %ld, want at most 10000", s.layers);
+        ll_graph_reject(g, "gpt: layers %ld, expected at most 10000", s.layers);
         return (ll_val){0};
     }
     if (s.heads < 1 || s.width < 1 || s.width % s.heads) {
@@ -122,12 +122,12 @@ static ll_val declare(ll_graph *g, const ll_build *given)
         return (ll_val){0};
     }
     if (s.linear < 0 || s.linear > 1) {
-        ll_graph_reject(g, "gpt: model.linear is %ld, want 0 or 1", s.linear);
+        ll_graph_reject(g, "gpt: model.linear is %ld, expected 0 or 1", s.linear);
         return (ll_val){0};
     }
     if (s.decay > 0 && !s.linear) {
         ll_graph_reject(g,
-                        "gpt: model.decay is %g, of linear attention: want model.linear=1 too, "
+                        "gpt: model.decay is %g, of linear attention: expected model.linear=1 too, "
                         "or model.decay=0",
                         s.decay);
         return (ll_val){0};

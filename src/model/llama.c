@@ -91,7 +91,7 @@ static bool sound(ll_graph *g, sizes *s)
     bool even = s->head || s->heads < 1 || s->width % s->heads == 0;
     if (!s->head && s->heads > 0) s->head = s->width / s->heads;
     if (s->layers > 10000)
-        ll_graph_reject(g, "llama: layers %ld, want at most 10000", s->layers);
+        ll_graph_reject(g, "llama: layers %ld, expected at most 10000", s->layers);
     else if (s->heads < 1 || s->kv_heads < 1 || s->heads % s->kv_heads)
         ll_graph_reject(g, "llama: heads %ld is not a multiple of kv_heads %ld", s->heads,
                         s->kv_heads);
@@ -102,24 +102,24 @@ static bool sound(ll_graph *g, sizes *s)
                         s->width, s->heads);
     else if (s->head < 2 || s->head % 2)
         ll_graph_reject(g,
-                        "llama: heads have %ld channels (model.head, or width / heads), want "
+                        "llama: heads have %ld channels (model.head, or width / heads), expected "
                         "an even number",
                         s->head);
     else if (s->base < 1 || s->eps < 1)
-        ll_graph_reject(g, "llama: model.%s is 0, want 1 or more",
+        ll_graph_reject(g, "llama: model.%s is 0, expected 1 or more",
                         s->base < 1 ? "rope_base" : "norm_eps");
     else if (s->tied < 0 || s->tied > 1)
-        ll_graph_reject(g, "llama: model.tied is %ld, want 0 or 1", s->tied);
+        ll_graph_reject(g, "llama: model.tied is %ld, expected 0 or 1", s->tied);
     else if (s->linear < 0 || s->linear > 1)
-        ll_graph_reject(g, "llama: model.linear is %ld, want 0 or 1", s->linear);
+        ll_graph_reject(g, "llama: model.linear is %ld, expected 0 or 1", s->linear);
     else if (s->linear && s->window > 0)
         ll_graph_reject(g,
-                        "llama: model.window is %ld, of softmax: want model.linear=0 too, or "
+                        "llama: model.window is %ld, of softmax: expected model.linear=0 too, or "
                         "model.window=0",
                         s->window);
     else if (!s->linear && s->decay > 0)
         ll_graph_reject(g,
-                        "llama: model.decay is %ld, of linear attention: want model.linear=1 "
+                        "llama: model.decay is %ld, of linear attention: expected model.linear=1 "
                         "too, or model.decay=0",
                         s->decay);
     else

@@ -7,7 +7,7 @@ static ll_val declare(ll_graph *g, const ll_build *b)
     ll_val h = ll_reshape(g, x, LL_SHAPE(b->batch, -1));
     int64_t depth = ll_build_size(b, "depth");
     if (depth > 10000) {
-        ll_graph_reject(g, "mlp: depth %ld, want at most 10000", depth);
+        ll_graph_reject(g, "mlp: depth %ld, expected at most 10000", depth);
         return (ll_val){0};
     }
     for (int64_t i = 1; i <= depth; i++) {

@@ -52,10 +52,10 @@ static void compare(const char *name, const host *have, const host *want, outcom
 {
     char a[LL_SHAPE_TEXT], b[LL_SHAPE_TEXT];
     if (have->type != want->type)
-        differ(r, "%s is %s, want %s", name, ll_onnx_type_name(have->type),
+        differ(r, "%s is %s, expected %s", name, ll_onnx_type_name(have->type),
                ll_onnx_type_name(want->type));
     else if (!ll_shape_equal(&have->shape, &want->shape))
-        differ(r, "%s has shape %s, want %s", name, ll_shape_print(&have->shape, a),
+        differ(r, "%s has shape %s, expected %s", name, ll_shape_print(&have->shape, a),
                ll_shape_print(&want->shape, b));
     int64_t n = r->status == LL_ONNX_FAILED ? 0 : ll_numel(&want->shape);
     for (int64_t i = 0; i < n; i++) {
@@ -63,7 +63,7 @@ static void compare(const char *name, const host *have, const host *want, outcom
         if ((isnan(x) && isnan(y)) || x == y) continue;
         if (d > r->max_error) r->max_error = d;
         if (!(d <= ATOL + (want->type == ONNX_BFLOAT16 ? RTOL_BF16 : RTOL) * fabs(y)))
-            differ(r, "%s[%ld] is %.9g, want %.9g", name, i, x, y);
+            differ(r, "%s[%ld] is %.9g, expected %.9g", name, i, x, y);
     }
 }
 

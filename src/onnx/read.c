@@ -214,8 +214,8 @@ static ll_err outside(const Onnx__Tensor *t, const char *folder, size_t want, ll
     TRY(ll_onnx_location(t, &at));
     TRY(number(t, "offset", 0, &offset));
     TRY(number(t, "length", (int64_t)want, &length));
-    CHECK((size_t)length == want, LL_E_IO, "tensor %s: %ld bytes of %s, want %zu", t->name, length,
-          at, want);
+    CHECK((size_t)length == want, LL_E_IO, "tensor %s: %ld bytes of %s, expected %zu", t->name,
+          length, at, want);
     const char *path = ll_arena_printf(a, "%s/%s", folder, at);
     FILE *f = fopen(path, "rb");
     CHECK(f, LL_E_IO, "tensor %s: %s cannot be opened: %m", t->name, path);

@@ -274,11 +274,9 @@ static ll_val mask_of(ll_graph *g, ll_val mask, const ll_shape *q, int64_t keys,
         if (k != 1) s.d[k ? k + 1 : 0] = have.d[i];
     }
     if (!fits)
-        return ll_reject(g, LL_E_SHAPE,
-                         "%sattend: the mask is %s, want [%ld,%ld,%ld,%ld], any "
-                         "of them 1",
-                         g->scope, ll_shape_print(&have, text), whole[0], whole[1], whole[2],
-                         whole[3]);
+        return ll_reject(
+            g, LL_E_SHAPE, "%sattend: the mask is %s, expected [%ld,%ld,%ld,%ld], any of them 1",
+            g->scope, ll_shape_print(&have, text), whole[0], whole[1], whole[2], whole[3]);
     if (!ll_dtype_is_float(ll_graph_dtype(g, mask)))
         mask = ll_select(g, ll_cast(g, mask, dtype), ll_fill(g, dtype, LL_SCALAR, 0),
                          ll_fill(g, dtype, LL_SCALAR, -1e30));
@@ -294,11 +292,11 @@ ll_val ll_attend(ll_graph *g, ll_val q, ll_val k, ll_val v, const ll_attend_opts
     if (key.n != 4 || value.n != 4 || (s.n != 4 && s.n != 5) || key.d[2] < 1 ||
         (packed && s.d[2] % key.d[2])) {
         char a[LL_SHAPE_TEXT], b[LL_SHAPE_TEXT], c[LL_SHAPE_TEXT];
-        return ll_reject(
-            g, LL_E_SHAPE,
-            "%sattend: q %s, k %s, v %s; want [b,t,h,d], [b,s,n,d], [b,s,n,e], and h a "
-            "multiple of n",
-            g->scope, ll_shape_print(&s, a), ll_shape_print(&key, b), ll_shape_print(&value, c));
+        return ll_reject(g, LL_E_SHAPE,
+                         "%sattend: q %s, k %s, v %s; expected [b,t,h,d], [b,s,n,d], [b,s,n,e], "
+                         "and h a multiple of n",
+                         g->scope, ll_shape_print(&s, a), ll_shape_print(&key, b),
+                         ll_shape_print(&value, c));
     }
     if (packed) s = LL_SHAPE(s.d[0], s.d[1], key.d[2], s.d[2] / key.d[2], s.d[3]);
     ll_attend_attr a = {.scale = o.scale ? o.scale : 1 / sqrt((double)s.d[4])};
@@ -378,7 +376,7 @@ static ll_err infer(ll_infer *i)
     const ll_shape *qkv = &i->in[i->op == &attention_grad].shape;
     char text[LL_SHAPE_TEXT];
     CHECK(qkv->n == 5 && qkv->d[2] == 3 && qkv->d[4] > 0, LL_E_SHAPE,
-          "qkv is %s, want [batch,time,3,heads,width]", ll_shape_print(qkv, text));
+          "qkv is %s, expected [batch,time,3,heads,width]", ll_shape_print(qkv, text));
     return ll_infer_floats(i);
 }
 

@@ -26,12 +26,12 @@ static ll_err check_ring(const ll_infer *i, int64_t bits, int64_t ring)
     CHECK(bits == 4 && keys->n == 4 && new->n == 4, LL_E_ARG,
           "a ring of newest keys is of 4 bits, and those of [b,r,n,e] and [b,t,n,d]");
     CHECK(ring >= LL_CACHE4_GROUP - 1 + new->d[1] && ring <= keys->d[1] / 2, LL_E_SHAPE,
-          "a ring of %ld newest keys of %ld rows, %ld tokens at once: want %ld or more", ring,
+          "a ring of %ld newest keys of %ld rows, %ld tokens at once: expected %ld or more", ring,
           keys->d[1], new->d[1], (LL_CACHE4_GROUP - 1 + new->d[1]));
     int64_t places =
         i->op->n_in == 6 && i->in[4].shape.n == 4 ? i->in[4].shape.d[1] : keys->d[1] - 2 * ring;
     CHECK(keys->d[1] == ll_cache_rows(places, ring), LL_E_SHAPE,
-          "keys of %ld rows, want %ld for %ld places", keys->d[1], ll_cache_rows(places, ring),
+          "keys of %ld rows, expected %ld for %ld places", keys->d[1], ll_cache_rows(places, ring),
           places);
     return LL_OK;
 }
@@ -51,11 +51,11 @@ static ll_err infer(ll_infer *i)
         bool kept = k >= cache && k < cache + n_cache;
         ll_dtype want = kept && bits ? LL_U8 : new->dtype;
         CHECK(ll_dtype_is_float(new->dtype) && x->dtype == want, LL_E_ARG,
-              "operand %d is %s, want %s", k, ll_dtype_name(x->dtype),
+              "operand %d is %s, expected %s", k, ll_dtype_name(x->dtype),
               ll_dtype_is_float(new->dtype) ? ll_dtype_name(want) : "a float type");
         int64_t d = new->shape.n ? new->shape.d[new->shape.n - 1] : 0;
         CHECK(!kept || x->shape.n != 4 || x->shape.d[3] == ll_cache_row(bits, d), LL_E_SHAPE,
-              "operand %d has rows of %ld, want %ld", k, x->shape.d[3], ll_cache_row(bits, d));
+              "operand %d has rows of %ld, expected %ld", k, x->shape.d[3], ll_cache_row(bits, d));
     }
     TRY(ll_check_index(i, i->n_in - 1));
     return ll_infer_dims(i);
@@ -112,11 +112,11 @@ static ll_err infer_kept(ll_infer *i)
         if (k >= floats)
             TRY(ll_check_index(i, k));
         else
-            CHECK(x->dtype == LL_F32, LL_E_ARG, "operand %d is %s, want f32", k,
+            CHECK(x->dtype == LL_F32, LL_E_ARG, "operand %d is %s, expected f32", k,
                   ll_dtype_name(x->dtype));
         bool kept = k == floats - 1;
         CHECK(!kept || (x->shape.n == 4 && x->shape.d[3] == 2), LL_E_SHAPE,
-              "operand %d: want a mass and a place for each entry", k);
+              "operand %d: expected a mass and a place for each entry", k);
     }
     return ll_infer_dims(i);
 }

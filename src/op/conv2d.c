@@ -40,20 +40,21 @@ static ll_err set_result(ll_infer *i, const ll_shape *x, const ll_shape *w, cons
 {
     const ll_conv_attr *a = (const ll_conv_attr *)i->attr;
     ll_dtype s = i->in[0].dtype, t = i->in[1].dtype;
-    CHECK(s == t, LL_E_ARG, "operands are %s and %s, want one type", ll_dtype_name(s),
+    CHECK(s == t, LL_E_ARG, "operands are %s and %s, expected one type", ll_dtype_name(s),
           ll_dtype_name(t));
-    CHECK(ll_dtype_is_float(t), LL_E_ARG, "operands are %s, want a float type", ll_dtype_name(t));
-    CHECK(a->groups >= 1, LL_E_ARG, "%ld groups, want at least 1", a->groups);
+    CHECK(ll_dtype_is_float(t), LL_E_ARG, "operands are %s, expected a float type",
+          ll_dtype_name(t));
+    CHECK(a->groups >= 1, LL_E_ARG, "%ld groups, expected at least 1", a->groups);
     CHECK(x->d[3] % a->groups == 0 && w->d[0] % a->groups == 0, LL_E_SHAPE,
           "%ld channels and %ld filters do not divide into %ld groups", x->d[3], w->d[0],
           a->groups);
     CHECK(w->d[3] == x->d[3] / a->groups, LL_E_SHAPE,
-          "filters of %ld channels, want %ld (%ld of the image in %ld groups)", w->d[3],
+          "filters of %ld channels, expected %ld (%ld of the image in %ld groups)", w->d[3],
           (x->d[3] / a->groups), x->d[3], a->groups);
     for (int k = 0; k < 2; k++) {
         const char *name = k ? "width" : "height";
         CHECK(a->stride[k] >= 1 && a->dilation[k] >= 1 && w->d[1 + k] >= 1, LL_E_ARG,
-              "%s: stride %ld, dilation %ld, filter %ld; want at least 1 of each", name,
+              "%s: stride %ld, dilation %ld, filter %ld; expected at least 1 of each", name,
               a->stride[k], a->dilation[k], w->d[1 + k]);
         ll_axis ax = axis(a, k, w->d[1 + k]);
         int64_t n = ll_axis_out(&ax, x->d[1 + k]);
@@ -69,7 +70,7 @@ static ll_err check_dims(const ll_infer *i, const char *first, const char *secon
 {
     const char *want[2] = {first, second};
     for (int k = 0; k < 2; k++)
-        CHECK(i->in[k].shape.n == 4, LL_E_SHAPE, "operand %d has %d dimensions, want %s", k,
+        CHECK(i->in[k].shape.n == 4, LL_E_SHAPE, "operand %d has %d dimensions, expected %s", k,
               i->in[k].shape.n, want[k]);
     return LL_OK;
 }
@@ -107,7 +108,7 @@ static ll_err infer_dw(ll_infer *i)
     const ll_conv_attr *a = (const ll_conv_attr *)i->attr;
     TRY(check_dims(i, "[n,h,w,f]", "[n,h,w,c]"));
     const ll_shape *y = &i->in[0].shape, *x = &i->in[1].shape;
-    CHECK(a->groups >= 1, LL_E_ARG, "%ld groups, want at least 1", a->groups);
+    CHECK(a->groups >= 1, LL_E_ARG, "%ld groups, expected at least 1", a->groups);
     ll_shape w = {4, {y->d[3], a->size[0], a->size[1], x->d[3] / a->groups}};
     return set_result(i, x, &w, y, &w);
 }
@@ -291,11 +292,10 @@ static bool attr_of(ll_graph *g, const char *op, ll_val x, ll_val filter, const 
         ll_reject(g, LL_E_ARG, "%s%s has two dimensions, the window has a third", g->scope, op);
     int n[2] = {ll_graph_shape(g, x).n, ll_graph_shape(g, filter).n};
     if (x.id && filter.id && (n[0] != 4 || n[1] != 4))
-        ll_reject(
-            g, LL_E_SHAPE,
-            "%s%s: an image of %d dimensions and a filter of %d, want [n,h,w,c] and [.,r,s,.]; "
-            "[n,d,h,w,c] is conv3d's and [n,l,c] conv1d's",
-            g->scope, op, n[0], n[1]);
+        ll_reject(g, LL_E_SHAPE,
+                  "%s%s: an image of %d dimensions and a filter of %d, expected [n,h,w,c] and "
+                  "[.,r,s,.]; [n,d,h,w,c] is conv3d's and [n,l,c] conv1d's",
+                  g->scope, op, n[0], n[1]);
     return g->err == LL_OK && x.id && filter.id;
 }
 
@@ -330,8 +330,8 @@ ll_val ll_conv2d_transpose(ll_graph *g, ll_val x, ll_val filter, const ll_conv *
         if (n < 1 || more < 0 || more >= most || a.size[k] < 1) {
             return ll_reject(
                 g, LL_E_SHAPE,
-                "%sconv_transpose: %ld from %ld, output padding %ld; want at least 1 of "
-                "each, and the output padding less than the stride or dilation, %ld",
+                "%sconv_transpose: %ld from %ld, output padding %ld; expected at least 1 of each, "
+                "and the output padding less than the stride or dilation, %ld",
                 g->scope, a.size[k], n, more, most);
         }
         if (more >= ax.stride) a.pad[2 * k + 1] -= more; /* or there would be one more of x */

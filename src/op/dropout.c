@@ -16,7 +16,7 @@ static ll_err infer(ll_infer *i)
     const ll_dropout_attr *a = (const ll_dropout_attr *)i->attr;
     const ll_shape *s = &i->in[0].shape;
     TRY(ll_check_float(i->in[0].dtype, "operand is"));
-    CHECK(a->p >= 0 && a->p < 1, LL_E_ARG, "p = %g, want 0 <= p < 1", a->p);
+    CHECK(a->p >= 0 && a->p < 1, LL_E_ARG, "p = %g, expected 0 <= p < 1", a->p);
     TRY(ll_check_shape(&a->whole));
     bool fits = a->whole.n == s->n;
     for (int d = 0; fits && d < s->n; d++)

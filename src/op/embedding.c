@@ -11,7 +11,7 @@ LL_KERNELS(embedding, embedding_grad)
 /* Attributes may come from text. */
 static ll_err check_from(const ll_embedding_attr *a)
 {
-    CHECK(a->from >= 0 && a->from <= INT32_MAX, LL_E_ARG, "from = %ld, want a row's number",
+    CHECK(a->from >= 0 && a->from <= INT32_MAX, LL_E_ARG, "from = %ld, expected a row's number",
           a->from);
     return LL_OK;
 }

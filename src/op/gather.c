@@ -27,7 +27,7 @@ static ll_err read_spec(const char *spec, ll_spec_parts *p, char *v)
         *v = *c;
     }
     CHECK(*v && !strchr(p->part[INDEX], *v), LL_E_ARG,
-          "spec \"%s\": no dimension is picked from, want one like \"avc,i->aic\"", spec);
+          "spec \"%s\": no dimension is picked from, expected one like \"avc,i->aic\"", spec);
     for (const char *c = p->part[INDEX]; *c; c++)
         CHECK(strchr(p->part[Y], *c), LL_E_ARG, "spec \"%s\": %c is not in the result", spec, *c);
     for (const char *c = p->part[Y]; *c; c++)
@@ -65,8 +65,8 @@ static ll_err shape_of(const char *letters, const ll_spec_parts *p, const int pa
         for (int k = 0; k < 2; k++) {
             const char *at = strchr(p->part[part[k]], letters[d]);
             int dim = at ? (int)(at - p->part[part[k]]) : -1;
-            CHECK(dim < i->in[k].shape.n, LL_E_SHAPE, "operand %d has %d dimensions, want %s", k,
-                  i->in[k].shape.n, p->part[part[k]]);
+            CHECK(dim < i->in[k].shape.n, LL_E_SHAPE, "operand %d has %d dimensions, expected %s",
+                  k, i->in[k].shape.n, p->part[part[k]]);
             if (at) out->d[d] = i->in[k].shape.d[dim];
         }
     return ll_check_shape(out); /* that extents agree is checked with the loops */
@@ -79,7 +79,7 @@ static ll_err infer(ll_infer *i)
     ll_shape *out = &i->out[0].shape;
     ll_spec_parts p;
     char v;
-    CHECK(a->from >= 0 && a->from <= INT32_MAX, LL_E_ARG, "from = %ld, want an index", a->from);
+    CHECK(a->from >= 0 && a->from <= INT32_MAX, LL_E_ARG, "from = %ld, expected an index", a->from);
     TRY(ll_check_index(i, 1));
     TRY(read_spec(a->spec, &p, &v));
     i->out[0].dtype = back ? ll_wide(i->in[0].dtype) : i->in[0].dtype;

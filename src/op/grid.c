@@ -22,7 +22,7 @@ static ll_err check_spec(const char *spec, int n_in)
     CHECK(strnlen(spec, LL_SPEC_MAX) < LL_SPEC_MAX, LL_E_ARG, "spec is longer than %d characters",
           LL_SPEC_MAX - 1);
     const char *arrow = strstr(spec, "->");
-    CHECK(arrow, LL_E_ARG, "spec \"%s\", want one like \"nhwc,n->nhwc\"", spec);
+    CHECK(arrow, LL_E_ARG, "spec \"%s\", expected one like \"nhwc,n->nhwc\"", spec);
     size_t n = strlen(arrow + 2), lists = 1;
     CHECK(n <= LL_MAX_DIMS && strspn(arrow + 2, "abcdefghijklmnopqrstuvwxyz") == n, LL_E_ARG,
           "spec \"%s\": the result's letters are not up to %d of a to z", spec, LL_MAX_DIMS);
@@ -59,16 +59,16 @@ static ll_err infer(ll_infer *i)
 {
     const ll_grid_attr *a = (const ll_grid_attr *)i->attr;
     CHECK(i->n_in >= 2 && i->n_in <= 1 + MOST_SCALES, LL_E_ARG,
-          "%d operands, want a tensor and 1 or %d scales", i->n_in, MOST_SCALES);
+          "%d operands, expected a tensor and 1 or %d scales", i->n_in, MOST_SCALES);
     for (int k = 0; k < i->n_in; k++)
-        CHECK(ll_dtype_is_float(i->in[k].dtype), LL_E_ARG, "operand %d is %s, want a float type", k,
-              ll_dtype_name(i->in[k].dtype));
+        CHECK(ll_dtype_is_float(i->in[k].dtype), LL_E_ARG,
+              "operand %d is %s, expected a float type", k, ll_dtype_name(i->in[k].dtype));
     CHECK((unsigned)a->out < LL_N_DTYPE &&
               (ll_dtype_is_float(a->out) || (i->op == &grid && a->out == LL_U8)),
           LL_E_ARG, "the result must be of a float type");
-    CHECK(a->bits >= 1 && a->bits <= 100, LL_E_ARG, "bits is %ld, want 1 to 100", a->bits);
+    CHECK(a->bits >= 1 && a->bits <= 100, LL_E_ARG, "bits is %ld, expected 1 to 100", a->bits);
     CHECK(!a->odd || (a->odd == 1 && i->op == &grid && a->out == LL_F64), LL_E_ARG,
-          "odd is %ld, want 1 of grid in f64, or 0", a->odd);
+          "odd is %ld, expected 1 of grid in f64, or 0", a->odd);
     TRY(ll_infer_dims(i));
     i->out[0].dtype = a->out;
     return LL_OK;

@@ -74,7 +74,7 @@ static ll_err infer(ll_infer *i)
 {
     double decay = ((const ll_linear_attr *)i->attr)->decay;
     CHECK(decay == 0 || decay >= 1, LL_E_ARG,
-          "decay is %g: heads keep 1 - 2^-decay of a token, want 1 or more, or 0 for all of it",
+          "decay is %g: heads keep 1 - 2^-decay of a token, expected 1 or more, or 0 for all of it",
           decay);
     return ll_infer_floats(i);
 }
@@ -173,11 +173,12 @@ static ll_err step_infer(ll_infer *i)
 {
     const ll_shape *s = &i->in[0].shape, *v = &i->in[3].shape;
     CHECK(s->n == 4 && v->n == 4 && s->d[3] == v->d[3] + 1, LL_E_SHAPE,
-          "want a state [b,n,d,e+1] and values [b,t,n,e]");
+          "expected a state [b,n,d,e+1] and values [b,t,n,e]");
     for (int k = 0; k < 4; k++) {
         ll_dtype q = i->in[1].dtype, want = k ? q : ll_wide(q);
-        CHECK(ll_dtype_is_float(q) && i->in[k].dtype == want, LL_E_ARG, "operand %d is %s, want %s",
-              k, ll_dtype_name(i->in[k].dtype), ll_dtype_name(want));
+        CHECK(ll_dtype_is_float(q) && i->in[k].dtype == want, LL_E_ARG,
+              "operand %d is %s, expected %s", k, ll_dtype_name(i->in[k].dtype),
+              ll_dtype_name(want));
     }
     for (int k = 4; k < 6; k++) TRY(ll_check_index(i, k));
     return ll_infer_dims(i);
@@ -231,8 +232,8 @@ static bool features(ll_graph *g, ll_val *q, ll_val *k, ll_val v)
         (s.n == 4 && s.d[2] % n.d[2])) {
         char t[3][LL_SHAPE_TEXT];
         ll_reject(g, LL_E_SHAPE,
-                  "%slinear_attend: q %s, k %s, v %s; want [b,t,h,d], [b,t,n,d], [b,t,n,e], and h "
-                  "a multiple of n",
+                  "%slinear_attend: q %s, k %s, v %s; expected [b,t,h,d], [b,t,n,d], [b,t,n,e], "
+                  "and h a multiple of n",
                   g->scope, ll_shape_print(&s, t[0]), ll_shape_print(&n, t[1]),
                   ll_shape_print(&e, t[2]));
         return false;

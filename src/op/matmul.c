@@ -34,7 +34,7 @@ ll_err ll_matmul_read(const char *spec, ll_matmul_parts *p)
     size_t n = strnlen(spec, LL_SPEC_MAX);
     CHECK(n < LL_SPEC_MAX, LL_E_ARG, "spec is longer than %d characters", LL_SPEC_MAX - 1);
     const char *comma = strchr(spec, ','), *arrow = strstr(spec, "->");
-    CHECK(comma && arrow && comma < arrow, LL_E_ARG, "spec \"%s\", want one like \"mk,kn->mn\"",
+    CHECK(comma && arrow && comma < arrow, LL_E_ARG, "spec \"%s\", expected one like \"mk,kn->mn\"",
           spec);
     *p = (parts){.text = {spec, comma + 1, arrow + 2}};
     p->len[0] = (int)(comma - spec);
@@ -70,14 +70,14 @@ static ll_err infer(ll_infer *i)
 {
     const ll_matmul_attr *m = (const ll_matmul_attr *)i->attr;
     ll_dtype t = i->in[0].dtype;
-    CHECK(t == i->in[1].dtype, LL_E_ARG, "operands are %s and %s, want one type", ll_dtype_name(t),
-          ll_dtype_name(i->in[1].dtype));
+    CHECK(t == i->in[1].dtype, LL_E_ARG, "operands are %s and %s, expected one type",
+          ll_dtype_name(t), ll_dtype_name(i->in[1].dtype));
     CHECK(t == LL_F64 || t == LL_F32 || t == LL_BF16, LL_E_ARG,
-          "operands are %s, want f64, f32 or bf16", ll_dtype_name(t));
+          "operands are %s, expected f64, f32 or bf16", ll_dtype_name(t));
     TRY(ll_check_bits(m->bits, t));
     CHECK(m->out == t || (t == LL_BF16 && m->out == LL_F32), LL_E_ARG,
-          "operands are %s and the result %s, want the same type, or f32 of bf16", ll_dtype_name(t),
-          ll_dtype_name(m->out));
+          "operands are %s and the result %s, expected the same type, or f32 of bf16",
+          ll_dtype_name(t), ll_dtype_name(m->out));
     TRY(ll_infer_dims(i));
     i->out[0].dtype = m->out;
     return LL_OK;
@@ -144,9 +144,9 @@ static ll_err reach_infer(ll_infer *i)
 {
     const ll_reach_attr *r = (const ll_reach_attr *)i->attr;
     for (int k = 0; k < 2; k++)
-        CHECK(i->in[k].dtype == LL_U8, LL_E_ARG, "operand %d is %s, want u8", k,
+        CHECK(i->in[k].dtype == LL_U8, LL_E_ARG, "operand %d is %s, expected u8", k,
               ll_dtype_name(i->in[k].dtype));
-    CHECK(r->enough >= 0 && r->enough <= LL_REACH_BITS, LL_E_ARG, "enough is %ld, want 0 to %d",
+    CHECK(r->enough >= 0 && r->enough <= LL_REACH_BITS, LL_E_ARG, "enough is %ld, expected 0 to %d",
           r->enough, LL_REACH_BITS);
     TRY(ll_infer_dims(i));
     i->out[0].dtype = LL_F32;

@@ -114,8 +114,8 @@ ll_val ll_group_norm(ll_graph *g, ll_val x, int64_t groups, ll_val gain, ll_val 
     if (s.n < 2 || s.n == LL_MAX_DIMS || groups < 1 || s.d[last] % groups) {
         char text[LL_SHAPE_TEXT];
         return ll_reject(g, LL_E_SHAPE,
-                         "%sgroup_norm: %ld groups of %s, want a divisor of its channels, of 2 to "
-                         "%d dimensions",
+                         "%sgroup_norm: %ld groups of %s, expected a divisor of its channels, of 2 "
+                         "to %d dimensions",
                          g->scope, groups, ll_shape_print(&s, text), LL_MAX_DIMS - 1);
     }
     split.d[last] = groups;

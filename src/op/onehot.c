@@ -33,7 +33,7 @@ static ll_err infer(ll_infer *i)
 {
     const ll_onehot_attr *a = i->attr;
     const ll_type *x = &i->in[0];
-    CHECK(x->dtype == LL_I32, LL_E_SHAPE, "the index is %s, want i32", ll_dtype_name(x->dtype));
+    CHECK(x->dtype == LL_I32, LL_E_SHAPE, "the index is %s, expected i32", ll_dtype_name(x->dtype));
     CHECK((unsigned)a->dtype < LL_N_DTYPE && ll_dtype_is_float(a->dtype), LL_E_ARG,
           "the result must be of a float type");
     CHECK(x->shape.n < LL_MAX_DIMS, LL_E_SHAPE, "more than %d dimensions", LL_MAX_DIMS);

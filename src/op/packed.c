@@ -14,7 +14,7 @@ static ll_err loops(const void *attr, int, const ll_type *, char dims[LL_DIMS_TE
     const ll_packed_attr *a = (const ll_packed_attr *)attr;
     size_t n = strnlen(a->spec, LL_SPEC_MAX);
     CHECK(n < LL_SPEC_MAX && strstr(a->spec, "->") && strchr(a->spec, ','), LL_E_ARG,
-          "spec \"%.*s\", want one like \"bk_,nk_,nk->bn\"", (int)n, a->spec);
+          "spec \"%.*s\", expected one like \"bk_,nk_,nk->bn\"", (int)n, a->spec);
     for (size_t i = 0; i < n; i++)
         CHECK(strchr("abcdefghijklmnopqrstuvwxyz_,->", a->spec[i]), LL_E_ARG,
               "spec \"%s\": '%c' is not a letter a to z", a->spec, a->spec[i]);
@@ -30,12 +30,12 @@ static ll_err infer(ll_infer *i)
           "%ld bits and %d operands", a->bits, i->n_in);
     CHECK(i->in[0].dtype == LL_F32 && i->in[1].dtype == LL_U8 && i->in[2].dtype == LL_F16 &&
               (i->n_in < 4 || i->in[3].dtype == LL_F16),
-          LL_E_ARG, "operands are %s, %s and %s, want f32, u8 and f16",
+          LL_E_ARG, "operands are %s, %s and %s, expected f32, u8 and f16",
           ll_dtype_name(i->in[0].dtype), ll_dtype_name(i->in[1].dtype),
           ll_dtype_name(i->in[2].dtype));
     CHECK(x->n > 1 && q->n > 1 && x->d[x->n - 1] == 32 && q->d[q->n - 1] == 4 * a->bits &&
               a->rows > 0 && a->rows < s->n,
-          LL_E_SHAPE, "want blocks of 32, packed in %ld bytes", 4 * a->bits);
+          LL_E_SHAPE, "expected blocks of 32, packed in %ld bytes", 4 * a->bits);
     TRY(ll_infer_dims(i));
     i->out[0].dtype = LL_F32;
     return LL_OK;
@@ -70,7 +70,7 @@ static ll_err unblock_infer(ll_infer *i)
     ll_dtype t = ((const ll_unblock_attr *)i->attr)->dtype;
     CHECK(i->in[0].dtype == LL_U8 && s.n && ll_block_sized(s.d[s.n - 1]) &&
               (t == LL_F32 || t == LL_F64),
-          LL_E_SHAPE, "want u8 [*,34], [*,20] or [*,18]");
+          LL_E_SHAPE, "expected u8 [*,34], [*,20] or [*,18]");
     s.d[s.n - 1] = LL_PACK;
     i->out[0] = (ll_type){t, s};
     return LL_OK;
@@ -95,7 +95,7 @@ static ll_err read_blocked(const void *attr, const char *part[3], int n[3])
     const char *spec = ((const ll_blocked_attr *)attr)->spec;
     const char *comma = strchr(spec, ','), *arrow = strstr(spec, "->");
     CHECK(strnlen(spec, LL_SPEC_MAX) < LL_SPEC_MAX && comma && arrow && comma < arrow, LL_E_ARG,
-          "spec \"%.*s\", want one like \"bk_,nk_->bn\"", LL_SPEC_MAX, spec);
+          "spec \"%.*s\", expected one like \"bk_,nk_->bn\"", LL_SPEC_MAX, spec);
     part[0] = spec, part[1] = comma + 1, part[2] = arrow + 2;
     n[0] = (int)(comma - spec), n[1] = (int)(arrow - comma) - 1, n[2] = (int)strlen(arrow + 2);
     for (int k = 0; k < 3; k++)
@@ -126,7 +126,7 @@ static ll_err blocked_infer(ll_infer *i)
     ll_shape *y = &i->out[0].shape;
     ll_dtype t = i->in[0].dtype;
     CHECK((t == LL_F32 || t == LL_F64) && i->in[1].dtype == LL_U8, LL_E_ARG,
-          "operands are %s and %s, want f32 (or f64) and u8", ll_dtype_name(i->in[0].dtype),
+          "operands are %s and %s, expected f32 (or f64) and u8", ll_dtype_name(i->in[0].dtype),
           ll_dtype_name(i->in[1].dtype));
     CHECK(i->in[0].shape.n == n[0] && i->in[1].shape.n == n[1] && n[2] <= LL_MAX_DIMS &&
               ll_block_sized(i->in[1].shape.d[n[1] - 1]) &&
@@ -194,7 +194,7 @@ static ll_err round_infer(ll_infer *i)
     ll_dtype t = i->in[0].dtype;
     CHECK((bits == 8 || bits == 4) && s->n && s->d[s->n - 1] == LL_PACK &&
               (t == LL_F32 || t == LL_F64),
-          LL_E_SHAPE, "want f32 (or f64) [*,%d], and 8 or 4 bits", LL_PACK);
+          LL_E_SHAPE, "expected f32 (or f64) [*,%d], and 8 or 4 bits", LL_PACK);
     i->out[0] = i->in[0];
     return LL_OK;
 }

@@ -25,15 +25,15 @@ static ll_err infer(ll_infer *i)
 {
     const ll_peaks_attr *a = (const ll_peaks_attr *)i->attr;
     const ll_shape *x = &i->in[0].shape;
-    CHECK(x->n == 4, LL_E_SHAPE, "the image has %d dimensions, want [n,h,w,c]", x->n);
+    CHECK(x->n == 4, LL_E_SHAPE, "the image has %d dimensions, expected [n,h,w,c]", x->n);
     CHECK(a->groups >= 1 && x->d[3] % a->groups == 0, LL_E_ARG, "%ld channels in %ld groups",
           x->d[3], a->groups);
-    CHECK(i->in[0].dtype == LL_U8, LL_E_ARG, "operand 0 is %s, want u8",
+    CHECK(i->in[0].dtype == LL_U8, LL_E_ARG, "operand 0 is %s, expected u8",
           ll_dtype_name(i->in[0].dtype));
     ll_shape y = {4, {x->d[0], 0, 0, a->groups > 1 ? a->groups : x->d[3]}};
     for (int k = 0; k < 2; k++) {
         CHECK(a->stride[k] >= 1 && a->dilation[k] >= 1 && a->size[k] >= 1, LL_E_ARG,
-              "stride %ld, dilation %ld, %ld taps; want at least 1 of each", a->stride[k],
+              "stride %ld, dilation %ld, %ld taps; expected at least 1 of each", a->stride[k],
               a->dilation[k], a->size[k]);
         ll_axis ax = axis(a, k);
         int64_t n = ll_axis_out(&ax, a->back ? a->image[k] : x->d[1 + k]);

@@ -26,12 +26,12 @@ static ll_axis axis(const ll_pool_attr *a, int k)
 /* The output over an image, and that the attributes make sense. */
 static ll_err output(const ll_pool_attr *a, const ll_shape *x, ll_shape *y)
 {
-    CHECK(x->n == 4, LL_E_SHAPE, "an image of %d dimensions, want [n,h,w,c]", x->n);
+    CHECK(x->n == 4, LL_E_SHAPE, "an image of %d dimensions, expected [n,h,w,c]", x->n);
     *y = *x;
     for (int k = 0; k < 2; k++) {
         const char *name = k ? "width" : "height";
         CHECK(a->size[k] >= 1 && a->size[k] <= 1 << 15 && a->stride[k] >= 1, LL_E_ARG,
-              "%s: a window of %ld, stride %ld; want at least 1 of each", name, a->size[k],
+              "%s: a window of %ld, stride %ld; expected at least 1 of each", name, a->size[k],
               a->stride[k]);
         ll_axis ax = axis(a, k);
         y->d[1 + k] = ll_axis_out(&ax, x->d[1 + k]);
@@ -65,14 +65,14 @@ static ll_err infer_grad(ll_infer *i)
     const ll_pool_attr *a = (const ll_pool_attr *)i->attr;
     const ll_shape *dy = &i->in[0].shape;
     TRY(ll_check_float(i->in[0].dtype, "the image is"));
-    CHECK(dy->n == 4, LL_E_SHAPE, "an output of %d dimensions, want [n,h,w,c]", dy->n);
+    CHECK(dy->n == 4, LL_E_SHAPE, "an output of %d dimensions, expected [n,h,w,c]", dy->n);
     CHECK(a->image[0] >= 0 && a->image[1] >= 0, LL_E_ARG, "an image of %ld x %ld", a->image[0],
           a->image[1]);
     ll_shape x = {4, {dy->d[0], a->image[0], a->image[1], dy->d[3]}}, y;
     TRY(output(a, &x, &y));
     CHECK(ll_shape_equal(dy, &y), LL_E_SHAPE,
-          "an output of %ld x %ld, want %ld x %ld (of an image of %ld x %ld)", dy->d[1], dy->d[2],
-          y.d[1], y.d[2], x.d[1], x.d[2]);
+          "an output of %ld x %ld, expected %ld x %ld (of an image of %ld x %ld)", dy->d[1],
+          dy->d[2], y.d[1], y.d[2], x.d[1], x.d[2]);
     if (i->n_in == 2) TRY(check_index(&i->in[1], &y));
     i->out[0] = (ll_type){i->in[0].dtype, x};
     return LL_OK;

@@ -26,16 +26,18 @@ static ll_err infer(ll_infer *i)
     const ll_shape *s = &i->in[0].shape;
     bool slope = a->act == LL_ACT_DGELU;
     CHECK(a->act == LL_ACT_NONE || a->act == LL_ACT_GELU || slope, LL_E_ARG,
-          "act is %ld, want none, gelu or dgelu", a->act);
-    CHECK(i->n_in == 1 + slope, LL_E_ARG, "%d operands, want %d", i->n_in, 1 + slope);
+          "act is %ld, expected none, gelu or dgelu", a->act);
+    CHECK(i->n_in == 1 + slope, LL_E_ARG, "%d operands, expected %d", i->n_in, 1 + slope);
     for (int k = 0; k < i->n_in; k++)
         CHECK(i->in[k].dtype == (k ? LL_BF16 : i->in[0].dtype) &&
                   ll_wide(i->in[k].dtype) == LL_F32 && ll_shape_equal(&i->in[k].shape, s),
-              LL_E_ARG, "operand %d is %s, want f32 or bf16, with a second one bf16 of one shape",
-              k, ll_dtype_name(i->in[k].dtype));
+              LL_E_ARG,
+              "operand %d is %s, expected f32 or bf16, with a second one bf16 of one shape", k,
+              ll_dtype_name(i->in[k].dtype));
     CHECK(i->n_in == 1 || i->in[0].dtype == LL_BF16, LL_E_ARG, "with a second operand want bf16");
     CHECK(a->sample >= 1, LL_E_ARG, "one of %ld rows is looked at", a->sample);
-    CHECK(a->dtype == LL_F8_E4M3 || a->dtype == LL_F8_E5M2, LL_E_ARG, "to %s, want e4m3 or e5m2",
+    CHECK(a->dtype == LL_F8_E4M3 || a->dtype == LL_F8_E5M2, LL_E_ARG,
+          "to %s, expected e4m3 or e5m2",
           (unsigned)a->dtype < LL_N_DTYPE ? ll_dtype_name(a->dtype) : "no type");
     CHECK(a->rows >= 0 && a->rows <= s->n && (a->transposed & ~1) == 0, LL_E_ARG,
           "%ld of %d dimensions are rows; transposed is %ld", a->rows, s->n, a->transposed);

@@ -23,13 +23,13 @@ static ll_err infer(ll_infer *i)
     const ll_shape *s0 = &i->in[grad ? 4 : 2].shape;
     CHECK(cell >= 0 && cell < LL_N_CELL, LL_E_ARG, "no cell has number %ld", cell);
     CHECK(x->n == 3 && w->n == 2 && s0->n == 2, LL_E_SHAPE,
-          "want gates [b,t,g*h], a weight [r*h,h] and a state [b,s*h]");
+          "expected gates [b,t,g*h], a weight [r*h,h] and a state [b,s*h]");
     ll_cell_kind k = ll_cell_kinds[cell];
     int64_t t = x->d[1], h = w->d[1];
-    CHECK(t >= 1 && h >= 1, LL_E_SHAPE, "%ld steps of %ld; want at least 1 of each", t, h);
+    CHECK(t >= 1 && h >= 1, LL_E_SHAPE, "%ld steps of %ld; expected at least 1 of each", t, h);
     CHECK(h < INT64_MAX / 8 && x->d[2] == k.gates * h && w->d[0] == k.from_h * h &&
               s0->d[1] == k.states * h,
-          LL_E_SHAPE, "%ld gates, %ld rows of weight and %ld states; want %d, %d, %d times %ld",
+          LL_E_SHAPE, "%ld gates, %ld rows of weight and %ld states; expected %d, %d, %d times %ld",
           x->d[2], w->d[0], s0->d[1], k.gates, k.from_h, k.states, h);
     return ll_infer_floats(i);
 }
@@ -296,9 +296,10 @@ ll_val ll_recur(ll_graph *g, ll_val x, ll_recurrent *r)
     int gates = r->cell == LL_LSTM ? 4 : r->cell == LL_GRU ? 3 : 1;
     if (!x.id || !r->weight_ih.id || !r->weight_hh.id || s.n != 3 || w.n != 2 ||
         (unsigned)r->cell >= LL_N_CELL || w.d[0] != gates * w.d[1])
-        return ll_reject(g, LL_E_SHAPE,
-                         "%srecur: want x [b,t,c] and weights [%d h,c] and [%d h,h] of this cell",
-                         g->scope, gates, gates);
+        return ll_reject(
+            g, LL_E_SHAPE,
+            "%srecur: expected x [b,t,c] and weights [%d h,c] and [%d h,h] of this cell", g->scope,
+            gates, gates);
     if (r->c0.id && r->cell != LL_LSTM)
         return ll_reject(g, LL_E_ARG, "%srecur: c0 is LSTM's; this cell has h0 alone", g->scope);
     int64_t h = w.d[1], t = s.d[1];
@@ -322,8 +323,9 @@ static ll_val layer(ll_graph *g, const char *name, ll_cell cell, int gates, ll_v
     ll_shape s = ll_graph_shape(g, x);
     char text[LL_SHAPE_TEXT];
     if (!x.id || s.n != 3 || h < 1)
-        return ll_reject(g, LL_E_SHAPE, "recurrent layer %s: operand %s, want [b,t,c]; %ld hidden",
-                         name, x.id ? ll_shape_print(&s, text) : "none", h);
+        return ll_reject(g, LL_E_SHAPE,
+                         "recurrent layer %s: operand %s, expected [b,t,c]; %ld hidden", name,
+                         x.id ? ll_shape_print(&s, text) : "none", h);
     ll_init init = {LL_UNIFORM, 1 / sqrt((double)h)};
     ll_graph_push(g, name);
     ll_recurrent r = {.cell = cell, .reverse = reverse};

@@ -44,10 +44,10 @@ static ll_err infer(ll_infer *i)
               !(a->back && a->kind == LL_TAKE_REVERSE),
           LL_E_ARG, "kind %ld, back %ld", a->kind, a->back);
     CHECK(a->image >= 1 && a->out >= 1 && a->image < most && a->out < most, LL_E_SHAPE,
-          "from %ld to %ld, want at least 1 of each and less than 2^31", a->image, a->out);
+          "from %ld to %ld, expected at least 1 of each and less than 2^31", a->image, a->out);
     CHECK(a->num > 0 && a->den > 0 && isfinite(a->num) && isfinite(a->den) && isfinite(a->pre) &&
               isfinite(a->shift) && isfinite(a->cubic),
-          LL_E_ARG, "a ratio of %g to %g, want both above 0", a->num, a->den);
+          LL_E_ARG, "a ratio of %g to %g, expected both above 0", a->num, a->den);
     CHECK(a->kind != LL_TAKE_REVERSE || a->image == a->out, LL_E_ARG, "%ld reversed are not %ld",
           a->image, a->out);
     int64_t *d = &i->out[0].shape.d[a->dim], have = *d;
@@ -176,8 +176,8 @@ ll_val ll_resize_image(ll_graph *g, ll_val x, const ll_resize *r)
         a.out = a.size = r->size[k] ? r->size[k] : (int64_t)floor((double)a.image * r->scale[k]);
         if (!(r->scale[k] >= 0 && r->scale[k] < 1 << 20) || r->size[k] < 0 || a.out < 1)
             return ll_reject(g, LL_E_SHAPE,
-                             "%sresize: dimension %d of %ld to a size of %ld or by %g; want one "
-                             "of them above 0",
+                             "%sresize: dimension %d of %ld to a size of %ld or by %g; expected "
+                             "one of them above 0",
                              g->scope, 1 + k, a.image, r->size[k], r->scale[k]);
         set_coords(&a, r, r->scale[k]);
         set_kind(&a, r);
@@ -192,7 +192,7 @@ ll_val ll_adaptive_avg_pool(ll_graph *g, ll_val x, int64_t out_h, int64_t out_w)
     if (!x.id || s.n != 4 || out_h < 1 || out_w < 1 || s.d[1] < 1 || s.d[2] < 1) {
         char text[LL_SHAPE_TEXT];
         return ll_reject(g, LL_E_SHAPE,
-                         "%sadaptive_avg_pool of %s to %ld x %ld, want an image [n,h,w,c]",
+                         "%sadaptive_avg_pool of %s to %ld x %ld, expected an image [n,h,w,c]",
                          g->scope, x.id ? ll_shape_print(&s, text) : "none", out_h, out_w);
     }
     if (s.d[1] % out_h == 0 && s.d[2] % out_w == 0) /* cells are windows */

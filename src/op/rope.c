@@ -15,9 +15,10 @@ static ll_err infer(ll_infer *i)
     const ll_shape *s = &i->in[0].shape;
     char text[LL_SHAPE_TEXT];
     CHECK((s->n == 4 || s->n == 5) && s->d[s->n - 1] % 2 == 0, LL_E_SHAPE,
-          "x is %s, want [batch,time,heads,width] of an even width, heads of one dimension or two",
+          "x is %s, expected [batch,time,heads,width] of an even width, heads of one dimension or "
+          "two",
           ll_shape_print(s, text));
-    CHECK(a->base > 0, LL_E_ARG, "base is %g, want more than 0", a->base);
+    CHECK(a->base > 0, LL_E_ARG, "base is %g, expected more than 0", a->base);
     TRY(ll_check_float(i->in[0].dtype, "x is"));
     if (i->n_in > 1) TRY(ll_check_index(i, 1));
     return ll_infer_dims(i);

@@ -99,7 +99,7 @@ ll_err ll_infer_floats(ll_infer *i)
     for (int k = 0; k < i->n_in; k++) {
         ll_dtype want = i->op->wide_in >> k & 1 ? ll_wide(t) : t;
         CHECK(ll_dtype_is_float(i->in[k].dtype) && i->in[k].dtype == want, LL_E_ARG,
-              "operand %d is %s; want %s, beside %s of the others", k,
+              "operand %d is %s; expected %s, beside %s of the others", k,
               ll_dtype_name(i->in[k].dtype), ll_dtype_name(want), ll_dtype_name(t));
     }
     return ll_infer_dims(i);
@@ -107,7 +107,7 @@ ll_err ll_infer_floats(ll_infer *i)
 
 ll_err ll_check_float(ll_dtype t, const char *what)
 {
-    CHECK(ll_dtype_is_float(t), LL_E_ARG, "%s %s, want a float type", what, ll_dtype_name(t));
+    CHECK(ll_dtype_is_float(t), LL_E_ARG, "%s %s, expected a float type", what, ll_dtype_name(t));
     return LL_OK;
 }
 

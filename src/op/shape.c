@@ -16,7 +16,7 @@ ll_err ll_check_shape(const ll_shape *s)
 {
     int64_t n = 1;
     bool empty = false;
-    CHECK(s->n >= 0 && s->n <= LL_MAX_DIMS, LL_E_SHAPE, "%d dimensions; want 0 to %d", s->n,
+    CHECK(s->n >= 0 && s->n <= LL_MAX_DIMS, LL_E_SHAPE, "%d dimensions; expected 0 to %d", s->n,
           LL_MAX_DIMS);
     for (int i = 0; i < s->n; i++) {
         CHECK(s->d[i] >= 0, LL_E_SHAPE, "dimension %d is %ld", i, s->d[i]);
@@ -37,7 +37,7 @@ ll_err ll_check_dim(int64_t dim, const ll_shape *s)
 ll_err ll_check_bits(int64_t bits, ll_dtype t)
 {
     CHECK(!bits || (bits >= 2 && bits <= LL_MOST_ROUNDED), LL_E_ARG,
-          "products rounded to multiples of 2^%ld, want 2^2 to 2^%d", bits, LL_MOST_ROUNDED);
+          "products rounded to multiples of 2^%ld, expected 2^2 to 2^%d", bits, LL_MOST_ROUNDED);
     CHECK(!bits || t == LL_F64, LL_E_ARG, "products of %s are not rounded, those of f64 are",
           ll_dtype_name(t));
     return LL_OK;

@@ -35,7 +35,7 @@ static bool fits(ll_graph *g, const char *op, ll_val x, ll_val filter, const ll_
     ll_shape s = ll_graph_shape(g, x), f = ll_graph_shape(g, filter);
     char a[LL_SHAPE_TEXT], b[LL_SHAPE_TEXT];
     if (!x.id || !filter.id || s.n != n || f.n != n) {
-        ll_reject(g, LL_E_SHAPE, "%s%s of %s and %s, want %s", g->scope, op,
+        ll_reject(g, LL_E_SHAPE, "%s%s of %s and %s, expected %s", g->scope, op,
                   x.id ? ll_shape_print(&s, a) : "none", filter.id ? ll_shape_print(&f, b) : "none",
                   want);
         return false;
@@ -163,10 +163,11 @@ static ll_val transpose3d(ll_graph *g, ll_val x, ll_val filter, const ll_conv *o
         size[k] = all[k] - e[k].before - e[k].after + more[k];
         if (e[k].stride < 1 || e[k].dilation < 1 || more[k] < 0 || more[k] >= most ||
             s.d[1 + k] < 1 || e[k].before < 0 || e[k].after < 0 || size[k] < 1)
-            return ll_reject(g, LL_E_SHAPE,
-                             "%sconv_transpose: %ld from %ld, output padding %ld; want at least "
-                             "1 of each, and the output padding less than the stride or dilation",
-                             g->scope, size[k], s.d[1 + k], more[k]);
+            return ll_reject(
+                g, LL_E_SHAPE,
+                "%sconv_transpose: %ld from %ld, output padding %ld; expected at least 1 of each, "
+                "and the output padding less than the stride or dilation",
+                g->scope, size[k], s.d[1 + k], more[k]);
         if (all[k] < e[k].before + size[k]) all[k] = e[k].before + size[k];
     }
     int64_t d = s.d[1], st = e[0].stride, rows = (all[1] + e[1].stride - 1) / e[1].stride;
@@ -249,7 +250,7 @@ bool ll_is_spatial(ll_graph *g, const char *op, ll_val x)
     ll_shape s = ll_graph_shape(g, x);
     char text[LL_SHAPE_TEXT];
     if (x.id && s.n >= 3 && s.n <= 5) return true;
-    ll_reject(g, LL_E_SHAPE, "%s%s of %s, want [n,l,c], [n,h,w,c] or [n,d,h,w,c]", g->scope, op,
+    ll_reject(g, LL_E_SHAPE, "%s%s of %s, expected [n,l,c], [n,h,w,c] or [n,d,h,w,c]", g->scope, op,
               x.id ? ll_shape_print(&s, text) : "none");
     return false;
 }
@@ -348,8 +349,8 @@ static ll_val reject_block(ll_graph *g, const char *op, ll_val x, int64_t block)
 {
     ll_shape s = ll_graph_shape(g, x);
     char text[LL_SHAPE_TEXT];
-    return ll_reject(g, LL_E_SHAPE, "%s%s of %s by %ld, want [n,h,w,c] that divides", g->scope, op,
-                     x.id ? ll_shape_print(&s, text) : "none", block);
+    return ll_reject(g, LL_E_SHAPE, "%s%s of %s by %ld, expected [n,h,w,c] that divides", g->scope,
+                     op, x.id ? ll_shape_print(&s, text) : "none", block);
 }
 
 ll_val ll_depth_to_space(ll_graph *g, ll_val x, int64_t block, bool inner)

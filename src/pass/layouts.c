@@ -42,12 +42,12 @@ static ll_err read_axis(const ll_layout_rule *r, const ll_mesh *m, const char *w
     if (k == LL_N_AXIS_KIND) {
         ll_near near = {.word = word};
         for (int i = 0; i < LL_N_AXIS_KIND; i++) ll_near_try(&near, axis_names[i]);
-        snprintf(what, sizeof what, "no axis is named '%.20s'%s%s%s", word,
+        snprintf(what, sizeof what, "unknown axis '%.20s'%s%s%s", word,
                  near.best ? "; did you mean " : "", near.best ? near.best : "",
-                 near.best ? "?" : "; want names of axes, - or .");
+                 near.best ? "?" : "; expected names of axes, - or .");
         return bad(r, what);
     }
-    snprintf(what, sizeof what, "axis %s stands there twice", word);
+    snprintf(what, sizeof what, "axis %s is given twice", word);
     if (seen[k / 8] >> (k % 8) & 1) return bad(r, what);
     seen[k / 8] |= (ll_axes)(1u << (k % 8));
     int a = ll_mesh_axis(m, (ll_axis_kind)k);
@@ -86,7 +86,7 @@ ll_err ll_pin_read(const ll_layout_rule *r, const ll_mesh *m, ll_pin *out)
         if (out->n_dim == LL_MAX_DIMS) return bad(r, "it has more dimensions than values can have");
         TRY(read_dim(r, m, w, out->n_dim++, seen, out));
     }
-    if (!out->n_dim) return bad(r, "want an entry for each dimension, as in [tensor, -]");
+    if (!out->n_dim) return bad(r, "expected an entry for each dimension, as in [tensor, -]");
     return LL_OK;
 }
 

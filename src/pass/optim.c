@@ -394,7 +394,7 @@ void ll_minimize(ll_graph *g, ll_val loss, const ll_optim *o)
     if (ll_graph_shape(g, loss).n) {
         char text[LL_SHAPE_TEXT];
         ll_shape s = ll_graph_shape(g, loss);
-        ll_reject(g, LL_E_SHAPE, "the loss has shape %s; want a scalar, such as its mean",
+        ll_reject(g, LL_E_SHAPE, "the loss has shape %s; expected a scalar, such as its mean",
                   ll_shape_print(&s, text));
         return;
     }

@@ -319,7 +319,7 @@ static ll_err check_shape(const ll_cutter *c, const ll_node *n, ll_val old, ll_v
         ll_layout_local(c->m, &c->p->made[old.id], &ll_value_of(c->g, old)->type.shape, c->rank);
     ll_shape have = ll_graph_shape(c->to, made);
     char a[LL_SHAPE_TEXT], b[LL_SHAPE_TEXT];
-    CHECK(ll_shape_equal(&want, &have), LL_E_SHARD, "%s: a part of the result is %s, want %s",
+    CHECK(ll_shape_equal(&want, &have), LL_E_SHARD, "%s: a part of the result is %s, expected %s",
           n->name, ll_shape_print(&have, a), ll_shape_print(&want, b));
     return LL_OK;
 }

@@ -36,7 +36,7 @@ ll_err ll_overlap_parse(const char *text, ll_overlap *out)
         *out = (ll_overlap)i;
         if (!strcmp(text ? text : names[0], names[i])) return LL_OK;
     }
-    FAIL(LL_E_ARG, "overlap is '%s', want auto, none or all", text);
+    FAIL(LL_E_ARG, "overlap is '%s', expected auto, none or all", text);
 }
 
 ll_err ll_cut_emit(ll_cutter *c, const ll_op *op, const void *attr, ll_val in, ll_val *out)

@@ -496,7 +496,7 @@ static ll_err place(ll_placement *p, const ll_graph *g, const ll_place_opts *o)
 
 ll_err ll_place(const ll_graph *g, const ll_place_opts *opts, ll_placement **out)
 {
-    CHECK(opts->zero >= 0 && opts->zero <= 3, LL_E_ARG, "zero is %d, want 0 to 3", opts->zero);
+    CHECK(opts->zero >= 0 && opts->zero <= 3, LL_E_ARG, "zero is %d, expected 0 to 3", opts->zero);
     CHECK(opts->zero == 0 || opts->mesh->n_rank == 1 || ll_mesh_axis(opts->mesh, LL_AXIS_DATA) >= 0,
           LL_E_SHARD, "zero %d cuts along axis data, which the mesh does not have", opts->zero);
     bool turns = opts->sequence != LL_TURN_AUTO && opts->mesh->n_rank > 1;

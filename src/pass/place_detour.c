@@ -190,7 +190,7 @@ ll_err ll_turn_parse(const char *text, ll_turn *out)
         *out = (ll_turn)i;
         if (!strcmp(text ? text : names[0], names[i])) return LL_OK;
     }
-    FAIL(LL_E_ARG, "sequence is '%s', want auto, heads or rows", text);
+    FAIL(LL_E_ARG, "sequence is '%s', expected auto, heads or rows", text);
 }
 
 ll_err ll_place_detour(const placer *c, int node, const ll_loops *l, int axis, int loop,

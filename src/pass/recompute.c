@@ -61,11 +61,10 @@ ll_err ll_recompute_parse(const char *text, ll_recompute_how *out)
     }
     out->policy = LL_RECOMPUTE_BUDGET;
     if (ll_text_to_bytes(text, &out->budget)) return LL_OK;
-    FAIL(
-        LL_E_ARG,
-        "recompute is '%.40s', want none, selective, full, or the bytes that activations may take, "
-        "such as 200MiB",
-        text);
+    FAIL(LL_E_ARG,
+         "recompute is '%.40s', expected none, selective, full, or the bytes that activations may "
+         "take, such as 200MiB",
+         text);
 }
 
 /* ---- facts ---- */

@@ -127,7 +127,7 @@ static ll_err check_topology(const ll_yaml_value *v)
         found |= !strcmp(v->value, known[i]);
         ll_near_try(&near, known[i]);
     }
-    CHECK(found, LL_E_CONFIG, "%s: %s is '%.40s', want one of%s%s", v->origin, v->key, v->value,
+    CHECK(found, LL_E_CONFIG, "%s: %s is '%.40s', expected one of%s%s", v->origin, v->key, v->value,
           near.known, ll_near_hint(&near));
     return LL_OK;
 }
@@ -157,7 +157,7 @@ static ll_err assign(void *context, const ll_yaml_value *v)
     double n = strtod(v->value, &end);
     CHECK(!v->is_list && end != v->value && !*end && !errno && n >= keys[i].min &&
               n <= keys[i].max && (!keys[i].whole || n == floor(n)),
-          LL_E_CONFIG, "%s: %s is '%.40s', want a %snumber from %g to %g%s", v->origin, v->key,
+          LL_E_CONFIG, "%s: %s is '%.40s', expected a %snumber from %g to %g%s", v->origin, v->key,
           v->value, keys[i].whole ? "whole " : "", keys[i].min, keys[i].max, keys[i].unit);
     *(double *)(void *)at = n;
     return LL_OK;
@@ -196,7 +196,7 @@ static ll_err load_bundled(const char *what, ll_cluster *c, int depth, bool give
     for (; bundled[i].name && strcmp(bundled[i].name, what); i++)
         ll_near_try(&near, bundled[i].name);
     CHECK(bundled[i].name || !depth, LL_E_CONFIG,
-          "like is '%.60s', want a bundled cluster's name%s: there are%s", what,
+          "like is '%.60s', expected a bundled cluster's name%s: there are%s", what,
           ll_near_hint(&near), near.known);
     CHECK(bundled[i].name, LL_E_ARG, "no cluster %.60s%s; there are%s, `this`, or a file's name",
           what, ll_near_hint(&near), near.known);

@@ -171,9 +171,9 @@ static ll_err check_cells(const table *t, int64_t row, bool measured)
     LL_EACH (const struct column, c, columns, sizeof columns / sizeof *columns) {
         const char *text = cell(t, row, c->name);
         if (c->measured != measured || is_sound(c, text)) continue;
-        CHECK(!c->words, LL_E_ARG, "column %s is '%.40s': want words of: %s", c->name, text,
+        CHECK(!c->words, LL_E_ARG, "column %s is '%.40s': expected words of: %s", c->name, text,
               c->words);
-        FAIL(LL_E_ARG, "column %s is '%.40s': want a %snumber from %g to %g%s", c->name, text,
+        FAIL(LL_E_ARG, "column %s is '%.40s': expected a %snumber from %g to %g%s", c->name, text,
              c->whole ? "whole " : "", c->least, c->most, measured ? "; no measurement" : "");
     }
     return LL_OK;
@@ -483,7 +483,7 @@ static ll_err predict(const table *t, int64_t row, ll_published *r)
     CHECK(read_model(t, row, &m), LL_E_ARG, "layers, hidden size or sequence length not given");
     ll_system s = read_system(t, row);
     read_how(t, row, &m, &s, &h);
-    CHECK(ll_chip_peak(&d.chip, h.precision) > 0, LL_E_ARG, "chip %s has no products of %s",
+    CHECK(ll_chip_peak(&d.chip, h.precision) > 0, LL_E_ARG, "chip %s has no matrix products in %s",
           d.chip.name, h.precision);
     CHECK(number(t, row, "global_batch") >= 1, LL_E_ARG, "the batch is not given");
     CHECK(fabs(h.data * h.tensor * h.pipe * h.context - gpus) < 0.5, LL_E_ARG,
@@ -539,7 +539,7 @@ ll_err ll_published_read(const char *text, size_t size, const char *file,
         .file = file, .more = clusters, .n_more = n_cluster, .images = images, .arena = arena};
     TRY(ll_csv_parse((const uint8_t *)text, size, file, arena, &t.csv));
     CHECK(*cell(&t, -1, "gpu") && *cell(&t, -1, "gpus"), LL_E_CONFIG,
-          "%s: has no columns gpu and gpus: want those of published tables (docs/running.md)",
+          "%s: has no columns gpu and gpus: expected those of published tables (docs/running.md)",
           file);
     TRY(check_header(&t));
     ll_err rc = LL_OK;

@@ -216,7 +216,7 @@ ll_err ll_plan_search(const ll_search *s, ll_arena *arena, ll_found *out)
     enum { SHORTEST = 256 }; /* tokens of a rank's part of a sequence */
     walk w = {.s = s, .arena = arena, .out = out};
     *out = (ll_found){0};
-    CHECK(s->ranks >= 1 && s->batch >= 1, LL_E_ARG, "want ranks and a batch");
+    CHECK(s->ranks >= 1 && s->batch >= 1, LL_E_ARG, "expected ranks and a batch");
     double chips = s->cluster->node.chips, parts = fmin(16, fmax(1, s->model->seq / SHORTEST));
     for (double t = first(s->tensor); t <= last(s->tensor, fmin(s->ranks, chips)); t++)
         for (double p = 1; p <= fmin(64, s->ranks / t) && p <= s->model->layers; p++)

@@ -34,13 +34,13 @@ ll_err ll_conv_read(const ll_target *t, const char *conv, const char *workspace,
     if (!plain && !(out->fast = !strcmp(conv, "fast"))) {
         LL_OWN(ll_arena) arena = ll_arena_new();
         ll_buf all = {.arena = arena};
-        CHECK(is_solver(t, conv, &all), LL_E_ARG, "conv is '%.40s', want accurate, fast%s", conv,
-              all.text);
+        CHECK(is_solver(t, conv, &all), LL_E_ARG, "conv is '%.40s', expected accurate, fast%s",
+              conv, all.text);
         out->solver = conv;
     }
     double bytes = 0;
     CHECK(any || (ll_text_to_bytes(workspace, &bytes) && bytes < 0x1p60), LL_E_ARG,
-          "workspace is '%.40s', want auto, or bytes such as 64MiB", workspace);
+          "workspace is '%.40s', expected auto, or bytes such as 64MiB", workspace);
     out->limited = !any;
     out->workspace = (size_t)bytes;
     return LL_OK;

@@ -36,7 +36,7 @@ ll_err ll_loose_open(ll_comm *c, const ll_run *r, ll_loose **out)
 {
     ll_loose *x = (ll_loose *)calloc(1, sizeof *x);
     *out = x;
-    TRY(ll_comm_agree(c, x ? LL_OK : RAISE(LL_E_MEM, "no memory for replicas")));
+    TRY(ll_comm_agree(c, x ? LL_OK : RAISE(LL_E_MEM, "not enough memory for replicas")));
     int n = (int)r->parallel.replicas, each = ll_comm_size(c) / n, me = ll_comm_rank(c);
     *x = (ll_loose){.run = r,
                     .how = &r->parallel.between,
@@ -49,8 +49,8 @@ ll_err ll_loose_open(ll_comm *c, const ll_run *r, ll_loose **out)
     ll_err rc = LL_OK;
     if (each > 1 && x->served && is(x->how->server, "open"))
         rc = RAISE(LL_E_CONFIG,
-                   "parallel.server open (hogwild) is of replicas of one rank, and here are %d of "
-                   "%d: set parallel.replicas to %d, or parallel.server sharded",
+                   "parallel.server=open (hogwild) needs replicas of one rank, but there are %d of "
+                   "%d: set parallel.replicas=%d, or parallel.server=sharded",
                    n, each, n * each);
     TRY(ll_comm_agree(c, rc));
     TRY(ll_comm_split(c, me % each, me, &x->peers));
@@ -122,7 +122,7 @@ static ll_err list_items(ll_loose *x)
             at++;
             if (class_of(s, v) != class) continue;
             CHECK(v->type.dtype == LL_F32, LL_E_CONFIG,
-                  "parallel.replicas: %s is of type %s, and replicas exchange f32", v->name,
+                  "parallel.replicas: %s is of type %s, but replicas exchange only f32", v->name,
                   ll_dtype_name(v->type.dtype));
             int64_t n = ll_numel(&v->type.shape);
             x->items[x->n_item++] =

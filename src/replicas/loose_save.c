@@ -135,6 +135,6 @@ ll_err ll_loose_load(ll_loose *x, const ll_st_file *f, ll_arena *arena, const ch
                              : "its tensors";
     if (!each && (there || !x->rounds))
         *note = ll_arena_printf(arena, "%d replicas begin with %s%s", x->n, with,
-                                late ? ", and nothing of an exchange that was under way" : "");
+                                late ? ", without the exchange that was in progress" : "");
     return LL_OK;
 }

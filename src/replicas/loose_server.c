@@ -32,11 +32,11 @@ ll_err ll_loose_repeat(ll_loose *x, const char *run, int64_t *until)
 {
     const char *path = order_of(x, run);
     CHECK(strcmp(x->how->server, "open"), LL_E_ARG,
-          "--replay: changes at an open server have no order that could be repeated: use "
-          "parallel.consistency async");
+          "--replay cannot be combined with parallel.server=open, which keeps no order: use "
+          "parallel.consistency=async");
     CHECK(access(path, R_OK) == 0, LL_E_IO, "--replay: %s: %s", path, strerror(errno));
     CHECK(!ll_is_same_file(run, x->run->out), LL_E_ARG,
-          "--replay: %s would be written over: repeat the run in another folder, with --out", run);
+          "--replay: %s would be overwritten: repeat the run in another folder, with --out", run);
     TRY(ll_turns_read(path, x->index, sum_settings(x), &x->repeat));
     *until = x->repeat.until;
     return LL_OK;
@@ -167,7 +167,7 @@ ll_err ll_loose_rehearse(ll_loose *x, double step_s, double *seconds, const char
 {
     *seconds = 0;
     *without = strcmp(x->how->codec, "none") ? "exchanges of replicas, which are coded"
-               : x->due                      ? "exchanges of replicas, which go on beside steps"
+               : x->due                      ? "exchanges of replicas, which overlap steps"
                                              : NULL;
     if (*without || !x->how->every) return LL_OK;
     return x->served ? rehearse_server(x, step_s, seconds) : ll_loose_rehearse_means(x, seconds);

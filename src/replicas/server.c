@@ -111,9 +111,9 @@ ll_err ll_turns_parse(const char *text, size_t size, const char *file, ll_turns 
     *out = (ll_turns){0};
     CHECK(take_word(&at, "from ") && take_number(&at, ' ', &out->from) &&
               take_word(&at, "settings ") && take_sum(&at, &out->settings) && strlen(text) == size,
-          LL_E_IO, "%s is no list of turns at a server", file);
+          LL_E_IO, "%s is not a list of turns at a server", file);
     out->turn = (int64_t *)malloc((size / 2 + 1) * sizeof *out->turn); /* a line has 2 bytes */
-    CHECK(out->turn, LL_E_MEM, "no memory for the turns of %s", file);
+    CHECK(out->turn, LL_E_MEM, "not enough memory for the turns of %s", file);
     ll_err rc = parse_lines(at, file, out);
     if (rc == LL_OK) return rc;
     free(out->turn);
@@ -143,15 +143,15 @@ static uint32_t sum_begin(int index, const int64_t *turn, int64_t n)
 static ll_err check_turns(const ll_turns *t, const char *path, int index, uint32_t settings)
 {
     CHECK(t->from == 0, LL_E_ARG,
-          "%s is of a run that went on from step %ld: only runs that were not resumed or started "
-          "again can be repeated",
+          "%s is of a run that continued from step %ld: only runs that were never resumed or "
+          "restarted can be repeated",
           path, t->from);
     CHECK(t->settings == settings, LL_E_ARG,
           "%s is of a run with other settings: repeat it with its own run.yaml", path);
-    CHECK(t->ended, LL_E_ARG,
-          "%s is of a run that was lost or failed on the way, and cannot be repeated", path);
+    CHECK(t->ended, LL_E_ARG, "%s is of a run that did not finish, and cannot be repeated", path);
     CHECK(t->sum == sum_end(sum_begin(index, t->turn, t->n), t->until), LL_E_ARG,
-          "%s is not as replica %d left it: its turns have another checksum", path, index);
+          "%s was changed since replica %d wrote it: the checksum of its turns differs", path,
+          index);
     return LL_OK;
 }
 
@@ -178,11 +178,12 @@ ll_err ll_server_open(const ll_server_opts *o, int64_t step, ll_server **out)
 {
     ll_server *x = (ll_server *)calloc(1, sizeof *x);
     *out = x;
-    CHECK(x, LL_E_MEM, "no memory for a server");
+    CHECK(x, LL_E_MEM, "not enough memory for a server");
     x->o = *o;
     x->room = malloc(bytes_of(room_of(o)) + 64);
     x->h = (ll_server_head *)calloc(1, head_bytes(o));
-    CHECK(x->room && x->h, LL_E_MEM, "no memory for a server: %zu bytes", ll_server_bytes(o));
+    CHECK(x->room && x->h, LL_E_MEM, "not enough memory for a server: %zu bytes",
+          ll_server_bytes(o));
     x->now = (float *)x->room;
     x->more = x->now + o->shared;
     x->base = in_rounds(o) ? NULL : x->more + o->shared;
@@ -361,8 +362,8 @@ static ll_err next_turn(ll_server *x, int64_t *turn)
     *turn = -1;
     if (!x->o.replay) return LL_OK;
     CHECK(x->repeated < x->o.replay->n, LL_E_IO,
-          "replica %d took %ld turns in the run that is repeated, and takes more now: another "
-          "version of loopline made it",
+          "replica %d took %ld turns in the repeated run, but takes more now: another version of "
+          "loopline made it",
           x->o.index, x->o.replay->n);
     *turn = x->o.replay->turn[x->repeated++];
     return LL_OK;

@@ -65,52 +65,56 @@ static ll_err check(const ll_consistency *c, const ll_consistency *said)
     bool differs = is(c->what, "difference"), never = c->every == 0;
     bool gradient = is(c->what, "gradient"), served = is(c->peers, "server");
     CHECK(!gradient || (c->every == 1 && (served || is(c->peers, "all")) && plain(c)), LL_E_CONFIG,
-          "parallel.exchange gradient is for parallel.every 1, parallel.peers all or server and no "
-          "outer optimizer: exchange parameters or differences");
+          "parallel.exchange=gradient needs parallel.every=1, parallel.peers=all or server, and no "
+          "outer optimizer: set parallel.exchange=parameter or difference");
     CHECK(!gradient || !served || (c->staleness >= 0 && !is(c->server, "open")), LL_E_CONFIG,
-          "parallel.exchange gradient at a server goes by rounds, of which the last "
-          "parallel.staleness are kept: set it, to 1 or more, and leave parallel.server open out");
+          "parallel.exchange=gradient with parallel.peers=server works in rounds: set "
+          "parallel.staleness to 1 or more (rounds kept), and parallel.server=sharded or central");
     CHECK(differs || is(c->codec, "none"), LL_E_CONFIG,
-          "parallel.codec %s is of differences: set parallel.exchange difference%s", c->codec,
-          gradient && !served ? ", or compress gradients by parallel.compress" : "");
+          "parallel.codec=%s applies only to differences: set parallel.exchange=difference%s",
+          c->codec, gradient && !served ? ", or use parallel.compress for gradients" : "");
     CHECK(differs || plain(c), LL_E_CONFIG,
-          "parallel.outer, parallel.outer_lr and parallel.elastic are of differences: set "
-          "parallel.exchange difference");
+          "parallel.outer, parallel.outer_lr and parallel.elastic apply only to differences: set "
+          "parallel.exchange=difference");
     CHECK(!differs || served || is(c->peers, "all"), LL_E_CONFIG,
-          "differences are exchanged with all replicas, not by %s: set parallel.exchange parameter",
+          "parallel.exchange=difference cannot be combined with parallel.peers=%s: set "
+          "parallel.exchange=parameter, or parallel.peers=all",
           c->peers);
     CHECK(!served || gradient || (differs && !never && is(c->codec, "none") && c->elastic == 0),
           LL_E_CONFIG,
-          "parallel.peers server takes gradients, or differences every so many steps, uncoded, and "
-          "has no elastic pull: leave parallel.exchange, codec and elastic to the preset");
+          "parallel.peers=server takes gradients, or differences with parallel.every above 0, "
+          "codec none and elastic 0: leave parallel.exchange, codec and elastic to the preset");
     CHECK(said->quorum < 0 || (served && gradient), LL_E_CONFIG,
-          "parallel.quorum is of gradients at a server: set parallel.consistency eager");
+          "parallel.quorum applies only to gradients sent to a server: set "
+          "parallel.consistency=eager");
     bool pairs = is(c->peers, "pairs");
     CHECK(!pairs || !never, LL_E_CONFIG,
-          "parallel.peers pairs exchange every so many steps, and parallel.every is 0");
+          "parallel.peers=pairs needs an exchange interval, but parallel.every is 0: set it to 1 "
+          "or more");
     CHECK(served || (said->staleness < 0 && (pairs || !*said->server)), LL_E_CONFIG,
-          "parallel.staleness and parallel.server are for parallel.peers server, not %s", c->peers);
-    CHECK(c->fragments > 0, LL_E_CONFIG, "parallel.fragments is 0, want 1 or more");
+          "parallel.staleness and parallel.server need parallel.peers=server, not %s", c->peers);
+    CHECK(c->fragments > 0, LL_E_CONFIG, "parallel.fragments is 0, expected 1 or more");
     CHECK(c->fragments == 1 || (differs && !served && c->every % c->fragments == 0), LL_E_CONFIG,
-          "parallel.fragments %ld are of differences, exchanged with all, and divide "
-          "parallel.every %ld",
+          "parallel.fragments=%ld needs parallel.exchange=difference and parallel.peers=all, and "
+          "must divide parallel.every=%ld",
           c->fragments, c->every);
     CHECK(!c->delay || (differs && !served && c->delay < c->every / c->fragments), LL_E_CONFIG,
-          "parallel.delay %ld is of differences, exchanged with all, and less than the steps from "
-          "one exchange to the next: parallel.every over parallel.fragments, %ld",
+          "parallel.delay=%ld needs parallel.exchange=difference, parallel.peers=all, and a value "
+          "below parallel.every divided by parallel.fragments, which is %ld",
           c->delay, (c->every / c->fragments));
     CHECK(!is(c->server, "open") || (served && is(c->outer, "sgd") && c->staleness < 0),
           LL_E_CONFIG,
-          "parallel.server open has no order, so no bound on staleness, and outer optimizer sgd: "
-          "use parallel.server sharded or central");
+          "parallel.server=open needs parallel.peers=server, parallel.outer=sgd and no "
+          "parallel.staleness (it keeps no order): set parallel.server=sharded or central");
     CHECK(said->group < 0 || is(c->peers, "groups"), LL_E_CONFIG,
-          "parallel.group is for parallel.peers groups, not %s", c->peers);
+          "parallel.group needs parallel.peers=groups, not %s", c->peers);
     CHECK(said->outer_momentum < 0 || !is(c->outer, "sgd"), LL_E_CONFIG,
-          "parallel.outer_momentum is for parallel.outer momentum or nesterov, not sgd");
+          "parallel.outer_momentum needs parallel.outer=momentum or nesterov, not sgd");
     CHECK(!never || !c->warm_up, LL_E_CONFIG,
-          "parallel.warm_up goes before exchanges, and parallel.every 0 has none");
+          "parallel.warm_up cannot be combined with parallel.every=0, which never exchanges: set "
+          "parallel.every to 1 or more");
     CHECK(is(c->seeds, "shared") || never, LL_E_CONFIG,
-          "parallel.seeds own is for replicas that never exchange: set parallel.every 0");
+          "parallel.seeds=own needs replicas that never exchange: set parallel.every=0");
     return LL_OK;
 }
 
@@ -147,14 +151,13 @@ ll_err ll_consistency_make(const ll_consistency *said, int64_t replicas, ll_cons
     choose_number(said->outer_momentum, &out->outer_momentum);
     choose_number(said->elastic, &out->elastic);
     CHECK(replicas > 1 || is(out->what, "gradient"), LL_E_CONFIG,
-          "parallel.consistency %s is between replicas: set parallel.replicas to 2 or more",
-          said->name);
+          "parallel.consistency=%s needs replicas: set parallel.replicas to 2 or more", said->name);
     TRY(check(out, said));
-    CHECK(out->quorum <= replicas, LL_E_CONFIG, "parallel.quorum is %ld, of parallel.replicas %ld",
-          out->quorum, replicas);
+    CHECK(out->quorum <= replicas, LL_E_CONFIG,
+          "parallel.quorum=%ld is more than parallel.replicas=%ld", out->quorum, replicas);
     CHECK(!is(out->peers, "torus") || torus_rows(replicas) > 1, LL_E_CONFIG,
-          "parallel.peers torus is of rows and columns, and parallel.replicas %ld has no two "
-          "factors: use 4, 6, 8, 9 ..., or parallel.peers ring",
+          "parallel.peers=torus needs rows and columns, but parallel.replicas=%ld is prime: use 4, "
+          "6, 8, 9, ..., or parallel.peers=ring",
           replicas);
     if (out->quorum == 0) out->quorum = replicas > 1 ? replicas - 1 : 1;
     bool complete = (is(out->peers, "ring") && replicas <= 3) ||

@@ -16,16 +16,17 @@ ll_err ll_run_mesh(const ll_run *r, int size, char out[LL_MESH_TEXT])
     const char *text = r->parallel.mesh;
     int replicas = (int)r->parallel.replicas;
     CHECK(size % replicas == 0, LL_E_SHARD,
-          "%d rank%s cannot be %d replicas of equal size: use -n with a multiple of %d", size,
+          "%d rank%s cannot be divided into %d equal replicas: use -n with a multiple of %d", size,
           size > 1 ? "s" : "", replicas, replicas);
     size /= replicas;
     snprintf(out, LL_MESH_TEXT, "data=%d", size);
     TRY(ll_mesh_parse(*text ? text : out, &m));
     CHECK(replicas == 1 || m.n_rank == size, LL_E_SHARD,
-          "mesh \"%s\" is of %d rank%s, and each of %d replicas has %d: use -n %d, or another mesh",
+          "mesh \"%s\" needs %d rank%s, but each of the %d replicas has %d: use -n %d, or another "
+          "mesh",
           text, m.n_rank, m.n_rank > 1 ? "s" : "", replicas, size, m.n_rank * replicas);
     CHECK(size > 1 || m.n_rank == 1, LL_E_SHARD,
-          "mesh \"%s\" is of %d ranks, but there is one: use -n %d, or --mesh \"\"", text, m.n_rank,
+          "mesh \"%s\" needs %d ranks, but there is one: use -n %d, or --mesh \"\"", text, m.n_rank,
           m.n_rank);
     TRY(ll_mesh_fits(&m, size));
     int data = ll_mesh_axis(&m, LL_AXIS_DATA), n = 0;
@@ -79,7 +80,7 @@ ll_err ll_ranks_same(ll_comm *c, int64_t v, const char *what)
     ll_err rc = LL_OK;
     if (v != first)
         rc = RAISE(LL_E_CONFIG,
-                   "%s is not the same here as on rank 0: give every rank the same files", what);
+                   "%s differs between this rank and rank 0: give every rank the same files", what);
     return ll_ranks_agree(c, rc);
 }
 
@@ -96,7 +97,8 @@ static ll_err see(const char *path, size_t bytes)
         nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
     }
     FAIL(LL_E_IO,
-         "%s, which rank 0 wrote, is not here: the run's folder must be one that all nodes share",
+         "%s, written by rank 0, is not visible on this rank: put the run's folder on storage that "
+         "all nodes share",
          path);
 }
 

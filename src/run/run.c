@@ -65,7 +65,7 @@ static ll_err load_file(const char *path, ll_run **out)
     TRY(ll_run_parse((const char *)bytes, size, path, &r));
     bool says = r->notes->n_size || r->layouts.n || r->params.n;
     for (int i = 0; ll_run_keys[i].name; i++) says |= r->notes->origin[i] != NULL;
-    CHECK(says, LL_E_CONFIG, "%s says nothing: a run file has at least model: {name: lenet5}",
+    CHECK(says, LL_E_CONFIG, "%s sets nothing: a run file needs at least model: {name: lenet5}",
           path);
     r->name = name_of(path, r->arena);
     return LL_HAND(out, r);
@@ -85,12 +85,12 @@ static ll_err load_bundled(const char *name, ll_run **out)
     ll_near model = {.word = name};
     for (const ll_model *const *m = ll_model_all(); *m; m++) ll_near_try(&model, (*m)->name);
     CHECK(!ll_model_find(name), LL_E_CONFIG,
-          "'%s' is a model, not a run: a run file has model: {name: %s}; bundled runs are%s", name,
-          name, near.known);
+          "'%s' is a model, not a run: write a run file with model: {name: %s}; bundled runs:%s",
+          name, name, near.known);
     const char *best = near.best ? near.best : model.best;
     if (best) FAIL(LL_E_CONFIG, "no run named '%s'; did you mean %s?", name, best);
-    FAIL(LL_E_CONFIG, "no run named '%s'; there are:%s, or give a file such as my/run.yaml", name,
-         near.known);
+    FAIL(LL_E_CONFIG, "no run named '%s'; bundled runs:%s; or give a file such as my/run.yaml",
+         name, near.known);
 }
 
 /* A run folder may have been moved since its run.yaml was written. */
@@ -99,7 +99,7 @@ static ll_err load_folder(const char *folder, ll_arena *scratch, ll_run **out)
     char *place = ll_arena_strdup(scratch, folder);
     for (size_t n = strlen(place); n > 1 && place[n - 1] == '/'; n--) place[n - 1] = '\0';
     ll_err rc = load_file(ll_arena_printf(scratch, "%s/run.yaml", place), out);
-    CHECK(rc != LL_E_IO, rc, "%s: the folder holds no run", ll_error_message());
+    CHECK(rc != LL_E_IO, rc, "%s: the folder contains no run", ll_error_message());
     TRY(rc);
     rc = ll_run_assign(*out, &(ll_setting){.key = "out", .value = place, .origin = place});
     if (rc == LL_OK) return rc;
@@ -127,7 +127,7 @@ ll_err ll_run_set(ll_run *r, const char *assignment)
 {
     const char *equals = strchr(assignment, '=');
     CHECK(equals && equals != assignment, LL_E_CONFIG,
-          "--set %s: want key=value, such as train.batch=128", assignment);
+          "--set %s: expected key=value, such as train.batch=128", assignment);
     char *key = ll_arena_strdup(r->arena, assignment);
     key[equals - assignment] = '\0';
     ll_setting s = {.key = key, .value = equals + 1};
@@ -142,13 +142,14 @@ ll_err ll_run_set(ll_run *r, const char *assignment)
 static ll_err load_models(ll_run *r, const ll_model **list)
 {
     LL_OWN_MEMORY char *whole = realpath(r->model.file, NULL);
-    LL_WANT(r, "model.file", whole, "model.file is %s, which is not there", r->model.file);
+    LL_WANT(r, "model.file", whole, "model.file=%s cannot be found", r->model.file);
     r->model.file = ll_arena_strdup(r->arena, whole);
     bool onnx = ll_ends_with(whole, ".onnx");
     LL_WANT(r, "model.loss", onnx || !*r->model.loss,
-            "model.loss is for ONNX networks (model.file)");
+            "model.loss applies only to ONNX networks: set model.file to a .onnx file, or leave "
+            "model.loss out");
     LL_WANT(r, "model.loss", !onnx || *r->model.loss,
-            "model.loss is empty: of an ONNX network it is cross_entropy (labels), mse or l1");
+            "model.loss is empty: an ONNX network needs cross_entropy (labels), mse or l1");
     ll_err rc = onnx ? ll_onnx_model(r->arena, r->model.file, r->model.loss, list)
                      : ll_models_load(r->model.file, list);
     LL_WANT(r, "model.file", rc == LL_OK, "model.file: %s", ll_error_message());
@@ -167,13 +168,15 @@ static ll_err find_model(ll_run *r)
             ll_near_try(&near, m->name);
         }
     } else {
-        LL_WANT(r, "model.loss", !*r->model.loss, "model.loss is for ONNX networks (model.file)");
+        LL_WANT(r, "model.loss", !*r->model.loss,
+                "model.loss applies only to ONNX networks: set model.file to a .onnx file, or "
+                "leave model.loss out");
         if (!*r->model.name) r->model.name = "lenet5";
         r->model.def = ll_model_find(r->model.name);
         for (const ll_model *const *m = ll_model_all(); *m; m++) ll_near_try(&near, (*m)->name);
     }
     if (r->model.def) return LL_OK;
-    FAIL(LL_E_CONFIG, "%s: model.name is '%.50s', which is not a model%s (there are:%s)",
+    FAIL(LL_E_CONFIG, "%s: unknown model '%.50s' (model.name)%s (models:%s)",
          ll_run_origin(r, "model.name"), r->model.name, ll_near_hint(&near), near.known);
 }
 
@@ -191,7 +194,7 @@ static ll_err set_size(ll_run *r, const ll_size_note *note)
     const char *at = note->origin, *by = ll_run_origin(r, "model.name");
     bool other =
         !strncmp(by, "--set", 5) && strncmp(at, "--set", 5); /* the file's is not asked for */
-    FAIL(LL_E_CONFIG, "%s: '%.50s'%s%s is not a size of model %s%s (there are:%s)", other ? by : at,
+    FAIL(LL_E_CONFIG, "%s: '%.50s'%s%s is not a size of model %s%s (its sizes:%s)", other ? by : at,
          name, other ? " of " : "", other ? at : "", r->model.name, ll_near_hint(&near),
          near.known);
 }
@@ -216,7 +219,7 @@ static ll_err image_size(ll_run *r)
     bool digits = strspn(d->image, "0123456789x") == strlen(d->image);
     LL_WANT(r, "data.image",
             digits && h > 0 && w > 0 && (n == 2 || (n == 1 && !strchr(d->image, 'x'))),
-            "data.image is '%s', want a size such as 224, or HEIGHTxWIDTH", d->image);
+            "data.image is '%s', expected a size such as 224, or HEIGHTxWIDTH", d->image);
     d->image_height = h, d->image_width = w;
     return LL_OK;
 }
@@ -234,12 +237,13 @@ static ll_err finish_images(ll_run *r)
                 {"data.centre", d->centre != 1}, {"data.mixup", d->mixup > 0},
                 {"data.cutmix", d->cutmix > 0}};
     for (size_t i = 0; ll_run_takes_tokens(r) && i < sizeof only / sizeof *only; i++)
-        LL_WANT(r, only[i].key, !only[i].set, "%s is for images; %s reads tokens", only[i].key,
-                r->model.name);
+        LL_WANT(r, only[i].key, !only[i].set, "%s applies only to images; model %s reads tokens",
+                only[i].key, r->model.name);
     LL_WANT(r, "data.scale", d->scale.n == 0 || (d->scale.n == 2 && d->scale.v[0] <= d->scale.v[1]),
-            "data.scale has %d numbers, want two, the smaller first: [0.08, 1]", d->scale.n);
+            "data.scale has %d numbers, expected two in ascending order, such as [0.08, 1]",
+            d->scale.n);
     LL_WANT(r, "data.mean", d->mean.n <= LL_MAX_CHANNELS && d->deviation.n <= LL_MAX_CHANNELS,
-            "data.mean and data.deviation have at most %d numbers, one for each channel",
+            "data.mean and data.deviation take at most %d numbers, one per channel",
             LL_MAX_CHANNELS);
     return image_size(r);
 }
@@ -249,12 +253,12 @@ static ll_err finish_data(ll_run *r)
     ll_run_data *d = &r->data;
     bool images = !ll_run_takes_tokens(r);
     LL_WANT(r, "data.tokenizer", !images || !*d->tokenizer,
-            "data.tokenizer is for text; %s reads no tokens", r->model.name);
-    LL_WANT(r, "data.format", !*d->format || *d->path, "data.format is %s, but data.path is empty",
-            d->format);
+            "data.tokenizer applies only to text; model %s reads no tokens", r->model.name);
+    LL_WANT(r, "data.format", !*d->format || *d->path,
+            "data.format=%s needs data.path, which is empty", d->format);
     LL_WANT(r, "data.format", !*d->format || !*d->name,
-            "data.name is %s, which has a format of its own, not data.format %s: -s data.name= "
-            "reads %s, -s data.format= -s data.path= reads %s",
+            "data.name=%s cannot be combined with data.format=%s: -s data.name= reads %s, -s "
+            "data.format= -s data.path= reads %s",
             d->name, d->format, d->path, d->name);
     LL_WANT(r, "data.path", !*d->path || *d->name || *d->format,
             "data.path needs data.format (" LL_DATA_FORMATS ") or data.name");
@@ -271,7 +275,7 @@ static ll_err finish_memory(ll_run *r)
     LL_WANT(r, "train.memory",
             !*t->memory ||
                 (ll_text_to_bytes(t->memory, &r->train.memory_bytes) && t->memory_bytes >= 1),
-            "train.memory is '%.40s', want bytes, such as 200MiB", t->memory);
+            "train.memory is '%.40s', expected bytes, such as 200MiB", t->memory);
     if (!*t->offload) return LL_OK;
     const char *why = ll_aside_refused(ll_target_find(t->machine), t->offload, text);
     LL_WANT(r, "train.offload", !why, "train.offload is %s: %s", t->offload, why);
@@ -282,27 +286,29 @@ static ll_err finish_train(ll_run *r)
 {
     const ll_run_train *t = &r->train;
     LL_WANT(r, "train.micro_batch", !t->micro_batch || t->batch % t->micro_batch == 0,
-            "train.micro_batch %ld does not divide train.batch %ld", t->micro_batch, t->batch);
+            "train.micro_batch=%ld does not divide train.batch=%ld", t->micro_batch, t->batch);
     TRY(finish_memory(r));
     const ll_schedule *s = &t->schedule;
     bool steps = !strcmp(s->shape, "step");
     LL_WANT(r, "train.schedule", !steps || s->step_size || s->milestones.n,
-            "train.schedule is step; say train.step_size or train.milestones");
+            "train.schedule=step needs train.step_size or train.milestones");
     LL_WANT(r, "train.milestones", !s->step_size || !s->milestones.n,
-            "both train.step_size and train.milestones are set; one must be 0 or []");
+            "train.step_size and train.milestones cannot be combined: set one of them to 0 or []");
     LL_WANT(r, "parallel.exact", !r->parallel.exact || !strcmp(t->precision, "f32"),
-            "parallel.exact is for train.precision f32, not %s", t->precision);
+            "parallel.exact needs train.precision=f32, not %s", t->precision);
     const ll_target *target = ll_target_find(t->machine);
     ll_precision precision;
     TRY(ll_precision_parse(t->precision, &precision));
     LL_WANT(r, "train.precision", target->precisions >> precision & 1,
-            "train.machine %s has no train.precision %s: use f32 or bf16", t->machine,
+            "train.machine=%s does not support train.precision=%s: use f32 or bf16", t->machine,
             t->precision);
     LL_WANT(r, "train.deterministic", t->deterministic || target->any_order,
-            "train.deterministic false: train.machine %s has one order of sums", t->machine);
+            "train.deterministic=false has no effect with train.machine=%s, whose order of sums is "
+            "fixed: leave it out",
+            t->machine);
     LL_WANT(r, "train.deterministic", t->deterministic || !r->parallel.exact,
-            "train.deterministic false is not for parallel.exact: use one or the other");
-    LL_WANT(r, "train.min_lr", s->min_lr <= s->lr, "train.min_lr %g is above train.lr %g",
+            "train.deterministic=false cannot be combined with parallel.exact: use one of them");
+    LL_WANT(r, "train.min_lr", s->min_lr <= s->lr, "train.min_lr=%g is above train.lr=%g",
             s->min_lr, s->lr);
     return LL_OK;
 }
@@ -335,8 +341,8 @@ static ll_err finish_schedule(ll_run *r)
     }
     ll_err rc = ll_file_read(name, SCHEDULE_LIMIT, &text, &size);
     LL_WANT(r, "parallel.schedule", rc == LL_OK,
-            "parallel.schedule is %s%s: it may be %sauto, or a file: %s", name, ll_near_hint(&near),
-            names.text, ll_error_message());
+            "unknown parallel.schedule '%s'%s: expected %sauto, or a file: %s", name,
+            ll_near_hint(&near), names.text, ll_error_message());
     r->parallel.schedule_text = ll_arena_printf(r->arena, "%s\n", (const char *)text);
     return LL_OK;
 }
@@ -358,8 +364,8 @@ static ll_err read_init(const char *text, ll_init *out)
         if (sound && *end == '\0' && (k == LL_ZEROS) == (text[n] == '\0')) return LL_OK;
     }
     FAIL(LL_E_CONFIG,
-         "init=%.40s, want zeros, constant:A, normal:A or uniform:A; A is finite, and of the last "
-         "two not negative",
+         "init=%.40s, expected zeros, constant:A, normal:A or uniform:A; A must be finite, and for "
+         "normal and uniform not negative",
          text);
 }
 
@@ -382,7 +388,8 @@ static ll_err read_rule(char *text, ll_param_rule *out)
             out->set_init = true;
             TRY(read_init(value, &out->init));
         } else {
-            FAIL(LL_E_CONFIG, "'%.40s%s%.40s', want freeze, lr=TIMES, decay=NUMBER or init=KIND", w,
+            FAIL(LL_E_CONFIG,
+                 "'%.40s%s%.40s', expected freeze, lr=TIMES, decay=NUMBER or init=KIND", w,
                  value ? "=" : "", value ? value : "");
         }
     }
@@ -396,7 +403,7 @@ static ll_err finish_params(ll_run *r)
     for (int i = 0; i < list->n; i++) {
         rules[i].pattern = list->v[i].pattern;
         ll_err rc = read_rule(ll_arena_strdup(r->arena, list->v[i].layout), &rules[i]);
-        CHECK(rc == LL_OK, rc, "%s: params \"%s\" has %s", list->v[i].origin, list->v[i].pattern,
+        CHECK(rc == LL_OK, rc, "%s: params \"%s\": %s", list->v[i].origin, list->v[i].pattern,
               ll_error_message());
     }
     r->train.optim.rules = list->n ? rules : NULL;
@@ -404,16 +411,15 @@ static ll_err finish_params(ll_run *r)
     bool known = !*best || !strcmp(best, "loss") || !strcmp(best, "accuracy") ||
                  ((!strncmp(best, "min:", 4) || !strncmp(best, "max:", 4)) && best[4]);
     LL_WANT(r, "train.best", known,
-            "train.best is '%.50s', want loss, accuracy, min:NAME or max:NAME", best);
+            "train.best is '%.50s', expected loss, accuracy, min:NAME or max:NAME", best);
     LL_WANT(r, "train.ema", r->train.optim.ema == 0 || r->parallel.zero == 0,
-            "train.ema is kept beside whole parameters: use parallel.zero 0");
+            "train.ema needs whole parameters on every rank: set parallel.zero=0");
     bool average = !strcmp(r->train.optim.name, "schedule-free-adamw");
-    LL_WANT(
-        r, "train.optimizer", !average || r->parallel.zero == 0 || r->parallel.zero == 3,
-        "schedule-free-adamw keeps what is evaluated as parameters lie: use parallel.zero 0 or 3");
+    LL_WANT(r, "train.optimizer", !average || r->parallel.zero == 0 || r->parallel.zero == 3,
+            "train.optimizer=schedule-free-adamw needs parallel.zero=0 or 3");
     LL_WANT(r, "train.schedule", !average || !strcmp(r->train.schedule.shape, "constant"),
-            "schedule-free-adamw evaluates an average, which is there in place of a decay: use "
-            "train.schedule constant (train.warmup goes with it), not %s",
+            "train.optimizer=schedule-free-adamw needs train.schedule=constant, as its average "
+            "replaces decay (train.warmup may be set), not %s",
             r->train.schedule.shape);
     return LL_OK;
 }
@@ -435,9 +441,10 @@ static ll_err finish_conv(ll_run *r)
     ll_err rc =
         ll_conv_read(ll_target_find(r->train.machine), r->train.conv, r->train.workspace, &how);
     LL_WANT(r, "", rc == LL_OK, "train.%s", ll_error_message());
-    LL_WANT(r, "train.conv", !r->parallel.exact || !strcmp(r->train.conv, "accurate"),
-            "train.conv %s rounds more, and parallel.exact not at all: use one of them",
-            r->train.conv);
+    LL_WANT(
+        r, "train.conv", !r->parallel.exact || !strcmp(r->train.conv, "accurate"),
+        "train.conv=%s cannot be combined with parallel.exact, as it rounds more: use one of them",
+        r->train.conv);
     return LL_OK;
 }
 
@@ -457,21 +464,21 @@ static ll_err check_loose(const ll_run *r)
     LL_WANT(r, "parallel.codec", rc == LL_OK, "parallel.codec: %s; or none", ll_error_message());
     bool batch = r->train.batch % p->replicas != 0;
     LL_WANT(r, "parallel.replicas", !batch && r->train.micro_batch % p->replicas == 0,
-            "parallel.replicas %ld does not divide train.%s %ld", p->replicas,
+            "parallel.replicas=%ld does not divide train.%s=%ld", p->replicas,
             batch ? "batch" : "micro_batch", (batch ? r->train.batch : r->train.micro_batch));
     LL_WANT(r, "parallel.compress", !strcmp(p->compress, "none"),
-            "parallel.compress %s is not kept for each replica%s", p->compress,
+            "parallel.compress=%s is not supported for replicas%s", p->compress,
             ll_consistency_rounds(&p->between) ? "" : ": use parallel.codec");
     LL_WANT(r, "train.buddy", !r->train.buddy || !ll_consistency_served(&p->between),
-            "train.buddy keeps the state after a step, and replicas of a server are at several: "
-            "use train.save_every");
+            "train.buddy cannot be combined with asynchronous replicas (parallel.peers=server or "
+            "pairs), which are at different steps: use train.save_every");
+    LL_WANT(r, "parallel.exact", !r->parallel.exact || !ll_consistency_served(&p->between),
+            "parallel.exact cannot be combined with parallel.consistency=%s, whose result depends "
+            "on timing: use sync, local, diloco or gossip",
+            p->between.name);
     LL_WANT(
-        r, "parallel.exact", !r->parallel.exact || !ll_consistency_served(&p->between),
-        "parallel.exact makes one result of every order of sums, and replicas that come in their "
-        "own time (parallel.consistency %s) have no one result: use sync, local, diloco or gossip",
-        p->between.name);
-    LL_WANT(r, "train.spike", r->train.spike == 0,
-            "train.spike is of one gradient, and replicas have several: use train.clip");
+        r, "train.spike", r->train.spike == 0,
+        "train.spike cannot be combined with replicas, which have a gradient each: use train.clip");
     return LL_OK;
 }
 
@@ -480,22 +487,21 @@ static ll_err finish_quantize(const ll_run *r)
 {
     bool some = strcmp(r->train.quantize, "none"), f32 = !strcmp(r->train.precision, "f32");
     LL_WANT(r, "train.base", f32 || !strcmp(r->train.base, "f32"),
-            "train.base %s is with train.precision f32, not %s", r->train.base, r->train.precision);
+            "train.base=%s needs train.precision=f32, not %s", r->train.base, r->train.precision);
     LL_WANT(r, "train.quantize", f32 || !some,
-            "train.quantize %s is with train.precision f32, not %s", r->train.quantize,
+            "train.quantize=%s needs train.precision=f32, not %s", r->train.quantize,
             r->train.precision);
     LL_WANT(r, "train.prompt", !r->train.prompt || !some,
-            "train.prompt and train.quantize exclude each other: with a prompt nothing else is "
-            "trained");
+            "train.prompt cannot be combined with train.quantize: a prompt is all that is trained");
     LL_WANT(r, "train.quantize", !some || !r->train.lora,
-            "train.quantize and train.lora exclude each other: use train.base, which has frozen "
-            "weights in blocks");
+            "train.quantize cannot be combined with train.lora: use train.base, which stores the "
+            "frozen weights in blocks");
     LL_WANT(r, "train.quantize", !some || !*r->train.prune || !strcmp(r->train.prune, "none"),
-            "train.quantize and train.prune exclude each other: products read rounded weights, not "
-            "those that have zeros");
+            "train.quantize cannot be combined with train.prune: products read the rounded "
+            "weights, not the pruned ones");
     LL_WANT(r, "train.quantize", !some || strcmp(r->train.optim.name, "muon"),
-            "train.quantize and train.optimizer muon exclude each other: products read rounded "
-            "weights, and muon's are those that they read themselves");
+            "train.quantize cannot be combined with train.optimizer=muon: products read rounded "
+            "weights, and muon takes those that they read directly");
     return LL_OK;
 }
 
@@ -510,13 +516,14 @@ static ll_err finish_prune(ll_run *r)
             "train.prune_steps: %s", ll_error_message());
     r->train.optim.masked = ll_prunes(&rule);
     LL_WANT(r, "train.prompt", !r->train.prompt || (!r->train.lora && !r->train.optim.masked),
-            "train.prompt and %s exclude each other: with a prompt nothing else is trained",
+            "train.prompt cannot be combined with %s: a prompt is all that is trained",
             r->train.lora ? "train.lora" : "train.prune");
-    LL_WANT(r, "train.prune", !r->train.optim.masked || !r->train.lora,
-            "train.prune and train.lora exclude each other: merged adapters fill zeros again");
-    LL_WANT(r, "train.prune", !r->train.optim.masked || !ll_run_loose(r),
-            "train.prune is of ranks that train as one, not of replicas: use parallel.consistency "
-            "sync");
+    LL_WANT(
+        r, "train.prune", !r->train.optim.masked || !r->train.lora,
+        "train.prune cannot be combined with train.lora: merging adapters would fill the zeros");
+    LL_WANT(
+        r, "train.prune", !r->train.optim.masked || !ll_run_loose(r),
+        "train.prune cannot be combined with replicas that diverge: set parallel.consistency=sync");
     return LL_OK;
 }
 
@@ -528,8 +535,8 @@ static ll_err finish_replicas(ll_run *r)
     ll_consistency_reduce(&p->between, p->replicas, is_linear(&r->train.optim));
     bool apart = ll_run_loose(r) && !ll_consistency_rounds(&p->between);
     LL_WANT(r, "parallel.replica_lr", !p->replica_lr || apart,
-            "parallel.replica_lr is of replicas that part, and these train as one "
-            "(parallel.consistency %s)",
+            "parallel.replica_lr applies only to replicas that diverge; with "
+            "parallel.consistency=%s they train as one",
             p->between.name);
     return ll_run_loose(r) ? check_loose(r) : LL_OK;
 }
@@ -567,15 +574,15 @@ ll_run ll_run_replica(const ll_run *r, int replica)
 static ll_err check_overlap(const ll_run *r)
 {
     LL_WANT(r, "parallel.post_validation", !r->parallel.post_validation || r->train.spike <= 0,
-            "train.spike skips a step by its norm, which parallel.post_validation knows when it "
-            "has begun the next: use train.clip, or leave out one of them");
+            "train.spike cannot be combined with parallel.post_validation, which learns a step's "
+            "norm after the next has begun: use train.clip, or leave one out");
     if (strcmp(r->parallel.schedule, "2bw")) return LL_OK;
     LL_WANT(r, "train.spike parallel.schedule", r->train.spike <= 0,
-            "train.spike skips a step by its norm, which is known when schedule 2bw has begun the "
-            "next: use train.clip, or another schedule");
+            "train.spike cannot be combined with parallel.schedule=2bw, which learns a step's norm "
+            "after the next has begun: use train.clip, or another schedule");
     LL_WANT(r, "train.memory parallel.schedule", !*r->train.memory,
-            "train.memory is a limit of schedules whose steps do not overlap: leave it out, or use "
-            "another schedule than 2bw");
+            "train.memory cannot be combined with parallel.schedule=2bw, whose steps overlap: "
+            "leave it out, or use another schedule");
     return LL_OK;
 }
 
@@ -587,8 +594,8 @@ static ll_err finish_parallel(ll_run *r)
     TRY(finish_conv(r));
     bool rows = !r->model.def->input || ll_run_takes_tokens(r);
     LL_WANT(r, "parallel.sequence", rows || !strcmp(r->parallel.sequence, "auto"),
-            "parallel.sequence is of attention, which %s does not have (parallel.sequence=auto is "
-            "the default)",
+            "parallel.sequence applies only to attention, which model %s does not have: leave it "
+            "at auto",
             r->model.name);
     const char *codec = r->parallel.compress;
     if (!*codec) r->parallel.compress = codec = "none";
@@ -598,7 +605,8 @@ static ll_err finish_parallel(ll_run *r)
     LL_WANT(r, "parallel.compress", rc == LL_OK, "parallel.compress: %s; or factors, or none",
             ll_error_message());
     LL_WANT(r, "parallel.compress", !r->parallel.exact,
-            "parallel.compress %s changes sums, which parallel.exact keeps exact: use one of them",
+            "parallel.compress=%s cannot be combined with parallel.exact, as it changes sums: use "
+            "one of them",
             codec);
     return LL_OK;
 }

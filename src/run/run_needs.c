@@ -85,10 +85,9 @@ ll_err ll_run_check_needs(const ll_run *r)
         if (!is_idle(r, usual, i, a)) continue;
         const char *none = ll_run_value(usual, key, a);
         LL_WANT(r, key, words,
-                "%s goes with %s, which is not set: nothing else reads it (%s=%s is the default)",
-                key, of, key, none);
-        LL_WANT(r, key, !words,
-                "%s is for %s %s, not %s, which does not read it (%s=%s is the default)", key, of,
+                "%s needs %s, which is not set; otherwise nothing reads it (default: %s=%s)", key,
+                of, key, none);
+        LL_WANT(r, key, !words, "%s applies only to %s %s, not %s (default: %s=%s)", key, of,
                 listed(a, words), ll_run_value(r, of, a), key, none);
     }
     const ll_run_train *t = &r->train;
@@ -97,18 +96,17 @@ ll_err ll_run_check_needs(const ll_run *r)
             "parallel.transport applies to GPUs (train.machine=%s), and train.machine is %s",
             ll_target_device()->name, t->machine);
     bool hidden = *t->teacher_hidden && t->hidden_weight > 0;
-    LL_WANT(
-        r, "train.teacher", !*t->teacher || t->teacher_weight > 0 || hidden,
-        "nothing is learnt of the teacher: train.teacher_weight is 0, and train.teacher_hidden %s",
-        *t->teacher_hidden ? "has a train.hidden_weight of 0" : "names no parts");
-    LL_WANT(
-        r, "train.temperature",
-        !*t->teacher || t->teacher_weight > 0 ||
-            !strcmp(ll_run_value(r, "train.temperature", a),
-                    ll_run_value(usual, "train.temperature", a)),
-        "train.temperature is of logits, which train.teacher_weight=0 does not read: leave it out");
+    LL_WANT(r, "train.teacher", !*t->teacher || t->teacher_weight > 0 || hidden,
+            "train.teacher has no effect: train.teacher_weight is 0, and train.teacher_hidden %s",
+            *t->teacher_hidden ? "has train.hidden_weight=0" : "is empty");
+    LL_WANT(r, "train.temperature",
+            !*t->teacher || t->teacher_weight > 0 ||
+                !strcmp(ll_run_value(r, "train.temperature", a),
+                        ll_run_value(usual, "train.temperature", a)),
+            "train.temperature applies only to logits, which are not read with "
+            "train.teacher_weight=0: leave it out");
     LL_WANT(r, "train.hidden_weight", !*t->teacher_hidden || hidden,
-            "train.teacher_hidden with a weight of 0 is not read: leave it out");
+            "train.teacher_hidden has no effect with train.hidden_weight=0: leave it out");
     return LL_OK;
 }
 

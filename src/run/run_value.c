@@ -45,8 +45,8 @@ static const char *shown(const char *value, char out[64])
 static ll_err wrong(const ll_setting *s, const ll_key *k)
 {
     char want[LL_MAX_LINE], value[64];
-    FAIL(LL_E_CONFIG, "%s: %s is %s%s, want %s", s->origin, k->name,
-         s->is_list ? "a list, of " : "", shown(s->value, value), wanted(k, want));
+    FAIL(LL_E_CONFIG, "%s: %s is %s%s, expected %s", s->origin, k->name,
+         s->is_list ? "a list, " : "", shown(s->value, value), wanted(k, want));
 }
 
 static ll_err read_number(const ll_setting *s, const ll_key *k, const char *text, double *out)
@@ -57,7 +57,7 @@ static ll_err read_number(const ll_setting *s, const ll_key *k, const char *text
     if (!plain || *end || !isfinite(*out)) return wrong(s, k);
     bool digits = strcspn(text, "123456789") < strcspn(text, "eE"); /* 1e-400 is read as 0 */
     CHECK(!digits || fabs(*out) >= FLT_MIN, LL_E_CONFIG,
-          "%s: %s is '%.40s', which f32 takes for 0: want %s%.2g and more", s->origin, k->name,
+          "%s: %s is '%.40s', which f32 rounds to 0: expected %s%.2g or more", s->origin, k->name,
           text, k->min > 0 ? "" : "0, or ", 1.2e-38);
     return *out < k->min || *out > k->max ? wrong(s, k) : LL_OK;
 }
@@ -239,7 +239,7 @@ static ll_err unknown_key(const ll_run *r, const ll_setting *s)
     const char *same = *last.word ? ll_run_key_of(last.word, r->arena) : NULL;
     const char *best = same ? same : near.best ? near.best : elsewhere;
     char key[64];
-    FAIL(LL_E_CONFIG, "%s: %s is not a key of run files%s%s%s", s->origin, shown(s->key, key),
+    FAIL(LL_E_CONFIG, "%s: unknown key %s%s%s%s", s->origin, shown(s->key, key),
          best ? "; did you mean " : "", best ? best : "", best ? "?" : "");
 }
 
@@ -251,10 +251,10 @@ static ll_err note_size(ll_run *r, const ll_setting *s)
         if (!strcmp(notes->sizes[i].name, s->key)) note = &notes->sizes[i];
     CHECK(!note || !s->once, LL_E_CONFIG, "%s: %s was already set at %s", s->origin, s->key,
           note->origin);
-    CHECK(!s->is_list, LL_E_CONFIG, "%s: %s is a list, want a whole number", s->origin, s->key);
+    CHECK(!s->is_list, LL_E_CONFIG, "%s: %s is a list, expected a whole number", s->origin, s->key);
     if (!note) {
         const int most = sizeof notes->sizes / sizeof *notes->sizes;
-        CHECK(notes->n_size < most, LL_E_CONFIG, "%s: more than %d sizes of a model", s->origin,
+        CHECK(notes->n_size < most, LL_E_CONFIG, "%s: too many model sizes (at most %d)", s->origin,
               most);
         note = &notes->sizes[notes->n_size++];
     }
@@ -269,7 +269,7 @@ static ll_err note_pattern(ll_run *r, const ll_pattern_section *sec, const ll_se
     const char *pattern = s->key + strlen(sec->name) + 1;
     ll_run_patterns *list = (ll_run_patterns *)((char *)r + sec->offset);
     CHECK(*pattern && is_plain_text(pattern) && is_plain_text(s->value), LL_E_CONFIG,
-          "%s: %s wants patterns of names, as in %s", s->origin, sec->name, sec->example);
+          "%s: %s needs patterns of names, as in %s", s->origin, sec->name, sec->example);
     for (int i = 0; i < list->n; i++) {
         if (strcmp(list->v[i].pattern, pattern)) continue;
         CHECK(!s->once, LL_E_CONFIG, "%s: %s \"%s\" was already set at %s", s->origin, sec->name,

@@ -47,9 +47,9 @@ static ll_err add_teacher(const ll_run *r, ll_graph *g, int64_t batch, ll_val *l
     int64_t own = ll_run_size(r, "vocab", 0), other = ll_run_size(t, "vocab", 0);
     LL_WANT(r, "train.teacher",
             !ll_run_takes_tokens(r) || (own == other && !*r->data.tokenizer == !*t->data.tokenizer),
-            "%s reads other tokens: its vocabulary is %ld%s, ours %ld%s", r->train.teacher, other,
-            *t->data.tokenizer ? " of a tokenizer" : "", own,
-            *r->data.tokenizer ? " of a tokenizer" : "");
+            "%s uses other tokens: its vocabulary is %ld%s, this run's is %ld%s", r->train.teacher,
+            other, *t->data.tokenizer ? " (from a tokenizer)" : "", own,
+            *r->data.tokenizer ? " (from a tokenizer)" : "");
     TRY(ll_run_graph(t, batch, NULL, &theirs));
     return ll_teacher_add(r, theirs, g, loss);
 }
@@ -62,7 +62,8 @@ static ll_err check_conv(const ll_run *r, const ll_graph *g)
     for (int i = 0; i < g->n_node; i++)
         some |= ll_way_list(ll_target_find(r->train.machine), g->nodes[i].op) != NULL;
     const char *key = plain ? "train.workspace" : "train.conv";
-    LL_WANT(r, key, some, "%s is of convolutions: model %s has none", key, r->model.name);
+    LL_WANT(r, key, some, "%s applies only to convolutions, which model %s does not have", key,
+            r->model.name);
     return LL_OK;
 }
 
@@ -107,21 +108,21 @@ static ll_err declare(const ll_run *r, ll_build b, const ll_optim *optim, ll_gra
     memcpy(b.sizes, r->model.sizes, sizeof b.sizes);
     LL_OWN(ll_graph) g = ll_graph_new(r->model.name);
     b.g = g;
-    CHECK(r->model.def->declare, LL_E_CONFIG, "model %s has no function declare", r->model.name);
+    CHECK(r->model.def->declare, LL_E_CONFIG, "model %s has no declare function", r->model.name);
     ll_val loss = r->model.def->declare(g, &b);
     int n_batch = 0;
     for (int i = 1; i < g->n_value; i++) n_batch += ll_is_batch(&g->values[i]);
     if (!loss.id) ll_graph_reject(g, "declare returns no loss");
     if (!n_batch) ll_graph_reject(g, "declare has no batch input (ll_batch)");
     if (b.mixed && loss.id && !ll_find(g, "mix").id)
-        ll_graph_reject(g, "data.mixup and data.cutmix want a loss of two labels, y and y2, of "
-                           "which mix says how much each counts (ll_label_loss)");
+        ll_graph_reject(g, "data.mixup and data.cutmix need a loss of two labels, y and y2, "
+                           "weighted by mix (ll_label_loss)");
     if (b.prompt && !b.source && loss.id && !ll_find(g, LL_PROMPT).id)
-        ll_graph_reject(g, "train.prompt is of models that embed tokens by ll_build_embed, such as "
-                           "llama (train.lora is of all)");
+        ll_graph_reject(g, "train.prompt needs a model that embeds tokens with ll_build_embed, "
+                           "such as llama (train.lora works with all models)");
     const char *names[LL_MAX_METRICS + 1];
     if (ll_run_metrics(g, names) > LL_MAX_METRICS)
-        ll_graph_reject(g, "more than %d scalar results beside the loss", LL_MAX_METRICS);
+        ll_graph_reject(g, "more than %d scalar results besides the loss", LL_MAX_METRICS);
     if (loss.id && !b.cache && !ll_find_result(g, "loss").id) ll_graph_result(g, "loss", loss);
     ll_err rc = ll_graph_check(g);
     ll_optim alone;
@@ -167,11 +168,11 @@ static const char *remedy_for(const ll_run *r, const ll_data_info *info, const c
 {
     if (*r->model.loss && !strcmp(input, "y"))
         return strcmp(r->model.loss, "cross_entropy")
-                   ? "model.loss=cross_entropy where y are labels"
-                   : "model.loss=mse or l1 where y are numbers, as many as outputs";
-    return info->kind == LL_IMAGES ? "the model's sizes to the data's, or data.image and "
-                                     "data.channels to the model's"
-                                   : "the model's sizes to the data's";
+                   ? "model.loss=cross_entropy if y holds labels"
+                   : "model.loss=mse or l1 if y holds as many numbers as the model has outputs";
+    return info->kind == LL_IMAGES
+               ? "the model's sizes to the data's, or data.image and data.channels to the model's"
+               : "the model's sizes to the data's";
 }
 
 /* A batch input's samples against the data's field of its name. */
@@ -180,7 +181,7 @@ static ll_err check_input(const ll_run *r, const ll_data_info *info, const ll_va
     ll_shape want = {.n = v->type.shape.n - 1};
     const ll_field *f = info->fields;
     CHECK(want.n >= 0, LL_E_SHAPE,
-          "model %s: batch data %s has no dimensions: the first is the sample", r->model.name,
+          "model %s: batch data %s has no dimensions: the first must be the sample", r->model.name,
           v->name);
     memcpy(want.d, v->type.shape.d + 1, sizeof(int64_t) * (size_t)want.n);
     while (f < info->fields + info->n_field && strcmp(f->name, v->name)) f++;
@@ -189,10 +190,10 @@ static ll_err check_input(const ll_run *r, const ll_data_info *info, const ll_va
         at += snprintf(has + at, sizeof has - (size_t)at, "%s%.64s", i ? ", " : "",
                        info->fields[i].name);
     LL_WANT(r, FROM, f < info->fields + info->n_field,
-            "model %s takes batch data %s, data %s has no field of that name, but %s",
+            "model %s takes batch data %s, but data %s has no field of that name, only %s",
             r->model.name, v->name, info->name, has);
     CHECK(v->type.dtype == f->dtype && ll_shape_equal(&want, &f->shape), LL_E_SHAPE,
-          "model %s takes samples of %s%s as %s, data %s has %s%s: set %s", r->model.name,
+          "model %s takes samples of %s%s as %s, but data %s has %s%s: set %s", r->model.name,
           ll_dtype_name(v->type.dtype), ll_shape_print(&want, a), v->name, info->name,
           ll_dtype_name(f->dtype), ll_shape_print(&f->shape, b), remedy_for(r, info, v->name));
     return LL_OK;
@@ -218,7 +219,7 @@ static ll_err check_vocab(const ll_run *r, const ll_data_info *info)
     while (s->name && strcmp(s->name, "vocab")) s++;
     LL_WANT(r, "model.vocab",
             !info->is_text || !s->name || s->value <= 256 || ll_run_size(r, "vocab", 0) != s->value,
-            "data %s are bytes, and model.vocab is %s's %ld: use model.vocab=256, or name a "
+            "data %s holds bytes, but model.vocab is %s's default %ld: set model.vocab=256, or "
             "data.tokenizer",
             info->name, r->model.name, s->value);
     return LL_OK;
@@ -228,16 +229,16 @@ static ll_err check_samples(const ll_run *r, const ll_data_info *info, const ll_
 {
     bool tokens = ll_run_takes_tokens(r), other = tokens != (info->kind == LL_TOKENS);
     LL_WANT(r, FROM " model.name", !r->model.def->input || !other || info->kind == LL_RECORDS,
-            "model %s takes %s, data %s has %s", r->model.name, tokens ? "tokens" : "images",
+            "model %s takes %s, but data %s has %s", r->model.name, tokens ? "tokens" : "images",
             info->name, tokens ? "images" : "tokens");
     for (int i = 1; i < g->n_value; i++)
         if (ll_is_batch(&g->values[i])) TRY(check_input(r, info, &g->values[i]));
     TRY(check_vocab(r, info));
     int64_t classes = ll_run_size(r, "classes", info->classes);
     CHECK(info->kind != LL_IMAGES || classes >= info->classes, LL_E_SHAPE,
-          "data %s has %ld classes, model.classes is %ld%s%s%s", info->name, info->classes, classes,
-          info->last_class ? " (the last one: " : "", info->last_class ? info->last_class : "",
-          info->last_class ? ")" : "");
+          "data %s has %ld classes, but model.classes is %ld%s%s%s", info->name, info->classes,
+          classes, info->last_class ? " (the last one: " : "",
+          info->last_class ? info->last_class : "", info->last_class ? ")" : "");
     return LL_OK;
 }
 

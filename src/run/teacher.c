@@ -21,12 +21,13 @@ ll_err ll_teacher_run(const ll_run *r, ll_run **out)
     LL_OWN(ll_run) t = NULL;
     *out = NULL;
     ll_err rc = open_run(r, &t);
-    CHECK(rc == LL_OK, rc, "%s: %s; want a run, or a folder of one, of such a model",
+    CHECK(rc == LL_OK, rc,
+          "%s: %s; train.teacher needs a run, or the folder of one, with a model of this kind",
           ll_run_origin(r, "train.teacher"), ll_error_message());
     LL_OWN_MEMORY char *theirs = realpath(t->out, NULL);
     LL_OWN_MEMORY char *ours = realpath(r->out, NULL);
     LL_WANT(r, "train.teacher", !theirs || !ours || strcmp(theirs, ours),
-            "a run cannot learn from itself: use another --out");
+            "train.teacher is this run itself: use another --out");
     return LL_HAND(out, t);
 }
 
@@ -47,7 +48,7 @@ static ll_err map_inputs(const ll_run *r, const ll_graph *t, ll_graph *g, ll_val
         LL_WANT(r, "train.teacher",
                 own && own->type.dtype == v->type.dtype &&
                     ll_shape_equal(&own->type.shape, &v->type.shape),
-                "%s takes other samples than model %s: its %s is not ours", r->train.teacher,
+                "%s takes other samples than model %s: input %s differs", r->train.teacher,
                 r->model.name, v->name);
     }
     return LL_OK;
@@ -86,11 +87,11 @@ static ll_err check_logits(const ll_run *r, const ll_graph *theirs, ll_val b, co
                            ll_val a)
 {
     char is[LL_SHAPE_TEXT], want[LL_SHAPE_TEXT];
-    LL_WANT(r, "train.teacher", a.id && b.id, "model %s has no logits to learn with",
+    LL_WANT(r, "train.teacher", a.id && b.id, "model %s has no logits to distill",
             a.id ? theirs->name : g->name);
     ll_shape x = ll_graph_shape(g, a), y = ll_graph_shape(theirs, b);
     LL_WANT(r, "train.teacher", ll_shape_equal(&x, &y),
-            "logits of %s are %s, those of model %s are %s", r->train.teacher,
+            "logits of %s are %s, but those of model %s are %s", r->train.teacher,
             ll_shape_print(&y, is), r->model.name, ll_shape_print(&x, want));
     return LL_OK;
 }
@@ -115,10 +116,10 @@ static ll_err find_state(const ll_run *r, const ll_graph *g, const char *scope, 
             ll_near_try(&near, ll_arena_printf(g->arena, "%.*s", (int)(dot - name), name));
     }
     LL_WANT(r, "train.teacher_hidden", out->id,
-            "model %s has no part %s%s (inspect --graph shows their names)", g->name, scope,
+            "model %s has no part %s%s (inspect --graph lists the names)", g->name, scope,
             ll_near_hint(&near));
     LL_WANT(r, "train.teacher_hidden", ll_dtype_is_float(ll_graph_dtype(g, *out)),
-            "%s of model %s ends with whole numbers", scope, g->name);
+            "%s of model %s ends with integers, not floats", scope, g->name);
     return LL_OK;
 }
 
@@ -130,7 +131,7 @@ static ll_err check_pair(const ll_run *r, const ll_graph *g, const ll_graph *the
     char is[LL_SHAPE_TEXT], want[LL_SHAPE_TEXT];
     if (x.n && x.n == y.n) other.d[y.n - 1] = x.d[x.n - 1];
     LL_WANT(r, "train.teacher_hidden", x.n && ll_shape_equal(&x, &other),
-            "%s of model %s is %s, %s of %s is %s: all but the last dimension must be the same",
+            "%s of model %s is %s, but %s of %s is %s: all but the last dimension must be equal",
             p->ours, g->name, ll_shape_print(&x, want), p->theirs, r->train.teacher,
             ll_shape_print(&y, is));
     return LL_OK;
@@ -148,19 +149,20 @@ static ll_err find_pairs(const ll_run *r, const ll_graph *g, const ll_graph *the
         state_pair *p = &(*out)[(*n)++];
         char *equals = strchr(w, '=');
         LL_WANT(r, "train.teacher_hidden", equals && equals > w && equals[1],
-                "'%s': want OURS=THEIRS, such as h0=h2,h1=h5", w);
+                "'%s': expected OURS=THEIRS, such as h0=h2,h1=h5", w);
         *equals = '\0';
         *p = (state_pair){.ours = w, .theirs = equals + 1};
         for (int i = 0; i + 1 < *n; i++)
             LL_WANT(r, "train.teacher_hidden",
                     strcmp((*out)[i].ours, p->ours) || strcmp((*out)[i].theirs, p->theirs),
-                    "%s=%s is there twice", p->ours, p->theirs);
+                    "%s=%s is given twice", p->ours, p->theirs);
         TRY(find_state(r, g, p->ours, &p->a));
         TRY(find_state(r, theirs, p->theirs, &p->b));
         TRY(check_pair(r, g, theirs, p));
     }
     LL_WANT(r, "train.teacher_hidden", *n || !*r->train.teacher_hidden,
-            "'%s' names no parts: want OURS=THEIRS, such as h0=h2,h1=h5", r->train.teacher_hidden);
+            "'%s' names no parts: expected OURS=THEIRS, such as h0=h2,h1=h5",
+            r->train.teacher_hidden);
     return LL_OK;
 }
 

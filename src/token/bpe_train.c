@@ -310,8 +310,7 @@ ll_err ll_bpe_train(const ll_bpe_opts *o, const char *const *texts, const size_t
     bag all = {0};
     int n_pattern = 0;
     CHECK(o->vocab >= 257 && o->vocab < 1 << 22, LL_E_ARG,
-          "a vocabulary of %d tokens: want 257 "
-          "(all bytes, and what ends a text) or more",
+          "a vocabulary of %d tokens: expected 257 (all bytes, and what ends a text) or more",
           o->vocab);
     CHECK(p, LL_E_ARG, "words are cut as %s does: that is not known", name);
     while (p[n_pattern]) n_pattern++;

@@ -183,7 +183,7 @@ static ll_err read_tensor(reader *r, ll_gguf_tensor *t, place *p)
     t->quant = ll_quant_find(t->type);
     if (!t->quant) return LL_OK;
     int64_t row = t->shape.n > 0 ? t->shape.d[t->shape.n - 1] : 1;
-    CHECK(row % t->quant->block == 0, LL_E_IO, "%s: %s has rows of %ld, want a multiple of %d",
+    CHECK(row % t->quant->block == 0, LL_E_IO, "%s: %s has rows of %ld, expected a multiple of %d",
           r->path, t->name, row, t->quant->block);
     p->bytes = count / (uint64_t)t->quant->block * (uint64_t)t->quant->bytes;
     return LL_OK;
@@ -195,7 +195,7 @@ static ll_err alignment(const ll_gguf *g, const char *path, uint64_t *out)
     double v = 32;
     bool known = !p || (!p->array && ll_gguf_number(p, &v));
     CHECK(known && v >= 8 && v <= 1 << 20 && fmod(v, 8) == 0, LL_E_IO,
-          "%s: general.alignment is %g, want a multiple of 8", path, known ? v : (double)NAN);
+          "%s: general.alignment is %g, expected a multiple of 8", path, known ? v : (double)NAN);
     *out = (uint64_t)v;
     return LL_OK;
 }
@@ -218,7 +218,7 @@ static ll_err read_all(reader *r, uint64_t n_tensor, uint64_t n_pair, ll_gguf *g
               "%s: %s lies at bytes %lu to %lu of the data, which has %lu", r->path, t->name,
               p[i].at, (p[i].at + p[i].bytes), room);
         CHECK(p[i].at % by == 0, LL_E_IO,
-              "%s: %s lies at byte %lu of the data, want a multiple of %lu (general.alignment)",
+              "%s: %s lies at byte %lu of the data, expected a multiple of %lu (general.alignment)",
               r->path, t->name, p[i].at, by);
         if (t->quant) t->data = r->begin + from + p[i].at;
     }
@@ -234,7 +234,7 @@ ll_err ll_gguf_parse(const uint8_t *bytes, size_t size, const char *path, ll_are
     TRY(number(&r, 4, &magic));
     CHECK(magic == 0x46554747, LL_E_IO, "%s: does not begin with GGUF", path);
     TRY(number(&r, 4, &version));
-    CHECK(version == 2 || version == 3, LL_E_IO, "%s: GGUF of version %lu, want 2 or 3", path,
+    CHECK(version == 2 || version == 3, LL_E_IO, "%s: GGUF of version %lu, expected 2 or 3", path,
           version);
     TRY(number(&r, 8, &tensors));
     TRY(number(&r, 8, &pairs));

@@ -31,7 +31,7 @@ ll_err ll_gemm_peak(int threads, int64_t n, bool bf16, double *gflops, bool *bes
                       .threads = threads};
     size_t matrix = sizeof(float) * (size_t)(n * n), scratch = ll_gemm_scratch(&g);
     LL_OWN_MEMORY char *memory = (char *)aligned_alloc(64, ll_align64(3 * matrix + scratch));
-    CHECK(memory, LL_E_MEM, "no memory to time a matrix product");
+    CHECK(memory, LL_E_MEM, "not enough memory to time a matrix product");
     for (int64_t i = 0; i < 2 * n * n; i++) {
         float x = (float)(i % 7) - 3;
         uint16_t half = ll_f32_to_bf16(x);
@@ -255,7 +255,7 @@ ll_err ll_bench_step(const ll_run *r, const ll_bench_opts *opts, ll_bench_report
     const ll_machine *m;
     *out = (ll_bench_report){0};
     TRY(ll_machine_find(r->train.machine, &m));
-    CHECK(m->ask || !opts->peak, LL_E_ARG, "a peak is of a device, and machine %s has none",
+    CHECK(m->ask || !opts->peak, LL_E_ARG, "a peak needs a device, which machine %s does not have",
           m->target->name);
     TRY(ll_run_graph(r, r->train.batch / ll_run_micro_batches(r), &r->train.optim, &g));
     return bench_graph(r, m, g, opts, out);

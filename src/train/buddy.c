@@ -221,7 +221,7 @@ static ll_err map_file(const char *path, size_t bytes, bool make, char **out)
     void *at = good ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
     int why = errno;
     close(fd);
-    CHECK(at != MAP_FAILED, LL_E_MEM, "%s: no memory for %zu bytes: %s", path, bytes,
+    CHECK(at != MAP_FAILED, LL_E_MEM, "%s: not enough memory for %zu bytes: %s", path, bytes,
           strerror(why));
     *out = (char *)at;
     return LL_OK;
@@ -240,8 +240,8 @@ static ll_err reserve(const ll_buddy *b, const char *path, const share *g)
     }
     if (fd >= 0) close(fd);
     CHECK(!why, LL_E_MEM,
-          "%s: no room for %.1f MiB of the state (train.buddy): %s; use train.buddy 0, or make "
-          "/dev/shm larger",
+          "%s: no room for %.1f MiB of the state (train.buddy): %s; set train.buddy=0, or enlarge "
+          "/dev/shm",
           path, (double)b->image.bytes / 1048576, strerror(why));
     return LL_OK;
 }
@@ -338,7 +338,8 @@ ll_err ll_buddy_new(ll_comm *c, const ll_start *start, const ll_session *s,
         if (b->guests[q].bytes > most) most = b->guests[q].bytes;
     b->pack = (char *)malloc(b->sent.bytes + 1);
     b->room = (char *)malloc(most);
-    TRY(ll_ranks_agree(c, b->pack && b->room ? LL_OK : RAISE(LL_E_MEM, "no memory for buddies")));
+    TRY(ll_ranks_agree(
+        c, b->pack && b->room ? LL_OK : RAISE(LL_E_MEM, "not enough memory for train.buddy")));
     TRY(open_memory(b));
     return LL_HAND(out, b);
 }
@@ -361,7 +362,8 @@ size_t ll_buddy_bytes(const ll_buddy *b)
 
 const char *ll_buddy_text(const ll_buddy *b)
 {
-    return b->n_node > 1 ? "outlives ranks, and any one node" : "outlives ranks, not this node";
+    return b->n_node > 1 ? "survives the loss of ranks, and of any one node"
+                         : "survives the loss of ranks, but not of this node";
 }
 
 /* ---- a copy ---- */

@@ -182,7 +182,7 @@ static choice choose(const found *all, int n, bool *take)
 static ll_err add(int fd, const uint8_t *data, size_t n, int64_t at)
 {
     LL_OWN_MEMORY uint8_t *was = (uint8_t *)calloc(n, 1);
-    CHECK(was && pread(fd, was, n, at) >= 0, LL_E_MEM, "no memory to bring a state together");
+    CHECK(was && pread(fd, was, n, at) >= 0, LL_E_MEM, "not enough memory to assemble a state");
     for (size_t i = 0; i < n; i++) was[i] |= data[i];
     CHECK(pwrite(fd, was, n, at) == (ssize_t)n, LL_E_MEM, "no room in " FOLDER " for a state: %s",
           strerror(errno));

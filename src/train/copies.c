@@ -65,12 +65,11 @@ ll_err ll_copies_check(ll_comm *c, const ll_session *s, int64_t step)
     for (int i = 0; i < n; i++) {
         int odd = odd_one(all + i, size, n, &other);
         if (odd < 0) continue;
-        ll_err rc = RAISE(
-            LL_E_NUMERIC,
-            "after step %ld rank %d has other bits of %s than rank %d, and it should have the "
-            "same: memory or arithmetic of its host is broken; go on elsewhere, from "
-            "a checkpoint of before (--resume --from)",
-            step, odd, named[i]->name, other);
+        ll_err rc = RAISE(LL_E_NUMERIC,
+                          "after step %ld rank %d has other bits of %s than rank %d, but they "
+                          "should be equal: its host's memory or arithmetic is faulty; continue on "
+                          "another host from an earlier checkpoint (--resume --from)",
+                          step, odd, named[i]->name, other);
         return ll_ranks_agree(c, rc);
     }
     return LL_OK;

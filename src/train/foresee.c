@@ -153,9 +153,9 @@ ll_err ll_foresee_step(const ll_session *s, ll_comm *c, int64_t steps, ll_waits 
                    .far = c && ll_ranks_nodes(c) > 1};
     double *seconds = &out->seconds;
     *out = (ll_ahead){.seconds = NAN};
-    *without = "there is no account of several devices' collectives";
+    *without = "collectives of several devices are not predicted";
     if (s->machine->device && s->cut->place) return LL_OK;
-    *without = s->opts.exact && !s->wide ? "steps that have to be made again with all bits" : NULL;
+    *without = s->opts.exact && !s->wide ? "steps that must be repeated with all bits" : NULL;
     if (s->machine->device) return ll_rehearse_device(s->e, seconds);
     LL_OWN(ll_arena) arena = ll_arena_new();
     if (f.far) TRY(ll_tune_links(c, &f.links));

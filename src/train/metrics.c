@@ -104,7 +104,7 @@ ll_err ll_metrics_end(ll_metrics *m)
 {
     struct stat st;
     CHECK(fstat(m->fd, &st) != 0 || st.st_nlink > 0, LL_E_IO,
-          "%s was removed while the run wrote it, and with it what was logged so far", m->path);
+          "%s was removed while the run wrote it: what was logged so far is lost", m->path);
     ll_buf_puts(&m->line, "}\n");
     ll_buf_add(&m->owed, m->line.text, m->line.len);
     return ll_metrics_flush(m, false);

@@ -25,7 +25,8 @@ static ll_err clear_states(ll_session *s, const ll_value *v, const void *w)
             !ll_shape_equal(&x->type.shape, &v->type.shape))
             continue;
         LL_OWN_MEMORY void *is = malloc(bytes + 1);
-        TRY(ll_ranks_agree(c, is ? LL_OK : RAISE(LL_E_MEM, "no memory to prune %s", x->name)));
+        TRY(ll_ranks_agree(c,
+                           is ? LL_OK : RAISE(LL_E_MEM, "not enough memory to prune %s", x->name)));
         TRY(ll_session_get(s, x->name, is, bytes));
         for (int64_t k = 0; k < ll_numel(&v->type.shape); k++)
             if (ll_load(w, v->type.dtype, k) == 0) ll_store(is, v->type.dtype, k, 0);
@@ -42,7 +43,7 @@ static ll_err prune_one(const ll_prune *p, ll_session *s, const ll_value *v, int
     size_t bytes = ll_tensor_bytes(t->dtype, &t->shape);
     int64_t n = ll_numel(&t->shape), rows = 1, zeros = 0;
     LL_OWN_MEMORY void *w = malloc(bytes + 1);
-    TRY(ll_ranks_agree(c, w ? LL_OK : RAISE(LL_E_MEM, "no memory to prune %s", v->name)));
+    TRY(ll_ranks_agree(c, w ? LL_OK : RAISE(LL_E_MEM, "not enough memory to prune %s", v->name)));
     TRY(ll_session_get(s, v->name, w, bytes));
     for (int i = 0; i < n_row; i++) rows *= t->shape.d[i];
     if (ll_prunes(p)) {
@@ -52,7 +53,7 @@ static ll_err prune_one(const ll_prune *p, ll_session *s, const ll_value *v, int
     }
     for (int64_t i = 0; i < n; i++) zeros += ll_load(w, t->dtype, i) == 0;
     CHECK(zeros < n || !ll_find_result(s->g, "grad_norm").id, LL_E_ARG,
-          "%s is of zeros alone, which would stay: no run with train.prune can begin so", v->name);
+          "%s is all zeros, which train.prune would keep: begin with other weights", v->name);
     *out = (ll_pruned){out->tensors + 1, out->numbers + n, out->zeros + zeros};
     return LL_OK;
 }
@@ -75,20 +76,19 @@ ll_err ll_prune_session(const char *rule, ll_session *s, ll_pruned *out)
     TRY(ll_prune_parse(rule, &p));
     TRY(prune_all(&p, s, out));
     CHECK(out->tensors || !ll_prunes(&p), LL_E_ARG,
-          "there is nothing to prune: no weights of the model are read by products alone");
+          "there is nothing to prune: the model has no weights that are read only by products");
     return LL_OK;
 }
 
 ll_err ll_prune_begin(const char *rule, const char *steps, ll_session *s, ll_pruned *out)
 {
     if (!*steps) return ll_prune_session(rule, s, out);
-    CHECK(
-        !s->late, LL_E_ARG,
-        "train.prune_steps prunes the weights that a step begins with, and with gradients that are "
-        "a step late (train.delay, schedules with two versions) there are two: leave one out");
+    CHECK(!s->late, LL_E_ARG,
+          "train.prune_steps cannot be combined with gradients a step late (train.delay, schedules "
+          "with two versions), which keep two versions of the weights: leave one out");
     TRY(ll_prune_session("none", s, out));
     CHECK(out->tensors, LL_E_ARG,
-          "there is nothing to prune: no weights of the model are read by products alone");
+          "there is nothing to prune: the model has no weights that are read only by products");
     return LL_OK;
 }
 

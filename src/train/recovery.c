@@ -35,7 +35,7 @@ ll_err ll_start_parse(const char *text, ll_start *s)
     size_t mesh = n == 3 && end ? strcspn(text + end, ";") : 0;
     CHECK(n == 3 && end && text[(size_t)end + mesh] == ';' && mesh < sizeof s->mesh &&
               s->number >= 0,
-          LL_E_ARG, "--job is '%.60s': it is for ranks that loopline starts itself", text);
+          LL_E_ARG, "--job is '%.60s': it is reserved for ranks that loopline starts itself", text);
     memcpy(s->mesh, text + end, mesh);
     s->out = text + (size_t)end + mesh + 1;
     return LL_OK;

@@ -46,7 +46,7 @@ ll_err ll_saver_open(ll_comm *c, const ll_session *s, const ll_loose *replicas, 
     LL_OWN(ll_arena) a = ll_arena_new();
     ll_saver *v = (ll_saver *)calloc(1, sizeof *v);
     *out = v;
-    TRY(ll_ranks_agree(c, v ? LL_OK : RAISE(LL_E_MEM, "no memory to save")));
+    TRY(ll_ranks_agree(c, v ? LL_OK : RAISE(LL_E_MEM, "not enough memory to save")));
     v->comm = c;
     v->s = s;
     v->replicas = replicas;
@@ -59,7 +59,8 @@ ll_err ll_saver_open(ll_comm *c, const ll_session *s, const ll_loose *replicas, 
     v->copy = (char *)malloc(v->bytes + 1);
     ll_err rc = LL_OK;
     if (!v->copy)
-        rc = RAISE(LL_E_MEM, "no memory for a copy of %zu bytes: use train.save_beside false",
+        rc = RAISE(LL_E_MEM,
+                   "not enough memory for a copy of %zu bytes: set train.save_beside=false",
                    v->bytes);
     return ll_ranks_agree(c, rc);
 }

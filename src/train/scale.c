@@ -106,7 +106,7 @@ ll_err ll_scale_measure(const ll_run *r, ll_comm *c, const ll_scale_opts *opts, 
                         ll_scale_point *out)
 {
     CHECK(opts->steps >= 1 && opts->steps <= 1000000, LL_E_ARG,
-          "%ld steps to time: want 1 to 1000000", opts->steps);
+          "steps to time is %ld, expected 1 to 1000000", opts->steps);
     *out = (ll_scale_point){.ranks = ll_comm_size(c), .nodes = ll_ranks_nodes(c)};
     out->n_step = (int)opts->steps;
     out->times = LL_NEW_ARRAY(arena, double, out->n_step);

@@ -104,9 +104,9 @@ static ll_err make_files(const ll_session *s, const ll_tracer_opts *o)
 {
     bool pipe = s->cut->plan && s->cut->plan->pipeline;
     CHECK(!o->timeline || pipe, LL_E_ARG,
-          "--timeline draws a pipeline, and the mesh has none: add axis pipe=2");
+          "--timeline needs a pipeline, but the mesh has none: add axis pipe=2");
     CHECK(!o->timeline || !s->machine->run, LL_E_ARG,
-          "--timeline is not for machine %s yet: --trace has its kernels",
+          "--timeline does not support machine %s yet: use --trace, which shows its kernels",
           s->machine->target->name);
     if (o->timeline) TRY(ll_file_write(o->timeline, "", 0));
     return o->path ? ll_file_write(o->path, "[]\n", 3) : LL_OK;
@@ -318,7 +318,7 @@ static ll_err take_text(ll_tracer *t, int64_t number, int r, ll_buf *b)
     uint64_t n = 0;
     TRY(get_from(t->c, number, r, &n, sizeof n));
     LL_OWN_MEMORY char *text = (char *)malloc(n ? n : 1);
-    CHECK(text, LL_E_MEM, "no memory for a trace of %lu bytes of rank %d", n, r);
+    CHECK(text, LL_E_MEM, "not enough memory for a trace of %lu bytes of rank %d", n, r);
     TRY(get_from(t->c, number, r, text, n));
     ll_buf_add(b, text, n);
     return LL_OK;

@@ -45,11 +45,11 @@ static ll_err explain(trainer *t, ll_err rc, int64_t step, double lr)
     const ll_sampling how = ll_run_sampling(&t->own);
     const char *sample = ll_run_blame(t->g, t->data, &how, step * batch, batch, t->arena);
     if (sample)
-        rc = RAISE(rc, "%s; the batch's input held it: %s", ll_error_message(), sample);
+        rc = RAISE(rc, "%s; it came from the batch's input: %s", ll_error_message(), sample);
     else if (rc == LL_E_NUMERIC && step == 0)
         rc = RAISE(rc,
-                   "%s; no update came before it: its samples are finite, so it is the values that "
-                   "the run begins with, or what the model makes of them",
+                   "%s; there was no update before it and its samples are finite: check the "
+                   "initial values, or what the model computes from them",
                    ll_error_message());
     else if (rc == LL_E_NUMERIC)
         rc = RAISE(rc, "%s; a lower train.lr (the rate was %g) or train.clip may help",
@@ -305,9 +305,9 @@ static ll_err start_shares(trainer *t)
 {
     t->served = true;
     if (t->opts->replay && t->until < t->steps)
-        ll_trainer_tell(t,
-                        ll_arena_printf(t->arena, "%s ended after step %ld, and so will this run",
-                                        t->opts->replay, t->until));
+        ll_trainer_tell(
+            t, ll_arena_printf(t->arena, "%s ended after step %ld, so this run will end there too",
+                               t->opts->replay, t->until));
     TRY(ll_loose_start(t->loose, t->first, t->steps));
     for (int i = 0; i < 2; i++) ask_share(t, &ll_server_hand(t->loose->server)[i]);
     return LL_OK;
@@ -395,13 +395,13 @@ static ll_err step_on(trainer *t, int64_t step)
 static ll_err check_row(const trainer *t)
 {
     CHECK(!t->loose, LL_E_CONFIG,
-          "%s with replicas that part: their parameters are exchanged behind steps, which overlap: "
-          "use parallel.exchange gradient, or %s",
-          t->s->after ? "parallel.post_validation" : "parallel.schedule 2bw",
+          "%s cannot be combined with replicas that diverge, as parameters are exchanged after "
+          "steps, which overlap: set parallel.exchange=gradient, or %s",
+          t->s->after ? "parallel.post_validation" : "parallel.schedule=2bw",
           t->s->after ? "leave it out" : "another schedule");
     CHECK(t->r->train.spike <= 0, LL_E_CONFIG,
-          "train.spike skips a step by its norm, which is known when the next has begun: use "
-          "train.clip, or %s",
+          "train.spike cannot be combined with overlapping steps, as a step's norm is known only "
+          "after the next has begun: use train.clip, or %s",
           t->s->after ? "leave out parallel.post_validation" : "another schedule than 2bw");
     return LL_OK;
 }

@@ -65,7 +65,7 @@ static ll_err open_model(trainer *t)
     TRY(ll_evaluator_plan(t->eval, r->train.eval_samples));
     const char *best = r->train.best, *name = strchr(best, ':') ? strchr(best, ':') + 1 : best;
     LL_WANT(r, "train.best", !*best || ll_evaluator_gives(t->eval, name),
-            "train.best is %s, which validation of model %s does not give", best, r->model.name);
+            "train.best is %s, which validation of model %s does not report", best, r->model.name);
     return ll_evaluator_plan(t->eval, 0);
 }
 
@@ -90,7 +90,7 @@ static ll_err lock_folder(trainer *t)
     CHECK(t->folder >= 0 || (t->opts->resume && errno == ENOENT), LL_E_IO, "%s: %s", out,
           strerror(errno));
     CHECK(t->folder < 0 || lock(t), LL_E_IO,
-          "%s: another process is training there; --out DIR goes elsewhere", out);
+          "%s: another process is training there: use --out DIR for another folder", out);
     return LL_OK;
 }
 
@@ -264,8 +264,8 @@ static ll_err check_same(const trainer *t, const ll_st_file *f)
         const char *key = now[i].key, *was = was_of(f, key);
         if (!was || !strcmp(was, now[i].value)) continue;
         CHECK(i, LL_E_CONFIG,
-              "%s is of model %.60s, and this run of %s: name a checkpoint of this run, or resume "
-              "the run that it is of",
+              "%s is a checkpoint of model %.60s, but this run has model %s: name a checkpoint of "
+              "this run, or resume the run it belongs to",
               f->path, was, now[i].value);
         if (!strcmp(key, "sizes"))
             add_sizes(t, was, &o);
@@ -277,19 +277,19 @@ static ll_err check_same(const trainer *t, const ll_st_file *f)
     if (then) add_kept(t, then, &o);
     if (data >= 0) add_data(t, then, &o.set);
     CHECK(!o.was.len, LL_E_CONFIG,
-          "%s was made with %s, this run has %s: resume with%s (rates, schedules, steps and meshes "
-          "may change; --init FILE begins anew with its weights)",
+          "%s was made with %s, but this run has %s: resume with%s (rates, schedules, steps and "
+          "meshes may change; --init FILE starts over with its weights)",
           f->path, o.was.text, o.is.text, o.set.text);
     if (data < 0) return LL_OK;
-    const char *with = o.set.len ? o.set.text : " the data and settings it began with";
+    const char *with = o.set.len ? o.set.text : " the data and settings it started with";
     const char *was = was_of(f, now[data].key), *is = now[data].value;
     CHECK(!strcmp(now[data].key, "data"), LL_E_CONFIG,
-          "%s: the files of its data are others than they were (their checksum was %.20s, is %s): "
-          "resume with%s; --init FILE begins anew with its weights",
+          "%s: its data files have changed (their checksum was %.20s, is %s): resume with%s; "
+          "--init FILE starts over with its weights",
           f->path, was, is, with);
     FAIL(LL_E_CONFIG,
-         "%s was made with data %.150s, this run has %s: resume with%s; --init FILE begins anew "
-         "with its weights",
+         "%s was made with data %.150s, but this run has %s: resume with%s; --init FILE starts "
+         "over with its weights",
          f->path, in_words(t->arena, was), in_words(t->arena, is), with);
 }
 
@@ -321,7 +321,7 @@ static ll_err load_from(trainer *t, const ll_st_file *f)
     if (!(t->norm > 0)) t->norm = 0, t->norm_from = t->first;
     t->s->step = (uint64_t)t->first;
     CHECK(t->first <= t->steps, LL_E_CONFIG,
-          "%s is of step %ld, and this run ends after step %ld: raise train.steps or train.epochs",
+          "%s is of step %ld, but this run ends after step %ld: raise train.steps or train.epochs",
           f->path, t->first, t->steps);
     return LL_OK;
 }
@@ -331,7 +331,7 @@ static ll_err no_checkpoint(const trainer *t)
     bool aside = access(ll_trainer_file(t, "checkpoints/replaced"), F_OK) == 0;
     FAIL(LL_E_IO, "%s has no checkpoint to resume from: train %s%s", t->r->out,
          t->folder < 0 ? "without --resume" : "with --overwrite in place of --resume",
-         aside ? "; those of a run that was to be replaced are in its checkpoints/replaced" : "");
+         aside ? "; those of the replaced run are in its checkpoints/replaced" : "");
 }
 
 static ll_err resume(trainer *t)
@@ -368,8 +368,8 @@ static ll_err begin(trainer *t)
     ll_prune_steps when;
     TRY(ll_prune_steps_parse(r->prune_steps, &when));
     CHECK(!when.to || when.to < t->steps, LL_E_CONFIG,
-          "train.prune_steps %s prunes last after step %ld, and the run ends after step %ld: want "
-          "a step behind it at least",
+          "train.prune_steps=%s last prunes after step %ld, but the run ends after step %ld: set "
+          "train.steps to at least one more",
           r->prune_steps, when.to, t->steps);
     if (t->opts->resume) return resume(t);
     if (t->s->opts.undrawn) TRY(ll_exec_draw(t->s->e));
@@ -524,8 +524,7 @@ static ll_err open_data(trainer *t)
     TRY(ll_run_dataset(t->r, &t->data));
     const ll_data_info *info = ll_dataset_info(t->data);
     LL_WANT(t->r, "train.batch", t->r->train.batch <= info->n[LL_TRAIN],
-            "train.batch is %ld, more than the %ld samples of data %s, of which a batch would "
-            "hold some twice: use %ld or less",
+            "train.batch is %ld, more than the %ld samples of data %s: use %ld or less",
             t->r->train.batch, info->n[LL_TRAIN], info->name, info->n[LL_TRAIN]);
     t->steps = ll_run_steps(t->r, info->n[LL_TRAIN]);
     t->until = t->until && t->until < t->steps ? t->until : t->steps;
@@ -533,7 +532,8 @@ static ll_err open_data(trainer *t)
     t->times = (double *)calloc(RECENT, sizeof(double));
     t->losses = (double *)calloc(RECENT, sizeof(double));
     t->waited = (double *)calloc(RECENT, sizeof(double));
-    CHECK(t->times && t->losses && t->waited, LL_E_MEM, "no memory to note %d steps", RECENT);
+    CHECK(t->times && t->losses && t->waited, LL_E_MEM, "not enough memory to record %d steps",
+          RECENT);
     return LL_OK;
 }
 
@@ -552,24 +552,24 @@ static ll_err check_opts(trainer *t)
 {
     const ll_train_opts *o = t->opts;
     int64_t until = t->until;
-    CHECK(!o->replay || !t->r->parallel.between.warm_up, LL_E_ARG,
-          "--replay repeats a run from its beginning, where one with parallel.warm_up has "
-          "synchronous steps: it cannot be repeated");
+    CHECK(
+        !o->replay || !t->r->parallel.between.warm_up, LL_E_ARG,
+        "--replay cannot repeat a run with parallel.warm_up, which begins with synchronous steps");
     CHECK(!o->replay || (t->loose && t->loose->served), LL_E_ARG,
-          "--replay is of replicas that come to a server or meet in pairs: parallel.consistency "
-          "ssp, eager, async or ad-psgd");
+          "--replay needs replicas with a server or pairs: set parallel.consistency=ssp, eager, "
+          "async or ad-psgd");
     if (o->replay) TRY(ll_loose_repeat(t->loose, o->replay, &until));
     if (until < t->until) t->until = until; /* it was stopped */
     CHECK(!t->loose || (!o->trace && !o->timeline), LL_E_ARG,
-          "--trace and --timeline are of one mesh: train one replica, with parallel.replicas 1");
+          "--trace and --timeline support only one replica: set parallel.replicas=1");
     return LL_OK;
 }
 
 static ll_err check_trace(const trainer *t)
 {
     CHECK(t->trace_first > t->first && t->trace_last >= t->trace_first && t->trace_last <= t->steps,
-          LL_E_ARG, "a trace of steps %ld to %ld: this run does steps %ld to %ld", t->trace_first,
-          t->trace_last, t->first + 1, t->steps);
+          LL_E_ARG, "trace steps %ld to %ld are outside this run's steps %ld to %ld",
+          t->trace_first, t->trace_last, t->first + 1, t->steps);
     return LL_OK;
 }
 
@@ -591,8 +591,7 @@ static ll_err open_buddy(trainer *t)
 {
     ll_st_pair meta[LL_TRAINER_META];
     if (!t->r->train.buddy) return LL_OK;
-    t->kept =
-        "train.buddy: nothing is kept in memory, for nobody would start this run again: -n does";
+    t->kept = "train.buddy has no effect: nothing would restart this run (use -n)";
     if (!t->opts->start) return LL_OK;
     int n = ll_trainer_meta(t, t->arena, meta);
     TRY(ll_buddy_new(t->comm, t->opts->start, t->s, t->loose, meta, n, &t->buddy));

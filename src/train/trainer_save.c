@@ -17,8 +17,10 @@ ll_err ll_trainer_saved(trainer *t, ll_err rc)
 {
     if (rc == LL_E_IO) {
         t->report->unsaved++;
-        ll_trainer_tell(t, ll_arena_printf(t->arena, "no checkpoint, the run goes on without: %s",
-                                           ll_error_message()));
+        ll_trainer_tell(
+            t, ll_arena_printf(t->arena,
+                               "a checkpoint could not be saved, the run continues without: %s",
+                               ll_error_message()));
         return LL_OK;
     }
     if (rc != LL_OK || !ll_saver_idle(t->saver) || t->saved || ll_saver_step(t->saver) < 0)
@@ -60,8 +62,8 @@ ll_err ll_trainer_save_last(trainer *t, int64_t done)
         ll_err rc = ll_trainer_save(t, done, true);
         if (rc != LL_E_IO || !ll_is_full() || i == TRIES) return rc;
         if (i == 0)
-            ll_trainer_tell(
-                t, "the disk is full: trying again, for a minute, to write the last checkpoint");
+            ll_trainer_tell(t,
+                            "the disk is full: retrying for a minute to write the last checkpoint");
         nanosleep(&(struct timespec){.tv_sec = 1}, NULL);
     }
 }
@@ -84,7 +86,7 @@ ll_err ll_trainer_keep_best(const trainer *t, int64_t done)
     const char *temporary = ll_arena_printf(t->arena, "%s.new", to);
     unlink(temporary);
     CHECK(link(from, temporary) == 0 && rename(temporary, to) == 0, LL_E_IO,
-          "%s cannot be made another name of %s: %s", to, from, strerror(errno));
+          "%s cannot be linked to %s: %s", to, from, strerror(errno));
     return LL_OK;
 }
 
@@ -115,11 +117,9 @@ ll_err ll_trainer_roll_back(trainer *t, int64_t done)
     TRY(ll_checkpoint_int(f, "step", &step));
     TRY(ll_ranks_agree(t->comm, ll_trainer_take(t, f)));
     t->report->rolled_back++;
-    ll_trainer_tell(
-        t,
-        ll_arena_printf(
-            t->arena,
-            "step %ld: its gradient is too large (train.spike): back to the parameters of step %ld",
-            done, step));
+    ll_trainer_tell(t, ll_arena_printf(t->arena,
+                                       "step %ld: its gradient is too large (train.spike): "
+                                       "returning to the parameters of step %ld",
+                                       done, step));
     return LL_OK;
 }

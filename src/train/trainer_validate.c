@@ -40,7 +40,7 @@ static ll_err judge(trainer *t, const ll_score *s)
 {
     if (!*t->r->train.best) return LL_OK;
     double v = figure(t, of_score, s);
-    CHECK(!isnan(v), LL_E_CONFIG, "train.best is %s, which validation of model %s does not give",
+    CHECK(!isnan(v), LL_E_CONFIG, "train.best is %s, which validation of model %s does not report",
           t->r->train.best, t->r->model.name);
     judge_figure(t, v);
     return LL_OK;

@@ -154,7 +154,7 @@ static ll_err read_way(const reader *r, const json_t *o, ll_coll coll, ll_tuned_
     CHECK(w->algo, LL_E_IO, "%s: %s has no algorithm %s", r->path, ll_coll_name(coll), name);
     TRY(get_number(r, o, "segment_bytes", 1, &segment));
     CHECK(segment == 0 || segment >= SEGMENT_MIN, LL_E_IO,
-          "%s: segment_bytes is %g, want %d or more", r->path, segment, SEGMENT_MIN);
+          "%s: segment_bytes is %g, expected %d or more", r->path, segment, SEGMENT_MIN);
     w->segment_bytes = (size_t)segment;
     TRY(get_number(r, o, "predicted_us", 1e-6, &w->predicted_s));
     return get_number(r, o, "measured_us", 1e-6, &w->measured_s);
@@ -189,11 +189,13 @@ static ll_err read_table(const reader *r, const json_t *root, const char *key, i
     const json_t *entries;
     CHECK(json_is_object(root), LL_E_IO, "%s: not a JSON object", r->path);
     TRY(get_number(r, root, LL_TABLE_MARK, 1, &format));
-    CHECK(format == FORMAT, LL_E_IO, "%s: a table of format %g, want %d", r->path, format, FORMAT);
+    CHECK(format == FORMAT, LL_E_IO, "%s: a table of format %g, expected %d", r->path, format,
+          FORMAT);
     TRY(get_text(r, root, "key", &was));
-    CHECK(!key || !strcmp(was, key), LL_E_IO, "%s: a table for '%s', want '%s'", r->path, was, key);
+    CHECK(!key || !strcmp(was, key), LL_E_IO, "%s: a table for '%s', expected '%s'", r->path, was,
+          key);
     TRY(get_number(r, root, "ranks", 1, &ranks));
-    CHECK(ranks == size, LL_E_IO, "%s: a table for %g ranks, want %d", r->path, ranks, size);
+    CHECK(ranks == size, LL_E_IO, "%s: a table for %g ranks, expected %d", r->path, ranks, size);
     TRY(get_number(r, root, "seconds", 1, &t->seconds));
     t->size = size;
     TRY(read_model(r, root, &t->model));

@@ -107,7 +107,7 @@ ll_err ll_checkpoint_prune(const char *run, const ll_checkpoint *c, int keep)
 
 ll_err ll_checkpoint_begin(const char *run, const ll_checkpoint *c, ll_arena *a, ll_st_writer **out)
 {
-    CHECK(c->step >= 0, LL_E_ARG, "checkpoint of step %ld, want 0 or more", c->step);
+    CHECK(c->step >= 0, LL_E_ARG, "checkpoint step is %ld, expected 0 or more", c->step);
     ll_st_content x = c->x;
     const char *folder = ll_arena_printf(a, "%s/checkpoints", run);
     TRY(ll_ranks_agree(x.comm, ll_ranks_lead(x.comm) ? ll_mkdirs(folder) : LL_OK));
@@ -215,11 +215,11 @@ ll_err ll_checkpoint_open_latest(ll_comm *c, const char *run, ll_st_file **out)
     ll_err rc = ll_checkpoint_open(c, path_of(a, run, "", newest), out);
     if (rc == LL_OK || rc == LL_E_COMM) return rc;
     if (before < 0)
-        rc = RAISE(rc, "%s; it is the run's only one", ll_error_message());
+        rc = RAISE(rc, "%s; it is the run's only checkpoint", ll_error_message());
     else
-        rc = RAISE(rc,
-                   "%s; the one before it, for train --resume --from or eval --checkpoint, is %s",
-                   ll_error_message(), path_of(a, run, "", before));
+        rc =
+            RAISE(rc, "%s; the previous one, for train --resume --from or eval --checkpoint, is %s",
+                  ll_error_message(), path_of(a, run, "", before));
     return ll_ranks_agree(c, rc);
 }
 
@@ -237,7 +237,7 @@ ll_err ll_checkpoint_open_whole(ll_comm *c, const char *run, int64_t every, ll_a
         if (step % every) continue;
         ll_err rc = ll_checkpoint_open(c, path_of(a, run, "", step), out);
         if (rc == LL_OK || rc == LL_E_COMM) return rc;
-        *note = ll_arena_printf(a, "%s: not taken", ll_error_message());
+        *note = ll_arena_printf(a, "%s: skipped", ll_error_message());
     }
 }
 
@@ -249,7 +249,7 @@ ll_err ll_checkpoint_int(const ll_st_file *f, const char *key, int64_t *value)
     errno = 0;
     long long v = strtoll(text, &end, 10);
     CHECK(!errno && end != text && *end == '\0', LL_E_IO,
-          "%s: metadata %s is \"%.40s\", want a whole number", f->path, key, text);
+          "%s: metadata %s is \"%.40s\", expected a whole number", f->path, key, text);
     *value = v;
     return LL_OK;
 }
@@ -259,14 +259,13 @@ static const char *why_not_both(const char *name, bool extra)
 {
     static const struct {
         const char *end, *why[2]; /* the checkpoint has none; the run */
-    } all[] = {
-        {LL_NEXT,
-         {" (a second version, which it has not: set train.delay=false, and another schedule "
-          "than 2bw)",
-          " (second versions of its parameters: set train.delay=true, or schedule 2bw)"}},
-        {LL_EMA,
-         {" (an average, which it has not: set train.ema=0)",
-          " (averages of its parameters: set train.ema to what its run had)"}}};
+    } all[] = {{LL_NEXT,
+                {" (a second version, which it does not have: set train.delay=false, and a "
+                 "schedule other than 2bw)",
+                 " (second versions of its parameters: set train.delay=true, or schedule 2bw)"}},
+               {LL_EMA,
+                {" (an average, which it does not have: set train.ema=0)",
+                 " (averages of its parameters: set train.ema to what its run had)"}}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (ll_ends_with(name, all[i].end)) return all[i].why[extra];
     return "";
@@ -276,7 +275,7 @@ static ll_err fail_missing(const ll_st_file *f, const char *name)
 {
     ll_near near = {.word = name};
     for (int i = 0; i < f->n_entries; i++) ll_near_try(&near, f->entries[i].name);
-    FAIL(LL_E_IO, "%s: has no tensor %s, which the model wants%s", f->path, name,
+    FAIL(LL_E_IO, "%s has no tensor %s, which the model needs%s", f->path, name,
          *why_not_both(name, false) ? why_not_both(name, false) : ll_near_hint(&near));
 }
 
@@ -288,7 +287,7 @@ static ll_err check_wanted(const ll_st_file *f, const ll_st_tensor *t)
     TRY(ll_st_want(f, t->name, &dtype, &shape));
     char have[LL_SHAPE_TEXT], want[LL_SHAPE_TEXT];
     CHECK(dtype == t->dtype && ll_shape_equal(&shape, &t->shape), LL_E_SHAPE,
-          "%s: tensor %s is %s%s there, %s%s in the model", f->path, t->name, ll_dtype_name(dtype),
+          "%s: tensor %s is %s%s, but %s%s in the model", f->path, t->name, ll_dtype_name(dtype),
           ll_shape_print(&shape, have), ll_dtype_name(t->dtype), ll_shape_print(&t->shape, want));
     return LL_OK;
 }
@@ -313,9 +312,9 @@ static ll_err check_no_extra(const ll_st_file *f, const ll_st_tensor *tensors, i
         extra++;
     }
     CHECK(extra == 0, LL_E_SHAPE,
-          "%s: has %d tensor%s that the model has not: %.80s%s%.80s%s%.80s%s%s", f->path, extra,
-          extra > 1 ? "s" : "", names[0], extra > 1 ? ", " : "", names[1], extra > 2 ? ", " : "",
-          names[2], extra > 3 ? ", ..." : "", why_not_both(names[0], true));
+          "%s has %d tensor%s that the model does not have: %.80s%s%.80s%s%.80s%s%s", f->path,
+          extra, extra > 1 ? "s" : "", names[0], extra > 1 ? ", " : "", names[1],
+          extra > 2 ? ", " : "", names[2], extra > 3 ? ", ..." : "", why_not_both(names[0], true));
     return LL_OK;
 }
 

@@ -57,7 +57,7 @@ static ll_err put_size(const sink *s, const ll_map_key *k)
     for (int i = 0; i < k->n && !v; i++)
         if (!strcmp(k->of[i], "0")) return LL_OK;
     CHECK(k->n > 1 || !isdigit((unsigned char)*k->of[0]) || v == atoll(k->of[0]), LL_E_ARG,
-          "model.%s is %ld, which this form has no word for: of model %s it can tell %s alone",
+          "model.%s is %ld, which this format cannot express: for model %s it supports only %s",
           k->name, v, s->r->model.name, k->of[0]);
     for (int i = 0; i < k->n; i++) {
         const char *of = k->of[i];
@@ -102,7 +102,7 @@ static ll_err find_map(const ll_run *r, const char *form, const char *what, ll_m
                      x->name);
         }
     }
-    FAIL(LL_E_ARG, "model %s has no form of %s: %s have", r->model.name, what, text);
+    FAIL(LL_E_ARG, "model %s cannot be written as %s; these can: %s", r->model.name, what, text);
 }
 
 /* The run's own; of a model of bytes (all printable ones at least), one of these. NULL: none. */
@@ -111,11 +111,10 @@ static ll_err open_tokenizer(const ll_run *r, bool needed, ll_tokenizer **out)
     int64_t vocab = ll_run_size(r, "vocab", 0);
     *out = NULL;
     if (*r->data.tokenizer) return ll_tokenizer_open(r->data.tokenizer, out);
-    CHECK(
-        !needed || vocab > 126, LL_E_ARG,
-        "a GGUF file has a tokenizer, and %lld tokens are no bytes of text (127 would do): name a "
-        "data.tokenizer, or use export --hf",
-        (long long)vocab);
+    CHECK(!needed || vocab > 126, LL_E_ARG,
+          "a GGUF file needs a tokenizer, and %lld tokens are not bytes of text (at least 127): "
+          "set data.tokenizer, or use export --hf",
+          (long long)vocab);
     return vocab <= 256 && vocab > 126 ? ll_tokenizer_of_bytes((int)vocab, out) : LL_OK;
 }
 
@@ -136,7 +135,7 @@ static ll_err config_of(const ll_run *r, const ll_map *m, const ll_tokenizer *t,
     if (t && t->bos >= 0) put_number(&s, "bos_token_id", t->bos, false);
     if (t && t->eos >= 0) put_number(&s, "eos_token_id", t->eos, false);
     *out = json_dumps(config, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(9));
-    CHECK(*out, LL_E_MEM, "no memory for config.json");
+    CHECK(*out, LL_E_MEM, "not enough memory for config.json");
     return LL_OK;
 }
 
@@ -151,7 +150,7 @@ ll_err ll_export_hf(const ll_run *r, ll_session *s, const char *folder, const ch
     ll_st_tensor *theirs;
     ll_st_pair pt = {"format", "pt"};
     CHECK(ll_dtype_find(type, &dtype) && (dtype == LL_F32 || dtype == LL_BF16 || dtype == LL_F16),
-          LL_E_ARG, "--dtype is '%s': of --hf f32, bf16 and f16 can be", type);
+          LL_E_ARG, "--dtype is '%s', expected f32, bf16 or f16 with --hf", type);
     TRY(find_map(r, "hf:", "Hugging Face's", &m));
     TRY(open_tokenizer(r, false, &t));
     if (t) TRY(ll_tokenizer_can_save(t));
@@ -202,7 +201,7 @@ static ll_err encode(const ll_st_tensor *t, const struct kind *k, ll_arena *a, l
     *out = (ll_gguf_tensor){t->name, q->id, q, t->shape, (const uint8_t *)t->data};
     if (q->id == 0) return LL_OK;
     uint8_t *data = (uint8_t *)ll_arena_try(a, (size_t)(n / q->block * q->bytes) + 1);
-    CHECK(data, LL_E_MEM, "no memory for %s", t->name);
+    CHECK(data, LL_E_MEM, "not enough memory for %s", t->name);
     if (q->floats)
         put_blocks((const float *)t->data, n, q->id == 8 ? 8 : 4, data);
     else
@@ -219,7 +218,7 @@ static ll_err find_kind(const char *type, const struct kind **out)
             *out = &kinds[i];
             return LL_OK;
         }
-    FAIL(LL_E_ARG, "--dtype is '%s': of --gguf f32, f16, bf16, q8_0 and q4_1 can be", type);
+    FAIL(LL_E_ARG, "--dtype is '%s', expected f32, f16, bf16, q8_0 or q4_1 with --gguf", type);
 }
 
 ll_err ll_export_gguf(const ll_run *r, ll_session *s, const char *path, const char *type,
@@ -234,7 +233,7 @@ ll_err ll_export_gguf(const ll_run *r, ll_session *s, const char *path, const ch
     TRY(find_map(r, "gguf:", "GGUF", &m));
     TRY(open_tokenizer(r, true, &t));
     CHECK(t, LL_E_ARG,
-          "a GGUF file has a tokenizer, and this run none: set data.tokenizer (--set)");
+          "a GGUF file needs a tokenizer, but this run has none: set data.tokenizer (--set)");
     TRY(put_keys(&(sink){.r = r, .gguf = &o}, m));
     ll_gguf_put_text(&o, "general.name", r->name);
     ll_gguf_put_int(&o, "general.file_type", (uint32_t)k->file);

@@ -95,7 +95,7 @@ static ll_err check_size(const source *s, const ll_map_key *k, int i, double v)
     for (int n = 0; n < k->n; n++) zero |= !strcmp(k->of[n], "0");
     if (!s->config && !isfinite(v)) is = ll_arena_printf(s->arena, "%g", v);
     CHECK(near >= !zero && near <= 1e9 && off <= (k->times == 1 ? 0 : 1e-7 * near), LL_E_CONFIG,
-          "%s: %s is %.80s, which would be %s: want %s to %s, in steps of %g", s->path, k->of[i],
+          "%s: %s is %.80s (model.%s), expected %s to %s in steps of %g", s->path, k->of[i],
           is ? is : "", k->name, ll_text_number(!zero / k->times, least),
           ll_text_number(1e9 / k->times, most), 1 / k->times);
     return LL_OK;
@@ -106,8 +106,8 @@ static ll_err read_size(const source *s, const ll_map_key *k, ll_imported *out)
     double v = NAN;
     int i = 0;
     while (i < k->n && !value_of(s, k->of[i], &v)) i++;
-    CHECK(i < k->n, LL_E_CONFIG, "%s: %s is not said, which would be %s of model %s", s->path,
-          k->of[0], k->name, out->model->name);
+    CHECK(i < k->n, LL_E_CONFIG, "%s: %s is missing (model.%s of model %s)", s->path, k->of[0],
+          k->name, out->model->name);
     TRY(check_size(s, k, i, v));
     v = round(v * k->times);
     for (ll_size *x = out->sizes; x->name; x++)
@@ -131,7 +131,7 @@ static ll_err check_wanted(const source *s, const ll_map_key *k)
         if (numbers || !strcmp(is, k->of[i])) return LL_OK;
         ll_buf_printf(&b, "%s%s", i ? " or " : "", k->of[i]);
     }
-    CHECK(!is, LL_E_CONFIG, "%s: %s is %.80s; of these models %s can be", s->path, k->name, is,
+    CHECK(!is, LL_E_CONFIG, "%s: %s is %.80s, expected %s for these models", s->path, k->name, is,
           b.text);
     return LL_OK;
 }
@@ -143,7 +143,7 @@ static ll_err by_map(const source *s, const ll_map *m, const char *ours, ll_impo
     out->map = ll_arena_strdup(s->arena, m->name);
     out->form = s->form;
     out->model = ll_model_find(ours);
-    CHECK(out->model, LL_E_CONFIG, "map %s: there is no model %s", m->name, ours);
+    CHECK(out->model, LL_E_CONFIG, "map %s: unknown model %s", m->name, ours);
     memcpy(out->sizes, out->model->sizes, sizeof out->sizes);
     LL_EACH (const ll_map_key, k, m->keys, m->n_key) {
         if (!strcmp(k->kind, "want")) TRY(check_wanted(s, k));
@@ -166,8 +166,7 @@ static ll_err choose(const source *s, ll_imported *out)
             }
         }
     }
-    FAIL(LL_E_CONFIG, "%s: is of the form %s, which no map is for; there are %s", s->path, s->form,
-         known.text);
+    FAIL(LL_E_CONFIG, "%s: no map supports format %s; supported: %s", s->path, s->form, known.text);
 }
 
 static void count(const ll_weights *w, ll_imported *out)
@@ -203,7 +202,7 @@ static ll_err check_model(const source *s, const ll_imported *m)
 static ll_err look(source *s, ll_imported *out)
 {
     const char *name = text_of(s, s->config ? "model_type" : "general.architecture");
-    CHECK(name, LL_E_CONFIG, "%s: does not say what model it is (%s)", s->path,
+    CHECK(name, LL_E_CONFIG, "%s does not name its model (%s)", s->path,
           s->config ? "model_type in config.json" : "general.architecture");
     s->form = ll_arena_printf(s->arena, "%s:%.80s", s->config ? "hf" : "gguf", name);
     TRY(choose(s, out));
@@ -224,13 +223,14 @@ ll_err ll_import_look(const char *path, ll_arena *a, ll_imported *out)
     if (ll_is_folder(path))
         TRY(ll_file_read(ll_arena_printf(a, "%s/config.json", path), CONFIG_LIMIT, &text, &size));
     TRY(ll_weights_open(NULL, path, &w));
-    CHECK(text || w->gguf, LL_E_ARG, "%s: is no GGUF file, and no folder with a config.json", path);
+    CHECK(text || w->gguf, LL_E_ARG, "%s is neither a GGUF file nor a folder with a config.json",
+          path);
     s.w = w;
     if (text) {
         json_error_t e;
         s.config = config = json_loadb((const char *)text, size, 0, &e);
         CHECK(json_is_object(config), LL_E_IO, "%s/config.json: %s", path,
-              config ? "is no object" : e.text);
+              config ? "not an object" : e.text);
     }
     return look(&s, out);
 }

@@ -115,7 +115,7 @@ typedef struct machine {
 
 static ll_err bad(const machine *m, const char *what)
 {
-    FAIL(LL_E_IO, "%s: its pickle is no state_dict: %s" REMEDY, m->f->path, what);
+    FAIL(LL_E_IO, "%s: its pickle is not a state_dict: %s" REMEDY, m->f->path, what);
 }
 
 static value *new_value(machine *m, kind k)
@@ -132,14 +132,14 @@ static void push(machine *m, value *v)
 
 static ll_err pop(machine *m, value **out)
 {
-    if (!m->n_stack) return bad(m, "it takes what is not there");
+    if (!m->n_stack) return bad(m, "it reads beyond its stack");
     *out = m->stack[--m->n_stack];
     return LL_OK;
 }
 
 static ll_err take(machine *m, uint64_t n, const uint8_t **out)
 {
-    if (n > (uint64_t)(m->end - m->at)) return bad(m, "it is cut");
+    if (n > (uint64_t)(m->end - m->at)) return bad(m, "it is truncated");
     *out = m->at;
     m->at += n;
     return LL_OK;
@@ -172,7 +172,7 @@ static ll_err to_mark(machine *m, value **out)
 {
     int i = m->n_stack;
     while (i > 0 && m->stack[i - 1]->kind != MARK) i--;
-    if (!i) return bad(m, "it takes what is not there");
+    if (!i) return bad(m, "it reads beyond its stack");
     *out = gather(m, i);
     m->n_stack--;
     return LL_OK;
@@ -197,12 +197,11 @@ static ll_err push_global(machine *m, const char *module, const char *name)
 {
     value *v = new_value(m, GLOBAL);
     v->text = ll_arena_printf(m->f->arena, "%.100s.%.100s", module, name);
-    CHECK(
-        !strcmp(v->text, rebuild_tensor) || !strcmp(v->text, rebuild_parameter) ||
-            !strcmp(v->text, ordered_dict) || find_storage(v->text),
-        LL_E_IO,
-        "%s: its pickle names %s, and nothing but tensors and dictionaries of them is read" REMEDY,
-        m->f->path, v->text);
+    CHECK(!strcmp(v->text, rebuild_tensor) || !strcmp(v->text, rebuild_parameter) ||
+              !strcmp(v->text, ordered_dict) || find_storage(v->text),
+          LL_E_IO,
+          "%s: its pickle names %s, but only tensors and dictionaries of them are supported" REMEDY,
+          m->f->path, v->text);
     push(m, v);
     return LL_OK;
 }
@@ -213,7 +212,7 @@ static ll_err read_global(machine *m)
     char word[2][101];
     for (int i = 0; i < 2; i++) {
         const uint8_t *end = (const uint8_t *)memchr(m->at, '\n', (size_t)(m->end - m->at));
-        if (!end || end - m->at > 100) return bad(m, "a name is cut, or too long");
+        if (!end || end - m->at > 100) return bad(m, "a name is truncated or too long");
         memcpy(word[i], m->at, (size_t)(end - m->at));
         word[i][end - m->at] = '\0';
         m->at = end + 1;
@@ -223,7 +222,7 @@ static ll_err read_global(machine *m)
 
 static ll_err too_short(const machine *m, const value *v, uint64_t bytes)
 {
-    FAIL(LL_E_IO, "%s: storage %.40s has %lu bytes, and no %ld elements of %s", m->f->path, v->text,
+    FAIL(LL_E_IO, "%s: storage %.40s has %lu bytes, not %ld elements of %s", m->f->path, v->text,
          bytes, v->number, v->type->type);
 }
 
@@ -243,7 +242,7 @@ static ll_err find_data(machine *m, value *v)
         return LL_OK;
     }
     const entry *e = find_entry(m->f, ll_arena_printf(m->f->arena, "data/%s", v->text));
-    CHECK(e, LL_E_IO, "%s: has no entry data/%.40s, which its pickle names", m->f->path, v->text);
+    CHECK(e, LL_E_IO, "%s has no entry data/%.40s, which its pickle names", m->f->path, v->text);
     if ((uint64_t)storage_bytes(v) > e->bytes) return too_short(m, v, e->bytes);
     v->data = e->data;
     return LL_OK;
@@ -296,7 +295,7 @@ static ll_err build_tensor(machine *m, const value *args)
     int64_t numel = 1;
     for (int d = 0; d < t->shape.n; d++) {
         if (x[2]->item[d]->kind != NUMBER || x[3]->item[d]->kind != NUMBER)
-            return bad(m, "a tensor's size is no number");
+            return bad(m, "a tensor's size is not a number");
         t->shape.d[d] = x[2]->item[d]->number;
         t->stride[d] = x[3]->item[d]->number;
         if (t->shape.d[d] < 0 || t->stride[d] < 0 ||
@@ -304,7 +303,7 @@ static ll_err build_tensor(machine *m, const value *args)
             return bad(m, "a tensor's size is out of range");
     }
     if (t->shape.n >= 0 && !reaches(x[0], (uint64_t)x[1]->number, t))
-        return bad(m, "a tensor reaches behind its storage");
+        return bad(m, "a tensor extends beyond its storage");
     if (numel) v->storage = x[0];
     v->number = x[1]->number;
     push(m, v);
@@ -316,14 +315,15 @@ static ll_err call(machine *m)
     value *args, *what;
     TRY(pop(m, &args));
     TRY(pop(m, &what));
-    if (what->kind != GLOBAL || args->kind != TUPLE) return bad(m, "it calls what is no function");
+    if (what->kind != GLOBAL || args->kind != TUPLE)
+        return bad(m, "it calls something that is not a function");
     if (!strcmp(what->text, rebuild_tensor)) return build_tensor(m, args);
     if (!strcmp(what->text, rebuild_parameter) && args->n && args->item[0]->kind == TENSOR) {
         push(m, args->item[0]);
         return LL_OK;
     }
     if (strcmp(what->text, ordered_dict) || args->n)
-        return bad(m, "it calls a function otherwise than torch.save does");
+        return bad(m, "it calls a function in a way torch.save does not");
     push(m, new_value(m, DICT));
     return LL_OK;
 }
@@ -375,17 +375,17 @@ static ll_err extend(machine *m, kind into, int n)
     else if (m->n_stack >= n)
         more = gather(m, m->n_stack - n);
     else
-        return bad(m, "it takes what is not there");
+        return bad(m, "it reads beyond its stack");
     value *to = m->n_stack ? m->stack[m->n_stack - 1] : NULL;
     if (!to || to->kind != into || (into == DICT && more->n % 2))
-        return bad(m, "it adds to what is no list or dictionary");
+        return bad(m, "it adds to something that is not a list or dictionary");
     for (int i = 0; i < more->n; i++) add(m, to, more->item[i]);
     return LL_OK;
 }
 
 static ll_err push_tuple(machine *m, int n)
 {
-    if (m->n_stack < n) return bad(m, "it takes what is not there");
+    if (m->n_stack < n) return bad(m, "it reads beyond its stack");
     push(m, gather(m, m->n_stack - n));
     return LL_OK;
 }
@@ -396,7 +396,7 @@ static ll_err build(machine *m)
     value *state;
     TRY(pop(m, &state));
     if (!m->n_stack || m->stack[m->n_stack - 1]->kind != DICT)
-        return bad(m, "it sets attributes of what is no dictionary");
+        return bad(m, "it sets attributes of something that is not a dictionary");
     return LL_OK;
 }
 
@@ -405,7 +405,7 @@ static ll_err stack_global(machine *m)
     value *name, *module;
     TRY(pop(m, &name));
     TRY(pop(m, &module));
-    if (name->kind != TEXT || module->kind != TEXT) return bad(m, "a name is no text");
+    if (name->kind != TEXT || module->kind != TEXT) return bad(m, "a name is not a string");
     return push_global(m, module->text, name->text);
 }
 
@@ -460,8 +460,8 @@ static ll_err step(machine *m, uint8_t code)
     case 'a': return extend(m, LIST, 1);
     case 'e': return extend(m, LIST, 0);
     }
-    FAIL(LL_E_IO, "%s: its pickle has opcode 0x%02x, which no state_dict has" REMEDY, m->f->path,
-         code);
+    FAIL(LL_E_IO, "%s: its pickle has opcode 0x%02x, which a state_dict never has" REMEDY,
+         m->f->path, code);
 }
 
 /* ---- which tensors ---- */
@@ -481,7 +481,7 @@ static ll_err find_dict(const machine *m, const value *root, const value **out)
     const value *found = NULL;
     int n = 0;
     *out = root;
-    if (root->kind != DICT) return bad(m, "it is no dictionary");
+    if (root->kind != DICT) return bad(m, "it is not a dictionary");
     for (size_t k = 0; k < sizeof usual / sizeof *usual; k++)
         for (int i = 0; i < root->n; i += 2)
             if (root->item[i]->kind == TEXT && !strcmp(root->item[i]->text, usual[k]) &&
@@ -516,12 +516,12 @@ static ll_err find_pickle(file *f, const entry **out)
         *out = &f->entries[i];
         const entry *order = find_entry(f, "byteorder");
         CHECK(!order || order->bytes != 3 || memcmp(order->data, "big", 3), LL_E_IO,
-              "%s: was written by a machine of other byte order" REMEDY, f->path);
+              "%s was written on a machine with another byte order" REMEDY, f->path);
         return LL_OK;
     }
     FAIL(LL_E_IO,
-         "%s: is a zip file without data.pkl: torch.save did not write it (TorchScript and "
-         "archives are not read)" REMEDY,
+         "%s is a zip file without data.pkl, so not written by torch.save (TorchScript and "
+         "archives are not supported)" REMEDY,
          f->path);
 }
 
@@ -542,13 +542,13 @@ static int by_text(const void *a, const void *b)
 static ll_err read_storages(machine *m, const value *keys)
 {
     value **all = m->storages, **end = all + m->n_storage;
-    if (keys->kind != LIST) return bad(m, "its storages have no list");
+    if (keys->kind != LIST) return bad(m, "its storages are not listed");
     if (m->n_storage) qsort(all, (size_t)m->n_storage, sizeof *all, by_text);
     for (int i = 0; i < keys->n; i++) {
         value *key = keys->item[i], **v = NULL;
         const uint8_t *data = NULL;
         uint64_t n;
-        if (key->kind != TEXT) return bad(m, "a storage's name is no text");
+        if (key->kind != TEXT) return bad(m, "a storage's name is not a string");
         if (m->n_storage)
             v = (value **)bsearch(&key, all, (size_t)m->n_storage, sizeof *all, by_text);
         if (!v) return bad(m, "it has a storage that no tensor names");
@@ -577,7 +577,7 @@ static ll_err run_old(machine *m, value **out)
     }
     const value *little = under(part[MACHINE], "little_endian");
     CHECK(little && little->number, LL_E_IO,
-          "%s: is a plain pickle, or was written by a machine of other byte order" REMEDY,
+          "%s is a plain pickle, or was written on a machine with another byte order" REMEDY,
           m->f->path);
     *out = part[OBJECT];
     return read_storages(m, part[KEYS]);

@@ -69,7 +69,7 @@ static ll_err check_shape(const ll_st_file *f, const ll_st_tensor *t, int64_t *r
     *ranks = there.n ? there.d[0] : 0;
     want.d[0] = *ranks;
     CHECK(dtype == LL_F32 && *ranks > 0 && ll_shape_equal(&want, &there), LL_E_SHAPE,
-          "%s: tensor %s is %s%s there, want f32%s with any number of ranks in front", f->path,
+          "%s: tensor %s is %s%s, expected f32%s with any number of ranks in front", f->path,
           t->name, ll_dtype_name(dtype), ll_shape_print(&there, a), ll_shape_print(&t->shape, b));
     return LL_OK;
 }
@@ -109,7 +109,7 @@ ll_err ll_residual_load(const ll_session *s, const ll_st_file *f, ll_arena *aren
         if (ranks != t[i].shape.d[0])
             *note = ll_arena_printf(
                 arena,
-                "residuals of %ld ranks: their sum is divided among the %ld that there are now",
+                "residuals of %ld ranks: their sum is divided among the %ld ranks of this run",
                 ranks, t[i].shape.d[0]);
     }
     if (there && !n)

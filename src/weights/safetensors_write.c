@@ -49,7 +49,7 @@ static int by_key(const void *a, const void *b)
 static ll_err check_tensor(const char *path, const ll_st_tensor *t, bool spare)
 {
     CHECK(t->name && t->name[0] && strcmp(t->name, "__metadata__"), LL_E_ARG,
-          "%s: \"%s\" cannot name a tensor", path, t->name ? t->name : "");
+          "%s: \"%s\" is not a valid tensor name", path, t->name ? t->name : "");
     for (const char *c = t->name; *c; c += ll_utf8_at(c))
         CHECK(ll_utf8_at(c), LL_E_ARG, "%s: the name of tensor %s is not UTF-8", path, t->name);
     for (int i = 0; i < t->shape.n; i++)
@@ -299,7 +299,7 @@ static ll_err read_sums(const ll_st_file *f, const char *all, ll_arena *a, uint3
         char *end;
         sums[i] = (uint32_t)strtoul(text, &end, 16);
         bool good = end == text + 8 && *end == (i + 1 < f->n_entries ? ' ' : '\0');
-        CHECK(good, LL_E_IO, "%s: metadata crc32c.tensors is broken at '%.20s'", f->path, text);
+        CHECK(good, LL_E_IO, "%s: metadata crc32c.tensors is malformed at '%.20s'", f->path, text);
         text += 9;
         uint32_t mine = ll_crc32c_of(sums[i], e->end - e->begin); /* its own inverse */
         r ^= ll_crc32c_zeros(mine, f->data_bytes - e->end);
@@ -307,7 +307,7 @@ static ll_err read_sums(const ll_st_file *f, const char *all, ll_arena *a, uint3
     char whole[9];
     snprintf(whole, sizeof whole, "%08x", ll_crc32c_of(r, f->data_bytes));
     CHECK(!*out || !strcmp(whole, all), LL_E_IO,
-          "%s: the checksum is %.16s of all tensors, %s by those of each", f->path, all, whole);
+          "%s: the checksum of all tensors is %.16s, but %s by those of each", f->path, all, whole);
     return LL_OK;
 }
 
@@ -319,8 +319,8 @@ static ll_err find_damage(const ll_st_file *f, const uint32_t *sums)
         uint32_t crc = 0;
         TRY(ll_st_remainder(f, e->begin, e->end, &crc));
         crc = ll_crc32c_of(crc, e->end - e->begin);
-        CHECK(crc == sums[i], LL_E_IO, "%s: tensor %s: the checksum is %08x, want %08x", f->path,
-              e->name, crc, sums[i]);
+        CHECK(crc == sums[i], LL_E_IO, "%s: tensor %s: the checksum is %08x, expected %08x",
+              f->path, e->name, crc, sums[i]);
     }
     return LL_OK;
 }
@@ -343,6 +343,6 @@ ll_err ll_st_check(ll_comm *c, const ll_st_file *f)
     ll_err rc = read_sums(f, want, a, &sums);
     if (rc == LL_OK && strcmp(have, want) && ll_ranks_lead(c)) rc = find_damage(f, sums);
     if (strcmp(have, want) && rc == LL_OK)
-        rc = RAISE(LL_E_IO, "%s: the tensors' checksum is %s, want %.16s", f->path, have, want);
+        rc = RAISE(LL_E_IO, "%s: the tensors' checksum is %s, expected %.16s", f->path, have, want);
     return ll_ranks_agree(c, rc);
 }

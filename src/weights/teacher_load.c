@@ -41,7 +41,7 @@ ll_err ll_teacher_load(const ll_run *r, ll_session *s, ll_arena *arena, const ch
         size_t bytes = ll_tensor_bytes(v->type.dtype, &v->type.shape);
         const char *name = ll_arena_printf(a, LL_TEACHER "%s", v->name);
         LL_OWN_MEMORY void *x = malloc(bytes + 1);
-        CHECK(x, LL_E_MEM, "no memory for %s", name);
+        CHECK(x, LL_E_MEM, "not enough memory for %s", name);
         TRY(ll_session_get(from, v->name, x, bytes));
         TRY(ll_session_set(s, name, 0, x, bytes));
     }

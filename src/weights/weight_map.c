@@ -34,7 +34,7 @@ typedef struct reader {
 static ll_err bad(const reader *r, const char *what)
 {
     FAIL(LL_E_CONFIG,
-         "%s:%d: %s, at '%.40s'; want OURS = THEIRS : fcrs -> frsc, tied A = B, skip PATTERN, "
+         "%s:%d: %s, at '%.40s'; expected OURS = THEIRS : fcrs -> frsc, tied A = B, skip PATTERN, "
          "refuse PATTERN, prefix TEXT, model A : B, size A = B, want A = B or put A = B : C",
          r->m->name, r->line, what, r->at);
 }
@@ -83,10 +83,10 @@ static ll_err read_dims(reader *r, ll_map_dims *d)
     for (; islower((unsigned char)*r->at) || *r->at == '(' || *r->at == ')'; r->at++) {
         char c = *r->at;
         if (c == ')' ? !open || !d->of[d->n][0] : open && c == '(')
-            return bad(r, "parentheses do not pair");
+            return bad(r, "parentheses do not match");
         if (c != ')' && d->n == LL_MAX_DIMS) return bad(r, "too many dimensions");
         if (islower((unsigned char)c)) {
-            if (seen[c - 'a']) return bad(r, "a letter is there twice");
+            if (seen[c - 'a']) return bad(r, "a letter is used twice");
             seen[c - 'a'] = true;
             d->of[d->n][strlen(d->of[d->n])] = c;
         }
@@ -94,7 +94,7 @@ static ll_err read_dims(reader *r, ll_map_dims *d)
         if (c == ')') open = false;
         if (!open) d->n++;
     }
-    if (open) return bad(r, "parentheses do not pair");
+    if (open) return bad(r, "parentheses do not match");
     blanks(r);
     return d->n ? LL_OK : bad(r, "dimensions are missing");
 }
@@ -116,7 +116,7 @@ static ll_err check_letters(const reader *r, ll_map_line *l)
         if (here && !there) right++, l->size[c - 'a'] = l->n_theirs;
     }
     if (left != (l->n_ours > 1) || right != (l->n_theirs > 1))
-        return bad(r, "both sides must have the same letters, but for one that counts several");
+        return bad(r, "both sides must have the same letters, except for one that counts several");
     return LL_OK;
 }
 
@@ -131,7 +131,7 @@ static ll_err read_spec(reader *r, ll_map_line *l)
     for (; islower((unsigned char)*r->at) && r->at[1] == '='; blanks(r)) {
         char *end;
         long long v = strtoll(r->at + 2, &end, 10);
-        if (end == r->at + 2 || v < 1 || v > 1 << 30) return bad(r, "a size is no number");
+        if (end == r->at + 2 || v < 1 || v > 1 << 30) return bad(r, "a size is not a number");
         l->size[*r->at - 'a'] = v;
         r->at = end;
     }
@@ -151,7 +151,7 @@ static ll_err read_pair(reader *r, ll_map_line *l)
                 return bad(r, "names have different numbers of *, or too many");
     if (*r->at == ':') return read_spec(r, l);
     l->plain = true;
-    return l->n_ours + l->n_theirs == 2 ? LL_OK : bad(r, "several want their dimensions");
+    return l->n_ours + l->n_theirs == 2 ? LL_OK : bad(r, "several names need their dimensions");
 }
 
 /* Is this the line's first word? Then it is passed over. */
@@ -186,7 +186,7 @@ static ll_err read_key(reader *r, const char *kind)
         r->at++;
         TRY(read_name(r, &k.when));
     }
-    if (*r->at) return bad(r, "more than was expected");
+    if (*r->at) return bad(r, "unexpected text at the end");
     LL_PUSH(m->arena, m->keys, m->n_key, m->key_capacity, k);
     return LL_OK;
 }
@@ -202,7 +202,7 @@ static ll_err read_line(reader *r)
         if (word(r, keys[i])) return read_key(r, keys[i]);
     if (word(r, "prefix")) {
         TRY(read_name(r, &m->prefix));
-        return *r->at ? bad(r, "more than was expected") : LL_OK;
+        return *r->at ? bad(r, "unexpected text at the end") : LL_OK;
     }
     bool skip = word(r, "skip");
     if (skip || word(r, "refuse")) {
@@ -213,8 +213,8 @@ static ll_err read_line(reader *r)
         if (word(r, "tied")) l.kind = "tied";
         TRY(read_pair(r, &l));
     }
-    if (*r->at) return bad(r, "more than was expected");
-    if (*l.kind && l.n_ours + l.n_theirs > 2) return bad(r, "one name a side");
+    if (*r->at) return bad(r, "unexpected text at the end");
+    if (*l.kind && l.n_ours + l.n_theirs > 2) return bad(r, "expected one name on each side");
     LL_PUSH(m->arena, m->lines, m->n, m->capacity, l);
     return LL_OK;
 }
@@ -237,7 +237,7 @@ ll_err ll_map_parse(const char *text, size_t size, const char *name, ll_map **ou
         TRY(read_line(&r));
         at += n;
     }
-    CHECK(m->n, LL_E_CONFIG, "%s: the map has no line", name);
+    CHECK(m->n, LL_E_CONFIG, "%s: the map is empty", name);
     return LL_HAND(out, m);
 }
 
@@ -250,7 +250,7 @@ ll_err ll_map_open(const char *name, ll_map **out)
         ll_near_try(&near, b->name);
     }
     CHECK(strpbrk(name, "/."), LL_E_CONFIG,
-          "no map of weights is named '%s'%s: there are%s, or a file such as ./my.map", name,
+          "unknown map of weights '%s'%s (maps:%s, or a file such as ./my.map)", name,
           ll_near_hint(&near), near.known);
     LL_OWN_MEMORY uint8_t *text = NULL;
     size_t size;
@@ -365,7 +365,8 @@ ll_err ll_map_find(const ll_map *m, ll_arena *a, const char *ours, const ll_shap
     bool empty = false; /* divides by nothing: of no elements, whatever lies where */
     for (int d = 0; d < shape->n; d++) empty |= shape->d[d] == 0;
     CHECK(out->line.plain || (!empty && find_sizes(&out->line, shape)), LL_E_CONFIG,
-          "map %s: the letters of %s do not come to %s: sizes are missing (h=6), or do not divide",
+          "map %s: the letters of %s do not give %s: sizes are missing (such as h=6), or do not "
+          "divide it",
           m->name, out->line.ours[out->which], ll_shape_print(shape, text));
     if (out->line.plain) all_alike(&out->line, shape);
     out->shape.n = out->line.left.n;

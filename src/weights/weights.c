@@ -141,7 +141,7 @@ static ll_err read_folder(ll_weights *w)
     int n;
     const char *const *shards =
         ll_files(w->arena, ll_arena_printf(w->arena, "%s/*.safetensors", w->path), &n);
-    CHECK(n, LL_E_IO, "%s: the folder has no .safetensors file", w->path);
+    CHECK(n, LL_E_IO, "%s: no .safetensors file in this folder", w->path);
     for (int i = 0; i < n; i++) {
         ll_weights *keep = LL_NEW(w->arena, ll_weights);
         *keep = *w;

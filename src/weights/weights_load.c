@@ -133,8 +133,8 @@ static ll_err check_tied(const fit *f, const ll_weight *a, const ll_weight *b)
                 a->dtype != LL_N_DTYPE && a->quant == b->quant &&
                 !memcmp(a->stride, b->stride, sizeof *a->stride * (size_t)a->shape.n);
     same = same && (a->data == b->data || !memcmp(a->data, b->data, ll_weight_bytes(a)));
-    CHECK(same, LL_E_SHAPE, "%s: %s is not %s there; in the model they are one, by map %s",
-          f->w->path, a->name, b->name, f->map->name);
+    CHECK(same, LL_E_SHAPE, "%s: %s and %s differ, but the model ties them (map %s)", f->w->path,
+          a->name, b->name, f->map->name);
     return LL_OK;
 }
 
@@ -159,8 +159,8 @@ static ll_err hold_lines(fit *f, bool look)
                 continue;
             f->used[i] = true;
             CHECK(!refuse || !look, LL_E_SHAPE,
-                  "%s: has a tensor %s, which changes what the others mean in a way that the model "
-                  "does not do (by map %s)",
+                  "%s has a tensor %s, which changes the others in a way that the model does not "
+                  "support (map %s)",
                   f->w->path, name, f->map->name);
         }
     }
@@ -257,7 +257,7 @@ static ll_err check_skip(const fit *f, const char *skip)
             ll_near_try(&near, f->x->t[i].name);
         }
         for (int i = 0; i < f->w->n; i++) any |= !fnmatch(p, f->w->all[i].name, 0);
-        CHECK(any, LL_E_CONFIG, "train.init_skip %s: neither the model nor %s has such a tensor%s",
+        CHECK(any, LL_E_CONFIG, "train.init_skip=%s: neither the model nor %s has such a tensor%s",
               p, f->w->path, ll_near_hint(&near));
     }
     return LL_OK;
@@ -273,8 +273,8 @@ static ll_err check_fit(const fit *f)
         if (n[i])
             ll_buf_printf(&b, "%s%d %s: %s", b.len ? "; " : "", n[i], what[i], f->lines[i].text);
     FAIL(LL_E_SHAPE,
-         "%s does not fit the model (by map %s): %s; train.init_skip leaves out patterns of names, "
-         "train.init_map says how names are to be read",
+         "%s does not fit the model (map %s): %s; use train.init_skip to leave out patterns of "
+         "names, train.init_map to map names",
          f->w->path, f->map->name, b.text);
 }
 
@@ -285,7 +285,7 @@ static ll_err unpack(const ll_weight *w, float **out)
 {
     int64_t n = ll_numel(&w->shape);
     *out = (float *)malloc((size_t)(n + 1) * sizeof **out);
-    CHECK(*out, LL_E_MEM, "no memory for %s, %ld numbers", w->name, n);
+    CHECK(*out, LL_E_MEM, "not enough memory for %s, %ld numbers", w->name, n);
     for (int64_t i = 0; i < n / w->quant->block; i++)
         w->quant->floats(w->data + i * w->quant->bytes, *out + i * w->quant->block);
     return LL_OK;
@@ -319,13 +319,13 @@ static ll_err read_all(const fit *f)
         ll_st_tensor floats = *t;
         int64_t n = ll_numel(&part.shape);
         LL_OWN_MEMORY float *room = blocks ? (float *)malloc(sizeof *room * (size_t)n) : NULL;
-        CHECK(room || !blocks, LL_E_MEM, "no memory for %s, %ld numbers", t->name, n);
+        CHECK(room || !blocks, LL_E_MEM, "not enough memory for %s, %ld numbers", t->name, n);
         if (blocks) floats.data = room;
         for (int k = 0; k < m->n; k++)
             TRY(read_from(&floats, &part, m, k, &f->w->all[find_theirs(f, m->theirs[k])]));
         for (int64_t k = 0; blocks && k < n; k++)
             CHECK(isfinite(room[k]), LL_E_NUMERIC,
-                  "%s has %g, which blocks of 8 or 4 bits cannot hold: its weights are spoilt",
+                  "%s has %g, which blocks of 8 or 4 bits cannot hold: the weights are damaged",
                   t->name, (double)room[k]);
         for (int64_t b = 0; blocks && b < n / LL_PACK; b++)
             blocks->pack(room + b * LL_PACK, (uint8_t *)t->data + b * blocks->bytes);
@@ -382,8 +382,8 @@ static ll_err begin_versions(ll_session *s, ll_arena *arena)
         int next = ll_program_input(s->p, ll_arena_printf(arena, "%s" LL_NEXT, x->name));
         if (next < 0) continue;
         CHECK(ll_shape_equal(&x->type.shape, &s->p->slots[next].type.shape), LL_E_SHARD,
-              "weights of others with gradients a step late: both versions of %s want to lie "
-              "alike: use zero 0 or 3",
+              "importing weights with gradients a step late needs both versions of %s laid out "
+              "alike: set parallel.zero=0 or 3",
               x->name);
         memcpy(ll_exec_data(s->e, next, 0), ll_exec_data(s->e, s->kept[i], 0), x->bytes);
     }

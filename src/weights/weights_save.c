@@ -41,7 +41,7 @@ static ll_err write_one(theirs *o, const ll_map *map, const ll_st_tensor *t)
     for (int k = 0; k < m.n; k++) {
         LL_OWN(ll_arena) a = ll_arena_new();
         int at = find_or_make(o, m.theirs[k], &m.shape);
-        CHECK(o->t[at].data, LL_E_MEM, "no memory for %s", m.theirs[k]);
+        CHECK(o->t[at].data, LL_E_MEM, "not enough memory for %s", m.theirs[k]);
         ll_weights_copy c = {t->data, t->dtype, o->dtype, (uint8_t *)o->t[at].data, k, true};
         ll_map_places p = ll_map_place(&m, stride, &t->shape, zero, a);
         ll_weights_walk(&c, &t->shape, &p);
@@ -67,7 +67,7 @@ static ll_err merged(ll_arena *a, const ll_own_tensors *x, const ll_st_tensor *w
     int64_t rank = la->shape.d[0], rows = ll_numel(&lb->shape) / rank;
     int64_t cols = ll_numel(&la->shape) / rank;
     float *sum = LL_TRY_ARRAY(a, float, rows *cols + 1);
-    CHECK(sum, LL_E_MEM, "no memory to merge %s", w->name);
+    CHECK(sum, LL_E_MEM, "not enough memory to merge %s", w->name);
     memcpy(sum, w->data, sizeof *sum * (size_t)(rows * cols));
     for (int64_t i = 0; i < rows; i++)
         for (int64_t r = 0; r < rank; r++) {
@@ -86,7 +86,7 @@ static ll_err unblocked(ll_arena *a, ll_own_tensors *x, int i)
     int64_t n = ll_numel(&x->t[i].shape);
     if (!k) return LL_OK;
     float *w = LL_TRY_ARRAY(a, float, n + 1);
-    CHECK(w, LL_E_MEM, "no memory for %s", x->t[i].name);
+    CHECK(w, LL_E_MEM, "not enough memory for %s", x->t[i].name);
     for (int64_t b = 0; b < n / LL_PACK; b++)
         k->unpack((const uint8_t *)x->t[i].data + b * k->bytes, w + b * LL_PACK);
     x->t[i].data = w;
@@ -102,16 +102,15 @@ static ll_err write_all(theirs *o, const ll_map *map, ll_session *s)
         ll_st_tensor t;
         if (x.moment[i] || ll_is_lora(x.t[i].name)) continue;
         CHECK(!ll_is_prompt(x.t[i].name), LL_E_ARG,
-              "a prompt that was trained (train.prompt) is no weight of the model: export it alone "
-              "(--adapter)");
+              "a trained prompt (train.prompt) is not a weight of the model: export it with "
+              "--adapter");
         TRY(unblocked(o->arena, &x, i));
         TRY(merged(o->arena, &x, &x.t[i], &t));
         TRY(write_one(o, map, &t));
     }
     for (int i = 0; i < o->n; i++)
         CHECK(o->filled[i] == ll_numel(&o->t[i].shape), LL_E_CONFIG,
-              "map %s does not give each element of %s from one of the model", map->name,
-              o->t[i].name);
+              "map %s does not produce every element of %s", map->name, o->t[i].name);
     return LL_OK;
 }
 
@@ -181,9 +180,8 @@ static ll_err adapter_tensor(const ll_map *map, const ll_own_tensors *x, const l
     LL_ASSERT(w);
     TRY(ll_map_find(map, a, base, &w->shape, &m));
     CHECK(m.n == 1 && in_order(&m.line), LL_E_CONFIG,
-          "map %s turns %s around, or makes several of it: adapters are written by maps such as "
-          "hf-llama",
-          map->name, base);
+          "map %s transposes or splits %s: write adapters with a map such as hf-llama", map->name,
+          base);
     char *theirs = ll_arena_strdup(a, m.theirs[0]);
     if ((end = strrchr(theirs, '.')) && !strcmp(end, ".weight")) *end = '\0';
     int64_t n = ll_numel(&t->shape), rank = first ? t->shape.d[0] : t->shape.d[t->shape.n - 1];
@@ -248,8 +246,8 @@ ll_err ll_adapters_save(ll_session *s, const char *folder, const char *map, cons
         ++*n;
     }
     CHECK(*n, LL_E_ARG,
-          "the model has no adapters: train.lora is their rank, train.prompt how many vectors a "
-          "prompt has");
+          "the model has no adapters: set train.lora (their rank) or train.prompt (vectors of the "
+          "prompt)");
     LL_OWN(ll_stage) stage = NULL;
     TRY(ll_stage_open(folder, clear, &stage));
     folder = ll_stage_path(stage);

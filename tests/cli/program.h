@@ -250,7 +250,7 @@ static inline void refuses_how(const char *folder, const how *h, int status, con
 {
     outcome o = program_run(folder, h, line);
     if (o.status != status)
-        fail_msg("loopline %s: status %d, wanted %d\n%s", line, o.status, status, o.err);
+        fail_msg("loopline %s: status %d, expected %d\n%s", line, o.status, status, o.err);
     size_t n = strlen(o.err);
     if (n == 0 || o.err[n - 1] != '\n') fail_msg("loopline %s: no whole line: '%s'", line, o.err);
     o.err[n - 1] = '\0';
@@ -258,7 +258,7 @@ static inline void refuses_how(const char *folder, const how *h, int status, con
     last = last ? last + 1 : o.err;
     for (; *texts; texts++)
         if (!strstr(last, *texts))
-            fail_msg("loopline %s: '%s', wanted '%s' in it", line, last, *texts);
+            fail_msg("loopline %s: '%s', expected '%s' in it", line, last, *texts);
     if (*o.out) fail_msg("loopline %s: standard output has '%.200s'", line, o.out);
     outcome_free(&o);
 }

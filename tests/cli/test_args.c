@@ -99,7 +99,7 @@ static void many_words(void **state)
     assert_int_equal(o.set.n, 9);
     assert_string_equal(o.set.v[8], "i");
     assert_int_equal(parse(&files, "--json", arena, &o, &help), LL_E_ARG);
-    assert_string_equal(ll_error_message(), "files wants FILE...: files");
+    assert_string_equal(ll_error_message(), "files needs FILE...: files");
     assert_null(ll_args_help_on(&files, "mesh", arena)); /* it takes no settings */
     ll_arena_free(arena);
 }
@@ -110,21 +110,21 @@ static void mistakes_are_named(void **state)
     static const struct {
         const char *line, *says;
     } cases[] = {
-        {"", "train wants RUN: what to train"},
-        {"--json", "train wants RUN"},
-        {"a b c", "'c' is one word too many; see loopline train --help"},
+        {"", "train needs RUN: what to train"},
+        {"--json", "train needs RUN"},
+        {"a b c", "unexpected argument 'c'; see loopline train --help"},
         {"a --jsno", "train has no option --jsno; did you mean --json?"},
         {"a --stesp=4", "train has no option --stesp; did you mean --steps?"},
         {"a -z", "train has no option -z; see loopline train --help"},
         {"a -=4", "train has no option -; see loopline train --help"},
         {"a --json=1", "--json takes no value, but is given '1'"},
-        {"a --steps", "--steps wants a value: --steps N"},
-        {"a --steps 4.5", "--steps is '4.5', want a whole number"},
-        {"a --steps=", "--steps is '', want a whole number"},
-        {"a -n -1", "--steps is '-1', want a whole number, 0 or more (9e15 at most)"},
-        {"a -n 99999999999999999999", "want a whole number"},
-        {"a --rate fast", "--rate is 'fast', want a number"},
-        {"a --rate inf", "--rate is 'inf', want a number"},
+        {"a --steps", "--steps needs a value: --steps N"},
+        {"a --steps 4.5", "--steps is '4.5', expected a whole number"},
+        {"a --steps=", "--steps is '', expected a whole number"},
+        {"a -n -1", "--steps is '-1', expected a whole number, 0 or more (at most 9e15)"},
+        {"a -n 99999999999999999999", "expected a whole number"},
+        {"a --rate fast", "--rate is 'fast', expected a number"},
+        {"a --rate inf", "--rate is 'inf', expected a number"},
     };
     ll_arena *arena = ll_arena_new();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

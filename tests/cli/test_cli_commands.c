@@ -96,7 +96,7 @@ static void generate_text(void **state)
     assert_non_null(table);
     assert_non_null(strstr(table, "  cached_attend\n"));
     outcome_free(&o);
-    refuses(f, 1, "generate g --profile --draft g", "exclude each other");
+    refuses(f, 1, "generate g --profile --draft g", "cannot be combined");
 }
 
 /* A prompt longer than the window: its end decides, what is before does not. */
@@ -117,7 +117,7 @@ static void generate_with_a_draft(void **state)
     while (end[-1] != '\n') end--;
     assert_true(atoi(end) > 30);
     outcome_free(&o);
-    refuses(f, 1, "generate g --draft v", "its tokens are not those of g");
+    refuses(f, 1, "generate g --draft v", "its tokens differ from those of g");
     assert_texts(true, f, "generate g -p a -n 30 --seed 4",
                  "generate g -p a -n 30 --seed 4 --draft h --mesh tensor=2");
 }
@@ -138,12 +138,12 @@ static void generate_from_a_source(void **state)
                  "generate q -p a -n 12 --source ran");
     assert_texts(true, f, "generate q -p a -p b -n 12 --source ran",
                  "generate q -p a -p b -n 12 --source ran --source ran");
-    refuses(f, 1, "generate q -p a", "answers a source", "--source TEXT");
-    refuses(f, 1, "serve q --port 0", "answers a source");
-    refuses(f, 1, "generate g -p a --source b", "--source is of models that answer one");
-    refuses(f, 1, "generate q -p a --source 0123456789abcdef", "want 1 to 12 (model.source)");
+    refuses(f, 1, "generate q -p a", "needs a source", "--source TEXT");
+    refuses(f, 1, "serve q --port 0", "needs a source");
+    refuses(f, 1, "generate g -p a --source b", "--source needs a model that reads one");
+    refuses(f, 1, "generate q -p a --source 0123456789abcdef", "expected 1 to 12 (model.source)");
     refuses(f, 1, "generate q -p a --source a --source b", "one for each");
-    refuses(f, 1, "generate q -p a --source a --draft q", "exclude each other");
+    refuses(f, 1, "generate q -p a --source a --draft q", "cannot be combined");
 }
 
 /* Keys and values of fewer tokens than there are; of model g, whose perplexity is `exact`. */
@@ -161,12 +161,13 @@ static void keeps_few(void **state, double exact)
         assert_true(i == 1 ? off < 1e-5 : off > 0 && off < 1);
     }
     json_decref(c);
-    refuses(*state, 1, "compress g --to int4+keep:0", "N of +keep:N is '0', want");
-    refuses(*state, 1, "compress g --to f32+keep:4+keep:5", "+keep:5 is there twice");
-    refuses(*state, 1, "compress g --to nonsense --calibrate 1", "--to nonsense: f32, int8");
-    refuses(*state, 1, "compress g --to f32+kv8+keep:4", "--keep is of --cache f32");
-    refuses(*state, 1, "generate g --keep 4 --draft g", "--keep and --draft exclude each other");
-    refuses(*state, 1, "generate g --keep 4 --exact", "--keep is of --cache f32, without exact");
+    refuses(*state, 1, "compress g --to int4+keep:0", "N of +keep:N is '0', expected");
+    refuses(*state, 1, "compress g --to f32+keep:4+keep:5", "+keep:5 is given twice");
+    refuses(*state, 1, "compress g --to nonsense --calibrate 1",
+            "--to nonsense: expected f32, int8");
+    refuses(*state, 1, "compress g --to f32+kv8+keep:4", "--keep needs --cache f32");
+    refuses(*state, 1, "generate g --keep 4 --draft g", "--keep cannot be combined with --draft");
+    refuses(*state, 1, "generate g --keep 4 --exact", "--keep needs --cache f32 and no exact");
 }
 
 /* With a state in place of keys and values. */
@@ -182,7 +183,7 @@ static void linear_states(void **state)
     json_decref(e);
     refuses(*state, 1, "generate y --keep 4", "linear attention keeps a state");
     refuses(*state, 1, "train y --resume -s model.linear=0 -s train.steps=6",
-            "was made with model.linear 1, this run has 0: resume with --set model.linear=1");
+            "was made with model.linear 1, but this run has 0: resume with --set model.linear=1");
     must(*state, "train s.yaml --out z -s train.quantize=int8 -s train.steps=4");
     refuses(*state, 1, "eval z --choices y.jsonl", "-s train.quantize=none");
     refuses(*state, 1, "train z --resume -s train.quantize=none -s train.steps=6",
@@ -207,12 +208,13 @@ static void teaches(void **state)
     refuses(*state, 1,
             "train s.yaml --out u -s train.teacher=./g -s train.teacher_hidden=h0=h0 "
             "-s train.teacher_weight=0 -s model.vocab=129",
-            "./g reads other tokens: its vocabulary is 128, ours 129");
+            "./g uses other tokens: its vocabulary is 128, this run's is 129");
     write_text(tmpdir_path(state, "q.yaml"),
                "model: {name: seq2seq, layers: 1, width: 16, heads: 2, hidden: 16, seq: 16, "
                "source: 12}\ndata: {format: text, path: t.txt}\n");
-    refuses(*state, 1, "train q.yaml --out u",
-            "data text are bytes, and model.vocab is seq2seq's 37000: use model.vocab=256");
+    refuses(
+        *state, 1, "train q.yaml --out u",
+        "data text holds bytes, but model.vocab is seq2seq's default 37000: set model.vocab=256");
     must(*state, "train s.yaml --out i -s model.width=16 -s train.steps=1 "
                  "--init h/checkpoints/step-00000006.safetensors");
     must(*state, "train s.yaml --out v -s model.width=12 -s train.steps=1");
@@ -224,19 +226,19 @@ static void exports(void **state)
 {
     must(*state, "export g --gguf g.gguf --dtype q4_1 --calibrate 9");
     must(*state, "export g --hf hf");
-    refuses(*state, 1, "export g --hf hf", "model.safetensors is there already: --overwrite");
+    refuses(*state, 1, "export g --hf hf", "model.safetensors already exists: use --overwrite");
     write_text(tmpdir_path(state, "hf/model-00001-of-00002.safetensors"), "of another");
     must(*state, "export g --hf hf --overwrite");
     assert_int_equal(access(tmpdir_path(state, "hf/model-00001-of-00002.safetensors"), F_OK), -1);
     assert_int_equal(access(tmpdir_path(state, "hf/tokenizer.json"), F_OK), 0); /* of bytes */
-    refuses(*state, 1, "export g --hf g", "g holds a run");
+    refuses(*state, 1, "export g --hf g", "g already holds a run");
     refuses(*state, 1, "export g --gguf h.gguf --dtype q8_0 --calibrate 9", "q4_1");
-    refuses(*state, 1, "export g --hf h --map hf-gpt2", "--map is of --weights FILE.safetensors");
-    refuses(*state, 1, "export g --c h --dtype bf16", "--dtype is of --weights");
+    refuses(*state, 1, "export g --hf h --map hf-gpt2", "--map needs --weights FILE.safetensors");
+    refuses(*state, 1, "export g --c h --dtype bf16", "--dtype needs --weights");
     refuses(*state, 1, "export g --gguf h.gguf --result logits",
-            "--result is of --c DIR or --onnx");
+            "--result needs --c DIR or --onnx");
     refuses(*state, 1, "export g --gguf h.gguf --overwrite",
-            "--overwrite is of --adapter DIR or --hf DIR");
+            "--overwrite needs --adapter DIR or --hf DIR");
 }
 
 /* The first form is the model as eval measures it; others are smaller, and not the same. */
@@ -299,14 +301,14 @@ static void compresses(void **state)
     refuses(*state, 1, "compress g --to int3", "f32, int8, int4, int8+awq, int4+awq, int4+gptq");
     refuses(*state, 1, "compress g --to 4:2", "N:M with 0 < N < M");
     refuses(*state, 1, "compress g --to sparse:none", "sparse:SHARE");
-    refuses(*state, 1, "compress g --to 2:4+int4", "in 4 bits zeros would not stay zeros");
-    refuses(*state, 1, "compress g --to int8+x", "only +kv8, +kv4 or +keep:N");
-    refuses(*state, 1, "compress g --to int8+gptq", "+gptq after int4");
-    refuses(*state, 1, "compress g --to f32+awq", "+awq after int4 and int8");
-    refuses(*state, 1, "compress g --to 2:4+awq", "only +int8, and +kv8, +kv4 or +keep:N");
+    refuses(*state, 1, "compress g --to 2:4+int4", "4 bits would not keep the zeros");
+    refuses(*state, 1, "compress g --to int8+x", "only +kv8, +kv4, +keep:N");
+    refuses(*state, 1, "compress g --to int8+gptq", "+gptq (after int4)");
+    refuses(*state, 1, "compress g --to f32+awq", "+awq (after int4 and int8)");
+    refuses(*state, 1, "compress g --to 2:4+awq", "only +int8, +kv8, +kv4 and +keep:N");
     refuses(*state, 1, "compress g --to=", "--to is empty");
     refuses(*state, 1, "compress g --to int4 --calibrate 9",
-            "--calibrate is of forms with +gptq or +awq");
+            "--calibrate needs a form with +gptq or +awq");
     linear_states(state);
     teaches(state);
     exports(state);
@@ -341,11 +343,11 @@ static void prunes_gradually(void **state)
     refuses(*state, 1, "train l --resume -s train.steps=9 -s train.prune_steps=1:7",
             "was made with train.prune_steps 1:6:2");
     refuses(*state, 1, "train s.yaml --out u -s train.prune=0.8 -s train.prune_steps=1:60",
-            "prunes last after step 60, and the run ends after step 60");
+            "last prunes after step 60, but the run ends after step 60");
     refuses(*state, 1,
             "train s.yaml --out u -s train.prune=0.8 -s train.prune_steps=1:6 "
             "-s train.delay=true",
-            "train.prune_steps prunes the weights that a step begins with");
+            "train.prune_steps cannot be combined with gradients a step late");
 }
 
 /* What a run was trained for is what it generates with, but for inputs of products, which are
@@ -373,8 +375,8 @@ static void trains_for_blocks(void **state)
     json_decref(p);
     json_decref(c);
     must(*state, "train b --resume -s train.steps=62");
-    refuses(*state, 1, "compress b --to int4+gptq", "train.quantize int4");
-    refuses(*state, 1, "export b --gguf x.gguf --dtype q4_1 --calibrate 2", "train.quantize int4");
+    refuses(*state, 1, "compress b --to int4+gptq", "train.quantize=int4");
+    refuses(*state, 1, "export b --gguf x.gguf --dtype q4_1 --calibrate 2", "train.quantize=int4");
     refuses(*state, 1, "train b.yaml --out u -s model.width=12", "rows of whole blocks of 32");
 }
 
@@ -421,7 +423,7 @@ static void eval_choices(void **state)
         {"{\"question\": \"a\", \"choices\": [\"a\", \"b\"], \"answer\": \"C\"}",
          "letter (A to B)"},
         {"{\"question\": \"0123456789abcdef\", \"choices\": [\"a\", \"b\"], \"answer\": 0}",
-         "b.jsonl:2: question and choice 0 are 18 tokens, and the model reads 12"}};
+         "b.jsonl:2: question and choice 0 are 18 tokens, but the model reads at most 12"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         char text[512];
         snprintf(text, sizeof text,
@@ -430,7 +432,7 @@ static void eval_choices(void **state)
         write_text(tmpdir_path(state, "b.jsonl"), text);
         refuses(f, 1, "eval g --choices b.jsonl", bad[i][1]);
     }
-    refuses(f, 1, "eval g --choices q.jsonl --classes", "use one of them");
+    refuses(f, 1, "eval g --choices q.jsonl --classes", "cannot be combined with --classes");
     refuses(f, 1, "eval g --choices none.jsonl", "none.jsonl: No such file");
 }
 
@@ -461,7 +463,7 @@ static void generate_on_meshes(void **state)
     refuses(f, 1, "generate g -p a -m tensor=2 -s parallel.mesh=tensor=3", "leave one out");
     refuses(f, 1, "generate g -p a -m tensor=1000", "mesh tensor=1000 has 1000 ranks", "cores");
     static const char *const once[][2] = {
-        {"generate g -p a -m tensor=2 --exact --weights int8", "exclude each other"},
+        {"generate g -p a -m tensor=2 --exact --weights int8", "cannot be combined"},
         {"generate g -p a -m tensor=2 --checkpoint nope", "nope"}};
     for (size_t i = 0; i < sizeof once / sizeof *once; i++) {
         o = program_run(f, NULL, once[i][0]);
@@ -492,7 +494,7 @@ static void generate_refuses(void **state)
     outcome_free(&o);
     write_text(tmpdir_path(state, "p.yaml"), picture);
     must(f, "train p.yaml --out p");
-    refuses(f, 1, "generate p", "mlp does not make text");
+    refuses(f, 1, "generate p", "mlp does not generate text");
 }
 
 /* ---- inspect, models, data ---- */

@@ -112,7 +112,7 @@ static void samples_are_named(void **state)
             assert_true(file_exists(tmpdir_path(state, "v/" LAST)));
         }
         if (bad == 3)
-            refuses(f, 1, "train s.yaml --set train.micro_batch=4", "want 0 to 2",
+            refuses(f, 1, "train s.yaml --set train.micro_batch=4", "expected 0 to 2",
                     "y of sample 11 of d/train is 9");
     }
     outcome o = program_run(f, NULL, "data --path d --format npy -n 1");

@@ -32,38 +32,38 @@ static void command_line(void **state)
 {
     const char *f = *state;
     put_runs(state);
-    refuses(f, 2, "trian p.yaml", "no command 'trian'", "did you mean train?", "--help");
+    refuses(f, 2, "trian p.yaml", "unknown command 'trian'", "did you mean train?", "--help");
     refuses(f, 2, "train p.yaml --rezume", "--rezume", "did you mean --resume?", "--help");
-    refuses(f, 2, "train p.yaml --out", "--out wants a value", "DIR");
+    refuses(f, 2, "train p.yaml --out", "--out needs a value", "DIR");
     refuses(f, 2, "train p.yaml --json=yes", "--json takes no value", "yes");
     refuses(f, 2, "serve x --json", "serve has no option --json", "and others have it");
-    refuses(f, 2, "inspect p.yaml --exact", "no option --exact; -s parallel.exact=true sets it");
-    refuses(f, 2, "TRAIN p.yaml", "no command 'TRAIN'; did you mean train?");
+    refuses(f, 2, "inspect p.yaml --exact", "no option --exact; use -s parallel.exact=true");
+    refuses(f, 2, "TRAIN p.yaml", "unknown command 'TRAIN'; did you mean train?");
     refuses(f, 2, "train --help=3", "--help takes no value");
-    refuses(f, 2, "train p.yaml --batch-size 4", "-s train.batch=... sets it");
+    refuses(f, 2, "train p.yaml --batch-size 4", "use -s train.batch=...");
     refuses(f, 1, "train p.yaml -s train.optimizer=adam -s train.eps=1e-39", "train.eps is '1e-39'",
             "1.2e-38");
-    refuses(f, 2, "train p.yaml --layers 4", "-s model.layers=... sets it");
-    refuses(f, 2, "train p.yaml --gpus 2", "--gpus; it is -n N here");
-    refuses(f, 2, "train p.yaml --nproc_per_node 2", "it is -n N here");
-    refuses(f, 2, "train p.yaml --tp 2", "it is --mesh tensor=N here");
-    refuses(f, 2, "train p.yaml --output-dir x", "it is --out DIR here");
-    refuses(f, 2, "train p.yaml --micro_batch_size 4", "it is -s train.micro_batch=N here");
+    refuses(f, 2, "train p.yaml --layers 4", "use -s model.layers=...");
+    refuses(f, 2, "train p.yaml --gpus 2", "--gpus; use -n N");
+    refuses(f, 2, "train p.yaml --nproc_per_node 2", "use -n N");
+    refuses(f, 2, "train p.yaml --tp 2", "use --mesh tensor=N");
+    refuses(f, 2, "train p.yaml --output-dir x", "use --out DIR");
+    refuses(f, 2, "train p.yaml --micro_batch_size 4", "use -s train.micro_batch=N");
     refuses(f, 2, "eval p.yaml --output-dir x", "no option --output-dir; see"); /* it has none */
-    refuses(f, 1, "plan s.yaml --cluster h200 -n 4 --mesh data:2", "want data=SIZE");
+    refuses(f, 1, "plan s.yaml --cluster h200 -n 4 --mesh data:2", "expected data=SIZE");
     refuses(f, 1, "train p.yaml --mesh data=1,data=1", "has data twice");
-    refuses(f, 2, "predict x y --npy=", "--npy is '', want a name: FILE.npy");
+    refuses(f, 2, "predict x y --npy=", "--npy is '', expected a name: FILE.npy");
     refuses(f, 2, "eval out --mesh data=2", "no option --mesh; ", "and others have it");
     refuses(f, 2, "train p.yaml --published x", "no option --published; plan has it");
     refuses(f, 2, "eval out --checkpoint a --checkpoint b", "--checkpoint is given twice");
     refuses(f, 1, "train p.yaml -s learning_rate=1", "did you mean train.lr?");
-    refuses(f, 1, "models mlp -s train.batch=4", "train.batch=4 is no size of a model");
-    refuses(f, 2, "train", "train wants RUN");
-    refuses(f, 2, "train p.yaml q.yaml", "'q.yaml' is one word too many");
+    refuses(f, 1, "models mlp -s train.batch=4", "train.batch=4 is not a model size");
+    refuses(f, 2, "train", "train needs RUN");
+    refuses(f, 2, "train p.yaml q.yaml", "unexpected argument 'q.yaml'");
     refuses(f, 2, "eval runs/p --samples many", "--samples is 'many'", "a whole number");
-    refuses(f, 1, "train p.yaml --from x.safetensors", "--from goes with --resume");
-    refuses(f, 1, "train p.yaml --resume --overwrite", "exclude each other");
-    refuses(f, 2, "bench speed mlp", "bench wants WHAT", "step comm scale");
+    refuses(f, 1, "train p.yaml --from x.safetensors", "--from needs --resume");
+    refuses(f, 1, "train p.yaml --resume --overwrite", "cannot be combined");
+    refuses(f, 2, "bench speed mlp", "bench needs WHAT", "step comm scale");
     outcome o = program_run(f, NULL, "");
     assert_int_equal(o.status, 2);
     assert_non_null(strstr(o.err, "usage: loopline COMMAND"));
@@ -82,32 +82,33 @@ static void commands(void **state)
     refuses(f, 1, "train p.yaml -s parallel.codec=int8",
             "--set parallel.codec=int8: parallel.codec");
     refuses(f, 1, "train p.yaml -s train.memory=1GB -s train.offload=nosuch",
-            "--set train.offload=nosuch: train.offload is nosuch, which is no folder");
+            "--set train.offload=nosuch: train.offload is nosuch, which is not a writable folder");
     refuses(f, 1, "train s.yaml -s data.tokenizer=nosuch", "data.tokenizer: nosuch");
-    refuses(f, 1, "models xyzzy", "'xyzzy'", "there are:", " gpt ");
-    refuses(f, 1, "data --format csv", "--format is of a NAME, or of files at --path");
-    refuses(f, 1, "data synthetic --format csv", "'synthetic' has a format of its own");
-    refuses(f, 1, "data synthetic --from 10000", "--from is 10000, and there are 10000 samples");
+    refuses(f, 1, "models xyzzy", "'xyzzy'", "models:", " gpt ");
+    refuses(f, 1, "data --format csv", "--format needs a NAME, or --path");
+    refuses(f, 1, "data synthetic --format csv", "'synthetic' has its own format");
+    refuses(f, 1, "data synthetic --from 10000",
+            "--from is 10000, but there are only 10000 samples");
     refuses(f, 1, "data synthetic --path p.yaml", "data synthetic is made, not read");
-    refuses(f, 1, "bench comm -n 1 --op sum", "no collective 'sum'; there are all-reduce ");
-    refuses(f, 1, "bench step p.yaml --seconds -1", "--seconds is -1, want 0 or more");
+    refuses(f, 1, "bench comm -n 1 --op sum", "unknown collective 'sum' (collectives: all-reduce ");
+    refuses(f, 1, "bench step p.yaml --seconds -1", "--seconds is -1, expected 0 or more");
     refuses(f, 2, "bench scale p.yaml --steps 0", "--steps is '0'", "1 or more");
     refuses(f, 1, "verify p.yaml", "there is one rank", "--mesh data=2");
     refuses(f, 2, "eval out --confusion x.png", "--confusion is 'x.png'", "ends in .svg");
-    refuses(f, 1, "serve out --port 70000", "--port is 70000, want at most 65535");
+    refuses(f, 1, "serve out --port 70000", "--port is 70000, expected at most 65535");
     refuses(f, 1, "data fashion-mnst", "'fashion-mnst'", "did you mean fashion-mnist?");
     refuses(f, 1, "inspect p.yaml --graph --json", "--graph", "leave out --json");
-    refuses(f, 1, "inspect x.safetensors --mesh data=2", "is a checkpoint", "--json alone");
-    refuses(f, 1, "inspect x.safetensors --graph", "is a checkpoint", "--json alone");
-    refuses(f, 1, "plan --large --report x.html", "--report", "of a RUN");
-    refuses(f, 1, "plan --large --check x", "exclude each other");
-    refuses(f, 1, "plan --check x --cluster this", "--cluster is of a RUN");
+    refuses(f, 1, "inspect x.safetensors --mesh data=2", "is a checkpoint", "only with --json");
+    refuses(f, 1, "inspect x.safetensors --graph", "is a checkpoint", "only with --json");
+    refuses(f, 1, "plan --large --report x.html", "--report", "need a RUN");
+    refuses(f, 1, "plan --large --check x", "cannot be combined");
+    refuses(f, 1, "plan --check x --cluster this", "--cluster, which needs a RUN");
     refuses(f, 1, "plan s.yaml --cluster h200 --ranks 2 -s train.optimizer=sgd", "sgd", "adamw");
     must(f, "plan s.yaml --cluster h200 --ranks 2 -s train.memory=1GiB -s train.offload=host");
     refuses(f, 1, "plan s.yaml --cluster h200 --ranks 2 -s train.memory=1KiB",
-            "nothing fits train.memory, 1KiB, on 2 ranks");
+            "nothing fits train.memory=1KiB on 2 ranks");
     refuses(f, 1, "plan p.yaml --cluster h200 --ranks 2 --mesh pipe=2", "axis pipe");
-    refuses(f, 1, "plan p.yaml --cluster h200 --ranks 4 --mesh data=2", "of 2 ranks", "is 4");
+    refuses(f, 1, "plan p.yaml --cluster h200 --ranks 4 --mesh data=2", "needs 2 ranks", "is 4");
     refuses(f, 1, "plan p.yaml --cluster h200 --ranks 2 -s parallel.replicas=2", "one replica");
     refuses(f, 1, "plan s.yaml --cluster h200 --ranks 2 -s parallel.exact=true", "plain sums");
     refuses(f, 1, "plan p.yaml --cluster h200 --ranks 2 -s parallel.schedule=gpipe",
@@ -115,7 +116,7 @@ static void commands(void **state)
     refuses(f, 1, "plan s.yaml --cluster h200 --ranks 2 -s parallel.recompute=selective", "full");
     refuses(f, 1, "plan s.yaml --cluster h200 --ranks 2 -s parallel.schedule=gpipe", "zb-h2");
     refuses(f, 1, "plan s.yaml --cluster h200 --ranks 2 -s parallel.sequence=rows",
-            "parallel.sequence: plans of transformers on a cluster do not take it");
+            "parallel.sequence: plans of transformers on a cluster do not support it");
     static const char *const uncounted[] = {"model.linear=1",          "model.window=6",
                                             "model.head=16",           "train.lora=2",
                                             "train.prompt=2",          "train.prune=2:4",
@@ -142,19 +143,19 @@ static void commands(void **state)
     }
     write_text(tmpdir_path(state, "f.yaml"), LLAMA "train: {batch: 4}\nparallel: {zero: 1}\n");
     outcome told = succeeds(f, "plan f.yaml --cluster h200 --ranks 2");
-    assert_non_null(strstr(told.err, "The run file's parallel.zero: plans have others too"));
+    assert_non_null(strstr(told.err, "The run file's parallel.zero: plans try other values too"));
     outcome_free(&told);
     must(f,
          "plan l.yaml --cluster h200 --ranks 2 -s model.window=12 -s train.lora=0"); /* as none */
-    refuses(f, 1, "plan s.yaml --cluster h200 --ranks 4 -s parallel.mesh=data=2", "of 2 ranks");
+    refuses(f, 1, "plan s.yaml --cluster h200 --ranks 4 -s parallel.mesh=data=2", "needs 2 ranks");
     refuses(f, 1, "plan --check x", "x/predictions.jsonl");
     refuses(f, 1, "plan p.yaml --cluster h200 --ranks 2 --mesh width=2",
             "no mesh of 2 ranks: width=2: nothing in mlp");            /* and not width=2: twice */
     must(f, "plan s.yaml --cluster h200 --ranks 3 --mesh sequence=3"); /* as train */
     refuses(f, 1, "plan s.yaml --cluster h200 --ranks 1 -s model.layers=8 -s model.width=16384",
             "use --ranks 2 (tensor=2 fits)");
-    refuses(f, 1, "generate x --draft-tokens 2", "--draft-tokens is of --draft");
-    refuses(f, 1, "verify mlp --seed 7", "--seed is of --fuzz", "train.seed=7");
+    refuses(f, 1, "generate x --draft-tokens 2", "--draft-tokens needs --draft");
+    refuses(f, 1, "verify mlp --seed 7", "--seed needs --fuzz", "train.seed=7");
     refuses(f, 1, "import . --out x --names n.txt", "--names");
     assert_no_run(state);
 }
@@ -164,7 +165,7 @@ static void plans(void **state)
     const char *f = *state;
     put_runs(state);
     refuses(f, 1, "plan s.yaml --cluster h200 --ranks 2 -s train.machine=cpu",
-            "train.machine=cpu: cluster h200 is of H200", "--cluster this");
+            "train.machine=cpu: cluster h200 has H200", "--cluster this");
     refuses(f, 1, "plan p.yaml --cluster h200 --ranks 2 -s parallel.canonical=true",
             "parallel.canonical: plans of models that are compiled");
     refuses(f, 1, "plan p.yaml --cluster h200 --ranks 2 -s parallel.transport=host",
@@ -173,11 +174,12 @@ static void plans(void **state)
             "no plan of 72 ranks: data=72 does not cut train.batch 4", "-s train.batch=72");
     must(f, "plan s.yaml --cluster h200 --mesh data=72 -s train.batch=72");
     refuses(f, 1, "plan s.yaml --cluster h200 --ranks 72", "-s train.batch=72 would do");
-    refuses(f, 1, "plan s.yaml --cluster h200", "want --ranks N, chips of cluster h200, or --mesh");
+    refuses(f, 1, "plan s.yaml --cluster h200",
+            "expected --ranks N (chips of cluster h200) or --mesh");
     refuses(f, 1, "plan s.yaml --cluster h200 --mesh tensor=3", "tensor=3 does not cut 2 heads");
     refuses(f, 1, "plan s.yaml --cluster h200 --mesh pipe=2", "pipe=2 is more than the model's");
     refuses(f, 1, "plan --published heldout", "heldout: No such file", "did you mean held-out?",
-            "bundled are held-out large");
+            "bundled tables: held-out large");
 #define STAGES "plan s.yaml --cluster h200 -s model.layers=16 -s train.batch=64 --json --top 99"
     /* What train refuses is not proposed: more lanes than NCCL's streams. */
     outcome round = succeeds(f, STAGES " --mesh pipe=2");
@@ -212,7 +214,7 @@ static void bad_file(void *const *state, const char *text, const char *const *te
 static void run_files(void **state)
 {
     const char *f = *state;
-    BAD_FILE("model: {name: mlp}\ntrain:\n  bacth: 3\n", "bad.yaml:3: 'train.bacth'",
+    BAD_FILE("model: {name: mlp}\ntrain:\n  bacth: 3\n", "bad.yaml:3: unknown key 'train.bacth'",
              "did you mean train.batch?");
     BAD_FILE("modle: {name: mlp}\n", "bad.yaml:1: 'modle'", "did you mean model?");
     BAD_FILE("model: {name: mlp, witdh: 8}\n", "bad.yaml:1: 'witdh' is not a size of model mlp",
@@ -227,21 +229,21 @@ static void run_files(void **state)
     BAD_FILE("model: {name: mlp\ntrain: [", "bad.yaml:2: not YAML", "starts on line 1");
     BAD_FILE("train: {batch: 1}\ntrain: {batch: 2}\n", "bad.yaml:2: section train", "second time");
     BAD_FILE("train: {lr: 1, lr: 2}\n", "bad.yaml:1: train.lr was already set at bad.yaml:1");
-    BAD_FILE("model: {name: mpl}\n", "bad.yaml:1: model.name is 'mpl'", "did you mean mlp?",
-             "there are:");
+    BAD_FILE("model: {name: mpl}\n", "bad.yaml:1: unknown model 'mpl'", "did you mean mlp?",
+             "models:");
     BAD_FILE("train: {optimizer: adamm}\n", "bad.yaml:1: train.optimizer is 'adamm'",
              "did you mean adam?", "sgd momentum");
     BAD_FILE("model: {name: mlp}\ndata: {name: fashion-mnits}\n", "bad.yaml:2: no dataset",
              "'fashion-mnits'", "did you mean fashion-mnist?");
-    BAD_FILE("train: {batch: 10, micro_batch: 3}\n", "bad.yaml:1: train.micro_batch 3",
-             "train.batch 10");
+    BAD_FILE("train: {batch: 10, micro_batch: 3}\n", "bad.yaml:1: train.micro_batch=3",
+             "train.batch=10");
     BAD_FILE("train: {schedule: step}\n", "train.step_size or train.milestones");
     refuses(f, 1, "train nosuch.yaml", "nosuch.yaml: No such file");
     refuses(f, 1, "train lenet5-fashon", "'lenet5-fashon'", "did you mean lenet5-fashion?");
-    refuses(f, 1, "train xyzzy", "'xyzzy'", "there are:", "mlp-fashion", "my/run.yaml");
-    refuses(f, 1, "train .", "./run.yaml: No such file", "the folder holds no run");
-    BAD_FILE("", "bad.yaml says nothing", "model: {name: lenet5}");
-    BAD_FILE("# later\n", "bad.yaml says nothing");
+    refuses(f, 1, "train xyzzy", "'xyzzy'", "bundled runs:", "mlp-fashion", "my/run.yaml");
+    refuses(f, 1, "train .", "./run.yaml: No such file", "the folder contains no run");
+    BAD_FILE("", "bad.yaml sets nothing", "model: {name: lenet5}");
+    BAD_FILE("# later\n", "bad.yaml sets nothing");
     BAD_FILE("train:\n\tbatch: 3\n", "bad.yaml:2: not YAML: a tab", "indented by spaces");
     refuses(f, 1, "train resnet18", "'resnet18' is a model, not a run", "resnet18-cifar10");
     refuses(f, 1, "bench step rensnet18", "no run named 'rensnet18'; did you mean resnet18?");
@@ -255,7 +257,7 @@ static void settings(void **state)
     refuses(f, 1, "train p.yaml --set layout.nosuch*=[-]", "nosuch*", "no value of such a name");
     refuses(f, 1, "train p.yaml -s model.name=lenet5",
             "--set model.name=lenet5: 'width' of p.yaml:1 is not a size of model lenet5");
-    refuses(f, 1, "train p.yaml -s model.n_layer=2", "of model mlp (there are: image", "width");
+    refuses(f, 1, "train p.yaml -s model.n_layer=2", "of model mlp (its sizes: image", "width");
     refuses(f, 1, "train p.yaml --machine gpu", "did you mean cuda?"); /* which is no slip */
     refuses(f, 1, "train p.yaml -s train.precision=float32", "did you mean f32?");
     refuses(f, 1, "train p.yaml -s train.batch=80",
@@ -263,44 +265,50 @@ static void settings(void **state)
     refuses(f, 1, "train p.yaml -s data.path=d", "--set data.path=d: data synthetic is made");
     refuses(f, 1, "train p.yaml --set train.bacth=3", "--set train.bacth=3", "train.batch?");
     refuses(f, 1, "train p.yaml --set bacth=3", "--set bacth=3", "did you mean train.batch?");
-    refuses(f, 1, "train p.yaml --set train.batch", "want key=value");
+    refuses(f, 1, "train p.yaml --set train.batch", "expected key=value");
     refuses(f, 1, "train p.yaml --set train.batch=0", "train.batch is '0'", "from 1 to");
     refuses(f, 1, "train p.yaml --set train.lr=1e30", "train.lr is '1e30'", "at most 1e+06");
     refuses(f, 1, "train p.yaml --set model.width=0", "model mlp of", "width 0");
     refuses(f, 1, "train p.yaml --set model.width=1000000000", "this machine has", "smaller",
             "model");
-    refuses(f, 1, "train p.yaml --set model.depth=1000000000", "depth 1000000000, want at most");
-    refuses(f, 1, "train s.yaml --set model.layers=1000000000", "layers 1000000000, want at most");
+    refuses(f, 1, "train p.yaml --set model.depth=1000000000",
+            "depth 1000000000, expected at most");
+    refuses(f, 1, "train s.yaml --set model.layers=1000000000",
+            "layers 1000000000, expected at most");
     refuses(f, 1, "train s.yaml --set model.heads=3", "heads 3", "width 16");
-    refuses(f, 1, "train s.yaml --set model.linear=2", "gpt: model.linear is 2, want 0 or 1");
+    refuses(f, 1, "train s.yaml --set model.linear=2", "gpt: model.linear is 2, expected 0 or 1");
     refuses(f, 1, "train s.yaml --set model.decay=3", "gpt: model.decay is 3", "model.linear=1");
-    refuses(f, 1, "inspect llama --set model.linear=2", "llama: model.linear is 2, want 0 or 1");
-    refuses(f, 1, "inspect llama --set model.tied=7", "llama: model.tied is 7, want 0 or 1");
+    refuses(f, 1, "inspect llama --set model.linear=2",
+            "llama: model.linear is 2, expected 0 or 1");
+    refuses(f, 1, "inspect llama --set model.tied=7", "llama: model.tied is 7, expected 0 or 1");
     refuses(f, 1, "inspect llama --set model.decay=3", "llama: model.decay is 3", "model.linear=1");
     refuses(f, 1, "inspect llama --set model.linear=1 --set model.window=9",
             "llama: model.window is 9", "model.linear=0");
-    refuses(f, 1, "inspect llama --set model.rope_base=0", "llama: model.rope_base is 0, want 1");
+    refuses(f, 1, "inspect llama --set model.rope_base=0",
+            "llama: model.rope_base is 0, expected 1");
     refuses(f, 1, "inspect llama --set model.heads=6 --set model.width=578",
             "llama: width 578 is not a multiple of heads 6", "model.head");
     refuses(f, 1, "train s.yaml --set train.prune=0.5 --set train.prune_steps=1:3:3",
             "'1:3:3' are no steps to prune in", "K at most B - A");
-    refuses(f, 1, "train s.yaml --set data.flip=true", "data.flip is for images", "gpt");
+    refuses(f, 1, "train s.yaml --set data.flip=true", "data.flip applies only to images", "gpt");
     refuses(f, 1, "train p.yaml --set train.trust=1", "train.optimizer lars or larc, not adamw");
-    refuses(f, 1, "train p.yaml --set train.workspace=1MiB", "of convolutions", "mlp has none");
-    refuses(f, 1, "inspect s.yaml --set train.conv=fast", "of convolutions", "gpt has none");
+    refuses(f, 1, "train p.yaml --set train.workspace=1MiB", "only to convolutions",
+            "model mlp does not");
+    refuses(f, 1, "inspect s.yaml --set train.conv=fast", "only to convolutions",
+            "model gpt does not");
     assert_no_run(state);
     outcome v = program_run(f, NULL, "verify s.yaml --mesh data=2 --set train.prompt=3");
     assert_int_equal(v.status, 1);
-    assert_non_null(strstr(v.err, "train.prompt is of models that embed"));
+    assert_non_null(strstr(v.err, "train.prompt needs a model that embeds"));
     assert_ptr_equal(strchr(v.err, '\n'), v.err + strlen(v.err) - 1); /* once, in one line */
     outcome_free(&v);
     outcome o = program_run(
         f, NULL, "train p.yaml --zero 1 --tune --set train.compare=2 -s train.warmup=90 --out one");
     assert_int_equal(o.status, 0);
-    assert_non_null(strstr(o.err, "parallel.zero 1 cuts nothing: axis data has one rank\n"));
-    assert_non_null(strstr(o.err, "train.compare compares nothing: there is one rank\n"));
-    assert_non_null(strstr(o.err, "train.warmup 90 ends after the run, of 4 steps"));
-    assert_non_null(strstr(o.err, "parallel.tune measures nothing: there is one rank\n"));
+    assert_non_null(strstr(o.err, "parallel.zero=1 has no effect: axis data has one rank\n"));
+    assert_non_null(strstr(o.err, "train.compare has no effect: there is one rank\n"));
+    assert_non_null(strstr(o.err, "train.warmup=90 is longer than the run of 4 steps"));
+    assert_non_null(strstr(o.err, "parallel.tune has no effect: there is one rank\n"));
     outcome_free(&o);
 }
 
@@ -368,25 +376,25 @@ static void images(void **state)
     memset(text, 'a', sizeof text - 1);
     write_text(tmpdir_path(state, "a.txt"), text);
     refuses(f, 1, "train r.yaml --set data.format=text --set data.path=a.txt",
-            "--set data.path=a.txt: model mlp takes images, data text has tokens");
+            "--set data.path=a.txt: model mlp takes images, but data text has tokens");
     put_images(state);
     put_runs(state);
     /* Of settings that do not go together, the one that was just asked for; what is proposed can
      * be had. */
     refuses(f, 1, "train good --resume -s data.name=cifar",
-            "--set data.name=cifar: data.name is cifar",
+            "--set data.name=cifar: data.name=cifar cannot be combined",
             "data.name= reads d, -s data.format= -s data.path= reads cifar");
     must(f, "train good --resume -s data.name=cifar -s data.name=");
     refuses(f, 1, "train good --resume -s data.name=cifar -s data.format= -s data.path=",
             "--set data.name=cifar: no dataset is named 'cifar'");
     refuses(f, 1, "train good --resume -s data.name=synthetic -s data.format= -s data.path=",
             "resume with --set data.name=\"\" --set data.path=d --set data.format=idx",
-            "--init FILE begins anew");
+            "--init FILE starts over");
     must(f, "train p.yaml --exact --out s");
     refuses(f, 1, "train s --resume -s data.name=cifar",
             "--set data.name=cifar: no dataset is named 'cifar'"); /* not s/run.yaml's samples */
     refuses(f, 1, "train s --resume -s train.precision=bf16",
-            "--set train.precision=bf16: parallel.exact is for train.precision f32, not bf16");
+            "--set train.precision=bf16: parallel.exact needs train.precision=f32, not bf16");
     assert_no_run(state);
 }
 
@@ -440,7 +448,7 @@ static void folders(void **state)
     const char *f = *state;
     put_runs(state);
     must(f, "train p.yaml --out out");
-    refuses(f, 1, "train p.yaml --out out", "out holds a run already", "--resume", "--overwrite",
+    refuses(f, 1, "train p.yaml --out out", "out already holds a run", "--resume", "--overwrite",
             "--out DIR");
     refuses(f, 1, "train p.yaml --out none --resume", "none has no checkpoint", "without --resume");
     assert_false(file_exists(tmpdir_path(state, "none")));
@@ -449,8 +457,9 @@ static void folders(void **state)
     refuses(f, 1, "train p.yaml --out /proc/nowhere/x", "/proc/nowhere");
     refuses(f, 1, "eval nothing", "'nothing'");
     refuses(f, 1, "eval ./nothing", "./nothing");
-    refuses(f, 1, "eval out -s parallel.mesh=data=2", "eval is by one process");
-    refuses(f, 1, "eval out -s train.lr=1", "train.lr is of training", "eval does not read it");
+    refuses(f, 1, "eval out -s parallel.mesh=data=2", "eval runs in one process");
+    refuses(f, 1, "eval out -s train.lr=1", "train.lr applies only to training",
+            "eval does not read it");
     refuses(f, 1, "eval out --checkpoint out", "checkpoint out is a folder: name a file in it");
     refuses(f, 1, "eval p.yaml", "runs/p has no checkpoint", "loopline train");
     /* A run that never saved cannot be resumed, and says how to go on. */
@@ -476,7 +485,7 @@ static void run_files_of_strangers(void **state)
     for (int i = 0; i < 3; i++) {
         snprintf(text, sizeof text, "%sout: %s\n", run, outs[i]);
         write_text(tmpdir_path(state, "x.yaml"), text);
-        refuses(f, 1, "train x.yaml", "x.yaml says out: ", outs[i], "give --out");
+        refuses(f, 1, "train x.yaml", "x.yaml sets out: ", outs[i], "give --out");
     }
     must(f, "train x.yaml --out ../here/../%s/b", strrchr(f, '/') + 1);
     must(f, "train b --resume"); /* a folder that the user has named */
@@ -500,7 +509,7 @@ static void not_finite(void **state)
     refuses(f, 1,
             "train p.yaml --out b -s model.depth=6 -s train.lr=0.001 --init "
             "a/checkpoints/step-00000001.safetensors",
-            "step 1: ", "no update came before it");
+            "step 1: ", "there was no update before it");
     char line[256];
     snprintf(line, sizeof line, "%s --out c -s train.steps=9 -s train.epochs=0", wild);
     refuses(f, 1, line, "a lower train.lr (the rate was 1e+06)");

@@ -54,7 +54,7 @@ static void damaged_checkpoint(void **state)
     free(again);
     unlink(tmpdir_path(state, BEFORE));
     write_whole(last, bytes, n / 2);
-    refuses(folder, 1, "train out --resume", LAST " is damaged", "only one");
+    refuses(folder, 1, "train out --resume", LAST " is damaged", "only checkpoint");
     free(bytes);
 }
 
@@ -62,9 +62,9 @@ static void checkpoint_of_another_model(void **state)
 {
     const char *f = trained(state);
     refuses(f, 1, "train out --resume --set model.width=17", LAST,
-            "was made with model.width 16, this run has 17: resume with --set model.width=16");
-    refuses(f, 1, "eval out --set model.width=17", LAST, "fc1.weight", "f32[16,64] there",
-            "f32[17,64] in the model");
+            "was made with model.width 16, but this run has 17: resume with --set model.width=16");
+    refuses(f, 1, "eval out --set model.width=17", LAST, "fc1.weight",
+            "f32[16,64], but f32[17,64] in the model", "f32[17,64] in the model");
     refuses(f, 1, "eval out --set model.depth=2", LAST, "has no tensor fc2");
     refuses(f, 1, "train out --resume --set train.optimizer=sgd", LAST, "optimizer adamw",
             "this run has sgd");
@@ -73,20 +73,21 @@ static void checkpoint_of_another_model(void **state)
     refuses(f, 1, "train out --resume --set train.seed=2", "train.seed 1", "this run has 2",
             "--set train.seed=1");
     refuses(f, 1, "train out --resume --set train.batch=16", "train.batch 8", "this run has 16");
-    refuses(f, 1,
-            "train out --resume -s model.width=17 -s model.depth=2 -s train.optimizer=sgd "
-            "-s data.samples=50",
-            "was made with train.optimizer adamw, model.width 16, model.depth 1, this run has sgd, "
-            "17, 2: resume with --set train.optimizer=adamw --set model.width=16 --set "
-            "model.depth=1 --set data.samples=",
-            "schedules, steps and meshes may change", "--init FILE begins anew");
+    refuses(
+        f, 1,
+        "train out --resume -s model.width=17 -s model.depth=2 -s train.optimizer=sgd "
+        "-s data.samples=50",
+        "was made with train.optimizer adamw, model.width 16, model.depth 1, but this run has sgd, "
+        "17, 2: resume with --set train.optimizer=adamw --set model.width=16 --set "
+        "model.depth=1 --set data.samples=",
+        "schedules, steps and meshes may change", "--init FILE starts over");
     refuses(f, 1, "train out --resume -s train.ema=0.9 -s train.delay=true",
-            "was made with train.ema 0, train.delay false, this run has 0.9, true",
-            "resume with --set train.ema=0 --set train.delay=false", "--init FILE begins anew");
+            "was made with train.ema 0, train.delay false, but this run has 0.9, true",
+            "resume with --set train.ema=0 --set train.delay=false", "--init FILE starts over");
     write_text(tmpdir_path(state, "g.yaml"), "model: {name: gpt, layers: 1, width: 16, heads: 2, "
                                              "seq: 12, vocab: 32}\ndata: {name: synthetic}\n");
     refuses(f, 1, "train g.yaml --out none --resume --from " LAST,
-            LAST " is of model mlp, and this run of gpt");
+            LAST " is a checkpoint of model mlp, but this run has model gpt");
     must(f, "train r.yaml --out averaged -s train.ema=0.9");
     refuses(f, 1, "train averaged --resume -s train.ema=0", "resume with --set train.ema=0.9 (");
     refuses(f, 1, "eval out --checkpoint r.yaml", "r.yaml is damaged");

@@ -60,12 +60,12 @@ static void as_file(void **state)
     o = runs(folder, NULL, "eval w");
     assert_non_null(strstr(o.out, "phase_loss"));
     outcome_free(&o);
-    refuses(folder, 1, "train w.yaml --out x -s model.file=none.so", "none.so, which is not there");
+    refuses(folder, 1, "train w.yaml --out x -s model.file=none.so", "none.so cannot be found");
     refuses(folder, 1, "train w.yaml --out x -s model.file=w.yaml", "cannot be loaded");
     refuses(folder, 1, "train w.yaml --out x -s model.name=wave", "did you mean waves?");
     refuses(folder, 1, "train w.yaml --out x -s model.wide=3", "'wide' is not a size");
     refuses(folder, 1, "train w.yaml --out x -s data.name=synthetic", "takes batch data wave",
-            "no field of that name, but x, y");
+            "no field of that name, only x, y");
 }
 
 int main(void)

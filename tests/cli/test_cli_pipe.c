@@ -131,11 +131,11 @@ static void inspects_not(void **state)
     refuses(f, 1, "inspect p.yaml --schedule", "add --mesh pipe=2");
     refuses(f, 1, "inspect p.yaml --mesh data=2 --schedule", "mesh data=2 has none",
             "add axis pipe=2");
-    refuses(f, 1, "inspect p.yaml --mesh pipe=2 --svg x.svg", "go with --schedule");
+    refuses(f, 1, "inspect p.yaml --mesh pipe=2 --svg x.svg", "need --schedule");
     refuses(f, 1, "inspect p.yaml --mesh pipe=2 --schedule --as yaml", "'yaml'", "text or csv");
     refuses(f, 1, "inspect p.yaml --mesh pipe=2 --schedule --as csv --json", "leave out --json");
-    refuses(f, 1, "inspect p.yaml --mesh pipe=2 --schedule --graph", "exclude each other");
-    refuses(f, 1, "inspect p.yaml --mesh pipe=2 --schedule --eval", "leave out --eval");
+    refuses(f, 1, "inspect p.yaml --mesh pipe=2 --schedule --graph", "cannot be combined");
+    refuses(f, 1, "inspect p.yaml --mesh pipe=2 --schedule --eval", "combined with --eval");
     refuses(f, 1, "inspect p.yaml --mesh pipe=2 --schedule --svg no/such.svg", "no/such.svg");
 }
 
@@ -262,7 +262,7 @@ static void overlaps(void **state)
     expect(f, "inspect p.yaml --mesh pipe=2 -s parallel.schedule=2bw --schedule --as text",
            (const char *const[]){"F0.0 B5.0- F1.0 B0.0", NULL});
     refuses(f, 1, "train p.yaml -n 2 --mesh pipe=2 -s parallel.schedule=2bw -s train.spike=3 -o no",
-            "train.spike skips a step");
+            "train.spike cannot be combined");
 }
 
 /* A signal amid a row of steps: it is brought to its end, saved, and gone on from, to the bits of a

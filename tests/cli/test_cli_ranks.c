@@ -229,7 +229,7 @@ static void refuses_what_cannot_be(void **state)
 {
     write_runs(state);
     refuses(*state, 1, "train mlp.yaml -n 3 --mesh data=2 --out x",
-            "mesh \"data=2\" is of 2 ranks, but there are 3: use data=3, or -n 2");
+            "mesh \"data=2\" needs 2 ranks, but there are 3: use data=3, or -n 2");
     refuses(*state, 1, "train mlp.yaml --mesh data=2 --out x", "use -n 2");
     refuses(*state, 1, "train mlp.yaml -n 2 --mesh dta=2 --out x", "did you mean data?");
     refuses(*state, 1, "train mlp.yaml -n 2 --zero 4 --out x", "parallel.zero");
@@ -244,7 +244,7 @@ static void refuses_what_cannot_be(void **state)
             "axis data, which mesh \"tensor=2\" does not have");
     refuses(*state, 1, "train mlp.yaml -n 2 --compress bf16 --zero 1 --out x", "use zero 0");
     refuses(*state, 1, "verify mlp.yaml --mesh data=2 --set parallel.compress=qsgd:4",
-            "parallel.compress is qsgd:4");
+            "parallel.compress=qsgd:4");
     refuses(*state, 1,
             "train mlp.yaml -n 2 --set data.name= --set data.samples=0 --set "
             "data.path=/nonexistent --set data.format=idx --out x",

@@ -179,7 +179,7 @@ static void unsaved(void *const *state)
         kill(child, SIGTERM);
         outcome o = program_wait(*state, child);
         bool saved = o.status == 75 && strstr(o.err, ": starting again (1)");
-        if (!saved && (o.status == 75 || !strstr(o.err, "before all had stopped: ")))
+        if (!saved && (o.status == 75 || !strstr(o.err, "before all ranks had stopped: ")))
             fail_msg("status %d: %s", o.status, o.err);
         outcome_free(&o);
         if (!saved) return;
@@ -248,7 +248,8 @@ static void stopped(void **state)
     setenv("LOOPLINE_MPIEXEC", "./asked", 1);
     o = program_run(*state, NULL, "train r.yaml -n 2 --out asked-run --restarts 2");
     unsetenv("LOOPLINE_MPIEXEC");
-    if (o.status != 128 + SIGTERM || !strstr(o.err, "before all had stopped: nothing is saved"))
+    if (o.status != 128 + SIGTERM ||
+        !strstr(o.err, "before all ranks had stopped: nothing is saved"))
         fail_msg("status %d: %s", o.status, o.err);
     outcome_free(&o);
     child = START("rank", "-n", "2", "--set", ENDLESS);
@@ -260,7 +261,7 @@ static void stopped(void **state)
     outcome_free(&o);
     o = program_run(*state, NULL, "train r.yaml --restarts 3");
     assert_int_equal(o.status, 1);
-    assert_non_null(strstr(o.err, "--restarts goes with -n"));
+    assert_non_null(strstr(o.err, "--restarts needs -n"));
     outcome_free(&o);
 }
 

@@ -155,9 +155,10 @@ static void predict_files(void **state)
     free(x);
     static const char *const wrong[][2] = {
         {"predict r s.yaml", "s.yaml: is no picture"},
-        {"predict r u_out.npy", "u_out.npy: has [3,10], wanted samples of [28,28,1]"},
-        {"predict r u.npy --result nothing", "has no value or result nothing, but loss, correct"},
-        {"predict r u.npy --result loss", "loss of model lenet5 is not of samples"}};
+        {"predict r u_out.npy", "u_out.npy: has [3,10], expected samples of [28,28,1]"},
+        {"predict r u.npy --result nothing",
+         "has no value or result nothing; it has loss, correct"},
+        {"predict r u.npy --result loss", "loss of model lenet5 is not per sample"}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         o = program_run(*state, NULL, wrong[i][0]);
         assert_int_not_equal(o.status, 0);
@@ -224,7 +225,7 @@ static void predict_own(void **state)
     free(guess), free(off);
     two = program_run(*state, &own, "predict w w.npy --result off");
     assert_non_null(
-        strstr(two.err, "off reads 2 inputs, each wants one file: wave=FILE is missing"));
+        strstr(two.err, "off reads 2 inputs and needs one file for each: wave=FILE is missing"));
     outcome_free(&two);
     outcome o = program_run(*state, &own, "predict w w.npy");
     assert_non_null(strstr(o.err, "name a value (ll_graph_name) and give --result"));
@@ -261,15 +262,17 @@ static void export_c(void **state)
     char line[200];
     f = popen(command, "r");
     assert_non_null(fgets(line, sizeof line, f));
-    assert_non_null(strstr(line, "wanted samples of (28, 28, 1)"));
+    assert_non_null(strstr(line, "expected samples of (28, 28, 1)"));
     assert_int_not_equal(pclose(f), 0);
-    refuses(*state, 1, "predict r two.npy --npy two.npy", "--npy two.npy is read", "another name");
-    refuses(*state, 1, "predict r x=two.npy --npy two.npy", "--npy two.npy is read");
+    refuses(*state, 1, "predict r two.npy --npy two.npy", "--npy two.npy is an input",
+            "another name");
+    refuses(*state, 1, "predict r x=two.npy --npy two.npy", "--npy two.npy is an input");
     write_text(tmpdir_path(state, "r/a.safetensors"), "mine");
     write_text(tmpdir_path(state, "r/a.npy"), "mine");
-    refuses(*state, 1, "export r --weights r/a.safetensors", "is a file of a run");
-    refuses(*state, 1, "predict r two.npy --npy r/a.npy", "is a file of a run");
-    refuses(*state, 2, "export r --weights r/run.yaml", "want a name that ends in .safetensors");
+    refuses(*state, 1, "export r --weights r/a.safetensors", "belongs to a run");
+    refuses(*state, 1, "predict r two.npy --npy r/a.npy", "belongs to a run");
+    refuses(*state, 2, "export r --weights r/run.yaml",
+            "expected a name that ends in .safetensors");
     outcome o = program_run(*state, NULL, "export r");
     assert_non_null(strstr(o.err, "--c DIR"));
     outcome_free(&o);

@@ -295,12 +295,12 @@ static void other_settings_are_refused(void **state)
                   : "resume with --set data.samples=90");
     }
     refuses(folder, 1, "train r.yaml --out out --resume --set model.seq=12",
-            "was made with model.seq 24, this run has 12: resume with --set model.seq=24");
+            "was made with model.seq 24, but this run has 12: resume with --set model.seq=24");
     refuses(folder, 1, "train r.yaml --out out --resume --set train.steps=10", "is of step 20",
             "ends after step 10", "train.steps");
     outcome o = program_run(folder, NULL, "train r.yaml --out e --set train.epochs=1");
     assert_int_equal(o.status, 0);
-    assert_non_null(strstr(o.err, "23 steps: train.epochs 1 ends before train.steps 100"));
+    assert_non_null(strstr(o.err, "23 steps: train.epochs=1 ends before train.steps=100"));
     outcome_free(&o);
 }
 
@@ -312,7 +312,7 @@ static void nothing_goes_before_something_new_is_saved(void **state)
     must(folder, "train r.yaml --out out");
     remove(tmpdir_path(state, "out/run.yaml"));
     remove(tmpdir_path(state, "out/metrics.jsonl"));
-    refuses(folder, 1, "train r.yaml --out out", "out holds a run already", "--overwrite");
+    refuses(folder, 1, "train r.yaml --out out", "out already holds a run", "--overwrite");
     assert_true(file_exists(checkpoint(state, "out", SENTENCE_STEPS)));
     write_text(tmpdir_path(state, "out/events.out.tfevents.1.a"), "");
     write_text(tmpdir_path(state, "r.yaml"), saving);
@@ -329,8 +329,9 @@ static void nothing_goes_before_something_new_is_saved(void **state)
     await_lines(child, tmpdir_path(state, "out/metrics.jsonl"), 3);
     kill(child, SIGKILL);
     o = program_wait(folder, child);
-    assert_non_null(strstr(o.err, "in out/checkpoints/replaced until this one saves: an earlier "
-                                  "run's 2 checkpoints (steps 99 to 100)"));
+    assert_non_null(strstr(o.err,
+                           "out/checkpoints/replaced keeps, until this run saves, an earlier "
+                           "run's 2 checkpoints (steps 99 to 100)"));
     outcome_free(&o);
     const char *aside = "out/checkpoints/replaced/step-00000100.safetensors";
     assert_true(file_exists(tmpdir_path(state, aside)));

@@ -98,9 +98,9 @@ static void traces(void **state)
     must(f, "train a.yaml --trace u.json --trace-steps 5:6 -o b");
     check_trace(tmpdir_path(state, "u.json"), 1, 2, 5);
     refuses(f, 1, "train a.yaml --trace t.json --trace-steps 7:9 -o c", "steps 7 to 9",
-            "does steps 1 to 6");
+            "this run's steps 1 to 6");
     refuses(f, 1, "train a.yaml --trace t.json --trace-steps 3-4 -o c", "'3-4'", "5:8");
-    refuses(f, 1, "train a.yaml --trace-steps 3:4 -o c", "goes with --trace");
+    refuses(f, 1, "train a.yaml --trace-steps 3:4 -o c", "needs --trace");
     refuses(f, 1, "train a.yaml --trace no/such/t.json -o c", "no/such/t.json");
 }
 
@@ -118,12 +118,12 @@ static void tunes(void **state)
 {
     const char *f = *state;
     write_text(tmpdir_path(state, "a.yaml"), run_file);
-    expect_line(f, "train a.yaml -n 2 -o a", "collectives: by rules; --tune");
+    expect_line(f, "train a.yaml -n 2 -o a", "collectives: chosen by rules; --tune");
     outcome o = succeeds(f, "train a.yaml -n 2 --tune -o b");
     assert_non_null(strstr(o.err, "collectives: measured in "));
     bool kept = strstr(o.err, "kept in ") && !strstr(o.err, "not kept");
     outcome_free(&o);
-    if (kept) expect_line(f, "train a.yaml -n 2 -o c", "collectives: by the table ");
+    if (kept) expect_line(f, "train a.yaml -n 2 -o c", "collectives: chosen by the table ");
     o = succeeds(f, "train a.yaml -o d");
     assert_null(strstr(o.err, "collectives"));
     outcome_free(&o);
@@ -196,12 +196,12 @@ static void scales_not(void **state)
     write_text(tmpdir_path(state, "a.yaml"), run_file);
     refuses(f, 1, "bench scale a.yaml --ranks 1,x", "'1,x'", "such as 1,2,4");
     refuses(f, 1, "bench scale a.yaml --ranks 2,2", "2 twice");
-    refuses(f, 1, "bench scale a.yaml --mesh data=2", "want one *");
-    refuses(f, 1, "bench scale a.yaml --mesh data=*,tensor=2 --ranks 1,3", "3 is no multiple");
-    refuses(f, 1, "bench scale a.yaml --weak --strong", "exclude each other");
+    refuses(f, 1, "bench scale a.yaml --mesh data=2", "expected one *");
+    refuses(f, 1, "bench scale a.yaml --mesh data=*,tensor=2 --ranks 1,3", "3 is not a multiple");
+    refuses(f, 1, "bench scale a.yaml --weak --strong", "cannot be combined");
     refuses(f, 2, "bench scale a.yaml --repeats 0", "--repeats is '0'");
-    refuses(f, 1, "bench scale a.yaml -n 2 --ranks 1,2", "--ranks is of several jobs");
-    refuses(f, 1, "bench scale a.yaml -n 2 --repeats 2", "--repeats is of several jobs");
+    refuses(f, 1, "bench scale a.yaml -n 2 --ranks 1,2", "--ranks applies only to several jobs");
+    refuses(f, 1, "bench scale a.yaml -n 2 --repeats 2", "--repeats applies only to several jobs");
     refuses(f, 1, "bench scale a.yaml --ranks 1,13 --steps 1", "the job on 13 ranks failed");
 }
 

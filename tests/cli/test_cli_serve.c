@@ -387,7 +387,7 @@ static void refused(int port)
     post(fd, COMPLETIONS, "", "{\"prompt\": [300]}");
     assert_int_equal(answer(fd, &b), 400);
     assert_non_null(strstr(b, "\"param\":\"prompt\"")); /* the field is named */
-    assert_non_null(strstr(b, "the vocabulary is"));
+    assert_non_null(strstr(b, "outside the vocabulary"));
     free(b);
     close(fd);
     body_is(port, 400, COMPLETIONS, "{\"prompt\": \"a\", \"n\": 2}");

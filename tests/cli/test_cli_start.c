@@ -24,36 +24,36 @@ typedef struct lone {
 } lone;
 
 static const lone lones[] = {
-    {NULL, "-n 0", "-n is '0', want a whole number, 1 or more", 2},
-    {NULL, "-n -1", "-n is '-1', want a whole number, 1 or more", 2},
-    {NULL, "-n two", "-n is 'two', want", 2},
-    {NULL, "-n 1.5", "-n is '1.5', want", 2},
-    {NULL, "-n 99999999999999999999", "want a whole number", 2},
+    {NULL, "-n 0", "-n is '0', expected a whole number, 1 or more", 2},
+    {NULL, "-n -1", "-n is '-1', expected a whole number, 1 or more", 2},
+    {NULL, "-n two", "-n is 'two', expected", 2},
+    {NULL, "-n 1.5", "-n is '1.5', expected", 2},
+    {NULL, "-n 99999999999999999999", "expected a whole number", 2},
     {NULL, "-n 100000", "-n is 100000, but this machine has", 1},
     {NULL, "-n 4 --mesh data=6", "6 ranks, but there are 4: use data=4, or -n 6", 1},
     {NULL, "-n 6 --mesh data=2,tensor=2",
      "use data=3 (data=3,tensor=2) or tensor=3 (data=2,tensor=3), or -n 4", 1},
     {NULL, "-n 5 --mesh data=2,tensor=2", "4 ranks, but there are 5: use -n 4", 1},
-    {NULL, "--mesh data=3", "is of 3 ranks, but there is one: use -n 3, or --mesh \"\"", 1},
-    {NULL, "-n 2 --mesh data", "mesh \"data\": want data=SIZE", 1},
-    {NULL, "-n 2 --mesh data=", "mesh \"data=\": want data=SIZE", 1},
-    {NULL, "-n 2 --mesh data=x", "mesh \"data=x\": want data=SIZE", 1},
-    {NULL, "-n 2 --mesh data=0", "mesh \"data=0\": want data=1 to 1048576", 1},
-    {NULL, "-n 2 --mesh data=-2", "mesh \"data=-2\": want data=1 to 1048576", 1},
+    {NULL, "--mesh data=3", "needs 3 ranks, but there is one: use -n 3, or --mesh \"\"", 1},
+    {NULL, "-n 2 --mesh data", "mesh \"data\": expected data=SIZE", 1},
+    {NULL, "-n 2 --mesh data=", "mesh \"data=\": expected data=SIZE", 1},
+    {NULL, "-n 2 --mesh data=x", "mesh \"data=x\": expected data=SIZE", 1},
+    {NULL, "-n 2 --mesh data=0", "mesh \"data=0\": expected data=1 to 1048576", 1},
+    {NULL, "-n 2 --mesh data=-2", "mesh \"data=-2\": expected data=1 to 1048576", 1},
     {NULL, "-n 2 --mesh data=2,data=2", "has data twice", 1},
-    {NULL, "-n 2 --mesh data=2;tensor=1", "want a comma", 1},
-    {NULL, "-n 2 --mesh =2", "nothing before \"=2\", want NAME=SIZE", 1},
-    {NULL, "-n 2 --mesh data=2,,tensor=2", "nothing before \",tensor=2\", want NAME=SIZE", 1},
+    {NULL, "-n 2 --mesh data=2;tensor=1", "expected a comma", 1},
+    {NULL, "-n 2 --mesh =2", "nothing before \"=2\", expected NAME=SIZE", 1},
+    {NULL, "-n 2 --mesh data=2,,tensor=2", "nothing before \",tensor=2\", expected NAME=SIZE", 1},
     /* told by the process that would start the ranks, which therefore has no rank */
     {NULL, "-n 2 --mesh tensor=2 --zero 3", "train: layout not possible: zero 3 cuts along", 1},
     {NULL, "--compress factors", "there is one rank: use -n 2 or more, or compress none", 1},
-    {NULL, "-n 2 --mesh tenser=2", "no axis is named tenser; did you mean tensor?", 1},
-    {NULL, "-n 2 --mesh data=99999999999999999999", "99999\": want data=1 to 1048576", 1},
+    {NULL, "-n 2 --mesh tenser=2", "unknown axis tenser; did you mean tensor?", 1},
+    {NULL, "-n 2 --mesh data=99999999999999999999", "99999\": expected data=1 to 1048576", 1},
     {NULL, "-n 2 --zero 9", "parallel.zero", 1},
     {NULL, "-n 2 --zero x", "parallel.zero", 1},
     {NULL, "--slow 7:2", "of 1 rank and a factor", 1},
     {NULL, "-n 2 --slow 7:2", "train: bad argument: --slow is '7:2'", 1},
-    {NULL, "-n 1 --hosts mlp.yaml", "-n of two ranks or more, not 1", 1},
+    {NULL, "-n 1 --hosts mlp.yaml", "-n with 2 ranks or more, not 1", 1},
     {"OMPI_COMM_WORLD_SIZE=3 OMPI_COMM_WORLD_RANK=0", "-n 2", "one of 3 ranks that a launcher", 1},
     {"OMPI_COMM_WORLD_SIZE=1 OMPI_COMM_WORLD_RANK=0", "-n 2", "one of 1 ranks that a launcher", 1},
     {"PMI_SIZE=3 PMI_RANK=0", "-n 2", "one of 3 ranks that a launcher started", 1},
@@ -102,7 +102,7 @@ static void told_once(void **state)
     static const char *const lines[] = {
         "-n 2 --replay no", "-n 2 --trace t --trace-steps 8:9",
         "-n 2 --replay no -s parallel.replicas=2 -s parallel.consistency=async"};
-    static const char *const texts[] = {"--replay is of", "trace of steps 8 to 9",
+    static const char *const texts[] = {"--replay needs", "trace steps 8 to 9",
                                         "no/order-0.txt: No such"};
     char line[200];
     write_runs(state);
@@ -123,7 +123,7 @@ static void told_once(void **state)
     refuses(*state, 1,
             "train mlp.yaml --out b -n 2 -s parallel.replicas=2 -s parallel.consistency=async "
             "--replay a",
-            "a/order-1.txt is not as replica 1 left it");
+            "a/order-1.txt was changed since replica 1 wrote it");
 }
 
 /* Started by the launcher of another MPI, or by srun without one: each would be a run of its own.
@@ -159,7 +159,7 @@ static const job jobs[] = {
     {"train mlp.yaml --out x", "verify mlp.yaml", "not the same on rank 1 as on rank 0"},
     {"train mlp.yaml --out x", "train none.yaml --out x", "none.yaml"},
     {"verify mlp.yaml --mesh data=2", "verify mlp.yaml --mesh data=2",
-     "mesh \"data=2\" is of 2 ranks, but there are 3"},
+     "mesh \"data=2\" needs 2 ranks, but there are 3"},
     {"train mlp.yaml --out x --zero 1 --mesh tensor=3",
      "train mlp.yaml --out x --zero 1 --mesh tensor=3", "zero"},
 };

@@ -30,9 +30,9 @@ static void contradicted(void **state)
 {
     static const struct {
         const char *says, *told;
-    } all[] = {{"\"num_virtual_tokens\": 9", "num_virtual_tokens is 9, and the tensor"},
+    } all[] = {{"\"num_virtual_tokens\": 9", "num_virtual_tokens is 9, but the tensor"},
                {"\"num_virtual_tokens\": \"3\"", "num_virtual_tokens is \"3\""},
-               {"\"token_dim\": 64", "token_dim is 64, and the tensor"},
+               {"\"token_dim\": 64", "token_dim is 64, but the tensor"},
                {"\"num_transformer_submodules\": 2", "num_transformer_submodules is 2"}};
     const char *path = tmpdir_path(state, "peft/adapter_config.json");
     char *was = read_whole(path, NULL), text[256];
@@ -83,12 +83,12 @@ static void prompts_of_peft(void **state)
     assert_null(strstr(o.err, "h0.mlp.down"));
     outcome_free(&o);
     must(*state, "export a --adapter lora --map hf-llama");
-    refuses(*state, 1, "import hf --adapter lora --out x", "peft_type is LORA, want PROMPT_TUNING",
-            "merge_and_unload");
+    refuses(*state, 1, "import hf --adapter lora --out x",
+            "peft_type is LORA, expected PROMPT_TUNING", "merge_and_unload");
     refuses(*state, 1, "import hf --adapter hf --out x", "hf/adapter_config.json");
-    refuses(*state, 1, "import hf --adapter peft", "--adapter is of --out");
+    refuses(*state, 1, "import hf --adapter peft", "--adapter needs --out");
     must(*state, "export l --gguf l.gguf");
-    refuses(*state, 1, "import l.gguf --adapter peft --out x", "a folder of Hugging Face's");
+    refuses(*state, 1, "import l.gguf --adapter peft --out x", "needs a Hugging Face folder");
     must(*state, "train l.yaml --out w -s model.width=8 -s train.steps=1");
     must(*state, "export w --hf narrow");
     refuses(*state, 1, "import narrow --adapter peft --out x", "prompt_embeddings [vectors,8]");
@@ -114,11 +114,11 @@ static void contexts(void **state)
     must(*state, "train g.yaml --out g");
     must(*state, "train g.yaml --out h -s model.linear=1");
     refuses(*state, 1, "generate l -p a --context 13",
-            "--context is 13, and the model's sequences have 12 tokens (model.seq)",
+            "--context is 13, expected at most the 12 tokens of the model's sequences (model.seq)",
             "-s model.seq=13");
     refuses(*state, 1, "serve l --port 0 --context 13", "--context is 13", "-s model.seq=13");
-    refuses(*state, 1, "generate g -p a --context 13", "its places are weights");
-    refuses(*state, 1, "generate h -p a --context 13", "its places are weights");
+    refuses(*state, 1, "generate g -p a --context 13", "its positions are weights");
+    refuses(*state, 1, "generate h -p a --context 13", "its positions are weights");
     must(*state, "generate l -p a --context 13 -n 3 -s model.seq=13");
     must(*state, "generate l -p a --context 12 -n 30 --draft l");
     write_text(tmpdir_path(state, "q.jsonl"),
@@ -127,19 +127,19 @@ static void contexts(void **state)
     assert_non_null(strstr(o.err, "question 1/1 | ")); /* how far it is */
     outcome_free(&o);
     refuses(*state, 1, "generate y -p a --context 1073741825",
-            "--context is 1073741825: want at most 1073741824, or leave it out");
+            "--context is 1073741825, expected at most 1073741824; or leave it out");
     /* sizes that no tensor shows are those that were trained */
     refuses(*state, 1, "generate y -p a -s model.linear=0 -s model.decay=0", "model.linear is 0",
-            "y was trained with 1", "sizes of samples (model.seq, model.image) may be others");
+            "y was trained with 1", "only sample sizes (model.seq, model.image) may differ");
     refuses(*state, 1, "eval l -s model.window=3 -s model.seq=9",
-            "model.window is 3, and l was trained with 0");
-    refuses(*state, 1, "eval l.yaml -s out=y", "model.linear is 0, and y was trained with 1");
+            "model.window is 3, but l was trained with 0");
+    refuses(*state, 1, "eval l.yaml -s out=y", "model.linear is 0, but y was trained with 1");
     refuses(*state, 1,
             "export l --weights x --checkpoint l/checkpoints/step-00000030.safetensors "
             "-s model.rope_base=9",
-            "model.rope_base is 9, and l was trained with 100000");
+            "model.rope_base is 9, but l was trained with 100000");
     refuses(*state, 1, "train l --resume -s model.window=3 -s train.steps=31",
-            "was made with model.window 0, this run has 3");
+            "was made with model.window 0, but this run has 3");
     must(*state, "eval l -s model.window=12 -s model.seq=9 -s model.places=20"); /* as without */
     must(*state, "eval l --init l/checkpoints/step-00000030.safetensors -s model.window=3");
     same_text(state, "generate y -p train -n 60 -t 1 --json",
@@ -159,13 +159,13 @@ static void contexts(void **state)
 static void forms(void **state)
 {
     put_run(state);
-    refuses(*state, 1, "compress l --to int8+", "--to int8+: nothing stands beside a +");
-    refuses(*state, 1, "compress l --to f32,int8++kv8", "nothing stands beside a +");
-    refuses(*state, 1, "compress l --to f32,", "--to f32,:", "none of them empty");
-    refuses(*state, 1, "compress l --to f32,,int8", "none of them empty");
-    refuses(*state, 1, "compress l --to int4+awq+awq", "+awq is there twice");
-    refuses(*state, 1, "compress l --to int4+gptq+awq+gptq", "+gptq is there twice");
-    refuses(*state, 1, "compress l --to 2:4+int8+int8", "+int8 is there twice");
+    refuses(*state, 1, "compress l --to int8+", "--to int8+: nothing next to a +");
+    refuses(*state, 1, "compress l --to f32,int8++kv8", "nothing next to a +");
+    refuses(*state, 1, "compress l --to f32,", "--to f32,:", "none empty");
+    refuses(*state, 1, "compress l --to f32,,int8", "none empty");
+    refuses(*state, 1, "compress l --to int4+awq+awq", "+awq is given twice");
+    refuses(*state, 1, "compress l --to int4+gptq+awq+gptq", "+gptq is given twice");
+    refuses(*state, 1, "compress l --to 2:4+int8+int8", "+int8 is given twice");
     json_t *c = prints_json(*state, "compress l --to f32 --json -s model.seq=16");
     const json_t *f = json_array_get(json_object_get(c, "forms"), 0);
     assert_true(json_num(f, "drawn_per_s") > 0);
@@ -191,22 +191,25 @@ static void trained_with(void **state)
 {
     put_run(state);
     must(*state, "train l.yaml --out q -s model.width=32 -s train.quantize=int8 -s train.steps=2");
-    refuses(*state, 1, "export q --c c", "--c: train.quantize is int8", "-s train.quantize=none");
-    refuses(*state, 1, "export q --onnx q.onnx", "--onnx: train.quantize is int8",
+    refuses(*state, 1, "export q --c c", "--c cannot write rounded weights (train.quantize is int8",
+            "-s train.quantize=none");
+    refuses(*state, 1, "export q --onnx q.onnx",
+            "--onnx cannot write rounded weights (train.quantize is int8",
             "-s train.quantize=none");
     must(*state, "export q --c c -s train.quantize=none");
     must(*state, "train l.yaml --out p -s train.prompt=3 -s train.steps=2 "
                  "--init l/checkpoints/step-00000030.safetensors");
     refuses(*state, 1, "train p --resume -s train.prompt=0 -s train.steps=4",
-            "was made with train.prompt 3, this run has 0: resume with --set train.prompt=3");
+            "was made with train.prompt 3, but this run has 0: resume with --set train.prompt=3");
     must(*state, "train p --resume -s train.steps=4");
     must(*state, "train l.yaml --out a -s train.lora=2 -s train.steps=2 "
                  "--init l/checkpoints/step-00000030.safetensors");
     refuses(*state, 1, "train a --resume -s train.lora=3 -s train.steps=4",
-            "was made with train.lora 2, this run has 3: resume with --set train.lora=2");
+            "was made with train.lora 2, but this run has 3: resume with --set train.lora=2");
     must(*state, "train l.yaml --out c -s train.lora=2 -s train.steps=1 -s model.width=32");
-    refuses(*state, 1, "train c --resume -s train.base=int8 -s train.steps=4",
-            "was made with train.base f32, this run has int8: resume with --set train.base=f32");
+    refuses(
+        *state, 1, "train c --resume -s train.base=int8 -s train.steps=4",
+        "was made with train.base f32, but this run has int8: resume with --set train.base=f32");
 }
 
 /* Weights of fewer bits cost eval what they cost compress, and questions something too. */
@@ -238,9 +241,10 @@ static void fewer_bits(void **state)
         json_decref(e);
     }
     json_decref(c);
-    refuses(*state, 1, "eval w --weights int3", "--weights int3: f32, int8 or int4 can be");
+    refuses(*state, 1, "eval w --weights int3", "--weights is 'int3', expected f32, int8 or int4");
     refuses(*state, 1, "eval w --weights int8 -s parallel.exact=true", "exact=false");
-    refuses(*state, 1, "eval w --weights int8 --top 2", "not with --classes, --confusion, --top");
+    refuses(*state, 1, "eval w --weights int8 --top 2",
+            "combined with --classes, --confusion, --top");
     must(*state, "train l.yaml --out v -s model.width=12 -s train.steps=1");
     refuses(*state, 1, "eval v --weights int8", "blocks of 32 inputs");
     must(*state, "train l.yaml --out q -s model.width=32 -s train.quantize=int8 -s train.steps=2");
@@ -249,7 +253,7 @@ static void fewer_bits(void **state)
                "model: {name: mlp, image: 8, width: 32, depth: 1, classes: 4}\n"
                "data: {name: synthetic, samples: 40}\ntrain: {batch: 8, steps: 1}\n");
     must(*state, "train m.yaml --out m");
-    refuses(*state, 1, "eval m --weights int8", "of models of tokens, not of mlp");
+    refuses(*state, 1, "eval m --weights int8", "needs a model of tokens, not mlp");
 }
 
 static double loss_of(void **state, const char *line)
@@ -307,35 +311,36 @@ static void mistaken(void **state)
     refuses(*state, 1, "generate l.gguf", "loopline import l.gguf --out DIR");
     must(*state, "train l.yaml --out few -s data.name=synthetic -s data.path= -s data.format= "
                  "-s model.vocab=64 -s train.steps=1");
-    refuses(*state, 1, "export few --gguf few.gguf", "64 tokens are no bytes of text", "--hf");
-    refuses(*state, 1, "eval hf", "hf is a model of others: loopline import hf --out DIR");
+    refuses(*state, 1, "export few --gguf few.gguf", "64 tokens are not bytes of text", "--hf");
+    refuses(*state, 1, "eval hf",
+            "hf is a model in another format: make a run of it with loopline import hf --out DIR");
     refuses(*state, 1, "generate l/checkpoints/step-00000030.safetensors", "is a file of weights",
-            "--checkpoint (train: by --init)");
-    refuses(*state, 1, "import l", "l is a run already");
-    refuses(*state, 1, "import t.txt", "folders with config.json");
+            "--checkpoint (train: --init)");
+    refuses(*state, 1, "import l", "l is already a run");
+    refuses(*state, 1, "import t.txt", "a folder with config.json");
     refuses(*state, 1, "import l/checkpoints/step-00000030.safetensors",
-            "weights alone (safetensors, a checkpoint of a run): --init", "a GGUF or an ONNX file");
-    refuses(*state, 1, "import hf/model.safetensors", "weights alone (safetensors): --init");
+            "weights only (safetensors, a checkpoint of a run): give it", "a GGUF or an ONNX file");
+    refuses(*state, 1, "import hf/model.safetensors", "weights only (safetensors): give it");
     write_text(tmpdir_path(state, "cut.safetensors"), "cut");
     refuses(*state, 1, "import cut.safetensors", "safetensors");
     must(*state, "import hf --out i");
-    refuses(*state, 1, "import hf --out i", "i has a run already"); /* and shows nothing */
+    refuses(*state, 1, "import hf --out i", "i already holds a run"); /* and shows nothing */
     must(*state, "eval i -s data.format=text -s data.path=t.txt --samples 2");
     must(*state, "tokens train t.txt --vocab 280 --out tokenizer.json");
     refuses(*state, 1, "train l.yaml --out x -s data.tokenizer=tokenizer.json",
             "and model.vocab is 128: use model.vocab=");
     assert_false(file_exists(tmpdir_path(state, "x")));
     refuses(*state, 1, "generate l -p a --mesh data=2", "--mesh data=2: axis data gives",
-            "want 2, or axis tensor");
+            "use 2, or axis tensor");
     refuses(*state, 1, "generate l -p a --mesh sequence=2",
-            "--mesh sequence=2: axis sequence cuts texts", "want axis tensor, or pipe");
+            "--mesh sequence=2: axis sequence cuts texts", "use axis tensor or pipe");
     json_t *j = prints_json(*state, "generate l -p a -p b -n 2 --json"); /* as its help says */
     assert_true(json_is_array(j) && json_array_size(j) == 2);
     json_decref(j);
     must(*state, "generate l -p a -n 2 --draft l"); /* fewer than are guessed at once */
     must(*state, "generate l -p a -n 1 --draft l");
     refuses(*state, 1, "generate l -p a -n 30 --draft l --draft-tokens 12",
-            "--draft-tokens is 12, and 12 tokens are kept");
+            "--draft-tokens is 12, expected fewer than the 12 tokens that are kept");
 }
 
 /* Tuned on shorter sequences, a model of others still knows those that it came with. */
@@ -351,12 +356,12 @@ static void tuned_shorter(void **state)
     must(*state, "train i --out a %s", how);
     must(*state, "train j --out b %s", how);
     refuses(*state, 1, "train a --resume -s model.places=99 -s train.steps=2",
-            "was made with model.places 12, this run has 99");
+            "was made with model.places 12, but this run has 99");
     must(*state, "export a --gguf a.gguf");
     must(*state, "export b --hf back");
     must(*state, "generate a -p train --context 12 -n 9");
     refuses(*state, 1, "generate a -p train --context 13",
-            "the model's sequences have 12 tokens (model.places)");
+            "the 12 tokens of the model's sequences (model.places)");
     json_t *j = prints_json(*state, "import a.gguf --json");
     assert_true(json_num(json_object_get(j, "sizes"), "seq") == 12);
     json_decref(j);
@@ -369,7 +374,7 @@ static void tuned_shorter(void **state)
 static void refused_exports(void **state)
 {
     static const char *const runs[] = {"p", "lin"};
-    static const char *const why[] = {"export it alone (--adapter)", "model.linear is 1"};
+    static const char *const why[] = {"export it with --adapter", "model.linear is 1"};
     char line[128];
     put_run(state);
     must(*state, "train l.yaml --out p -s train.prompt=3 -s train.steps=1");
@@ -417,13 +422,14 @@ static void refused_exports(void **state)
     must(*state, "export a --adapter peft --map hf-llama");
     char *before = read_whole(tmpdir_path(state, "peft/adapter_config.json"), NULL);
     refuses(*state, 1, "export p --adapter peft",
-            "peft/adapter_config.json is there already: --overwrite removes what is of an adapter");
+            "peft/adapter_config.json already exists: use --overwrite to remove the files of an "
+            "adapter");
     char *after = read_whole(tmpdir_path(state, "peft/adapter_config.json"), NULL);
     assert_string_equal(before, after);
     free(before), free(after);
     refuses(*state, 1, "export l --adapter peft --overwrite", "the model has no adapters");
     assert_true(file_exists(tmpdir_path(state, "peft/adapter_model.safetensors")));
-    refuses(*state, 1, "export p --adapter l", "l holds a run");
+    refuses(*state, 1, "export p --adapter l", "l already holds a run");
     must(*state, "export p --adapter peft --overwrite");
     must(*state, "export p --adapter kept"); /* beside a model: nothing of it is an adapter's */
 }

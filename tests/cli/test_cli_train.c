@@ -61,8 +61,8 @@ static void tells_what_is_to_come(void **state)
     } of[] = {{"", NULL, false},
               {"--mesh pipe=2 -s train.micro_batch=4", NULL, false},
               {"--mesh pipe=2 -s train.micro_batch=4 -s parallel.schedule=2bw", NULL, false},
-              {"--exact", "made again with all bits", false},
-              {"--exact -s parallel.replicas=2 -s parallel.consistency=local", "made again", true},
+              {"--exact", "repeated with all bits", false},
+              {"--exact -s parallel.replicas=2 -s parallel.consistency=local", "repeated", true},
               {"-s parallel.replicas=2 -s parallel.consistency=diloco", NULL, true},
               {"-s parallel.replicas=2 -s parallel.consistency=ensemble", NULL, false},
               {"-s parallel.replicas=2 -s parallel.consistency=streaming", "coded", false},
@@ -257,21 +257,21 @@ static void keeps_the_best(void **state)
     json_decref(whole);
     json_decref(best);
     outcome o = succeeds(*state, "train r.yaml --out two --set train.lr=50");
-    assert_non_null(strstr(o.err, "no better loss in the last 3 validations: stopped"));
+    assert_non_null(strstr(o.err, "stopped: no better loss in the last 3 validations"));
     assert_non_null(strstr(o.err, "on 16 samples"));
     outcome_free(&o);
     assert_true(file_exists(tmpdir_path(state, "two/checkpoints/best.safetensors")));
-    refuses(*state, 1, "train r.yaml --out x --set train.best=min:iou", "does not give");
+    refuses(*state, 1, "train r.yaml --out x --set train.best=min:iou", "does not report");
     assert_false(file_exists(tmpdir_path(state, "x/run.yaml"))); /* before the first step */
     o = succeeds(*state, "train r.yaml --out again --init out/checkpoints/best.safetensors "
                          "--set train.steps=1");
     assert_non_null(strstr(o.err, "averages (train.ema) of 4"));
     outcome_free(&o);
     refuses(*state, 1, "train r.yaml --out y --set train.best= --set train.patience=3",
-            "train.patience goes with");
+            "train.patience needs");
     must(*state,
          "train r.yaml --out y --set train.best= --set train.steps=1"); /* the file's goes */
-    refuses(*state, 1, "train r.yaml --out y --set params.*=hold", "'hold', want freeze");
+    refuses(*state, 1, "train r.yaml --out y --set params.*=hold", "'hold', expected freeze");
 }
 
 static void randomness_has_an_effect(void **state)
@@ -290,7 +290,8 @@ static void randomness_has_an_effect(void **state)
     one = tmpdir_path(state, "m1/metrics.jsonl");
     assert_true(same_file(one, tmpdir_path(state, "m2/metrics.jsonl")));
     assert_false(same_file(one, tmpdir_path(state, "p2/metrics.jsonl")));
-    refuses(folder, 1, "train s.yaml --out m3 --set data.mixup=0.4", "data.mixup is for images");
+    refuses(folder, 1, "train s.yaml --out m3 --set data.mixup=0.4",
+            "data.mixup applies only to images");
     one = tmpdir_path(state, "s1/metrics.jsonl");
     assert_false(same_file(one, tmpdir_path(state, "s2/metrics.jsonl")));
 }

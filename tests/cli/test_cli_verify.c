@@ -58,9 +58,10 @@ static void exact(void **state)
     assert_int_equal((int)json_num(j, "differing"), 0);
     assert_true(json_num(j, "max_rel_diff") == 0);
     json_decref(j);
-    refuses(*state, 1, "verify p.yaml --exact --tolerance 1e-3", "may differ in no bit");
-    refuses(*state, 1, "verify p.yaml --exact -s train.precision=bf16", "parallel.exact is for");
-    refuses(*state, 1, "train p.yaml --exact -s parallel.compress=bf16", "parallel.exact keeps");
+    refuses(*state, 1, "verify p.yaml --exact --tolerance 1e-3", "must not differ in any bit");
+    refuses(*state, 1, "verify p.yaml --exact -s train.precision=bf16", "parallel.exact needs");
+    refuses(*state, 1, "train p.yaml --exact -s parallel.compress=bf16",
+            "combined with parallel.exact");
     outcome o = succeeds(*state, "inspect p.yaml -s parallel.exact=true --graph");
     assert_non_null(strstr(o.out, "= ungrid("));
     outcome_free(&o);
@@ -69,20 +70,23 @@ static void exact(void **state)
 static void refused(void **state)
 {
     write_text(tmpdir_path(state, "p.yaml"), picture);
-    refuses(*state, 1, "verify p.yaml --mesh data=2 -n 3", "mesh \"data=2\" is of 2 ranks");
+    refuses(*state, 1, "verify p.yaml --mesh data=2 -n 3", "mesh \"data=2\" needs 2 ranks");
     write_text(tmpdir_path(state, "bad.safetensors"), "0123456789");
     refuses(*state, 1, "verify p.yaml -n 2 -s train.init=bad.safetensors", "bad.safetensors");
     refuses(*state, 1, "verify p.yaml --mesh dta=2", "did you mean data?");
-    refuses(*state, 1, "verify p.yaml -s train.precision=tf32", "has no train.precision tf32");
-    refuses(*state, 1, "train p.yaml -s train.deterministic=false", "has one order of sums");
+    refuses(*state, 1, "verify p.yaml -s train.precision=tf32",
+            "does not support train.precision=tf32");
+    refuses(*state, 1, "train p.yaml -s train.deterministic=false", "whose order of sums is fixed");
     refuses(*state, 1, "train p.yaml --exact -s train.machine=cuda -s train.deterministic=false",
-            "is not for parallel.exact");
+            "cannot be combined with parallel.exact");
     refuses(*state, 1, "verify p.yaml --steps 0", "--steps is 0");
     refuses(*state, 1, "inspect p.yaml --layouts --mesh data=2 --rank 2", "--rank is 2");
     refuses(*state, 1, "inspect p.yaml --layouts -s parallel.mesh=",
-            "--layouts, --zero, --rank and --nodes go with --mesh");
-    refuses(*state, 1, "inspect p.yaml --mesh data=2 --nodes 3", "--nodes is 3, of 2 ranks");
-    refuses(*state, 1, "inspect p.yaml --mesh data=4 --nodes 3", "want as many ranks on each");
+            "--layouts, --zero, --rank and --nodes need --mesh");
+    refuses(*state, 1, "inspect p.yaml --mesh data=2 --nodes 3",
+            "--nodes is 3, which does not divide 2 ranks");
+    refuses(*state, 1, "inspect p.yaml --mesh data=4 --nodes 3",
+            "which does not divide 4 ranks equally");
     refuses(*state, 1, "inspect p.yaml --mesh height=2", "height=2: nothing in mlp can be cut");
 }
 
@@ -155,7 +159,7 @@ static void recomputes(void **state)
     assert_non_null(strstr(o.out, "recompute selective: the backward pass finds"));
     outcome_free(&o);
     refuses(*state, 1, "inspect lenet5 -s parallel.recompute=most",
-            "parallel.recompute is 'most', want none, selective, full");
+            "parallel.recompute is 'most', expected none, selective, full");
     refuses(*state, 1, "inspect lenet5 -s parallel.recompute=1KiB",
             "full recomputation still keeps");
 }
@@ -197,17 +201,17 @@ static void many(void **state)
     assert_non_null(strstr(o.out, "\n4 rows, each with f32 sums and exact ones: 8 alike"));
     outcome_free(&o);
     refuses(*state, 1, "verify mlp --matrix --mesh data=9 -n 2", "no strategy of the matrix");
-    refuses(*state, 1, "verify --fuzz 1 --mesh data=2", "have settings of their own");
-    refuses(*state, 1, "verify --fuzz 1 --exact", "have settings of their own");
-    refuses(*state, 1, "verify --fuzz 1 -s train.clip=1", "have settings of their own");
-    refuses(*state, 1, "verify mlp --matrix -s model.width=9", "have settings of their own");
+    refuses(*state, 1, "verify --fuzz 1 --mesh data=2", "choose this setting themselves");
+    refuses(*state, 1, "verify --fuzz 1 --exact", "choose this setting themselves");
+    refuses(*state, 1, "verify --fuzz 1 -s train.clip=1", "choose this setting themselves");
+    refuses(*state, 1, "verify mlp --matrix -s model.width=9", "choose this setting themselves");
     refuses(*state, 1, "verify mlp --matrix --mesh data=2 -s train.foo=1", "train.foo");
-    refuses(*state, 1, "verify mlp --matrix -s parallel.replicas=2", "has 2 replicas");
-    refuses(*state, 1, "verify vgg16 --matrix", "its models are mlp lenet5");
+    refuses(*state, 1, "verify mlp --matrix -s parallel.replicas=2", "the run has 2");
+    refuses(*state, 1, "verify vgg16 --matrix", "(models: mlp lenet5");
     refuses(*state, 1, "verify mlp --matrix --steps 0", "--steps is 0");
-    refuses(*state, 1, "verify --fuzz 1 --pipelines", "--pipelines is of --matrix");
-    refuses(*state, 1, "verify --matrix p.yaml", "p.yaml is none");
-    refuses(*state, 1, "verify --matrix -n 1", "of 2 ranks or more");
+    refuses(*state, 1, "verify --fuzz 1 --pipelines", "--pipelines needs --matrix");
+    refuses(*state, 1, "verify --matrix p.yaml", "p.yaml is not");
+    refuses(*state, 1, "verify --matrix -n 1", "need 2 ranks or more");
     refuses(*state, 1, "verify --matrix --fuzz 3", "use one of them");
     refuses(*state, 1, "verify", "--matrix or --fuzz SECONDS");
 }

@@ -44,11 +44,12 @@ static void in_and_out(void **state)
     assert_true(loss == loss_of(folder, "eval e --init w.safetensors --json"));
     refuses(folder, 1, "train r.yaml --init w.safetensors --out d --set model.classes=12",
             "of another type or shape", "train.init_skip");
-    refuses(folder, 1, "eval a --init w.safetensors --checkpoint w.safetensors", "exclude");
+    refuses(folder, 1, "eval a --init w.safetensors --checkpoint w.safetensors",
+            "cannot be combined");
     refuses(folder, 1, "train a --resume --init w.safetensors", "use one of them");
-    refuses(folder, 1, "export a", "say what to write: --weights FILE.safetensors");
+    refuses(folder, 1, "export a", "nothing to write: use --weights FILE.safetensors");
     refuses(folder, 1, "export a --weights none/x", "none/x: creating: its folder is not there");
-    refuses(folder, 1, "export a --weights x --dtype i32", "want f32, bf16 or f16");
+    refuses(folder, 1, "export a --weights x --dtype i32", "expected f32, bf16 or f16");
 }
 
 static void settings_are_kept(void **state)

@@ -175,7 +175,7 @@ static void npy_folder(void **state)
     assert_int_not_equal(ll_dataset_info(d)->digest, digest);
     int32_t y;
     fails(ll_dataset_read(d, &(ll_sampling){.split = LL_VAL}, 0, 1, (void *[]){&y}),
-          "y of sample 1 has 1.09951e+12, wanted a whole number for i32 of y");
+          "y of sample 1 has 1.09951e+12, expected a whole number for i32 of y");
     ll_dataset_close(d);
 }
 
@@ -440,7 +440,7 @@ static void bare_tokens(void **state)
     ll_dataset_close(d);
     put_file(tmpdir_path(state, "t.u32"), u32, 41);
     o = (ll_data_opts){.path = tmpdir_path(state, "t.u32"), .format = "tokens"};
-    fails(ll_dataset_open(&o, &d), "41 bytes, wanted a multiple of 4");
+    fails(ll_dataset_open(&o, &d), "41 bytes, expected a multiple of 4");
 }
 
 static void jsonl(void **state)

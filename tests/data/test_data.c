@@ -150,13 +150,13 @@ static void idx_mismatch(void **state)
     fails(ll_dataset_open(&o, &d), "images are 4 x 3 x 1, the training ones 4 x 4 x 1");
     put_idx(state, "t10k", false, 9, 4, 4);
     o.classes = 4;
-    fails(ll_dataset_open(&o, &d), "label 4 at offset 10, wanted 0 to 3");
+    fails(ll_dataset_open(&o, &d), "label 4 at offset 10, expected 0 to 3");
     assert_non_null(strstr(ll_error_text(), "train-labels"));
     o.classes = 0;
     size_t n = make_idx(labels, 9, 0, 0);
     labels[8 + 6] = 5; /* one more than training has */
     put_file(tmpdir_path(state, "t10k-labels-idx1-ubyte"), labels, n);
-    fails(ll_dataset_open(&o, &d), "t10k-labels-idx1-ubyte: label 5 at offset 14, wanted 0 to 4");
+    fails(ll_dataset_open(&o, &d), "t10k-labels-idx1-ubyte: label 5 at offset 14, expected 0 to 4");
     remove(tmpdir_path(state, "t10k-labels-idx1-ubyte"));
     fails(ll_dataset_open(&o, &d), "t10k-labels-idx1-ubyte.gz: No such file");
     o.path = tmpdir_path(state, "nowhere");
@@ -246,10 +246,10 @@ static void cifar(void **state)
     ll_dataset_close(d);
     uint8_t bytes[2 * LL_CIFAR_RECORD] = {0};
     int64_t n;
-    fails(ll_cifar_parse(bytes, LL_CIFAR_RECORD - 1, "c", &n), "3072 bytes, wanted a multiple");
+    fails(ll_cifar_parse(bytes, LL_CIFAR_RECORD - 1, "c", &n), "3072 bytes, expected a multiple");
     fails(ll_cifar_parse(bytes, 0, "c", &n), "0 bytes");
     bytes[LL_CIFAR_RECORD] = 10;
-    fails(ll_cifar_parse(bytes, sizeof bytes, "c", &n), "label 10 at offset 3073, wanted 0 to 9");
+    fails(ll_cifar_parse(bytes, sizeof bytes, "c", &n), "label 10 at offset 3073, expected 0 to 9");
 }
 
 static void tokens(void **state)
@@ -311,9 +311,9 @@ static void tokens_errors(void **state)
     memcpy(b + 8, (int32_t[]){-4}, 4);
     fails(ll_tokens_parse(b, sizeof b, "t", &n), "says -4 tokens");
     b[4] = 2;
-    fails(ll_tokens_parse(b, sizeof b, "t", &n), "version (offset 4) is 2, wanted 1");
+    fails(ll_tokens_parse(b, sizeof b, "t", &n), "version (offset 4) is 2, expected 1");
     b[0] ^= 1;
-    fails(ll_tokens_parse(b, sizeof b, "t", &n), "magic is 20240521, wanted 20240520");
+    fails(ll_tokens_parse(b, sizeof b, "t", &n), "magic is 20240521, expected 20240520");
     put_tokens(path, 20, 0, 100);
     o.seq = 20;
     fails(ll_dataset_open(&o, &d), "less than one window of seq + 1 = 21");
@@ -428,7 +428,8 @@ static void names(void **state)
     setenv("XDG_CACHE_HOME", *state, 1); /* the list opens what is installed */
     fails(ll_dataset_open(&(ll_data_opts){.name = "fasion-mnist"}, &d),
           "did you mean fashion-mnist?");
-    fails(ll_dataset_open(&(ll_data_opts){.path = "x", .format = "idy"}, &d), "'idy', wanted idx");
+    fails(ll_dataset_open(&(ll_data_opts){.path = "x", .format = "idy"}, &d),
+          "'idy', expected idx");
     fails(ll_dataset_open(&(ll_data_opts){.path = "x"}, &d),
           "needs a name, or a path and a format");
     fails(ll_dataset_open(&(ll_data_opts){.name = "kjv", .path = "/nonexistent/bible.data"}, &d),

@@ -157,7 +157,7 @@ static void folder(void **state)
 {
     ll_dataset *d;
     ll_data_opts o = from(state, "images");
-    fails(ll_dataset_open(&o, &d), "has no folders, wanted one for each class");
+    fails(ll_dataset_open(&o, &d), "has no folders, expected one for each class");
     make_folder(state, 18);
     o.image_height = 12, o.image_width = 16;
     ok(ll_dataset_open(&o, &d));

@@ -25,7 +25,7 @@ static ll_err scan_key(ll_scan *s, const char *key)
     ll_scan_blank(s);
     const char *from = s->at;
     TRY(ll_scan_word(s, key, word));
-    if (strcmp(word, key)) return ll_scan_fail(s, from, "want %s=, found %s", key, word);
+    if (strcmp(word, key)) return ll_scan_fail(s, from, "expected %s=, found %s", key, word);
     return ll_scan_want(s, '=');
 }
 
@@ -34,7 +34,7 @@ static ll_err scan_register(ll_scan *s, int limit, int16_t *out)
 {
     int64_t r;
     ll_scan_blank(s);
-    if (*s->at != 'r') return ll_scan_fail(s, s->at, "want a register, such as r0");
+    if (*s->at != 'r') return ll_scan_fail(s, s->at, "expected a register, such as r0");
     s->at++;
     TRY(ll_scan_int(s, "a register made before this step", 0, limit - 1, &r));
     *out = (int16_t)r;
@@ -206,7 +206,7 @@ static ll_err scan_data(parser *p, const ll_type *type, ll_init *init)
     }
     if (n) TRY(ll_scan_want(&p->s, ')'));
     if (n != ll_numel(&type->shape))
-        return ll_scan_fail(&p->s, from, "%d elements, want %lld", n,
+        return ll_scan_fail(&p->s, from, "%d elements, expected %lld", n,
                             (long long)ll_numel(&type->shape));
     ll_data *data = LL_NEW(p->g->arena, ll_data);
     void *to = ll_arena_alloc(p->g->arena, (size_t)n * ll_dtype_bytes(type->dtype) + 1);
@@ -222,7 +222,7 @@ static ll_err scan_init(parser *p, const ll_type *type, ll_init *init)
     ll_scan_blank(&p->s);
     const char *from = p->s.at;
     TRY(ll_scan_word(&p->s, "init=", word));
-    if (strcmp(word, "init")) return ll_scan_fail(&p->s, from, "want init=, found %s", word);
+    if (strcmp(word, "init")) return ll_scan_fail(&p->s, from, "expected init=, found %s", word);
     TRY(ll_scan_want(&p->s, '='));
     ll_scan_blank(&p->s);
     from = p->s.at;
@@ -231,7 +231,7 @@ static ll_err scan_init(parser *p, const ll_type *type, ll_init *init)
     while (kind < LL_N_INIT && strcmp(word, ll_init_names[kind])) kind++;
     if (kind == LL_N_INIT)
         return ll_scan_fail(&p->s, from,
-                            "no init %s, want zeros, constant, normal, uniform or data", word);
+                            "no init %s, expected zeros, constant, normal, uniform or data", word);
     init->kind = (ll_init_kind)kind;
     if (kind == LL_ZEROS) return LL_OK;
     TRY(ll_scan_want(&p->s, '('));
@@ -247,8 +247,9 @@ static ll_err parse_input(parser *p, const def *defs, int n_def, const char *wor
     int kind = LL_PARAM;
     while (kind < LL_N_KIND && strcmp(word, ll_kind_name((ll_kind)kind))) kind++;
     if (kind == LL_N_KIND)
-        return ll_scan_fail(
-            &p->s, from, "want param, state, batch, step, constant, carry or op(, found %s", word);
+        return ll_scan_fail(&p->s, from,
+                            "expected param, state, batch, step, constant, carry or op(, found %s",
+                            word);
     if (n_def != 1) return ll_scan_fail(&p->s, from, "an input is one value, not %d", n_def);
     if (defs->name)
         return ll_scan_fail(&p->s, defs->from, "an input's name belongs after %s", word);
@@ -275,7 +276,8 @@ static ll_err parse_node_name(parser *p, ll_node *n)
     } else {
         while (p->s.at[len] && !isspace((unsigned char)p->s.at[len])) len++;
         if (len == 0 || len > LL_NAME_MAX)
-            return ll_scan_fail(&p->s, p->s.at, "want a node's name of 1 to %d bytes", LL_NAME_MAX);
+            return ll_scan_fail(&p->s, p->s.at, "expected a node's name of 1 to %d bytes",
+                                LL_NAME_MAX);
         memcpy(name, p->s.at, (size_t)len);
         name[len] = '\0';
         p->s.at += len;
@@ -374,7 +376,7 @@ static ll_err parse_other(parser *p)
     }
     bool result = !strcmp(word, "result");
     if (!result && strcmp(word, "update"))
-        return ll_scan_fail(&p->s, from, "want %%, result, update, block or }, found %s", word);
+        return ll_scan_fail(&p->s, from, "expected %%, result, update, block or }, found %s", word);
     TRY(scan_name(p, result ? "the result's name" : "an input's name", name));
     TRY(ll_scan_want(&p->s, '='));
     TRY(scan_ref(p, &v));
@@ -398,7 +400,7 @@ static ll_err end_line(parser *p)
         ll_scan_blank(s);
         if (*s->at == '#') s->at += strcspn(s->at, "\n");
         if (!*s->at) return LL_OK;
-        if (*s->at != '\n') return ll_scan_fail(s, s->at, "want the end of the line");
+        if (*s->at != '\n') return ll_scan_fail(s, s->at, "expected the end of the line");
         s->line_start = ++s->at;
         s->line++;
         if (s->at[strspn(s->at, " \t\r")] != '\n' && s->at[strspn(s->at, " \t\r")] != '#')
@@ -415,7 +417,7 @@ static ll_err parse_head(parser *p)
     ll_scan_blank(&p->s);
     const char *from = p->s.at;
     TRY(ll_scan_word(&p->s, "graph", word));
-    if (strcmp(word, "graph")) return ll_scan_fail(&p->s, from, "want graph, found %s", word);
+    if (strcmp(word, "graph")) return ll_scan_fail(&p->s, from, "expected graph, found %s", word);
     TRY(scan_name(p, "the graph's name", name));
     TRY(ll_scan_want(&p->s, '{'));
     p->g->name = ll_arena_strdup(p->g->arena, name);
@@ -434,7 +436,7 @@ static ll_err parse(parser *p)
     }
     TRY(end_line(p));
     ll_scan_blank(&p->s);
-    if (*p->s.at) return ll_scan_fail(&p->s, p->s.at, "want the end of the text after }");
+    if (*p->s.at) return ll_scan_fail(&p->s, p->s.at, "expected the end of the text after }");
     return LL_OK;
 }
 
@@ -472,6 +474,6 @@ ll_err ll_parse_trial(const ll_op *op, const char *text, ll_arena *arena, int *n
     }
     TRY(ll_scan_attrs(&s, op, *attr, NULL));
     ll_scan_blank(&s);
-    if (*s.at) return ll_scan_fail(&s, s.at, "want the end of %s's trial %s", op->name, text);
+    if (*s.at) return ll_scan_fail(&s, s.at, "expected the end of %s's trial %s", op->name, text);
     return LL_OK;
 }

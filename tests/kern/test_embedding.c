@@ -70,7 +70,8 @@ static void bad_index(void **)
             ll_kcall c = {&attr, .n_in = 2, .n_out = 1, .in = in, .out = &out, .threads = 2};
             assert_int_equal(f[i % 4](&c), LL_E_ARG);
             char want[80];
-            snprintf(want, sizeof want, "bad argument: index 1 is %d, want 0 to %d", bad, all - 1);
+            snprintf(want, sizeof want, "bad argument: index 1 is %d, expected 0 to %d", bad,
+                     all - 1);
             assert_string_equal(ll_error_text(), want);
         }
 }

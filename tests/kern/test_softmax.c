@@ -97,7 +97,7 @@ static void bad_labels(void **)
             ll_kcall c = {.n_in = 2, .n_out = 2, .in = in, .out = out, .threads = 2};
             assert_int_equal(f[i](&c), LL_E_ARG);
             char want[80];
-            snprintf(want, sizeof want, "bad argument: label of row 2 is %d, want 0 to 3", bad);
+            snprintf(want, sizeof want, "bad argument: label of row 2 is %d, expected 0 to 3", bad);
             assert_string_equal(ll_error_text(), want);
         }
 }

@@ -169,7 +169,7 @@ static void imports(void **state)
     const char *f = *state;
     net(state, a);
     must(f, "import net.onnx --out run");
-    refuses(f, 1, "import net.onnx --out run", "run has a run already"); /* not over it */
+    refuses(f, 1, "import net.onnx --out run", "run already holds a run"); /* not over it */
 #define ON_DATA " run -s data.name=synthetic -s data.samples=64 -s train.batch=16"
     must(f, "eval" ON_DATA); /* the file's weights */
     must(f, "train" ON_DATA " -s train.steps=3");

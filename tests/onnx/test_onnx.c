@@ -218,7 +218,7 @@ static void checks(void **state)
     put(state, a, out, made_tensor(a, "y", ONNX_FLOAT, 2, (int64_t[]){2, 3, 0}, y, sizeof y));
     t = run_one(state, a);
     assert_int_equal(t.status, LL_ONNX_FAILED);
-    assert_true(t.max_error == 0.5 && strstr(t.reason, "y[4] is 11, want 11.5"));
+    assert_true(t.max_error == 0.5 && strstr(t.reason, "y[4] is 11, expected 11.5"));
     put(state, a, out, made_tensor(a, "y", ONNX_FLOAT, 2, (int64_t[]){3, 2, 0}, y, sizeof y));
     assert_int_equal(run_one(state, a).status, LL_ONNX_FAILED);
     Onnx__Model *m = plain(a);

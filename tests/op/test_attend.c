@@ -183,7 +183,8 @@ static void refusals(void **)
     refuse(q, LL_SHAPE(2, 5, 3, 8), none, "and h a multiple of n");
     refuse(q, LL_SHAPE(2, 5, 8), none, "q [2,3,4,8], k [2,5,8]");
     refuse(q, LL_SHAPE(2, 5, 2, 7), none, "loop d runs over 8 and over 7");
-    refuse(q, LL_SHAPE(2, 5, 2, 8), LL_SHAPE(3, 4), "the mask is [3,4], want [2,4,3,5], any of");
+    refuse(q, LL_SHAPE(2, 5, 2, 8), LL_SHAPE(3, 4),
+           "the mask is [3,4], expected [2,4,3,5], any of");
 }
 
 int main(void)

@@ -200,7 +200,7 @@ static void test_mistakes(void **state)
         {mixed_concat, "f32 and i32"},
         {uneven_concat, "loop b runs over"},
         {huge, "more elements than can be counted"},
-        {float_index, "want i32"},
+        {float_index, "expected i32"},
         {mean_of_nothing, "no elements"},
     };
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {

@@ -173,11 +173,11 @@ static void refuses(int which, const char *want)
 
 static void refusals(void **)
 {
-    static const char *const want[] = {"p = 1, want 0 <= p < 1",
-                                       "p = -0.1, want 0 <= p < 1",
+    static const char *const want[] = {"p = 1, expected 0 <= p < 1",
+                                       "p = -0.1, expected 0 <= p < 1",
                                        "operand 1 holds indices and must be i32",
-                                       "logits are i32, want a float type",
-                                       "qkv is [4,3], want [batch,time,3,heads,width]",
+                                       "logits are i32, expected a float type",
+                                       "qkv is [4,3], expected [batch,time,3,heads,width]",
                                        "loop c runs over 3 and over 2",
                                        "operand 1 holds indices and must be i32",
                                        "training needs more than one value per channel",

@@ -14,10 +14,10 @@ static void test_bad_specs(void **state)
     static const struct {
         const char *spec, *says;
     } bad[] = {
-        {"", "want one like"},
-        {"mk,kn", "want one like"},
-        {"mk->km", "want one like"},
-        {"mk->kn,mn", "want one like"},
+        {"", "expected one like"},
+        {"mk,kn", "expected one like"},
+        {"mk->km", "expected one like"},
+        {"mk->kn,mn", "expected one like"},
         {"mk,kn->mq", "alone"},
         {"mk,kn->m", "n is in \"kn\" alone"},
         {"mm,mn->mn", "m is twice in \"mm\""},

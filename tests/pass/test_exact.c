@@ -247,7 +247,7 @@ static void fits_to_the_byte(ll_graph *g, size_t bytes)
     ll_session_close(s);
     o.memory--;
     assert_int_equal(ll_session_open(g, &o, &s), LL_E_MEM);
-    assert_non_null(strstr(ll_error_message(), "made again with all bits"));
+    assert_non_null(strstr(ll_error_message(), "repeated with all bits"));
 }
 
 /* A weight that 65536 samples pull by 1.03 each, and one whose target is off by 3e5 not at all. In

@@ -32,11 +32,11 @@ static void mistakes_in_clusters(void **state)
     (void)state;
     refuse("like: dgx-a100\nchip: {memroy: 3}\n", "x.yaml:2: no key chip.memroy");
     refuse("like: dgx-a100\nchip:\n  memory: much\n", "x.yaml:3: chip.memory is 'much'");
-    refuse("like: dgx-a100\nchip: {gemm: 1.5}\n", "want a number from 0.001 to 1");
+    refuse("like: dgx-a100\nchip: {gemm: 1.5}\n", "expected a number from 0.001 to 1");
     refuse("like: dgx-a100\nchips: {gemm: 1}\n", "did you mean chip?");
-    refuse("like: dgx-a100\nnode: {chips: 2.5}\n", "want a whole number from 1");
+    refuse("like: dgx-a100\nnode: {chips: 2.5}\n", "expected a whole number from 1");
     refuse("like: dgx-a100\nnetwork: {topology: dragonfl}\n", "did you mean dragonfly?");
-    refuse("like: ./other.yaml\n", "want a bundled cluster's name");
+    refuse("like: ./other.yaml\n", "expected a bundled cluster's name");
     refuse("chip: {memory: 80}\n", "x.yaml: chip.name is not set");
     refuse("like: dgx-a100\nchip: {memory: 1, memory: 2}\n", "set already");
     refuse("like: dgx-a100\nchip: {bandwidth: 0}\n", "from 0.001 to 1e+06 GB/s");
@@ -228,7 +228,7 @@ static void bad_cells(void **state)
         r = changed(a, "mem_gb", unmeasured[i]);
         assert_true(r.measured == 3.7 && isnan(r.memory) && r.why);
     }
-    assert_non_null(strstr(changed(a, "precision", "fp8").why, "no products of fp8"));
+    assert_non_null(strstr(changed(a, "precision", "fp8").why, "no matrix products in fp8"));
     double plain = changed(a, "source", "x").predicted;
     assert_true(changed(a, "source", "MT-NLG").predicted > plain); /* DeepSpeed's waits */
     assert_true(changed(a, "source", "MegaScale").predicted < plain);

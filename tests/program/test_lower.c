@@ -272,7 +272,7 @@ static void test_minimize_refuses(void **state)
     ll_val p = ll_param(g, "p", LL_SHAPE(2, 3), (ll_init){0});
     ll_minimize(g, ll_square(g, p), &(ll_optim){.name = "sgd"});
     assert_int_equal(ll_graph_check(g), LL_E_SHAPE);
-    assert_non_null(strstr(ll_error_text(), "[2,3]; want a scalar"));
+    assert_non_null(strstr(ll_error_text(), "[2,3]; expected a scalar"));
     ll_graph_free(g);
 }
 

@@ -315,7 +315,7 @@ static void test_repeated(void **state)
     no_error(ll_run_finish(r));
     assert_int_equal(ll_train(r, &(ll_train_opts){.comm = comm, .replay = from[0]}, &report),
                      LL_E_ARG);
-    assert_non_null(strstr(ll_error_message(), "would be written over"));
+    assert_non_null(strstr(ll_error_message(), "would be overwritten"));
     ll_run_free(r);
     same_file("beside0", "beside0-again", LAST);
     same_file("beside0", "beside0-again", "metrics.jsonl");

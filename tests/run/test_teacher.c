@@ -122,7 +122,7 @@ static void teaches(void **state)
     ll_run_free(r);
     r = run_of("name: gpt, layers: 1, width: 8, heads: 2, vocab: 19", more);
     assert_int_equal(ll_run_graph(r, B, &r->train.optim, &g), LL_E_CONFIG);
-    assert_non_null(strstr(ll_error_text(), "its vocabulary is 17, ours 19"));
+    assert_non_null(strstr(ll_error_text(), "its vocabulary is 17, this run's is 19"));
     ll_run_free(r);
     r = run_of("name: bert, layers: 1, width: 8, heads: 2, hidden: 16, vocab: 17", more);
     assert_int_not_equal(ll_run_graph(r, B, &r->train.optim, &g), LL_OK);
@@ -265,12 +265,10 @@ static void teaches_states_alone(void **state)
     ll_graph_free(g);
     ll_run_free(r);
     ll_run_free(t);
-    static const char *const wrong[][2] = {{"h0", "want OURS=THEIRS"},
-                                           {"h0=", "want OURS=THEIRS"},
-                                           {"h0=h1,h0=h1", "there twice"},
-                                           {"h2=h1", "no part h2; did you mean h"},
-                                           {"h0=g1", "no part g1; did you mean h1"},
-                                           {"h0.attn.qkv=h1", "the last dimension"}};
+    static const char *const wrong[][2] = {
+        {"h0", "expected OURS=THEIRS"},           {"h0=", "expected OURS=THEIRS"},
+        {"h0=h1,h0=h1", "given twice"},           {"h2=h1", "no part h2; did you mean h"},
+        {"h0=g1", "no part g1; did you mean h1"}, {"h0.attn.qkv=h1", "the last dimension"}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         r = learner(state, 12, wrong[i][0], "");
         assert_int_equal(ll_run_graph(r, B, &r->train.optim, &g), LL_E_CONFIG);

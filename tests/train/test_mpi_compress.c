@@ -240,7 +240,7 @@ static void test_other_ranks(void **state)
     assert_true(before != 0 && !note == (n == 2));
     if (note)
         assert_string_equal(note, "residuals of 4 ranks: their sum is divided among the 2 "
-                                  "that there are now");
+                                  "ranks of this run");
     ll_st_close(f);
     ll_arena_free(a);
     no_error(ll_comm_agree(comm, LL_OK)); /* before the file goes */

@@ -171,9 +171,9 @@ static void broken_tables_are_refused(void **state)
 {
     (void)state;
     broken("\"ranks\"", "ranks", "not JSON");
-    broken("table\": 1", "table\": 2", "format 2, want 1");
-    broken("\"here\"", "\"elsewhere\"", "a table for 'elsewhere', want 'here'");
-    broken("\"ranks\": 4", "\"ranks\": 5", "5 ranks, want 4");
+    broken("table\": 1", "table\": 2", "format 2, expected 1");
+    broken("\"here\"", "\"elsewhere\"", "a table for 'elsewhere', expected 'here'");
+    broken("\"ranks\": 4", "\"ranks\": 5", "5 ranks, expected 4");
     broken("\"ring\"", "\"rinse\"", "no algorithm rinse");
     broken("all-reduce", "all-produce", "no collective all-produce");
     broken("[1.5, 40]", "[1.5]", "two numbers");

@@ -154,7 +154,7 @@ static void damage_is_named(void **state)
     assert_int_equal(load_latest(run), -2);
     const char *text = ll_error_text();
     assert_non_null(strstr(text, "step-00000002.safetensors is damaged (tensor "));
-    assert_non_null(strstr(text, "; the one before it, for train --resume --from"));
+    assert_non_null(strstr(text, "; the previous one, for train --resume --from"));
     char before[600];
     snprintf(before, sizeof before, "%s/checkpoints/step-00000001.safetensors", run);
     assert_non_null(strstr(text, before));
@@ -165,7 +165,7 @@ static void damage_is_named(void **state)
     free(bytes);
     assert_int_equal(unlink(before), 0);
     assert_int_equal(load_latest(run), -2);
-    assert_non_null(strstr(ll_error_text(), "the run's only one"));
+    assert_non_null(strstr(ll_error_text(), "the run's only checkpoint"));
     ll_st_file *f;
     assert_int_equal(ll_checkpoint_open(NULL, tmpdir_path(state, "none"), &f), LL_E_IO);
     assert_non_null(strstr(ll_error_text(), "none: No such file"));
@@ -184,11 +184,11 @@ static void wrong_models(void **state)
         const char *want;
     } cases[] = {
         {{"fc.weight", LL_F32, {2, {COLS, ROWS}}, other},
-         "step-00000001.safetensors: tensor fc.weight is f32[7,3] there, f32[3,7] in the model"},
-        {{"fc.weight", LL_F32, {1, {ROWS * COLS}}, other}, "f32[7,3] there, f32[21] in the model"},
-        {{"fc.weight", LL_BF16, {2, {ROWS, COLS}}, other}, "f32[7,3] there, bf16[7,3] in"},
+         "step-00000001.safetensors: tensor fc.weight is f32[7,3], but f32[3,7] in the model"},
+        {{"fc.weight", LL_F32, {1, {ROWS * COLS}}, other}, "f32[7,3], but f32[21] in the model"},
+        {{"fc.weight", LL_BF16, {2, {ROWS, COLS}}, other}, "f32[7,3], but bf16[7,3] in"},
         {{"fc.wieght", LL_F32, {2, {ROWS, COLS}}, other},
-         "has no tensor fc.wieght, which the model wants; did you mean fc.weight?"},
+         "has no tensor fc.wieght, which the model needs; did you mean fc.weight?"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const ll_st_tensor both[] = {{"fc.moment", LL_F32, {1, {ROWS}}, other}, cases[i].t};
@@ -199,7 +199,8 @@ static void wrong_models(void **state)
             assert_int_equal(((uint8_t *)other)[b], 0x7f);
     }
     assert_int_equal(ll_checkpoint_load(f, model, NULL, 1, true), LL_E_SHAPE);
-    assert_non_null(strstr(ll_error_text(), "has 2 tensors that the model has not: count, fc.mom"));
+    assert_non_null(
+        strstr(ll_error_text(), "has 2 tensors that the model does not have: count, fc.mom"));
     assert_int_equal(ll_checkpoint_load(f, model, NULL, 1, false), LL_OK);
     assert_int_equal(ll_checkpoint_load(f, NULL, NULL, 0, true), LL_E_SHAPE);
     assert_int_equal(ll_checkpoint_load(f, NULL, NULL, 0, false), LL_OK);

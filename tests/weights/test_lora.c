@@ -283,7 +283,7 @@ static void refused(void **)
     static const char text[] = "model: {name: gpt, seq: 8, vocab: 19}\ntrain: {base: nf4}\n";
     no_error(ll_run_parse(text, strlen(text), "test", &r));
     assert_int_equal(ll_run_finish(r), LL_E_CONFIG);
-    assert_non_null(strstr(ll_error_text(), "goes with train.lora"));
+    assert_non_null(strstr(ll_error_text(), "needs train.lora"));
     ll_run_free(r);
     r = run_of(", lora: 2, base: nf4"); /* of width 8 */
     assert_int_equal(ll_run_graph(r, B, NULL, &g), LL_E_ARG);

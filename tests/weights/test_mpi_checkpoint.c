@@ -232,7 +232,7 @@ static void folders_are_shared(void **state)
     const char *mine = size > 1 && ll_comm_rank(comm) == size - 1 ? "/nonexistent/x" : path;
     ll_err rc = ll_ranks_see(comm, mine, 5);
     assert_int_equal(rc, size > 1 ? LL_E_IO : LL_OK);
-    if (size > 1) assert_non_null(strstr(ll_error_text(), "must be one that all nodes share"));
+    if (size > 1) assert_non_null(strstr(ll_error_text(), "on storage that all nodes share"));
     assert_int_equal(ll_ranks_see(comm, path, 6), size > 1 ? LL_E_IO : LL_OK);
     if (f) unlink(path);
 }

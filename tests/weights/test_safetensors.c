@@ -132,8 +132,8 @@ static void bad_lists(void **state)
         const char *want;
     } cases[] = {
         {{{"x", LL_U8, {1, {3}}, u8}, {"x", LL_F32, {1, {3}}, f32}}, 2, "two tensors are named x"},
-        {{{"", LL_U8, {1, {3}}, u8}}, 1, "cannot name a tensor"},
-        {{{"__metadata__", LL_U8, {1, {3}}, u8}}, 1, "cannot name a tensor"},
+        {{{"", LL_U8, {1, {3}}, u8}}, 1, "is not a valid tensor name"},
+        {{{"__metadata__", LL_U8, {1, {3}}, u8}}, 1, "is not a valid tensor name"},
         {{{"a\xff", LL_U8, {1, {3}}, u8}}, 1, "not UTF-8"},
         {{{"x", LL_U8, {1, {-3}}, u8}}, 1, "dimension 0 is -3"},
         {{{"x", LL_U8, {1, {3}}, NULL}}, 1, "x has no data"},
@@ -240,7 +240,7 @@ static void good_headers(void **state)
     assert_non_null(strstr(ll_error_text(), "f.st: tensor i is of type \"I64\"; usable are"));
     assert_int_equal(ll_st_want(f, "n", &dtype, &shape), LL_E_IO);
     assert_int_equal(ll_st_want(f, "r", &dtype, &shape), LL_E_IO);
-    assert_non_null(strstr(ll_error_text(), "7 dimensions, want at most 6"));
+    assert_non_null(strstr(ll_error_text(), "7 dimensions, expected at most 6"));
     assert_int_equal(ll_st_want(f, "ok", &dtype, &shape), LL_OK);
     assert_int_equal(ll_st_want(f, "none", &dtype, &shape), LL_E_IO);
     ll_st_close(f);

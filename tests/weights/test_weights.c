@@ -117,7 +117,7 @@ static void told_at_once(void **state)
             "2 of another type or shape: fc.weight is F32[10,128] there, [12,128]", "fc.bias",
             "train.init_skip");
     from.skip = "fc.*, nothing*";
-    refused(s, &from, "train.init_skip nothing*: neither");
+    refused(s, &from, "train.init_skip=nothing*: neither");
     /* Heads keep their values, and what is of no use is not read. */
     write_tensors(path, plain, N);
     int64_t n;
@@ -271,7 +271,7 @@ static void every_kind_of_line(void **state)
     other[9] = (named){"head", LL_F32, {2, {6, 2}}};
     write_tensors(path, other, 10);
     assert_int_not_equal(load(t, &(ll_weights_from){.path = path, .map = map}, note), LL_OK);
-    assert_non_null(strstr(note, "head is not table there"));
+    assert_non_null(strstr(note, "head and table differ"));
     ll_session_close(s);
     ll_session_close(t);
     ll_graph_free(g);
@@ -283,16 +283,16 @@ static void maps_that_are_refused(void **state)
     (void)state;
     static const char *const bad[][2] = {
         {"a = b : fc -> c", "same letters"},
-        {"a, b = c", "several want their dimensions"},
+        {"a, b = c", "several names need their dimensions"},
         {"*.a = b", "different numbers of *"},
         {"a, b = c, d : xy -> xy", "several on both sides"},
         {"a = b : f(c -> fc", "parentheses"},
         {"a = b : f() -> f", "parentheses"},
         {"a = b : ff -> ff", "twice"},
-        {"a = b : fc -> cf h=x", "no number"},
+        {"a = b : fc -> cf h=x", "not a number"},
         {"a b", "'=' is missing"},
-        {"a = b c", "more than was expected"},
-        {"# nothing", "no line"},
+        {"a = b c", "unexpected text at the end"},
+        {"# nothing", "the map is empty"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         ll_map *m;
@@ -447,15 +447,15 @@ static void pickles(void **state)
         {"[os system]({rm}tR", "names os.system"},
         {"[builtins eval]({1}tR", "names builtins.eval"},
         {"[torch.nn Linear])R", "names torch.nn.Linear"},
-        {"}({w}" TENSOR("<1>", "<3><2>", "<1><3>") "u", "behind its storage"},
+        {"}({w}" TENSOR("<1>", "<3><2>", "<1><3>") "u", "beyond its storage"},
         {"}({w}" TENSOR("<0>", "<-1>", "<1>") "u", "out of range"},
         {"}({w}" TENSOR("<0>", "<2>", "<1><1>") "u", "not described"},
         {"}({w}<1>u", "no tensor"},
-        {"<1>", "no dictionary"},
-        {"}({w}u", "no list or dictionary"},
+        {"<1>", "not a dictionary"},
+        {"}({w}u", "not a list or dictionary"},
         {"}i", "opcode 0x69"},
-        {"R", "takes what is not there"},
-        {"}(", "no dictionary"},
+        {"R", "reads beyond its stack"},
+        {"}(", "not a dictionary"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         ll_err rc = open_pth(state, bad[i][0], &w);

@@ -30,7 +30,7 @@ static void unblock(const ll_kcall *c, const ll_tensor *w, float *to)
 
 ll_err unblock_cpu(const ll_kcall *c)
 {
-    CHECK(c->out[0].dtype == LL_F32, LL_E_ARG, "unblock to %s on the cpu machine, want f32",
+    CHECK(c->out[0].dtype == LL_F32, LL_E_ARG, "unblock to %s on the cpu machine, expected f32",
           ll_dtype_name(c->out[0].dtype));
     unblock(c, &c->in[0], (float *)c->out[0].data);
     return LL_OK;
@@ -46,8 +46,8 @@ size_t blocked_matmul_cpu_scratch(const ll_kcall *c)
 ll_err blocked_matmul_cpu(const ll_kcall *c)
 {
     ll_blocked_plain p;
-    CHECK(c->in[0].dtype == LL_F32, LL_E_ARG, "blocked_matmul of %s on the cpu machine, want f32",
-          ll_dtype_name(c->in[0].dtype));
+    CHECK(c->in[0].dtype == LL_F32, LL_E_ARG,
+          "blocked_matmul of %s on the cpu machine, expected f32", ll_dtype_name(c->in[0].dtype));
     ll_blocked_as_plain(c, &p);
     unblock(c, &c->in[1], (float *)c->scratch);
     return matmul_cpu(&p.call);
@@ -68,7 +68,7 @@ static void round_some(const void *given, int64_t from, int64_t to)
 
 ll_err round_blocks_cpu(const ll_kcall *c)
 {
-    CHECK(c->in[0].dtype == LL_F32, LL_E_ARG, "round_blocks of %s on the cpu machine, want f32",
+    CHECK(c->in[0].dtype == LL_F32, LL_E_ARG, "round_blocks of %s on the cpu machine, expected f32",
           ll_dtype_name(c->in[0].dtype));
     int64_t n = ll_numel(&c->in[0].shape);
     rounding r = {(const float *)c->in[0].data, (float *)c->out[0].data,

@@ -176,7 +176,7 @@ ll_err matmul_cpu(const ll_kcall *c)
 {
     ll_dtype t = c->in[0].dtype;
     CHECK(t == LL_F32 || t == LL_BF16 || t == LL_F64, LL_E_ARG,
-          "matmul of %s on the cpu machine, want f64, f32 or bf16", ll_dtype_name(t));
+          "matmul of %s on the cpu machine, expected f64, f32 or bf16", ll_dtype_name(t));
     plan p;
     make_plan(c, &p);
     run(c, &p);

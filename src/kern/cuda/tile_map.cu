@@ -15,7 +15,7 @@ static ll_err encoder_of(encoder *out)
         CUDA_TRY(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &f, 12000,
                                                   cudaEnableDefault, &found));
         CHECK(f && found == cudaDriverEntryPointSuccess, LL_E_DEVICE,
-              "the driver has no cuTensorMapEncodeTiled: want one of CUDA 12 or later");
+              "the driver has no cuTensorMapEncodeTiled: expected one of CUDA 12 or later");
         known = (encoder)f;
     }
     *out = known;
