@@ -128,9 +128,9 @@ static ll_err run_set(test *t, walk *w)
 
 static void run_test(const char *folder, const char *machine, outcome *r)
 {
-    LL_OWN(ll_onnx) m = NULL;
     LL_OWN(ll_arena) a = ll_arena_new();
-    ll_err rc = ll_onnx_load(ll_arena_printf(a, "%s/model.onnx", folder), &m);
+    ll_onnx *m;
+    ll_err rc = ll_onnx_load(a, ll_arena_printf(a, "%s/model.onnx", folder), &m);
     if (rc != LL_OK) differ(r, "%s", ll_error_message());
     int k = 0;
     for (; rc == LL_OK; k++) {

@@ -55,7 +55,7 @@ ll_err ll_onnx_look(ll_arena *a, const char *path, ll_onnx_summary *out)
     ll_onnx *m;
     int capacity = 0;
     *out = (ll_onnx_summary){0};
-    TRY(ll_onnx_load_in(a, path, &m));
+    TRY(ll_onnx_load(a, path, &m));
     const Onnx__Graph *g = m->model->graph;
     int n;
     Onnx__ValueInfo **in = ll_onnx_inputs(a, m, &n);

@@ -220,7 +220,7 @@ static ll_val declare(ll_graph *g, const ll_build *b)
 ll_err ll_onnx_model(ll_arena *a, const char *path, const char *loss, const ll_model **out)
 {
     ll_onnx *m;
-    TRY(ll_onnx_load_in(a, path, &m));
+    TRY(ll_onnx_load(a, path, &m));
     int n_in, n = 0;
     Onnx__ValueInfo **in = ll_onnx_inputs(a, m, &n_in);
     net *user = LL_NEW(a, net);

@@ -9,15 +9,11 @@
 
 typedef struct ll_onnx ll_onnx;
 
-/* folder: where tensors lie that are not in the file itself; NULL: such tensors are refused.
- * LL_E_IO: it is no such file, damaged, or of another opset. */
-ll_err ll_onnx_load(const char *path, ll_onnx **out);
-/* In an arena, which it dies with. */
-ll_err ll_onnx_load_in(ll_arena *a, const char *path, ll_onnx **out);
+/* In an arena, which it dies with. LL_E_IO: it is no such file, damaged, or of another opset.
+ * folder: where tensors lie that are not in the file itself; NULL: such tensors are refused. */
+ll_err ll_onnx_load(ll_arena *a, const char *path, ll_onnx **out);
 ll_err ll_onnx_parse(ll_arena *a, const uint8_t *data, size_t size, const char *name,
                      const char *folder, ll_onnx **out);
-void ll_onnx_close(ll_onnx *m);
-LL_OWNED(ll_onnx, ll_onnx_close);
 
 /* ---- networks to train ---- */
 /* The file as a model (loopline.h) with its loss: cross_entropy, mse or l1, of its first output and

@@ -352,16 +352,7 @@ ll_err ll_onnx_parse(ll_arena *a, const uint8_t *data, size_t size, const char *
     return LL_OK;
 }
 
-ll_err ll_onnx_load(const char *path, ll_onnx **out)
-{
-    LL_OWN(ll_arena) a = ll_arena_new();
-    *out = NULL;
-    TRY(ll_onnx_load_in(a, path, out));
-    a = NULL;
-    return LL_OK;
-}
-
-ll_err ll_onnx_load_in(ll_arena *a, const char *path, ll_onnx **out)
+ll_err ll_onnx_load(ll_arena *a, const char *path, ll_onnx **out)
 {
     LL_OWN_MEMORY uint8_t *data = NULL;
     LL_OWN_MEMORY char *folder = strdup(path);
@@ -372,9 +363,4 @@ ll_err ll_onnx_load_in(ll_arena *a, const char *path, ll_onnx **out)
     strcpy(slash ? slash : folder, slash ? "" : ".");
     TRY(ll_file_read(path, MAX_FILE, &data, &size));
     return ll_onnx_parse(a, data, size, path, *folder ? folder : "/", out);
-}
-
-void ll_onnx_close(ll_onnx *m)
-{
-    if (m) ll_arena_free(m->arena);
 }

@@ -22,8 +22,7 @@ bool ll_is_adapter(const char *name)
     return ll_is_lora(name) || ll_is_prompt(name);
 }
 
-/* The next of them, in arena; NULL after the last. */
-static const char *next_pattern(ll_arena *a, const char **at)
+const char *ll_pattern_next(ll_arena *a, const char **at)
 {
     *at += strspn(*at, ", ");
     size_t n = strcspn(*at, ", ");
@@ -32,9 +31,9 @@ static const char *next_pattern(ll_arena *a, const char **at)
     return p;
 }
 
-static bool asked(ll_arena *a, const char *patterns, const char *name)
+bool ll_patterns_have(ll_arena *a, const char *patterns, const char *name)
 {
-    for (const char *p; (p = next_pattern(a, &patterns));)
+    for (const char *p; (p = ll_pattern_next(a, &patterns));)
         if (!fnmatch(p, name, 0)) return true;
     return false;
 }
@@ -105,7 +104,7 @@ ll_err ll_lora(const ll_graph *g, int64_t rank, const char *patterns, ll_graph *
         int rows;
         rc = ll_rewrite_copy(&rw, n);
         if (rc != LL_OK || !fits(g, n, &p, &rows)) continue;
-        if (!asked(rw.to->arena, patterns, ll_value_of(g, n->in[1])->name)) continue;
+        if (!ll_patterns_have(rw.to->arena, patterns, ll_value_of(g, n->in[1])->name)) continue;
         add(&rw, n, &p, rows, rank);
         rc = ll_graph_check(rw.to);
         made++;

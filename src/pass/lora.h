@@ -9,6 +9,10 @@
 bool ll_is_lora(const char *name);
 bool ll_is_prompt(const char *name);  /* the vectors of prompt tuning (ll_build_embed) */
 bool ll_is_adapter(const char *name); /* either: what is trained beside frozen weights */
-/* patterns: of parameters' names, with blanks or commas between. LL_E_ARG: they match no weights
+/* Patterns of names, with blanks or commas between: the next of them, in arena (NULL after the
+ * last); does any match? */
+const char *ll_pattern_next(ll_arena *a, const char **at);
+bool ll_patterns_have(ll_arena *a, const char *patterns, const char *name);
+/* patterns: of parameters' names. LL_E_ARG: they match no weights
  * of a product. */
 ll_err ll_lora(const ll_graph *g, int64_t rank, const char *patterns, ll_graph **out);

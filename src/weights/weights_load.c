@@ -45,24 +45,6 @@ static void list(ll_buf *b, int so_far, const char *text)
         ll_buf_puts(b, ", ...");
 }
 
-/* Patterns of `skip`, one after the other; NULL after the last. */
-static const char *next_pattern(ll_arena *a, const char **at)
-{
-    *at += strspn(*at, ", ");
-    size_t n = strcspn(*at, ", ");
-    if (!n) return NULL;
-    const char *pattern = ll_arena_printf(a, "%.*s", (int)n, *at);
-    *at += n;
-    return pattern;
-}
-
-static bool skips(ll_arena *a, const char *skip, const char *name)
-{
-    for (const char *p; (p = next_pattern(a, &skip));)
-        if (!fnmatch(p, name, 0)) return true;
-    return false;
-}
-
 static int find_named(const fit *f, const char *name)
 {
     const ll_weight *t = ll_weights_find(f->w, name);
@@ -187,7 +169,7 @@ static void hold_rest(fit *f, const char *skip)
     for (int i = 0; i < f->w->n; i++) {
         const char *name = f->w->all[i].name;
         if (f->used[i] || is_training_state(f->w, name)) continue;
-        if (skips(f->arena, skip, name)) {
+        if (ll_patterns_have(f->arena, skip, name)) {
             list(&f->unread, f->n_unread++, name);
             continue;
         }
@@ -204,7 +186,8 @@ static ll_err hold(fit *f, const ll_weights *w, const ll_own_tensors *x, const c
     f->fresh = LL_NEW_ARRAY(a, bool, x->n);
     f->used = LL_NEW_ARRAY(a, bool, w->n);
     f->mapped = LL_NEW_ARRAY(a, bool, w->n);
-    for (int i = 0; i < x->n; i++) f->fresh[i] = !x->moment[i] && skips(a, skip, x->t[i].name);
+    for (int i = 0; i < x->n; i++)
+        f->fresh[i] = !x->moment[i] && ll_patterns_have(a, skip, x->t[i].name);
     TRY(ll_map_open(map, &f->map));
     for (int i = 0; i < x->n; i++) /* adapters begin anew where the file has none */
         if (!x->moment[i] && !f->fresh[i] &&
@@ -248,7 +231,7 @@ static ll_err choose(fit *best, const ll_weights *w, const ll_own_tensors *x,
 /* Every pattern is for something. */
 static ll_err check_skip(const fit *f, const char *skip)
 {
-    for (const char *p; (p = next_pattern(f->arena, &skip));) {
+    for (const char *p; (p = ll_pattern_next(f->arena, &skip));) {
         ll_near near = {.word = p};
         bool any = false;
         for (int i = 0; i < f->x->n; i++) {
