@@ -101,11 +101,12 @@ typedef struct ll_data_info {
     int n_field;
     size_t bytes, mapped; /* of the data as it is kept; of these, in files that are mapped */
     /* The files that it came from: how many, the first of them, and a checksum of all names and
-     * sizes, and of the content: all of what was read whole, pages of the rest. */
+     * sizes, and of the content: all of what was read whole, pages of the rest; and the checksum
+     * without files that are for validation alone. */
     int64_t n_file;
     uint64_t file_bytes; /* of all */
     ll_data_file files[LL_NOTED_FILES];
-    uint32_t digest;
+    uint32_t digest, train_digest;
 } ll_data_info;
 
 ll_err ll_dataset_open(const ll_data_opts *opts, ll_dataset **out);

@@ -304,6 +304,7 @@ static ll_err open_in(ll_dataset *d, const ll_data_opts *given, const ll_known *
           "token_bytes is %ld, expected 2 or 4", o->token_bytes);
     TRY(read_path(d, f, f->twice ? in_parts(d, o) : d->info.where));
     d->reading = LL_VAL;
+    d->info.train_digest = d->info.digest;
     if (o->val_path) TRY(read_path(d, f, o->val_path));
     if (d->info.kind != LL_TOKENS) TRY(size_images(d, o));
     if (d->table) TRY(ll_table_finish(d));

@@ -214,10 +214,10 @@ static ll_err add_batch(ll_evaluator *e, pass *p, int64_t at, const void *const 
     return LL_OK;
 }
 
-static ll_err ask(const ll_stop *stop, bool *yes)
+static ll_err ask(const ll_stop *stop, ll_err mine, bool *yes)
 {
     *yes = false;
-    return stop && stop->ask ? stop->ask(stop->context, yes) : LL_OK;
+    return stop && stop->ask ? stop->ask(stop->context, mine, yes) : mine;
 }
 
 static void tell(const ll_stop *stop, const ll_score *sum)
@@ -238,15 +238,15 @@ static ll_err run_whole(ll_evaluator *e, pass *p, int64_t from, int64_t to, cons
                         .first = p->first,
                         .count = p->count,
                         .threads = (int)e->run->data.threads};
-    TRY(ll_loader_open(e->data, &o, &l));
+    ll_err rc = ll_loader_open(e->data, &o, &l);
     for (int64_t i = from; i < to; i++) {
-        TRY(ask(stop, &enough));
+        if (rc == LL_OK) rc = ll_loader_next(l, &b);
+        TRY(ask(stop, rc, &enough));
         if (enough) break;
-        TRY(ll_loader_next(l, &b));
         TRY(add_batch(e, p, i * p->batch, b.data, sum));
         tell(stop, sum);
     }
-    return LL_OK;
+    return rc;
 }
 
 /* The short batch after those. */
@@ -254,13 +254,12 @@ static ll_err run_rest(ll_evaluator *e, pass *p, int64_t at, const ll_stop *stop
 {
     const ll_data_info *info = ll_dataset_info(e->data);
     bool enough;
-    TRY(ask(stop, &enough));
-    if (enough) return LL_OK;
     void *data[LL_MAX_FIELDS] = {0};
     LL_OWN(ll_arena) a = ll_arena_new();
     for (int i = 0; i < info->n_field; i++)
         data[i] = ll_arena_alloc(a, (size_t)p->count * info->field_bytes[i]);
-    TRY(ll_dataset_read(e->data, &in_order, at + p->first, p->count, data));
+    TRY(ask(stop, ll_dataset_read(e->data, &in_order, at + p->first, p->count, data), &enough));
+    if (enough) return LL_OK;
     TRY(add_batch(e, p, at, (const void *const *)data, sum));
     tell(stop, sum);
     return LL_OK;

@@ -35,9 +35,10 @@ size_t ll_evaluator_comm_bytes(const ll_evaluator *e);
 ll_err ll_evaluator_plan_wide(ll_evaluator *e);
 size_t ll_evaluator_wide_bytes(const ll_evaluator *e, bool ran);
 /* Where not NULL, asked before each batch whether to stop, on all ranks the same, and told after it
- * of this rank's sums so far. */
+ * of this rank's sums so far. mine: what befell this rank as it read its part of the batch; what
+ * befell one is returned on all. */
 typedef struct ll_stop {
-    ll_err (*ask)(void *context, bool *stop);
+    ll_err (*ask)(void *context, ll_err mine, bool *stop);
     void *context;
     void (*tell)(void *context, const ll_score *sum);
 } ll_stop;

@@ -91,7 +91,7 @@ void ll_trainer_close(trainer *t, bool alone);
 bool ll_trainer_is_restart(const trainer *t); /* a later start of its job */
 const char *ll_trainer_file(const trainer *t, const char *name);
 /* What a checkpoint says of the run that made it, and one that goes on from it must agree in. */
-enum { LL_TRAINER_META = 14 };
+enum { LL_TRAINER_META = 15 };
 int ll_trainer_meta(const trainer *t, ll_arena *a, ll_st_pair out[LL_TRAINER_META]);
 /* A clock that stands still while the job is suspended; and what it has not counted is noted. */
 double ll_trainer_awake(void);
@@ -105,7 +105,7 @@ ll_err ll_trainer_take(trainer *t, const ll_st_file *f);
 /* ---- steps (trainer_loop.c); collective ---- */
 extern volatile sig_atomic_t ll_trainer_caught; /* the signal that this rank has got, or 0 */
 ll_err ll_trainer_loop(trainer *t);
-ll_err ll_trainer_ask(void *trainer, bool *stop); /* has any rank got one? As an ll_stop. */
+ll_err ll_trainer_ask(void *trainer, ll_err mine, bool *stop); /* has any got one? As an ll_stop. */
 /* ---- keeping the state (trainer_save.c); collective ---- */
 /* What came of a checkpoint that was under way: a run goes on without one that cannot be made. */
 void ll_trainer_tell(const trainer *t, const char *text); /* to whoever watches */

@@ -203,18 +203,19 @@ static ll_err tell_step(trainer *t, int64_t done, int64_t steps, const ll_train_
     return t->tracer && done == t->trace_last ? end_trace(t) : LL_OK;
 }
 
-/* Has any rank got a signal, is any writing a checkpoint, was one stopped for longer than this? */
-static ll_err listen(trainer *t)
+/* Has any rank got a signal, is any writing a checkpoint, was one stopped for longer than this? Has
+ * one failed? */
+static ll_err listen(trainer *t, ll_err mine)
 {
     static const ll_coll_opts site = {.site = "signals"};
     double all = ll_process_stopped(), own = all - t->told_stops;
-    double any[] = {ll_trainer_caught, ll_saver_busy(t->saver), own};
-    if (t->comm) TRY(ll_comm_allreduce(t->comm, any, 3, LL_F64, LL_REDUCE_MAX, &site));
+    double any[] = {ll_trainer_caught, ll_saver_busy(t->saver), own, mine != LL_OK};
+    if (t->comm) TRY(ll_comm_allreduce(t->comm, any, 4, LL_F64, LL_REDUCE_MAX, &site));
     t->stop = (int)any[0];
     t->writing = any[1] > 0;
     t->held_up = any[2] - own;
     t->told_stops = all;
-    return LL_OK;
+    return any[3] > 0 ? ll_ranks_agree(t->comm, mine) : LL_OK;
 }
 
 /* Time that other ranks were stopped for and this one waited is no more useful than its own. */
@@ -226,10 +227,10 @@ static void count_held_up(trainer *t)
     t->good.lost[LL_LOSS_SUSPENDED] += lost;
 }
 
-ll_err ll_trainer_ask(void *context, bool *stop)
+ll_err ll_trainer_ask(void *context, ll_err mine, bool *stop)
 {
     trainer *t = (trainer *)context;
-    TRY(listen(t));
+    TRY(listen(t, mine));
     *stop = t->stop;
     return LL_OK;
 }
@@ -290,7 +291,7 @@ static ll_err pass(trainer *t, int64_t from, int64_t to, const ll_train_step *la
         t->report->steps = done;
         if (t->served && meets) TRY(ll_loose_arrive(t->loose));
         TRY(tell_step(t, done, to - from, last));
-        if (meets) TRY(listen(t)); /* until all ranks have made it */
+        if (meets) TRY(listen(t, LL_OK)); /* until all ranks have made it */
         if (meets) count_held_up(t);
         if (t->served && meets) TRY(ll_loose_meet(t->loose));
         t->good.useful += ll_trainer_awake() - t->from_s - t->good.lost[LL_LOSS_DATA];
@@ -422,7 +423,7 @@ static ll_err loop_steps(trainer *t)
 ll_err ll_trainer_loop(trainer *t)
 {
     if (ll_session_lags(t->s)) TRY(ll_ranks_agree(t->comm, check_row(t)));
-    TRY(listen(t));
+    TRY(listen(t, LL_OK));
     if (out_of_patience(t)) t->report->out_of_patience = true, t->steps = t->until = t->first;
     if (t->loose && t->loose->served && t->first < t->until) TRY(start_shares(t));
     bool row = ll_session_lags(t->s);

@@ -133,6 +133,7 @@ int ll_trainer_meta(const trainer *t, ll_arena *a, ll_st_pair out[LL_TRAINER_MET
                                  d->name, d->n[LL_TRAIN], d->n[LL_VAL], d->bytes,
                                  r->data.flip ? "true" : "false", r->data.crop, changes(r, a))},
         {"data digest", ll_arena_printf(a, "%08x", d->digest)},
+        {"data train digest", ll_arena_printf(a, "%08x", d->train_digest)},
         {"seed", ll_arena_printf(a, "%ld", r->train.seed)},
         {"batch", ll_arena_printf(a, "%ld", r->train.batch)},
         {"teacher_hidden", r->train.teacher_hidden},
@@ -227,7 +228,26 @@ static void add_kept(const trainer *t, const ll_run *then, odds *o)
                     ll_run_value(r, keys[i], t->arena));
 }
 
-/* Settings that may be others, and are. */
+/* What a checkpoint says of this; NULL: nothing. */
+static const char *was_of(const ll_st_file *f, const char *key)
+{
+    const char *was = ll_st_meta(f, key);
+    if (was) return was;
+    if (!strcmp(key, "prune_steps")) return "";
+    return !strcmp(key, "prune") || !strcmp(key, "quantize") ? "none"
+                                                             : NULL; /* of older versions */
+}
+
+/* Which no step sees: a file of them that cannot be read may be mended. */
+static bool validates_on_others(const trainer *t, const ll_st_file *f)
+{
+    const ll_data_info *d = ll_dataset_info(t->data);
+    const char *all = was_of(f, "data digest"), *train = was_of(f, "data train digest");
+    return all && train && strtoul(all, NULL, 16) != d->digest &&
+           strtoul(train, NULL, 16) == d->train_digest;
+}
+
+/* Settings and files that may be others, and are. */
 static void tell_changed(trainer *t, const ll_st_file *f)
 {
     LL_OWN(ll_run) then = ll_run_of_checkpoint(f->path);
@@ -238,19 +258,11 @@ static void tell_changed(trainer *t, const ll_st_file *f)
         for (const ll_key *k = NULL; (k = next_changed(t, then, sections[i], k, &was));)
             ll_buf_printf(&b, "%s %s %s (was %s)", b.len ? "," : "now", k->name,
                           ll_run_value(t->r, k->name, t->arena), was);
+    if (validates_on_others(t, f))
+        ll_buf_printf(&b, "%svalidation is by other files than it was", b.len ? "\n" : "");
     if (!b.len) return;
     t->resumed = ll_arena_printf(t->arena, "%s%s%s", t->resumed ? t->resumed : "",
                                  t->resumed ? "\n" : "", b.text);
-}
-
-/* What a checkpoint says of this; NULL: nothing. */
-static const char *was_of(const ll_st_file *f, const char *key)
-{
-    const char *was = ll_st_meta(f, key);
-    if (was) return was;
-    if (!strcmp(key, "prune_steps")) return "";
-    return !strcmp(key, "prune") || !strcmp(key, "quantize") ? "none"
-                                                             : NULL; /* of older versions */
 }
 
 /* A run can go on only with the settings that decide what a step does, and to which data. */
@@ -263,6 +275,7 @@ static ll_err check_same(const trainer *t, const ll_st_file *f)
     for (int i = 0; i < n; i++) {
         const char *key = now[i].key, *was = was_of(f, key);
         if (!was || !strcmp(was, now[i].value)) continue;
+        if (!strcmp(key, "data digest") && validates_on_others(t, f)) continue;
         CHECK(i, LL_E_CONFIG,
               "%s is a checkpoint of model %.60s, but this run has model %s: name a checkpoint of "
               "this run, or resume the run it belongs to",

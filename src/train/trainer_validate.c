@@ -46,6 +46,13 @@ static ll_err judge(trainer *t, const ll_score *s)
     return LL_OK;
 }
 
+/* Do all ranks know of what has just failed? Then they can still act together. */
+static bool is_shared(const trainer *t)
+{
+    ll_failure how = ll_job_failure();
+    return !t->comm || how == LL_FAILURE_TELL || how == LL_FAILURE_HEARD;
+}
+
 /* note: not where the metrics have it already. */
 ll_err ll_trainer_validate(trainer *t, int64_t done, bool note, const ll_stop *stop)
 {
@@ -56,11 +63,12 @@ ll_err ll_trainer_validate(trainer *t, int64_t done, bool note, const ll_stop *s
     TRY(ll_session_swap_averages(t->s));
     /* Replicas have different numbers of batches: they do not ask each other before each. */
     ll_err rc = ll_evaluate(t->eval, t->r->train.eval_samples, t->loose ? NULL : stop, &score);
-    if (rc == LL_OK || rc == LL_E_NUMERIC) TRY(ll_session_swap_averages(t->s));
+    if (rc == LL_E_NUMERIC && !t->loose) rc = ll_ranks_agree(t->comm, rc); /* it is so on all */
+    bool whole = rc != LL_OK && !t->loose && is_shared(t);
+    if (rc == LL_OK || whole) TRY(ll_session_swap_averages(t->s));
     if (rc == LL_OK && t->loose) rc = ll_loose_swap(t->loose, false);
     t->good.lost[LL_LOSS_VALIDATION] += ll_trainer_awake() - began;
-    if (rc == LL_E_NUMERIC && !t->loose) rc = ll_ranks_agree(t->comm, rc); /* it is so on all */
-    if (rc == LL_E_NUMERIC && !t->loose && note) ll_trainer_save_amid(t, done);
+    if (whole && (done > t->first || t->in_memory)) ll_trainer_save_amid(t, done);
     TRY(rc);
     t->owed = score.samples == 0;
     if (t->owed) return LL_OK;

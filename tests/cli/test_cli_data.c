@@ -121,9 +121,69 @@ static void samples_are_named(void **state)
     refuses(f, 1, "train gpt-kjv --set data.tokenizer=no.json", "data.tokenizer: no.json: No such");
 }
 
+/* A file of validation that cannot be read costs no step: what is trained is saved, on one rank and
+ * on several, of which one alone has read it. Mended, the run ends with the bits of a whole one. */
+static void validation_that_fails(void **state)
+{
+    const char *f = *state;
+    float x[40 * 16];
+    double y[40];
+    for (int i = 0; i < 40 * 16; i++) x[i] = (float)(i % 7) - 3;
+    for (int i = 0; i < 40; i++) y[i] = i % 3;
+    mkdir(tmpdir_path(state, "d"), 0777);
+    mkdir(tmpdir_path(state, "d/train"), 0777);
+    mkdir(tmpdir_path(state, "d/val"), 0777);
+    put_npy(tmpdir_path(state, "d/train/x.npy"), "<f4", "(40, 4, 4, 1)", x, sizeof x);
+    put_npy(tmpdir_path(state, "d/val/x.npy"), "<f4", "(40, 4, 4, 1)", x, sizeof x);
+    put_npy(tmpdir_path(state, "d/train/y.npy"), "<f8", "(40,)", y, sizeof y);
+    write_text(tmpdir_path(state, "s.yaml"),
+               "model: {name: mlp, image: 4, channels: 1, classes: 3, width: 8, depth: 1}\n"
+               "data: {path: d, format: npy}\nparallel: {exact: true}\n"
+               "train: {batch: 16, steps: 9, threads: 1, eval_every: 7, ema: 0.9}\n");
+    char whole[512];
+    snprintf(whole, sizeof whole, "%s", tmpdir_path(state, "whole/metrics.jsonl"));
+    static const struct {
+        const char *ranks, *text;
+        int at; /* 37: in the short batch behind the others */
+        double y;
+    } bad[] = {{"", "y of sample 13 of d/val is 9", 13, 9},
+               {"", "y of sample 13 has 1.5", 13, 1.5},
+               {"-n 2", "y of sample 13 has 1.5", 13, 1.5},
+               {"-n 3", "y of sample 37 has 1.5", 37, 1.5}};
+    put_npy(tmpdir_path(state, "d/val/y.npy"), "<f8", "(40,)", y, sizeof y);
+    must(f, "train s.yaml --out whole");
+    for (size_t k = 0; k < sizeof bad / sizeof *bad; k++) {
+        char line[128];
+        y[bad[k].at] = bad[k].y;
+        put_npy(tmpdir_path(state, "d/val/y.npy"), "<f8", "(40,)", y, sizeof y);
+        y[bad[k].at] = bad[k].at % 3;
+        snprintf(line, sizeof line, "train s.yaml %s --out o --overwrite", bad[k].ranks);
+        outcome o = program_run(f, NULL, line);
+        assert_int_equal(o.status, 1);
+        assert_non_null(strstr(o.err, bad[k].text));
+        assert_non_null(strstr(o.err, "step 7, whose validation failed, is saved"));
+        outcome_free(&o);
+        snprintf(line, sizeof line, "train o %s --resume", bad[k].ranks);
+        o = program_run(f, NULL, line);
+        assert_int_equal(o.status, 1);
+        assert_non_null(strstr(o.err, bad[k].text));
+        outcome_free(&o);
+        put_npy(tmpdir_path(state, "d/val/y.npy"), "<f8", "(40,)", y, sizeof y);
+        o = succeeds(f, line);
+        assert_non_null(strstr(o.err, "resumed after step 7 of 9"));
+        assert_non_null(strstr(o.err, "validation is by other files than it was"));
+        outcome_free(&o);
+        assert_same_file(whole, tmpdir_path(state, "o/metrics.jsonl"));
+    }
+    y[3] = 2; /* what it trains on may not change */
+    put_npy(tmpdir_path(state, "d/train/y.npy"), "<f8", "(40,)", y, sizeof y);
+    refuses(f, 1, "train o --resume -s train.steps=10", "the files of its data are others");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(validation_that_fails, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(arrays, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(samples_are_named, tmpdir_setup, tmpdir_teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);
