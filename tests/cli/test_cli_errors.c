@@ -101,6 +101,8 @@ static void commands(void **state)
     refuses(f, 1, "inspect x.safetensors --graph", "is a checkpoint", "--json alone");
     refuses(f, 1, "plan --large --report x.html", "--report", "of a RUN");
     refuses(f, 1, "plan --large --check x", "exclude each other");
+    refuses(f, 1, "plan s.yaml x --cluster h200", "'x' is one word too many");
+    refuses(f, 1, "plan s.yaml --large", "'s.yaml' is a RUN beside --published or --large");
     refuses(f, 1, "plan --check x --cluster this", "--cluster is of a RUN");
     refuses(f, 1, "plan s.yaml --cluster h200 --ranks 2 -s train.optimizer=sgd", "sgd", "adamw");
     must(f, "plan s.yaml --cluster h200 --ranks 2 -s train.memory=1GiB -s train.offload=host");
