@@ -9,7 +9,7 @@
 
 typedef struct ll_plan_opts {
     const char *run, *published, *mesh, *report, *trace;
-    ll_words clusters, set, check;
+    ll_words clusters, set, check, folders; /* folders: as check, without the option */
     int64_t ranks, top, tokens;
     bool json, large;
 } ll_plan_opts;

@@ -754,7 +754,7 @@ static void plans(void **state)
     /* A folder that cannot be read is told, and the others are. (Others may have held up `one`.) */
     write_text(tmpdir_path(state, "one/predictions.jsonl"),
                "{\"predicted_step_ms\":22,\"step_ms\":20}\n");
-    o = program_run(folder, NULL, "plan --check one --check nosuch --check two");
+    o = program_run(folder, NULL, "plan --check one nosuch two");
     assert_int_equal(o.status, 1);
     assert_non_null(strstr(o.err, "nosuch/predictions.jsonl"));
     assert_non_null(strstr(o.err, "steps of 4 runs predicted"));
