@@ -93,8 +93,8 @@ ll_err ll_run_check_needs(const ll_run *r)
     const ll_run_train *t = &r->train;
     LL_WANT(r, "parallel.transport",
             !strcmp(r->parallel.transport, "auto") || ll_target_find(t->machine)->device,
-            "parallel.transport applies to GPUs (train.machine=%s), and train.machine is %s",
-            ll_target_device()->name, t->machine);
+            "parallel.transport applies only to train.machine %s, not %s", ll_target_device()->name,
+            t->machine);
     bool hidden = *t->teacher_hidden && t->hidden_weight > 0;
     LL_WANT(r, "train.teacher", !*t->teacher || t->teacher_weight > 0 || hidden,
             "train.teacher has no effect: train.teacher_weight is 0, and train.teacher_hidden %s",
