@@ -220,10 +220,11 @@ static const char *enough_ranks(const ll_search *s, ll_arena *arena)
 
 typedef struct any_mesh {
     const ll_search *s;
+    const ll_how *like; /* NULL: any */
     ll_arena *arena;
 } any_mesh;
 
-/* For ll_plan_fewer: any mesh. */
+/* For ll_plan_fewer: any mesh, or where that takes long the best one's with less of axis data. */
 static bool best_of_ranks(const void *context, ll_of_ranks *out)
 {
     LL_OWN(ll_arena) scratch = ll_arena_new();
@@ -231,8 +232,10 @@ static bool best_of_ranks(const void *context, ll_of_ranks *out)
     ll_search s = *q->s;
     ll_found f;
     char mesh[LL_HOW_TEXT];
-    s.data = s.tensor = s.pipe = s.context = 0;
     s.ranks = (double)out->ranks;
+    s.data = 0;
+    if (!q->like) s.tensor = s.pipe = s.context = 0;
+    if (q->like) s.tensor = q->like->tensor, s.pipe = q->like->pipe, s.context = q->like->context;
     if (ll_plan_search(&s, scratch, &f) != LL_OK || !f.best[0].fits) return false;
     out->mesh = ll_arena_strdup(q->arena, ll_how_mesh(&f.best[0].how, mesh));
     out->step_s = f.best[0].out.step_s;
@@ -351,6 +354,7 @@ static ll_err print_json(const ll_plans *p, const ll_search *s, const ll_found *
 
 static ll_err plan(ll_plans *p, const ll_lm *m)
 {
+    enum { MANY = 4000 }; /* plans, that take a second or so */
     const ll_plan_opts *o = p->o;
     const ll_run *r = p->run;
     ll_found f;
@@ -373,7 +377,8 @@ static ll_err plan(ll_plans *p, const ll_lm *m)
     for (int i = 0; i < p->n; i++) p->v[i] = shown(&s, &f.best[i], p->arena);
     p->tried = f.tried;
     p->parameters = f.best[0].out.parameters;
-    ll_plan_fewer(p, best_of_ranks, &(any_mesh){&s, p->arena});
+    const ll_how *like = f.tried > MANY ? &f.best[0].how : NULL;
+    ll_plan_fewer(p, best_of_ranks, &(any_mesh){&s, like, p->arena});
     CHECK(!o->trace || f.best[0].how.pipe > 1, LL_E_ARG,
           "--trace needs a pipeline, but the best plan has none: use --mesh");
     if (o->report) TRY(ll_plan_report(o->report, p, &s, &f.best[0], (double)o->tokens));

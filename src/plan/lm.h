@@ -47,6 +47,14 @@ typedef struct ll_system {
     bool lean;           /* biases, activations and the loss are parts of products */
 } ll_system;
 
+/* What the simulation of a pipeline says: the same of ways that differ in what lies where alone
+ * (ZeRO 0 and 1, offload). */
+typedef struct ll_piped {
+    bool known;
+    double seconds, bubble;
+    double peak[LL_PIPELINE_RANKS];
+} ll_piped;
+
 typedef struct ll_how {
     double data, tensor, pipe, context; /* ranks along each axis */
     double shard;                       /* of data, ranks that ZeRO cuts over; 0: all */
@@ -59,6 +67,7 @@ typedef struct ll_how {
     const char *precision; /* of products */
     const char *schedule;  /* of pipelines; NULL: 1f1b, or interleaved of virtual stages */
     const ll_system *system;
+    ll_piped *piped; /* [LL_REMAKE_FULL + 1], kept from way to way of one pipeline; NULL: not */
 } ll_how;
 
 typedef struct ll_bytes {

@@ -122,17 +122,23 @@ static const char *schedule_of(const ll_how *h)
     return h->schedule ? h->schedule : h->virtual_stages > 1 ? "interleaved" : "1f1b";
 }
 
+/* Ranks along tensor have the same: each sends a part, by DeepSpeed and blocking as well. */
+static double edge_bytes(const step *s)
+{
+    const ll_how *h = s->h;
+    return 2 * h->micro_batch * s->m->seq / h->context * s->m->width / h->tensor;
+}
+
 /* Times of the stages, and the schedule's makespan: of many micro-batches, which repeat, by two
  * smaller numbers of them. */
-static ll_err run_pipeline(step *s, bool pictures, double *seconds, double *peak)
+static ll_err run_pipeline(step *s, bool pictures, ll_piped *out)
 {
     const ll_how *h = s->h;
     int n = s->n_stage, pipe = (int)h->pipe;
     double *f = LL_NEW_ARRAY(s->arena, double, n), *i = LL_NEW_ARRAY(s->arena, double, n),
            *w = LL_NEW_ARRAY(s->arena, double, n), *held = LL_NEW_ARRAY(s->arena, double, n),
            *send = LL_NEW_ARRAY(s->arena, double, n);
-    /* Ranks along tensor have the same: each sends a part, by DeepSpeed and blocking as well. */
-    double edge = 2 * h->micro_batch * s->m->seq / h->context * s->m->width / h->tensor;
+    double edge = edge_bytes(s);
     bool between = h->tensor * h->context * h->data * h->pipe > s->c->node.chips;
     for (int k = 0; k < n; k++) {
         f[k] = s->layers[k] * s->layer.f + (k == 0) * s->embed_f + (k == n - 1) * s->head_f;
@@ -147,8 +153,7 @@ static ll_err run_pipeline(step *s, bool pictures, double *seconds, double *peak
     int few = 3 * pipe, more = 4 * pipe;
     ll_pipeline_times t;
     const ll_pipeline *p;
-    double busy = 0;
-    s->out->moved += 2.0 * h->n_micro * edge * h->virtual_stages;
+    double busy = 0, *seconds = &out->seconds;
     if (pictures || h->n_micro <= more) {
         TRY(simulate(s, h->n_micro, name, &costs, &p, &t));
         *seconds = t.makespan;
@@ -167,10 +172,23 @@ static ll_err run_pipeline(step *s, bool pictures, double *seconds, double *peak
         *seconds = fmax(*seconds, mine);
         busy += mine;
     }
-    s->out->bubble = 1 - busy / (pipe * *seconds);
-    for (int r = 0; r < pipe; r++) peak[r] = t.peak[r];
-    s->out->bubble_s = s->out->bubble * *seconds; /* of ranks in the mean, so with uneven stages */
-    s->out->compute_s = *seconds - s->out->bubble_s;
+    out->bubble = 1 - busy / (pipe * *seconds);
+    for (int r = 0; r < pipe; r++) out->peak[r] = t.peak[r];
+    out->known = true;
+    return LL_OK;
+}
+
+static ll_err find_pipeline(step *s, bool pictures, double *seconds, double *peak)
+{
+    const ll_how *h = s->h;
+    ll_piped own = {0}, *p = h->piped && !pictures ? &h->piped[h->remake] : &own;
+    if (!p->known) TRY(run_pipeline(s, pictures, p));
+    *seconds = p->seconds;
+    memcpy(peak, p->peak, sizeof p->peak);
+    s->out->moved += 2.0 * h->n_micro * edge_bytes(s) * h->virtual_stages;
+    s->out->bubble = p->bubble;
+    s->out->bubble_s = p->bubble * p->seconds; /* of ranks in the mean, so with uneven stages */
+    s->out->compute_s = p->seconds - s->out->bubble_s;
     return LL_OK;
 }
 
@@ -280,7 +298,7 @@ ll_err ll_lm_step(const ll_cluster *c, const ll_lm *m, const ll_how *h, ll_arena
     deal(&s);
     double params = s.layer_params * ceil(m->layers / h->pipe) + s.ends_params;
     if (s.n_stage > 1) {
-        TRY(run_pipeline(&s, pictures, &seconds, peak));
+        TRY(find_pipeline(&s, pictures, &seconds, peak));
     } else {
         double one = m->layers * (s.layer.f + s.layer.i + s.layer.w) + s.head_f + s.head_b +
                      s.embed_f + s.embed_b;

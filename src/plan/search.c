@@ -75,6 +75,7 @@ static ll_err try_one(walk *w, const ll_how *h)
     w->out->tried++;
     TRY(ll_lm_step(s->cluster, s->model, h, scratch, false, &c.out));
     c.out.pipeline = NULL;
+    c.how.piped = NULL;
     c.fits = ll_plan_fits(s, &c.out);
     LL_PUSH(w->arena, w->out->best, w->out->n, w->capacity, c);
     return LL_OK;
@@ -85,6 +86,8 @@ static ll_err try_one(walk *w, const ll_how *h)
 static ll_err try_memory(walk *w, ll_how h)
 {
     const ll_search *s = w->s;
+    ll_piped piped[LL_REMAKE_FULL + 1] = {0};
+    if (h.pipe > 1) h.piped = piped;
     for (int zero = 0; zero <= 3; zero++) {
         if (s->zero >= 0 && s->zero != zero) continue;
         if (zero && (h.system->zero_data ? 1 : h.context) * h.data <= 1 && s->zero < 0) continue;
@@ -154,23 +157,48 @@ static int by_time(const void *first, const void *second)
     return (i > k) - (i < k);
 }
 
+/* Of one mesh and schedule, and whether they fit; then in the order that they had. */
+static int by_kind(const void *first, const void *second)
+{
+    const ll_candidate *x = *(const ll_candidate *const *)first,
+                       *y = *(const ll_candidate *const *)second;
+    const double of[][2] = {{x->fits, y->fits},
+                            {x->how.data, y->how.data},
+                            {x->how.tensor, y->how.tensor},
+                            {x->how.pipe, y->how.pipe},
+                            {x->how.context, y->how.context},
+                            {x->how.virtual_stages, y->how.virtual_stages}};
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++)
+        if (of[i][0] != of[i][1]) return of[i][0] < of[i][1] ? -1 : 1;
+    int names = strcmp(ll_how_schedule(&x->how), ll_how_schedule(&y->how));
+    return names ? names : (x > y) - (x < y);
+}
+
+static bool same_kind(const ll_candidate *x, const ll_candidate *y)
+{
+    return x->fits == y->fits && x->how.data == y->how.data && x->how.tensor == y->how.tensor &&
+           x->how.pipe == y->how.pipe && x->how.context == y->how.context &&
+           x->how.virtual_stages == y->how.virtual_stages &&
+           !strcmp(ll_how_schedule(&x->how), ll_how_schedule(&y->how));
+}
+
 /* Of those of a mesh and a schedule that take as long, to 0.5 %, the first. */
-static void leave_likes(ll_found *f)
+static void leave_likes(ll_found *f, ll_arena *arena)
 {
     int n = 0;
-    LL_EACH (const ll_candidate, c, f->best, f->n) {
-        bool new = true;
-        for (int k = 0; k < n && new; k++) {
-            const ll_candidate *o = &f->best[k];
-            new = c->fits != o->fits || c->how.data != o->how.data ||
-                  c->how.tensor != o->how.tensor || c->how.pipe != o->how.pipe ||
-                  c->how.context != o->how.context ||
-                  c->how.virtual_stages != o->how.virtual_stages ||
-                  c->how.schedule != o->how.schedule ||
-                  fabs(c->out.step_s / o->out.step_s - 1) > 0.005;
-        }
-        if (new) f->best[n++] = *c;
+    const ll_candidate **sorted = LL_NEW_ARRAY(arena, const ll_candidate *, f->n);
+    bool *left = LL_NEW_ARRAY(arena, bool, f->n);
+    for (int i = 0; i < f->n; i++) sorted[i] = &f->best[i];
+    qsort(sorted, (size_t)f->n, sizeof *sorted, by_kind);
+    for (int i = 0, first = 0; i < f->n; i++) {
+        if (!same_kind(sorted[i], sorted[first])) first = i;
+        for (int k = first; k < i; k++)
+            if (!left[sorted[k] - f->best] &&
+                fabs(sorted[i]->out.step_s / sorted[k]->out.step_s - 1) <= 0.005)
+                left[sorted[i] - f->best] = true;
     }
+    for (int i = 0; i < f->n; i++)
+        if (!left[i]) f->best[n++] = f->best[i];
     f->n = n;
 }
 
@@ -236,7 +264,7 @@ ll_err ll_plan_search(const ll_search *s, ll_arena *arena, ll_found *out)
             }
     CHECK(out->n, LL_E_ARG, "no plan of %.0f ranks: %s", s->ranks, why_none(s, arena));
     qsort(out->best, (size_t)out->n, sizeof *out->best, by_time);
-    leave_likes(out);
+    leave_likes(out, arena);
     return LL_OK;
 }
 
