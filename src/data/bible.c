@@ -55,8 +55,8 @@ static ll_err unpack_window(string *table, const uint8_t *in, size_t in_size, co
         bool add = !first && next < TABLE;
         if (add) table[next] = (string){last.at, last.length + 1};
         string now = {(uint32_t)n, code < 256 ? 1 : table[code].length};
-        CHECK(n + now.length <= WINDOW, LL_E_IO, "%s: the window at offset %zu is over %d bytes",
-              file, offset, WINDOW);
+        CHECK(n + now.length <= WINDOW, LL_E_IO,
+              "%s: the window at offset %zu is longer than %d bytes", file, offset, WINDOW);
         if (code < 256) out[n] = (uint8_t)code;
         /* Forwards, byte by byte: the string just added ends with the first byte copied here. */
         for (uint32_t i = 0; code > 255 && i < now.length; i++)
@@ -78,7 +78,7 @@ static ll_err unpack(string *table, const uint8_t *b, size_t size, const char *f
         const uint8_t *p = b + HEADER + 4 * (size_t)i;
         size_t from = ll_be(p, 4), to = ll_be(p + 4, 4), made = 0;
         CHECK(from >= HEADER + 4 * ((size_t)windows + 1) && from < to && to <= size, LL_E_IO,
-              "%s: window %u is from offset %zu to %zu of %zu", file, i, from, to, size);
+              "%s: window %u has bad offsets, %zu to %zu of %zu", file, i, from, to, size);
         TRY(unpack_window(table, b + from, to - from, file, from, out + n, &made));
         CHECK(made == WINDOW || i + 1 == windows, LL_E_IO,
               "%s: window %u has %zu bytes, expected %d", file, i, made, WINDOW);
@@ -97,7 +97,7 @@ ll_err ll_bible_parse(const uint8_t *b, size_t size, const char *file, uint8_t *
 {
     *out = NULL;
     CHECK(size > HEADER && memcmp(b, "EC02", 4) == 0, LL_E_IO,
-          "%s: does not begin with EC02, as the data of bible-kjv-text does", file);
+          "%s does not begin with EC02 like the data of bible-kjv-text", file);
     uint32_t window = (uint32_t)ll_be(b + 84, 4), windows = (uint32_t)ll_be(b + 88, 4);
     CHECK(window == WINDOW, LL_E_IO, "%s: windows of %u bytes (offset 84), expected %d", file,
           window, WINDOW);
@@ -106,7 +106,8 @@ ll_err ll_bible_parse(const uint8_t *b, size_t size, const char *file, uint8_t *
           "%s: %u windows (offset 88) do not fit a file of %zu bytes", file, windows, size);
     LL_OWN_MEMORY uint8_t *text = malloc((size_t)windows * WINDOW);
     LL_OWN_MEMORY string *table = malloc(TABLE * sizeof *table);
-    CHECK(text && table, LL_E_MEM, "%s: no memory for %zu bytes", file, (size_t)windows * WINDOW);
+    CHECK(text && table, LL_E_MEM, "%s: not enough memory for %zu bytes", file,
+          (size_t)windows * WINDOW);
     TRY(unpack(table, b, size, file, text, out_size));
     return LL_HAND(out, text);
 }

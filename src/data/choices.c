@@ -23,23 +23,25 @@ static ll_err read_line(const char *line, size_t n, const char *file, ll_arena *
 {
     json_error_t why;
     json_auto_t *j = json_loadb(line, n, 0, &why);
-    CHECK(j, LL_E_IO, "%s:%ld: is no JSON: %s", file, q->line, why.text);
+    CHECK(j, LL_E_IO, "%s:%ld: not valid JSON: %s", file, q->line, why.text);
     const json_t *all = json_object_get(j, "choices");
     const char *text = json_string_value(json_object_get(j, "question"));
-    CHECK(text && *text, LL_E_IO, "%s:%ld: has no text in field \"question\"", file, q->line);
+    CHECK(text && *text, LL_E_IO, "%s:%ld: field \"question\" is missing or not a string", file,
+          q->line);
     q->text = ll_arena_printf(a, "%s", text);
     q->n = (int)json_array_size(all);
     CHECK(q->n >= 2 && q->n <= LL_CHOICES, LL_E_IO,
-          "%s:%ld: field \"choices\" is no list of 2 to %d texts", file, q->line, LL_CHOICES);
+          "%s:%ld: field \"choices\" is not a list of 2 to %d strings", file, q->line, LL_CHOICES);
     for (int i = 0; i < q->n; i++) {
         text = json_string_value(json_array_get(all, (size_t)i));
-        CHECK(text && *text, LL_E_IO, "%s:%ld: choice %d is no text, or empty", file, q->line, i);
+        CHECK(text && *text, LL_E_IO, "%s:%ld: choice %d is empty or not a string", file, q->line,
+              i);
         q->choices[i] = ll_arena_printf(a, "%s", text);
     }
     q->answer = answer_of(json_object_get(j, "answer"), q);
     CHECK(q->answer >= 0, LL_E_IO,
-          "%s:%ld: field \"answer\" is no place in \"choices\" (0 to %d), text of one of them, or "
-          "letter (A to %c)",
+          "%s:%ld: field \"answer\" is not an index into \"choices\" (0 to %d), the text of one, "
+          "or a letter (A to %c)",
           file, q->line, q->n - 1, 'A' + q->n - 1);
     return LL_OK;
 }
@@ -57,6 +59,6 @@ ll_err ll_choices_parse(const uint8_t *bytes, size_t size, const char *file, ll_
         (*out)[*n].line = line;
         TRY(read_line(p, length, file, a, &(*out)[(*n)++]));
     }
-    CHECK(*n, LL_E_IO, "%s: has no line of JSON", file);
+    CHECK(*n, LL_E_IO, "%s has no lines of JSON", file);
     return LL_OK;
 }

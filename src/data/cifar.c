@@ -10,7 +10,8 @@ ll_err ll_cifar_parse(const uint8_t *b, size_t size, const char *file, int64_t *
 {
     *n = 0;
     CHECK(size > 0 && size % LL_CIFAR_RECORD == 0, LL_E_IO,
-          "%s: %zu bytes, expected a multiple of %d (a label and 32 x 32 x 3 pixels); %zu are over",
+          "%s: %zu bytes, expected a multiple of %d (a label and 32 x 32 x 3 pixels); %zu are left "
+          "over",
           file, size, LL_CIFAR_RECORD, size % LL_CIFAR_RECORD);
     int64_t count = (int64_t)(size / LL_CIFAR_RECORD);
     TRY(ll_labels_check(b, count, LL_CIFAR_RECORD, CLASSES, file, 0));

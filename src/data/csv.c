@@ -25,7 +25,7 @@ static ll_err cell(char **p, const char *end, const char *file, int64_t *at, cha
     if (q < end && *q == '"') {
         for (q++;; *w++ = *q++) {
             while (q < end && *q == '"' && q + 1 < end && q[1] == '"') *w++ = '"', q += 2;
-            CHECK(q < end, LL_E_IO, "%s:%ld: a quoted cell does not end", file, line);
+            CHECK(q < end, LL_E_IO, "%s:%ld: a quoted cell is not closed", file, line);
             if (*q == '"') break;
             *at += *q == '\n';
         }
@@ -34,7 +34,7 @@ static ll_err cell(char **p, const char *end, const char *file, int64_t *at, cha
         while (q < end && *q != ',' && *q != '\n' && *q != '\r') *w++ = *q++;
     if (q < end && *q == '\r') q++;
     CHECK(q == end || *q == ',' || *q == '\n', LL_E_IO,
-          "%s:%ld: a cell goes on behind its closing quote", file, line);
+          "%s:%ld: a cell continues after its closing quote", file, line);
     *stop = q < end ? *q : '\0';
     *at += *stop == '\n';
     *w = '\0';
@@ -58,14 +58,14 @@ static ll_err parse_rows(ll_csv *c, char *text, size_t size, const char *file, l
         do {
             char *out;
             TRY(cell(&p, end, file, &at, &out, &stop));
-            CHECK(n < INT32_MAX / 2, LL_E_IO, "%s: more cells than can be counted", file);
+            CHECK(n < INT32_MAX / 2, LL_E_IO, "%s: too many cells", file);
             LL_PUSH(a, c->cells, n, capacity, out);
         } while (stop == ',');
         if (first == 0) c->columns = n;
-        CHECK(n - first == c->columns, LL_E_IO, "%s:%ld: has %d cells, the first line %d", file,
+        CHECK(n - first == c->columns, LL_E_IO, "%s:%ld: %d cells, but the first line has %d", file,
               line, n - first, c->columns);
     }
-    CHECK(n > c->columns, LL_E_IO, "%s: has no rows below the line that names the columns", file);
+    CHECK(n > c->columns, LL_E_IO, "%s has no rows below the header line", file);
     c->rows = n / c->columns - 1;
     return LL_OK;
 }
@@ -75,9 +75,9 @@ ll_err ll_csv_parse(const uint8_t *b, size_t size, const char *file, ll_arena *a
     *out = (ll_csv){0};
     if (size >= 3 && !memcmp(b, "\xef\xbb\xbf", 3)) b += 3, size -= 3; /* a byte order mark */
     char *text = ll_arena_try(a, size + 1);
-    CHECK(text, LL_E_MEM, "%s: no memory for %zu bytes", file, size);
+    CHECK(text, LL_E_MEM, "%s: not enough memory for %zu bytes", file, size);
     memcpy(text, b, size);
-    CHECK(!memchr(text, '\0', size), LL_E_IO, "%s: has bytes of zero: is it text?", file);
+    CHECK(!memchr(text, '\0', size), LL_E_IO, "%s contains zero bytes: is it text?", file);
     ll_csv csv = {0};
     TRY(parse_rows(&csv, text, size, file, a));
     *out = csv;
@@ -104,7 +104,7 @@ static int by_text(const void *a, const void *b)
 static ll_err has_text(const ll_csv *c, int64_t row, int column, const char *file, const char *what)
 {
     const char *text = at(c, row, column);
-    CHECK(text[strspn(text, " \t")], LL_E_IO, "%s:%ld: nothing in column %s, %s", file,
+    CHECK(text[strspn(text, " \t")], LL_E_IO, "%s:%ld: column %s is empty, %s", file,
           c->line[row + 1], c->cells[column], what);
     return LL_OK;
 }
@@ -127,8 +127,8 @@ static ll_err classify(ll_dataset *d, const ll_csv *c, int column, const char *f
         const char *name = at(c, i, column);
         const char *const *found =
             bsearch(&name, f->class_names, (size_t)f->classes, sizeof name, by_text);
-        CHECK(found, LL_E_IO, "%s:%ld: is of class %s, which the first file does not have", file,
-              c->line[i + 1], name);
+        CHECK(found, LL_E_IO, "%s:%ld: class %s is not in the first file", file, c->line[i + 1],
+              name);
         out[i] = (double)(found - f->class_names);
     }
     return LL_OK;
@@ -225,7 +225,7 @@ static ll_err pick_rows(ll_dataset *d, const ll_csv *c, const char *file)
         val[i] = !strcmp(s, "val") || !strcmp(s, "valid") || !strcmp(s, "validation") ||
                  !strcmp(s, "test");
         CHECK(val[i] || !strcmp(s, "train"), LL_E_IO,
-              "%s:%ld: has split %s, expected train, val, valid, validation or test", file,
+              "%s:%ld: split is %s, expected train, val, valid, validation or test", file,
               c->line[i + 1], s);
     }
     ll_table_pick(d, val, c->rows);

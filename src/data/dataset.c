@@ -142,7 +142,7 @@ static ll_err normalise(ll_dataset *d, const ll_data_opts *o, const ll_known *k)
     ll_data_info *f = &d->info;
     const int64_t n = f->channels;
     CHECK((o->n_mean <= 1 || o->n_mean == n) && (o->n_deviation <= 1 || o->n_deviation == n),
-          LL_E_CONFIG, "%d numbers of mean and %d of deviation, expected 1 or %ld, one a channel",
+          LL_E_CONFIG, "%d numbers of mean and %d of deviation, expected 1 or %ld, one per channel",
           o->n_mean, o->n_deviation, n);
     for (int c = 0; c < n; c++) {
         int64_t own = d->raw_channels == n ? c : 0;
@@ -176,14 +176,14 @@ static ll_err size_images(ll_dataset *d, const ll_data_opts *o)
     const int64_t sizes[2][3] = {{f->height, f->width, f->channels},
                                  {d->raw_height, d->raw_width, d->raw_channels}};
     for (int i = 0; i < 2; i++) {
-        CHECK(sizes[i][2] <= LL_MAX_CHANNELS, LL_E_IO, "%s: %ld channels, at most %d are taken",
+        CHECK(sizes[i][2] <= LL_MAX_CHANNELS, LL_E_IO, "%s: %ld channels, expected at most %d",
               f->where, sizes[i][2], LL_MAX_CHANNELS);
         CHECK(sizes[i][0] <= LL_MAX_WIDTH && sizes[i][1] <= LL_MAX_WIDTH, LL_E_IO,
-              "%s: images of %ld x %ld, at most %d x %d are taken", f->where, sizes[i][0],
+              "%s: images of %ld x %ld, expected at most %d x %d", f->where, sizes[i][0],
               sizes[i][1], LL_MAX_WIDTH, LL_MAX_WIDTH);
     }
     CHECK(f->channels != 2 || (!d->table && d->raw_channels == 2), LL_E_CONFIG,
-          "pictures in 2 channels, expected 1 (grey), 3 (colours) or 4 (and alpha)");
+          "images with 2 channels, expected 1 (grey), 3 (colour) or 4 (with alpha)");
     return LL_OK;
 }
 
@@ -198,7 +198,7 @@ static ll_err finish_images(ll_dataset *d, const ll_data_opts *o, const ll_known
     d->read = ll_image_read;
     for (int s = 0; s < 2; s++) {
         if (!d->synthetic) f->n[s] = d->split[s].n;
-        CHECK(f->n[s] > 0, LL_E_IO, "%s: no image is left %s", f->where,
+        CHECK(f->n[s] > 0, LL_E_IO, "%s: no images are left %s", f->where,
               s == LL_TRAIN ? "to train on" : "for validation");
     }
     return LL_OK;
@@ -259,7 +259,7 @@ static ll_err mix_fields(ll_dataset *d, const ll_data_opts *o)
            !strcmp(f->fields[d->mix_y].name, "y") && f->fields[d->mix_y].dtype == LL_I32 &&
            f->fields[d->mix_y].shape.n == 0;
     CHECK(fits, LL_E_CONFIG,
-          "mixup and cutmix are for images x with one label y each, which data %s has not",
+          "mixup and cutmix need images x with one label y each, which data %s does not have",
           f->name);
     CHECK(d->mixup <= 1 && d->cutmix <= 1, LL_E_ARG, "mixup is %g and cutmix %g, expected 0 to 1",
           d->mixup, d->cutmix);
@@ -299,7 +299,7 @@ static ll_err open_in(ll_dataset *d, const ll_data_opts *given, const ll_known *
             d->info.source = o->want[i].shape.d[0];
     d->info.classes = k && k->classes ? k->classes : o->classes;
     CHECK(!o->val_path || f->twice, LL_E_CONFIG,
-          "format %s has its own files for validation: val_path is not for it", f->name);
+          "format %s has its own validation files: leave out data.val_path", f->name);
     CHECK(!o->token_bytes || o->token_bytes == 2 || o->token_bytes == 4, LL_E_ARG,
           "token_bytes is %ld, expected 2 or 4", o->token_bytes);
     TRY(read_path(d, f, f->twice ? in_parts(d, o) : d->info.where));
@@ -309,7 +309,8 @@ static ll_err open_in(ll_dataset *d, const ll_data_opts *given, const ll_known *
     if (d->table) TRY(ll_table_finish(d));
     if (!d->table && !d->synthetic && d->split[LL_VAL].n == 0) hold_out(d);
     CHECK(d->held_out || o->val_fraction == 0, LL_E_CONFIG,
-          "data.val_fraction is %g, but %s says itself what is for validation: leave it out",
+          "data.val_fraction=%g cannot be combined with %s, which has its own validation data: "
+          "leave it out",
           o->val_fraction, o->val_path ? o->val_path : d->info.where);
     d->read = ll_table_read;
     if (d->info.kind == LL_IMAGES) TRY(finish_images(d, o, k));
@@ -342,15 +343,15 @@ static ll_err find_known(const char *name, const ll_known **k)
         }
         ll_near_try(&near, known[i].name);
     }
-    FAIL(LL_E_CONFIG, "no dataset is named '%s'; there are%s, or a path and a format%s", name,
-         near.known, ll_near_hint(&near));
+    FAIL(LL_E_CONFIG, "unknown dataset '%s' (datasets:%s, or set data.path and data.format)%s",
+         name, near.known, ll_near_hint(&near));
 }
 
 static ll_err find(const ll_data_opts *o, const ll_known **k, const format **f)
 {
     *k = NULL;
     CHECK(!o->name || !o->path || strcmp(o->name, "synthetic"), LL_E_CONFIG,
-          "data synthetic is made, not read: data.path %s is not for it", o->path);
+          "data synthetic is generated: leave out data.path=%s", o->path);
     CHECK(o->name || (o->path && o->format), LL_E_CONFIG,
           "a dataset needs a name, or a path and a format (" LL_DATA_FORMATS ")");
     if (o->name) TRY(find_known(o->name, k));
@@ -374,7 +375,7 @@ static ll_err read_source(ll_dataset *d, const ll_source *s)
     CHECK(d->info.n_field > 0 && s->read, LL_E_ARG, "source %s has no fields, or cannot be read",
           s->name);
     CHECK(s->samples[0] > 0 && s->samples[1] > 0, LL_E_ARG,
-          "source %s has %ld samples to train on and %ld for validation, expected some of each",
+          "source %s has %ld training and %ld validation samples, expected at least one of each",
           s->name, s->samples[0], s->samples[1]);
     return LL_OK;
 }
@@ -407,7 +408,7 @@ static bool holds(const char *folder, const char *cache)
 static ll_err open_store(ll_dataset *d, const ll_data_opts *o)
 {
     CHECK(!o->cache || !(holds(o->path, o->cache) || holds(o->val_path, o->cache)), LL_E_CONFIG,
-          "data.cache: %s lies within the data, which it would be taken for: name another folder",
+          "data.cache=%s lies inside the data and would be read as data: name another folder",
           o->cache);
     CHECK(o->fetch >= 0 && o->fetch <= LL_MAX_FETCH, LL_E_ARG, "fetch is %d, expected 0 to %d",
           o->fetch, LL_MAX_FETCH);
@@ -425,8 +426,8 @@ static ll_err check_needs(const ll_dataset *d)
     int n = ll_sample_needs(d, &(ll_sampling){.split = LL_TRAIN}, 0, needs), some = 0;
     for (int i = 0; i < n; i++) some += ll_fetcher_covers(d->fetcher, &needs[i]);
     CHECK(some > 0, LL_E_CONFIG,
-          "data.cache, data.fetch and data.delay are of pictures and of files that are mapped "
-          "(docs/own.md): data %s has none",
+          "data.cache, data.fetch and data.delay apply only to pictures and mapped files "
+          "(docs/own.md), which data %s does not have",
           d->info.name);
     return LL_OK;
 }

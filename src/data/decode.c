@@ -12,7 +12,7 @@
 [[maybe_unused]] static ll_err sizes_fit(const char *file, int64_t height, int64_t width)
 {
     CHECK(height > 0 && width > 0 && height <= MAX_PIXELS / width, LL_E_IO,
-          "%s: a picture of %ld x %ld pixels, at most %ld are taken", file, height, width,
+          "%s: a picture of %ld x %ld pixels, expected at most %ld in all", file, height, width,
           MAX_PIXELS);
     return LL_OK;
 }
@@ -41,7 +41,7 @@ static void jpeg_failed(j_common_ptr z)
     jpeg *j = (jpeg *)z->client_data;
     char text[JMSG_LENGTH_MAX];
     z->err->format_message(z, text);
-    (void)RAISE(LL_E_IO, "%s: is no JPEG that can be read: %s", j->file, text);
+    (void)RAISE(LL_E_IO, "%s: this JPEG cannot be read: %s", j->file, text);
     longjmp(j->back, 1);
 }
 
@@ -87,7 +87,8 @@ static ll_err jpeg_rows(jpeg *j, const ll_view *v, ll_picture *out)
     size_t stride = (size_t)count * (size_t)out->channels;
     out->pixels = malloc((size_t)out->height * stride);
     if (cmyk) j->row = malloc((size_t)count * 4);
-    CHECK(out->pixels && (j->row || !cmyk), LL_E_MEM, "%s: no memory for its pixels", j->file);
+    CHECK(out->pixels && (j->row || !cmyk), LL_E_MEM, "%s: not enough memory for its pixels",
+          j->file);
     if (top > 0) jpeg_skip_scanlines(z, (JDIMENSION)top);
     for (int64_t y = 0; y < out->height; y++) {
         JSAMPROW row = cmyk ? j->row : out->pixels + (size_t)y * stride;
@@ -125,7 +126,7 @@ static ll_err jpeg_parse(const uint8_t *b, size_t size, const char *file, const 
 #else
 static ll_err jpeg_parse(const uint8_t *, size_t, const char *file, const ll_view *, ll_picture *)
 {
-    FAIL(LL_E_IO, "%s: this program was built without libjpeg: install libjpeg-dev, build again",
+    FAIL(LL_E_IO, "%s: this program was built without libjpeg: install libjpeg-dev and build again",
          file);
 }
 #endif
@@ -145,7 +146,7 @@ typedef struct png {
 static void png_failed(png_structp p, png_const_charp text)
 {
     const png *s = (const png *)png_get_error_ptr(p);
-    (void)RAISE(LL_E_IO, "%s: is no PNG that can be read: %s", s->file, text);
+    (void)RAISE(LL_E_IO, "%s: this PNG cannot be read: %s", s->file, text);
     png_longjmp(p, 1);
 }
 
@@ -182,7 +183,7 @@ static ll_err png_rows(png *s, const ll_view *v, ll_picture *out)
           s->file, stride);
     out->pixels = malloc((size_t)out->height * stride);
     s->rows = malloc((size_t)out->height * sizeof *s->rows);
-    CHECK(out->pixels && s->rows, LL_E_MEM, "%s: no memory for its pixels", s->file);
+    CHECK(out->pixels && s->rows, LL_E_MEM, "%s: not enough memory for its pixels", s->file);
     for (int64_t y = 0; y < out->height; y++) s->rows[y] = out->pixels + (size_t)y * stride;
     png_read_image(s->p, s->rows);
     return LL_OK;
@@ -195,7 +196,7 @@ static ll_err png_parse(const uint8_t *b, size_t size, const char *file, const l
     volatile ll_err rc = LL_E_MEM;
     s.p = png_create_read_struct(PNG_LIBPNG_VER_STRING, &s, png_failed, png_message);
     if (s.p) s.info = png_create_info_struct(s.p);
-    CHECK(s.p && s.info, LL_E_MEM, "%s: no memory to read it", file);
+    CHECK(s.p && s.info, LL_E_MEM, "%s: not enough memory to read it", file);
     if (setjmp(png_jmpbuf(s.p)) == 0) {
         png_set_read_fn(s.p, &s, png_give);
         rc = png_rows(&s, v, out);
@@ -208,7 +209,7 @@ static ll_err png_parse(const uint8_t *b, size_t size, const char *file, const l
 #else
 static ll_err png_parse(const uint8_t *, size_t, const char *file, const ll_view *, ll_picture *)
 {
-    FAIL(LL_E_IO, "%s: this program was built without libpng: install libpng-dev, build again",
+    FAIL(LL_E_IO, "%s: this program was built without libpng: install libpng-dev and build again",
          file);
 }
 #endif
@@ -219,9 +220,9 @@ ll_err ll_picture_parse(const uint8_t *b, size_t size, const char *file, const l
     *out = (ll_picture){0};
     bool is_jpeg = size >= 3 && !memcmp(b, "\xff\xd8\xff", 3);
     bool is_png = size >= 8 && !memcmp(b, "\x89PNG\r\n\x1a\n", 8);
-    CHECK(is_jpeg || is_png, LL_E_IO, "%s: is neither JPEG nor PNG, by its first bytes", file);
-    CHECK(!is_jpeg || !v->map, LL_E_IO, "%s: a map of classes as JPEG, which blurs: save it as PNG",
-          file);
+    CHECK(is_jpeg || is_png, LL_E_IO, "%s is neither a JPEG nor a PNG, by its first bytes", file);
+    CHECK(!is_jpeg || !v->map, LL_E_IO,
+          "%s: a map of classes must not be a JPEG, which blurs: save it as PNG", file);
     ll_err rc = is_jpeg ? jpeg_parse(b, size, file, v, out) : png_parse(b, size, file, v, out);
     if (rc == LL_OK) return rc;
     ll_picture_drop(out);

@@ -149,7 +149,7 @@ ll_err ll_fetcher_cover(ll_fetcher *s, const char *path, const ll_bytes *b)
     f->next = s->files;
     s->files = f;
     CHECK(fstat(f->fd, &st) == 0 && (uint64_t)st.st_size == b->size, LL_E_IO,
-          "%s has changed while it was opened", path);
+          "%s changed while it was being opened", path);
     f->mtime = changed_at(&st);
     return LL_OK;
 }
@@ -177,7 +177,7 @@ static ll_err read_source(ll_fetcher *s, const part *p, uint8_t *data)
     bool same =
         fstat(fd, &st) == 0 && (uint64_t)st.st_size == p->size && changed_at(&st) == p->mtime;
     if (p->fd < 0) close(fd);
-    CHECK(same, LL_E_IO, "%s has changed while it was read", p->path);
+    CHECK(same, LL_E_IO, "%s changed while it was being read", p->path);
     return rc;
 }
 
@@ -295,7 +295,7 @@ static ll_err fetch_file(ll_fetcher *s, const char *file, ll_bytes *out)
     CHECK(st.st_size > 0, LL_E_IO, "%s: the file is empty", file);
     const part p = {file, (uint64_t)st.st_size, changed_at(&st), 0, (size_t)st.st_size, -1};
     LL_OWN_MEMORY uint8_t *data = malloc(p.bytes);
-    CHECK(data, LL_E_MEM, "%s: no memory for %zu bytes", file, p.bytes);
+    CHECK(data, LL_E_MEM, "%s: not enough memory for %zu bytes", file, p.bytes);
     TRY(fetch_part(s, &p, data, path, &kept));
     *out = (ll_bytes){.data = data, .size = p.bytes};
     data = NULL;
@@ -386,7 +386,7 @@ static ll_err fetch_piece(ll_fetcher *s, const covered *f, size_t i)
     size_t at = i * f->piece, bytes = f->size - at < f->piece ? f->size - at : f->piece;
     const part p = {f->path, f->size, f->mtime, at, bytes, f->fd};
     LL_OWN_MEMORY uint8_t *data = malloc(bytes);
-    CHECK(data, LL_E_MEM, "%s: no memory for %zu bytes", f->path, bytes);
+    CHECK(data, LL_E_MEM, "%s: not enough memory for %zu bytes", f->path, bytes);
     TRY(fetch_part(s, &p, data, path, &kept));
     if (kept) map_piece(s, f, &p, path);
     return LL_OK;

@@ -124,13 +124,13 @@ static ll_err encode_text(const ll_tokenizer *t, int64_t vocab, const ll_bytes *
         TRY(ll_tokenizer_encode(t, (const char *)text->data + at, n, false, &tokens, &count));
         for (int64_t i = 0; i < count; i++) /* now rather than after some steps */
             CHECK(tokens[i] < vocab, LL_E_ARG,
-                  "data.tokenizer makes token %d of the text, and model.vocab is %ld: use "
-                  "model.vocab=%d",
+                  "data.tokenizer produces token %d, but model.vocab is %ld: set model.vocab=%d",
                   tokens[i], vocab, t->n);
         size_t more = (size_t)(count + 1) * sizeof *tokens;
         if (out->size + more > room) {
             uint8_t *grown = (uint8_t *)realloc(made, room = 2 * (out->size + more));
-            CHECK(grown, LL_E_MEM, "no memory for the tokens of %zu bytes of text", text->size);
+            CHECK(grown, LL_E_MEM, "not enough memory for the tokens of %zu bytes of text",
+                  text->size);
             made = grown;
         }
         memcpy(made + out->size, tokens, (size_t)count * sizeof *tokens);

@@ -73,7 +73,7 @@ static ll_err list_class(ll_dataset *d, const char *root, const char *class, int
         LL_PUSH(d->arena, l->files, l->n, l->capacity,
                 (picture_file){path, ll_stream(names[i], 0), label});
     }
-    CHECK(l->n > before || l->val, LL_E_IO, "%s: has no pictures (.jpg, .jpeg, .png)", folder);
+    CHECK(l->n > before || l->val, LL_E_IO, "%s has no pictures (.jpg, .jpeg, .png)", folder);
     return LL_OK;
 }
 
@@ -86,7 +86,7 @@ static ll_err list_all(ll_dataset *d, const char *root, listing *l)
     for (int i = 0; i < n; i++)
         if (ll_is_folder(ll_arena_printf(d->arena, "%s/%s", root, names[i])))
             names[classes++] = names[i];
-    CHECK(classes > 0, LL_E_IO, "%s: has no folders, expected one for each class", root);
+    CHECK(classes > 0, LL_E_IO, "%s has no folders, expected one for each class", root);
     if (!d->info.class_names) {
         d->info.class_names = names;
         d->info.classes = classes;
@@ -94,7 +94,7 @@ static ll_err list_all(ll_dataset *d, const char *root, listing *l)
     for (int i = 0, k = 0; i < classes; i++, k++) {
         while (k < d->info.classes && strcmp(d->info.class_names[k], names[i]) < 0) k++;
         CHECK(k < d->info.classes && !strcmp(d->info.class_names[k], names[i]), LL_E_IO,
-              "%s: class %s is not one that is trained on", root, names[i]);
+              "%s: class %s is not among the training classes", root, names[i]);
         TRY(list_class(d, root, names[i], k, l));
     }
     return LL_OK;

@@ -62,7 +62,7 @@ static ll_err load_library(const char *file)
     void *lib = NULL;
     for (int i = 0; !lib && files[i]; i++) lib = dlopen(files[i], RTLD_NOW | RTLD_LOCAL);
     CHECK(lib, LL_E_IO,
-          "%s: needs the HDF5 library, which is not there: install libhdf5-dev (hdf5)", file);
+          "%s needs the HDF5 library, which is not installed: install libhdf5-dev (hdf5)", file);
     void **calls = (void **)&h5;
     for (size_t i = sizeof names / sizeof *names;
          i-- > 0;) /* the first one, which is asked, last */
@@ -98,8 +98,8 @@ static ll_err select_row(const rows *r, id space, int64_t row, uint8_t *out)
                 h5.H5Dread(r->array, r->type, memory, space, 0, out) >= 0;
     if (memory >= 0) h5.H5Sclose(memory);
     CHECK(good, LL_E_IO,
-          "%s: row %ld of %s cannot be read: the file is broken, or packed by a "
-          "filter that the HDF5 library here does not have",
+          "%s: row %ld of %s cannot be read: the file is damaged, or compressed by a filter that "
+          "this HDF5 library does not have",
           r->file, row, r->name);
     return LL_OK;
 }
@@ -151,7 +151,7 @@ static ll_err attribute(id array, const char *file, const char *name, double *ou
     if (space >= 0) h5.H5Sclose(space);
     if (type >= 0) h5.H5Tclose(type);
     if (a >= 0) h5.H5Aclose(a);
-    CHECK(good, LL_E_IO, "%s: attribute %s is not one number of floating point", file, name);
+    CHECK(good, LL_E_IO, "%s: attribute %s is not one floating-point number", file, name);
     *out = e.bytes == 8 ? d : (double)f;
     return LL_OK;
 }
@@ -173,7 +173,7 @@ static ll_err offer(ll_dataset *d, const ll_bytes *b, rows *r)
     for (int i = 0; i < a.n_dim; i++)
         counted =
             counted && r->dim[i] <= INT64_MAX && !__builtin_mul_overflow(bytes, r->dim[i], &bytes);
-    CHECK(counted, LL_E_IO, "%s: array %s has more elements than can be counted", r->file, r->name);
+    CHECK(counted, LL_E_IO, "%s: array %s has too many elements", r->file, r->name);
     for (int i = 0; i < a.n_dim && i < LL_MAX_DIMS; i++) a.dim[i] = (int64_t)r->dim[i];
     bool mapped = at != UINT64_MAX && at <= b->size && bytes <= b->size - at;
     if (mapped)
@@ -237,7 +237,7 @@ ll_err ll_read_hdf5(ll_dataset *d, const char *path)
     ll_err rc = load_library(path);
     if (rc == LL_OK) {
         id file = h5.H5Fopen(path, 0, 0);
-        rc = file < 0 ? RAISE(LL_E_IO, "%s: cannot be opened as HDF5: is it cut short?", path)
+        rc = file < 0 ? RAISE(LL_E_IO, "%s cannot be opened as HDF5: is it truncated?", path)
                       : offer_all(d, &b, file, path);
         if (file >= 0) h5.H5Fclose(file); /* arrays that are open keep it */
     }

@@ -13,16 +13,16 @@
 static ll_err read_header(const uint8_t *b, size_t size, const char *file, ll_idx *out)
 {
     *out = (ll_idx){0};
-    CHECK(size >= 4, LL_E_IO, "%s: %zu bytes, an IDX header has at least 8", file, size);
+    CHECK(size >= 4, LL_E_IO, "%s has %zu bytes, but an IDX header has at least 8", file, size);
     CHECK(b[0] == 0 && b[1] == 0 && b[2] == 8, LL_E_IO,
-          "%s: begins with %02x %02x %02x, an IDX file of bytes with 00 00 08", file, b[0], b[1],
-          b[2]);
+          "%s begins with %02x %02x %02x, but an IDX file of bytes begins with 00 00 08", file,
+          b[0], b[1], b[2]);
     CHECK(b[3] >= 1 && b[3] <= LL_IDX_DIMS, LL_E_IO,
           "%s: byte 3 says %d dimensions, expected 1 (labels), 3 or 4 (images)", file, b[3]);
     out->n_dim = b[3];
     out->offset = 4 + 4 * (size_t)out->n_dim;
-    CHECK(size >= out->offset, LL_E_IO, "%s: %zu bytes, the header of %d dimensions has %zu", file,
-          size, out->n_dim, out->offset);
+    CHECK(size >= out->offset, LL_E_IO, "%s has %zu bytes, but a header of %d dimensions has %zu",
+          file, size, out->n_dim, out->offset);
     out->bytes = 1;
     for (int i = 0; i < out->n_dim; i++) {
         uint32_t d = (uint32_t)ll_be(b + 4 + 4 * i, 4);
@@ -39,8 +39,8 @@ ll_err ll_idx_parse(const uint8_t *b, size_t size, const char *file, ll_idx *out
 {
     TRY(read_header(b, size, file, out));
     CHECK(size - out->offset == out->bytes, LL_E_IO,
-          "%s: %zu bytes behind the header, which says %zu%s", file, size - out->offset, out->bytes,
-          size - out->offset < out->bytes ? ": the file is cut short" : "");
+          "%s: %zu bytes after the header, expected %zu%s", file, size - out->offset, out->bytes,
+          size - out->offset < out->bytes ? ": the file is truncated" : "");
     return LL_OK;
 }
 
@@ -92,7 +92,7 @@ static ll_err inflate_end(z_stream *z, const uint8_t *gz, size_t size, const cha
         if (z->avail_in == 0) z->avail_in = (uInt)(left < 1u << 30 ? left : 1u << 30);
         e = inflate(z, Z_NO_FLUSH);
     } while (e == Z_OK && z->avail_out == 1);
-    CHECK(z->avail_out == 1, LL_E_IO, "%s: more data than the IDX header says", file);
+    CHECK(z->avail_out == 1, LL_E_IO, "%s has more data than its IDX header says", file);
     CHECK(e == Z_STREAM_END, LL_E_IO, "%s: bad end of the gzip data at offset %zu: %s", file,
           (size_t)(z->next_in - gz), z->msg ? z->msg : "cut short");
     return LL_OK;
@@ -113,7 +113,7 @@ static ll_err gunzip(z_stream *z, const uint8_t *gz, size_t size, const char *fi
           size);
     *out_size = idx.offset + idx.bytes;
     *out = malloc(*out_size);
-    CHECK(*out, LL_E_MEM, "%s: no memory for %zu bytes", file, *out_size);
+    CHECK(*out, LL_E_MEM, "%s: not enough memory for %zu bytes", file, *out_size);
     memcpy(*out, head, idx.offset);
     TRY(inflate_some(z, gz, size, file, *out + idx.offset, idx.bytes));
     return inflate_end(z, gz, size, file);
@@ -124,7 +124,7 @@ ll_err ll_idx_gunzip(const uint8_t *gz, size_t size, const char *file, uint8_t *
 {
     *out = NULL;
     z_stream z = {.next_in = (Bytef *)gz};
-    CHECK(inflateInit2(&z, 15 + 16) == Z_OK, LL_E_MEM, "%s: no memory to inflate", file);
+    CHECK(inflateInit2(&z, 15 + 16) == Z_OK, LL_E_MEM, "%s: not enough memory to inflate", file);
     ll_err rc = gunzip(&z, gz, size, file, out, out_size);
     inflateEnd(&z);
     if (rc != LL_OK) {
@@ -171,11 +171,11 @@ typedef struct pair {
 static ll_err open_pair(pair *p)
 {
     TRY(open_part(&p->labels));
-    CHECK(p->labels.idx.n_dim == 1, LL_E_IO, "%s: %d dimensions, labels have 1", p->labels.path,
-          p->labels.idx.n_dim);
+    CHECK(p->labels.idx.n_dim == 1, LL_E_IO, "%s has %d dimensions, but labels have 1",
+          p->labels.path, p->labels.idx.n_dim);
     TRY(open_part(&p->images));
     const ll_idx *x = &p->images.idx, *y = &p->labels.idx;
-    CHECK(x->n_dim >= 3, LL_E_IO, "%s: %d dimensions, images have 3 or 4", p->images.path,
+    CHECK(x->n_dim >= 3, LL_E_IO, "%s has %d dimensions, but images have 3 or 4", p->images.path,
           x->n_dim);
     CHECK(x->dim[0] == y->dim[0], LL_E_IO, "%s: %ld images, but %s has %ld labels", p->images.path,
           x->dim[0], p->labels.path, y->dim[0]);
@@ -212,7 +212,7 @@ static ll_err add_pair(ll_dataset *d, ll_split split, pair *p)
                 if (labels[i] >= info->classes) info->classes = labels[i] + 1;
     }
     CHECK(sizes[0] == info->height && sizes[1] == info->width && sizes[2] == info->channels,
-          LL_E_IO, "%s: images are %ld x %ld x %ld, the training ones %ld x %ld x %ld",
+          LL_E_IO, "%s: images are %ld x %ld x %ld, but training images are %ld x %ld x %ld",
           p->images.path, sizes[0], sizes[1], sizes[2], info->height, info->width, info->channels);
     TRY(ll_labels_check(labels, y->dim[0], 1, info->classes, p->labels.path, y->offset));
     ll_segment_add(d, split,
@@ -248,7 +248,7 @@ static ll_err name_from_file(pair *p, const char *path)
     char *base = strrchr(labels, '/');
     char *word = strstr(base ? base : labels, "images");
     CHECK(word, LL_E_IO,
-          "%s: expected a folder, or a file named ...images... with a ...labels... beside it",
+          "%s: expected a folder, or a file named ...images... next to one named ...labels...",
           path);
     memcpy(word, "labels", 6);
     char *dims = strstr(word, "idx3");
@@ -266,7 +266,7 @@ ll_err ll_read_idx(ll_dataset *d, const char *path)
         struct stat st;
         CHECK(stat(path, &st) == 0, LL_E_IO, "%s: %s", path, strerror(errno));
         CHECK(!S_ISDIR(st.st_mode), LL_E_IO,
-              "%s/train-images-idx3-ubyte: no such file, nor with .gz", path);
+              "%s/train-images-idx3-ubyte: no such file, with or without .gz", path);
         TRY(name_from_file(train, path));
     }
     TRY(add_pair(d, LL_TRAIN, train));

@@ -26,9 +26,9 @@ static ll_err text_of(const char *line, size_t n, const char *field, const char 
 {
     json_error_t why;
     *out = json_loadb(line, n, JSON_ALLOW_NUL, &why);
-    CHECK(*out, LL_E_IO, "%s:%ld: is no JSON: %s", file, at, why.text);
+    CHECK(*out, LL_E_IO, "%s:%ld: not valid JSON: %s", file, at, why.text);
     CHECK(json_is_string(json_object_get(*out, field)), LL_E_IO,
-          "%s:%ld: has no text in field \"%s\" (data.field names it)", file, at, field);
+          "%s:%ld: field \"%s\" is missing or not a string (set data.field)", file, at, field);
     return LL_OK;
 }
 
@@ -40,7 +40,7 @@ ll_err ll_jsonl_parse(const uint8_t *b, size_t size, const char *field, const ch
     *out_size = 0;
     /* A text is at most as long as its line, whose quotes leave room for the zero byte. */
     LL_OWN_MEMORY uint8_t *text = malloc(size + 1);
-    CHECK(text, LL_E_MEM, "%s: no memory for %zu bytes of text", file, size);
+    CHECK(text, LL_E_MEM, "%s: not enough memory for %zu bytes of text", file, size);
     int64_t line = 0;
     size_t n;
     for (const char *at = (const char *)b, *p; (p = ll_line_next(&at, b + size, &line, &n));) {
@@ -52,7 +52,7 @@ ll_err ll_jsonl_parse(const uint8_t *b, size_t size, const char *field, const ch
         text[made + length] = '\0';
         made += length + 1;
     }
-    CHECK(made > 0, LL_E_IO, "%s: has no line of JSON", file);
+    CHECK(made > 0, LL_E_IO, "%s has no lines of JSON", file);
     *out = text;
     *out_size = made;
     text = NULL;

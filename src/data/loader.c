@@ -160,7 +160,8 @@ static ll_err check_opts(const ll_dataset *d, const ll_loader_opts *o)
     const ll_sampling *h = &o->how;
     CHECK(d->info.kind == LL_IMAGES ||
               (!h->flip && h->crop == 0 && h->scale[1] == 0 && h->jitter == 0),
-          LL_E_ARG, "dataset %s has no images: flip, crop, scale and jitter are for images",
+          LL_E_ARG,
+          "flip, crop, scale and jitter apply only to images, which dataset %s does not have",
           d->info.name);
     CHECK(o->threads >= 0 && o->threads <= MAX_THREADS, LL_E_ARG, "%d threads, expected 0 to %d",
           o->threads, MAX_THREADS);
@@ -184,8 +185,9 @@ static ll_err start(ll_loader *l)
         l->bytes[f] = n * l->d->info.field_bytes[f];
         for (int i = 0; i < SLOTS; i++) {
             l->data[i][f] = aligned_alloc(64, ll_align64(l->bytes[f]));
-            CHECK(l->data[i][f], LL_E_MEM, "no memory for %d batches of %ld samples: %zu bytes",
-                  SLOTS, n, l->bytes[f]);
+            CHECK(l->data[i][f], LL_E_MEM,
+                  "not enough memory for %d batches of %ld samples: %zu bytes", SLOTS, n,
+                  l->bytes[f]);
         }
     }
     int threads = l->opts.threads ? l->opts.threads : threads_for(l->d);
@@ -218,7 +220,7 @@ ll_err ll_loader_open(const ll_dataset *d, const ll_loader_opts *opts, ll_loader
     *out = NULL;
     TRY(check_opts(d, opts));
     LL_OWN(ll_loader) l = calloc(1, sizeof *l);
-    CHECK(l, LL_E_MEM, "no memory for a loader");
+    CHECK(l, LL_E_MEM, "not enough memory for a loader");
     l->d = d;
     l->opts = *opts;
     if (l->opts.every == 0) l->opts.every = opts->batch;

@@ -22,7 +22,7 @@ typedef struct cursor {
 
 static ll_err number(cursor *c, int bytes, uint64_t *out)
 {
-    CHECK(c->size - c->at >= (size_t)bytes, LL_E_IO, "%s: the header is cut short at byte %zu",
+    CHECK(c->size - c->at >= (size_t)bytes, LL_E_IO, "%s: the header is truncated at byte %zu",
           c->file, c->at);
     *out = ll_be(c->b + c->at, bytes);
     c->at += (size_t)bytes;
@@ -33,7 +33,7 @@ static ll_err skip(cursor *c, uint64_t bytes)
 {
     uint64_t whole = (bytes + 3) / 4 * 4;
     CHECK(bytes <= c->size && whole <= c->size - c->at, LL_E_IO,
-          "%s: the header is cut short at byte %zu", c->file, c->at);
+          "%s: the header is truncated at byte %zu", c->file, c->at);
     c->at += (size_t)whole;
     return LL_OK;
 }
@@ -125,7 +125,7 @@ static ll_err variable(cursor *c, const uint64_t *dims, uint64_t n_dims, ll_cdf_
         if (i == 0) v->record = dims[d] == 0;
         if (i < LL_MAX_DIMS) v->dim[i] = (int64_t)dims[d];
         CHECK(dims[d] == 0 || !__builtin_mul_overflow(bytes, (size_t)dims[d], &bytes), LL_E_IO,
-              "%s: a variable has more elements than can be counted", c->file);
+              "%s: a variable has too many elements", c->file);
     }
     TRY(attributes(c, &factor, &offset));
     TRY(type_of(c, &type));
@@ -133,7 +133,7 @@ static ll_err variable(cursor *c, const uint64_t *dims, uint64_t n_dims, ll_cdf_
     TRY(number(c, c->offset_bytes, &begin));
     v->type = types[type];
     CHECK(!__builtin_mul_overflow(bytes, (size_t)v->type.bytes, &bytes), LL_E_IO,
-          "%s: a variable has more bytes than can be counted", c->file);
+          "%s: a variable has too many bytes", c->file);
     v->begin = (size_t)begin, v->bytes = bytes;
     v->factor = factor == 1 && offset == 0 ? 0 : factor;
     v->offset = offset;
@@ -143,7 +143,7 @@ static ll_err variable(cursor *c, const uint64_t *dims, uint64_t n_dims, ll_cdf_
 static ll_err dimensions(cursor *c, uint64_t dims[LL_CDF_DIMS], uint64_t *n)
 {
     TRY(list(c, 10, n));
-    CHECK(*n <= LL_CDF_DIMS, LL_E_IO, "%s: %lu dimensions, at most %d are taken", c->file, *n,
+    CHECK(*n <= LL_CDF_DIMS, LL_E_IO, "%s has %lu dimensions, expected at most %d", c->file, *n,
           LL_CDF_DIMS);
     for (uint64_t i = 0; i < *n; i++) {
         const char *text;
@@ -166,7 +166,7 @@ static ll_err place(ll_cdf *out, uint64_t records, size_t size, const char *file
         size_t bytes = n > 1 ? (out->v[i].bytes + 3) / 4 * 4 : out->v[i].bytes;
         if (out->v[i].record)
             CHECK(!__builtin_add_overflow(record, bytes, &record), LL_E_IO,
-                  "%s: records have more bytes than can be counted", file);
+                  "%s: records have too many bytes", file);
     }
     for (int i = 0; i < out->n; i++) {
         ll_cdf_variable *v = &out->v[i];
@@ -180,7 +180,7 @@ static ll_err place(ll_cdf *out, uint64_t records, size_t size, const char *file
         CHECK((v->record && records == 0) ||
                   (!__builtin_add_overflow(v->begin, v->bytes, &end) &&
                    !__builtin_add_overflow(end, last, &end) && end <= size),
-              LL_E_IO, "%s: variable %.*s reaches beyond the file's %zu bytes: is it cut short?",
+              LL_E_IO, "%s: variable %.*s extends beyond the file's %zu bytes: is it truncated?",
               file, (int)(v->name_size < 80 ? v->name_size : 80), v->name, size);
     }
     return LL_OK;
@@ -192,15 +192,15 @@ ll_err ll_cdf_parse(const uint8_t *b, size_t size, const char *file, ll_cdf *out
     double none[2];
     out->n = 0;
     CHECK(size >= 8 && memcmp(b, "CDF", 3) == 0 && (b[3] == 1 || b[3] == 2 || b[3] == 5), LL_E_IO,
-          "%s: does not begin as NetCDF's CDF-1, CDF-2 or CDF-5", file);
+          "%s is not a NetCDF file (CDF-1, CDF-2 or CDF-5)", file);
     cursor c = {b, size, 4, file, b[3] == 5 ? 8 : 4, b[3] == 1 ? 4 : 8};
     TRY(number(&c, c.count_bytes, &records));
-    CHECK(records <= size, LL_E_IO, "%s: the number of records is not known: is it being written?",
-          file);
+    CHECK(records <= size, LL_E_IO,
+          "%s: the number of records is unknown: is it still being written?", file);
     TRY(dimensions(&c, dims, &n_dims));
     TRY(attributes(&c, &none[0], &none[1]));
     TRY(list(&c, 11, &n));
-    CHECK(n <= LL_CDF_VARIABLES, LL_E_IO, "%s: %lu variables, at most %d are taken", file, n,
+    CHECK(n <= LL_CDF_VARIABLES, LL_E_IO, "%s has %lu variables, expected at most %d", file, n,
           LL_CDF_VARIABLES);
     for (uint64_t i = 0; i < n; i++) TRY(variable(&c, dims, n_dims, &out->v[i]));
     out->n = (int)n;

@@ -49,17 +49,17 @@ static ll_err read_shape(const char *p, const char *end, const char *file, ll_np
     CHECK(p && p < end && *p == '(', LL_E_IO, "%s: the header has no 'shape'", file);
     for (p++; p < end && *p != ')';) {
         CHECK(isdigit((unsigned char)*p) && out->n_dim < LL_MAX_DIMS, LL_E_IO,
-              "%s: the header's shape is not of 1 to %d whole numbers", file, LL_MAX_DIMS);
+              "%s: the header's shape is not 1 to %d integers", file, LL_MAX_DIMS);
         int64_t d = 0;
         for (; p < end && isdigit((unsigned char)*p); p++)
             CHECK(!__builtin_mul_overflow(d, 10, &d) && !__builtin_add_overflow(d, *p - '0', &d),
                   LL_E_IO, "%s: dimension %d is too large", file, out->n_dim);
         out->dim[out->n_dim++] = d;
         CHECK(!__builtin_mul_overflow(out->bytes, (size_t)d, &out->bytes), LL_E_IO,
-              "%s: more elements than can be counted", file);
+              "%s: too many elements", file);
         while (p < end && (*p == ',' || *p == ' ' || *p == 'L')) p++;
     }
-    CHECK(p < end, LL_E_IO, "%s: the header's shape does not end", file);
+    CHECK(p < end, LL_E_IO, "%s: the header's shape is not closed", file);
     return LL_OK;
 }
 
@@ -67,23 +67,23 @@ ll_err ll_npy_parse(const uint8_t *b, size_t size, const char *file, ll_npy *out
 {
     *out = (ll_npy){0};
     ll_npy npy = {.bytes = 1};
-    CHECK(size >= 12 && memcmp(b, "\x93NUMPY", 6) == 0, LL_E_IO,
-          "%s: does not begin as a .npy file does", file);
+    CHECK(size >= 12 && memcmp(b, "\x93NUMPY", 6) == 0, LL_E_IO, "%s is not a .npy file", file);
     CHECK(b[6] >= 1 && b[6] <= 3, LL_E_IO, "%s: version %d of .npy, expected 1 to 3", file, b[6]);
     size_t head = b[6] == 1 ? 10 : 12, n = (size_t)ll_le(b + 8, b[6] == 1 ? 2 : 4);
-    CHECK(n <= size - head, LL_E_IO, "%s: the header has %zu bytes, the file %zu", file, n, size);
+    CHECK(n <= size - head, LL_E_IO, "%s: the header has %zu bytes, but the file has %zu", file, n,
+          size);
     const char *text = (const char *)b + head, *end = text + n;
     TRY(read_type(value_of(text, end, "descr"), end, file, &npy.type));
     TRY(read_shape(value_of(text, end, "shape"), end, file, &npy));
     const char *order = value_of(text, end, "fortran_order");
     CHECK(order && end - order >= 4, LL_E_IO, "%s: the header has no 'fortran_order'", file);
     CHECK(memcmp(order, "True", 4) != 0 || npy.n_dim < 2, LL_E_IO,
-          "%s: is in Fortran's order; save numpy.ascontiguousarray of it", file);
+          "%s is in Fortran order: save it with numpy.ascontiguousarray", file);
     npy.offset = head + n;
     CHECK(!__builtin_mul_overflow(npy.bytes, (size_t)npy.type.bytes, &npy.bytes), LL_E_IO,
-          "%s: more elements than can be counted", file);
+          "%s: too many elements", file);
     CHECK(npy.bytes <= size - npy.offset, LL_E_IO,
-          "%s: is cut short: %zu bytes behind the header, which says %zu", file, size - npy.offset,
+          "%s is truncated: %zu bytes after the header, expected %zu", file, size - npy.offset,
           npy.bytes);
     *out = npy;
     return LL_OK;
@@ -137,7 +137,7 @@ ll_err ll_read_npz(ll_dataset *d, const char *path)
         if (e.packed) {
             uint8_t *out; /* entries may share bytes: no more than the file can hold */
             CHECK((inflated += e.raw) / 1032 <= b.size, LL_E_IO,
-                  "%s: says that it holds more than can be packed in %zu bytes", path, b.size);
+                  "%s claims to hold more than %zu bytes can contain", path, b.size);
             TRY(ll_zip_inflate(&e, file, &out));
             array = (ll_bytes){.data = out, .size = e.raw};
             ll_dataset_keep(d, &array);

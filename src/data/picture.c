@@ -118,7 +118,7 @@ static ll_err resample(const ll_view *v, const ll_picture *p, const char *file, 
     make_taps(a, p->window.y, p->window.height, p->height, v->height, &down);
     make_taps(a, p->window.x, p->window.width, p->width, v->width, &across);
     LL_OWN_MEMORY float *line = calloc(n + 4, sizeof *line);
-    CHECK(line, LL_E_MEM, "%s: no memory for a picture's row", file);
+    CHECK(line, LL_E_MEM, "%s: not enough memory for a picture's row", file);
     size_t first = (size_t)(across.from[0] * c);
     size_t last = (size_t)((across.from[v->width - 1] + across.count[v->width - 1]) * c);
     for (int64_t y = 0; y < v->height; y++) {
@@ -172,7 +172,7 @@ ll_err ll_view_fit(const ll_view *v, const ll_picture *p, const char *file, uint
     bool same = p->channels == v->channels;
     if (!same) {
         room = malloc((size_t)(n * p->channels));
-        CHECK(room, LL_E_MEM, "%s: no memory for a picture", file);
+        CHECK(room, LL_E_MEM, "%s: not enough memory for a picture", file);
     }
     TRY(resample(v, p, file, same ? out : room));
     if (!same) convert(room, p->channels, v->channels, n, out);

@@ -68,7 +68,7 @@ static ll_err parse_shape(ll_st_file *f, ll_st_entry *e, const json_t *shape, ui
               "%s: tensor %s: dimension %d is not a whole number from 0 up", f->path,
               quote(f, e->name), i);
         CHECK(!__builtin_mul_overflow(*elements, (uint64_t)dims[i], elements), LL_E_IO,
-              "%s: tensor %s: more elements than can be counted", f->path, quote(f, e->name));
+              "%s: tensor %s: too many elements", f->path, quote(f, e->name));
     }
     e->dims = dims;
     return LL_OK;
@@ -174,7 +174,7 @@ static ll_err parse_header(ll_st_file *f, const char *text, size_t n)
     CHECK(n && text[0] == '{', LL_E_IO, "%s: the header does not begin with {", f->path);
     json_error_t why;
     json_auto_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &why);
-    CHECK(root, LL_E_IO, "%s: header is not good JSON at byte %d: %s", f->path, why.position,
+    CHECK(root, LL_E_IO, "%s: the header is not valid JSON at byte %d: %s", f->path, why.position,
           quote(f, why.text));
     return parse_root(f, root);
 }
@@ -183,11 +183,12 @@ static ll_err parse_header(ll_st_file *f, const char *text, size_t n)
 static ll_err parse_length(const uint8_t *bytes, size_t n, uint64_t file_bytes, const char *path,
                            uint64_t *length)
 {
-    CHECK(n >= 8 && file_bytes >= 8, LL_E_IO, "%s: %zu bytes are no safetensors file", path, n);
+    CHECK(n >= 8 && file_bytes >= 8, LL_E_IO, "%s: %zu bytes are too few for a safetensors file",
+          path, n);
     memcpy(length, bytes, 8);
     CHECK(*length <= HEADER_MAX && *length <= file_bytes - 8, LL_E_IO,
-          "%s: says its header has %lu bytes; the file has %lu, and %u is the limit", path, *length,
-          file_bytes, HEADER_MAX);
+          "%s claims a header of %lu bytes, but the file has %lu, and the limit is %u", path,
+          *length, file_bytes, HEADER_MAX);
     return LL_OK;
 }
 
@@ -214,14 +215,14 @@ static ll_err open_fd(int fd, const char *path, ll_st_file **out)
 {
     struct stat st;
     CHECK(fstat(fd, &st) == 0, LL_E_IO, "%s: %s", path, strerror(errno));
-    CHECK(S_ISREG(st.st_mode), LL_E_IO, "%s: not a plain file", path);
+    CHECK(S_ISREG(st.st_mode), LL_E_IO, "%s is not a regular file", path);
     uint64_t file_bytes = (uint64_t)st.st_size, length = 0;
     uint8_t first[8] = {0};
     size_t n = file_bytes < 8 ? (size_t)file_bytes : 8;
     TRY(ll_read_all(fd, path, first, n, 0));
     TRY(parse_length(first, n, file_bytes, path, &length));
     LL_OWN_MEMORY uint8_t *head = (uint8_t *)malloc(8 + (size_t)length);
-    CHECK(head, LL_E_MEM, "%s: no memory for a header of %lu bytes", path, length);
+    CHECK(head, LL_E_MEM, "%s: not enough memory for a header of %lu bytes", path, length);
     TRY(ll_read_all(fd, path, head, 8 + (size_t)length, 0));
     return ll_st_parse(head, 8 + (size_t)length, file_bytes, path, out);
 }
@@ -270,11 +271,11 @@ const ll_st_entry *ll_st_find(const ll_st_file *f, const char *name)
 ll_err ll_st_want(const ll_st_file *f, const char *name, ll_dtype *dtype, ll_shape *shape)
 {
     const ll_st_entry *e = ll_st_find(f, name);
-    CHECK(e, LL_E_IO, "%s: has no tensor %s", f->path, name);
+    CHECK(e, LL_E_IO, "%s has no tensor %s", f->path, name);
     const struct type *type = find_type(e->type);
     CHECK(type && type->ll != LL_N_DTYPE, LL_E_IO,
-          "%s: tensor %s is of type %s; usable are F64, F32, BF16, F16, F8, I32 and U8", f->path,
-          name, quote(f, e->type));
+          "%s: tensor %s is of type %s, expected F64, F32, BF16, F16, F8, I32 or U8", f->path, name,
+          quote(f, e->type));
     CHECK(e->n_dims <= LL_MAX_DIMS, LL_E_IO, "%s: tensor %s has %d dimensions, expected at most %d",
           f->path, name, e->n_dims, LL_MAX_DIMS);
     *dtype = type->ll;
@@ -340,7 +341,7 @@ ll_err ll_st_remainder(const ll_st_file *f, uint64_t from, uint64_t to, uint32_t
     const size_t chunk_bytes = 1 << 20;
     CHECK(f->fd >= 0, LL_E_ARG, "%s: cannot be checked: the file is not open", f->path);
     LL_OWN_MEMORY uint8_t *chunk = (uint8_t *)malloc(chunk_bytes);
-    CHECK(chunk, LL_E_MEM, "%s: no memory to check it", f->path);
+    CHECK(chunk, LL_E_MEM, "%s: not enough memory to check it", f->path);
     for (uint64_t at = from; at < to; at += chunk_bytes) {
         size_t n = to - at < chunk_bytes ? (size_t)(to - at) : chunk_bytes;
         TRY(ll_read_all(f->fd, f->path, chunk, n, f->data_at + at));

@@ -134,7 +134,7 @@ static ll_err fit_kept(const ll_dataset *d, const picture *p, const ll_view *v, 
                             .width = d->raw_width,
                             .channels = (int)d->raw_channels,
                             .window = ll_view_crop(v, d->raw_height, d->raw_width)};
-    CHECK(whole.pixels, LL_E_MEM, "%s: no memory for an image", d->info.name);
+    CHECK(whole.pixels, LL_E_MEM, "%s: not enough memory for an image", d->info.name);
     for (int64_t y = 0; y < d->raw_height; y++)
         memcpy(whole.pixels + (size_t)y * row, row_of(d, p, y, buffer), row);
     return ll_view_fit(v, &whole, d->info.name, out);
@@ -237,8 +237,8 @@ ll_err ll_dataset_tokens(const ll_dataset *d, ll_split split, int64_t from, int6
         CHECK(t >= 0, LL_E_IO, "%s: token %d at offset %zu, expected 0 or more", s->file, t,
               offset);
         CHECK(t < f->vocab, LL_E_ARG,
-              "model.vocab is %ld, too small for the data's tokens: %s has token %d at offset "
-              "%zu: use model.vocab=%ld",
+              "model.vocab is %ld, too small for the data's tokens: %s has token %d at offset %zu: "
+              "set model.vocab=%ld",
               f->vocab, s->file, t, offset, least_vocab(d));
         out[i] = t;
     }
@@ -322,7 +322,7 @@ ll_err ll_image_read(const ll_dataset *d, const ll_sampling *how, int64_t positi
     if (!as_kept(d, how)) {
         ll_view v = view_of(d, how, position);
         bytes = malloc((size_t)(v.height * v.width * v.channels));
-        CHECK(bytes, LL_E_MEM, "%s: no memory for an image", d->info.name);
+        CHECK(bytes, LL_E_MEM, "%s: not enough memory for an image", d->info.name);
         TRY(fit_kept(d, &p, &v, bytes));
     }
     put_image(d, motion_at(how, position), bytes, &p, (float *)out[0]);
@@ -369,7 +369,7 @@ ll_err ll_table_read(const ll_dataset *d, const ll_sampling *how, int64_t positi
             continue;
         }
         if (!bytes) bytes = malloc((size_t)(v.height * v.width * d->info.channels));
-        CHECK(bytes, LL_E_MEM, "%s: no memory for an image", d->info.name);
+        CHECK(bytes, LL_E_MEM, "%s: not enough memory for an image", d->info.name);
         v.map = c->map;
         TRY(fit_file(d, c, row, &v, bytes));
         if (c->map)
@@ -385,7 +385,7 @@ ll_err ll_dataset_picture(const ll_dataset *d, const char *path, float *out)
     static const ll_sampling plain = {.split = LL_VAL};
     ll_view v = view_of(d, &plain, 0);
     LL_OWN_MEMORY uint8_t *bytes = malloc((size_t)(v.height * v.width * v.channels));
-    CHECK(bytes, LL_E_MEM, "%s: no memory for an image", path);
+    CHECK(bytes, LL_E_MEM, "%s: not enough memory for an image", path);
     TRY(fit_path(NULL, path, &v, bytes));
     put_image(d, motion_at(&plain, 0), bytes, NULL, out);
     return LL_OK;
@@ -435,7 +435,7 @@ static ll_err mix(const ll_dataset *d, const ll_sampling *how, int64_t position,
     if (how->split == LL_TRAIN) {
         uint32_t w[4];
         LL_OWN_MEMORY float *other = malloc(f->field_bytes[d->mix_x]);
-        CHECK(other, LL_E_MEM, "%s: no memory for an image", f->name);
+        CHECK(other, LL_E_MEM, "%s: not enough memory for an image", f->name);
         from[d->mix_x] = x ? other : NULL, from[d->mix_y] = &label;
         TRY(d->read(d, how, position + f->n[LL_TRAIN], from));
         ll_philox(how->seed, ll_stream("cut", 0), (uint64_t)position, w);

@@ -31,7 +31,7 @@ static ll_err read_rows(const ll_dataset *d, const ll_field *f, const char *path
     memcpy(s.d, dim, sizeof(int64_t) * (size_t)s.n);
     int64_t n = ll_numel(&f->shape);
     out->n = rows_of(f, dim, n_dim);
-    CHECK(out->n > 0, LL_E_SHAPE, "%s: has %s%s, expected samples of %s, one or several", path,
+    CHECK(out->n > 0, LL_E_SHAPE, "%s has %s%s, expected one or several samples of %s", path,
           ll_shape_print(&s, have), n_dim > s.n ? " and more" : "",
           ll_shape_print(&f->shape, want));
     size_t bytes = (size_t)n * ll_dtype_bytes(f->dtype);
@@ -55,10 +55,10 @@ static ll_err read_picture(const ll_dataset *d, const ll_field *f, const char *p
                            ll_samples *out)
 {
     CHECK(d && d->info.kind == LL_IMAGES, LL_E_ARG,
-          "%s: pictures are for models whose data are pictures", path);
+          "%s: a picture needs a model whose data are pictures", path);
     CHECK(f->dtype == LL_F32 &&
               ll_numel(&f->shape) == d->info.height * d->info.width * d->info.channels,
-          LL_E_SHAPE, "%s: a picture, and %s is none", path, f->name);
+          LL_E_SHAPE, "%s is a picture, but input %s is not", path, f->name);
     *out = (ll_samples){1, ll_arena_alloc(a, (size_t)ll_numel(&f->shape) * sizeof(float)), 0};
     return ll_dataset_picture(d, path, (float *)out->data);
 }
@@ -69,14 +69,13 @@ static ll_err read_text(const ll_dataset *d, const ll_tokenizer *t, const ll_fie
 {
     LL_OWN_MEMORY int32_t *tokens = NULL;
     int64_t seq = ll_numel(&f->shape), size = (int64_t)b->size;
-    CHECK(
-        t || d->info.is_text, LL_E_ARG,
-        "%s: tokens of data %s are not the bytes of a text: data.tokenizer names what makes them, "
-        "or give them as a .npy",
-        path, d->info.name);
-    CHECK(f->dtype == LL_I32, LL_E_SHAPE, "%s: a text, and %s is no tokens", path, f->name);
+    CHECK(t || d->info.is_text, LL_E_ARG,
+          "%s: the tokens of data %s are not bytes of text: set data.tokenizer, or give them as a "
+          ".npy",
+          path, d->info.name);
+    CHECK(f->dtype == LL_I32, LL_E_SHAPE, "%s is text, but input %s is not tokens", path, f->name);
     if (t) TRY(ll_tokenizer_encode(t, (const char *)b->data, b->size, false, &tokens, &size));
-    CHECK(size > 0, LL_E_IO, "%s: is empty", path);
+    CHECK(size > 0, LL_E_IO, "%s is empty", path);
     int32_t *x = LL_NEW_ARRAY(a, int32_t, seq);
     *out = (ll_samples){1, x, size < seq ? size : seq};
     for (int64_t i = 0; i < out->used; i++)
@@ -94,7 +93,7 @@ static ll_err read_bytes(const ll_dataset *d, const ll_tokenizer *t, const ll_fi
     }
     if (t || (d && d->info.kind == LL_TOKENS)) return read_text(d, t, f, path, b, a, out);
     CHECK(b->size > 4 && !b->data[0] && !b->data[1], LL_E_IO,
-          "%s: is no picture (.jpg, .jpeg, .png), no .npy and no IDX file", path);
+          "%s is neither a picture (.jpg, .jpeg, .png) nor a .npy or IDX file", path);
     ll_idx idx;
     TRY(ll_idx_parse(b->data, b->size, path, &idx));
     return read_rows(d, f, path, (ll_elem){'u', 1, false}, b->data + idx.offset, idx.dim, idx.n_dim,

@@ -63,7 +63,7 @@ static ll_err new_column(ll_dataset *d, const ll_array *a, const char *field, ll
 {
     ll_table *t = d->table;
     CHECK(t->n < LL_MAX_FIELDS, LL_E_IO,
-          "%s: more than %d arrays (%s ...): name those to take in data.fields", t->file,
+          "%s has more than %d arrays (%s ...): name those to use in data.fields", t->file,
           LL_MAX_FIELDS, t->offered);
     ll_column *c = *out = &t->columns[t->n++];
     *c = (ll_column){.name = ll_arena_strdup(d->arena, a->name),
@@ -95,7 +95,7 @@ static ll_err find_column(ll_dataset *d, const ll_array *a, const char *field, l
                 c->type.bytes == a->type.bytes && c->type.swap == a->type.swap &&
                 c->factor == a->factor && c->offset == a->offset;
     for (int i = 0; same && i < c->shape.n; i++) same = c->shape.d[i] == a->dim[i + 1];
-    CHECK(same, LL_E_IO, "%s: array %s is of another type or shape than in %s", t->file, a->name,
+    CHECK(same, LL_E_IO, "%s: array %s has another type or shape than in %s", t->file, a->name,
           c->parts[0].file);
     return LL_OK;
 }
@@ -109,9 +109,10 @@ static ll_err take(ll_dataset *d, const ll_array *a, const char *field)
     bool named = o->fields || o->n_want;
     if (!named && (a->n_dim < 1 || !a->type.kind)) return LL_OK; /* no samples: a text, a scalar */
     CHECK(a->n_dim < 1 || a->dim[0] > 0, LL_E_IO, "%s: array %s has no samples", t->file, a->name);
-    CHECK(a->type.kind, LL_E_IO, "%s: array %s has elements that are no numbers", t->file, a->name);
+    CHECK(a->type.kind, LL_E_IO, "%s: array %s has elements that are not numbers", t->file,
+          a->name);
     CHECK(a->n_dim >= 1 && a->n_dim <= LL_MAX_DIMS, LL_E_IO,
-          "%s: array %s has %d dimensions, expected 1 to %d, the first one samples", t->file,
+          "%s: array %s has %d dimensions, expected 1 to %d, the first for samples", t->file,
           a->name, a->n_dim, LL_MAX_DIMS);
     TRY(find_column(d, a, field, &c));
     ll_part p = a->rows;
@@ -140,14 +141,13 @@ static ll_err all_found(const ll_dataset *d)
     for (const char *at = o->fields, *field, *array; ll_fields_next(&at, a, &field, &array);) {
         bool found = false;
         for (int i = 0; i < t->n; i++) found |= !strcmp(t->columns[i].name, array);
-        CHECK(found, LL_E_IO, "%s: data.fields names %s, which is not there, but %s", t->file,
-              array, t->n_offered ? t->offered : "nothing");
+        CHECK(found, LL_E_IO, "%s: data.fields names %s, but the file has %s", t->file, array,
+              t->n_offered ? t->offered : "nothing");
     }
     for (int i = 0; i < o->n_want; i++) {
         bool found = false;
         for (int k = 0; k < t->n; k++) found |= !strcmp(t->columns[k].field, o->want[i].name);
-        CHECK(found, LL_E_IO,
-              "%s: the model takes %s; there %s %s: say which it is in data.fields: \"%s=...\"",
+        CHECK(found, LL_E_IO, "%s: the model takes %s; there %s %s: set data.fields: \"%s=...\"",
               t->file, o->want[i].name, t->n_offered ? "are" : "is",
               t->n_offered ? t->offered : "nothing", o->want[i].name);
     }
@@ -158,15 +158,15 @@ ll_err ll_table_file_end(ll_dataset *d)
 {
     ll_table *t = d->table;
     TRY(all_found(d));
-    CHECK(t->n > 0, LL_E_IO, "%s: has no arrays of samples", t->file);
+    CHECK(t->n > 0, LL_E_IO, "%s has no arrays of samples", t->file);
     const ll_part *first = &t->columns[0].parts[t->columns[0].n_part - 1];
     for (int i = 0; i < t->n; i++) {
         const ll_column *c = &t->columns[i];
         CHECK(c->n_part == t->columns[0].n_part && c->parts[c->n_part - 1].file == t->file, LL_E_IO,
-              "%s: array %s is not there, but in other files", t->file, c->name);
+              "%s: array %s is missing, but other files have it", t->file, c->name);
         CHECK(c->parts[c->n_part - 1].n == first->n, LL_E_IO,
               "%s: arrays differ in their first dimension, which counts samples: %s; name those to "
-              "take in data.fields",
+              "use in data.fields",
               t->file, t->offered);
     }
     t->rows[d->reading] += first->n;
@@ -219,7 +219,7 @@ ll_err ll_table_finish(ll_dataset *d)
         t->first[LL_VAL] = d->info.n[LL_TRAIN];
     }
     for (int s = 0; s < 2; s++)
-        CHECK(d->info.n[s] > 0, LL_E_IO, "%s: of %ld samples none is left %s", d->info.where,
+        CHECK(d->info.n[s] > 0, LL_E_IO, "%s: none of %ld samples is left %s", d->info.where,
               (all + held), s == LL_TRAIN ? "to train on" : "for validation");
     return LL_OK;
 }
@@ -313,7 +313,7 @@ static ll_err convert(const ll_column *c, const ll_part *part, int64_t row, cons
         for (int64_t i = 0; c->factor != 0 && i < some; i++) v[i] = v[i] * c->factor + c->offset;
         for (int64_t i = 0; whole && i < some; i++)
             CHECK(v[i] >= least && v[i] <= most && v[i] == floor(v[i]), LL_E_IO,
-                  "%s: %s of %s %ld has %g, expected a whole number for %s of %s", part->file,
+                  "%s: %s of %s %ld is %g, expected a whole number for %s of %s", part->file,
                   c->name, part->line ? "line" : "sample", (part->line ? part->line[row] : row),
                   v[i], ll_dtype_name(f->dtype), f->name);
         if (f->dtype == LL_F32)
@@ -339,7 +339,7 @@ ll_err ll_column_read(const ll_column *c, int64_t row, const ll_field *f, void *
     LL_OWN_MEMORY uint8_t *room = NULL;
     if (p->row) {
         raw = room = malloc(bytes ? bytes : 1);
-        CHECK(room, LL_E_MEM, "%s: no memory for a sample of %zu bytes", p->file, bytes);
+        CHECK(room, LL_E_MEM, "%s: not enough memory for a sample of %zu bytes", p->file, bytes);
         TRY(p->row(p->user, row, room));
     }
     bool same = f->dtype == LL_F32

@@ -14,7 +14,7 @@ static int32_t le32(const uint8_t *p)
 ll_err ll_tokens_parse(const uint8_t *b, size_t size, const char *file, int64_t *n)
 {
     *n = 0;
-    CHECK(size >= LL_TOKENS_HEADER, LL_E_IO, "%s: %zu bytes, the header of a token file has %d",
+    CHECK(size >= LL_TOKENS_HEADER, LL_E_IO, "%s: %zu bytes, but the header of a token file has %d",
           file, size, LL_TOKENS_HEADER);
     CHECK(le32(b) == LL_TOKENS_MAGIC, LL_E_IO, "%s: magic is %d, expected %d (u16 tokens of GPT-2)",
           file, le32(b), LL_TOKENS_MAGIC);
@@ -22,8 +22,8 @@ ll_err ll_tokens_parse(const uint8_t *b, size_t size, const char *file, int64_t 
     int32_t count = le32(b + 8);
     size_t have = size - LL_TOKENS_HEADER;
     CHECK(count > 0 && have == 2 * (size_t)count, LL_E_IO,
-          "%s: the header (offset 8) says %d tokens, %zu bytes follow it, expected 2 each", file,
-          count, have);
+          "%s: the header (offset 8) says %d tokens, but %zu bytes follow it, expected 2 per token",
+          file, count, have);
     *n = count;
     return LL_OK;
 }
@@ -43,8 +43,8 @@ static ll_err add_tokens(ll_dataset *d, const char *path)
     TRY(ll_dataset_map(d, path, &b));
     if (s.token_bytes) {
         CHECK(b.size % (size_t)s.token_bytes == 0, LL_E_IO,
-              "%s: %zu bytes, expected a multiple of %d: tokens of so many bytes each", path,
-              b.size, s.token_bytes);
+              "%s: %zu bytes, expected a multiple of %d, the bytes of a token", path, b.size,
+              s.token_bytes);
         s.n = (int64_t)(b.size / (size_t)s.token_bytes);
     } else {
         TRY(ll_tokens_parse(b.data, b.size, path, &s.n));
@@ -66,7 +66,7 @@ ll_err ll_read_tokens(ll_dataset *d, const char *path)
     TRY(ll_data_files(d, path, "*.[bu][i13][n62]", &files, &n));
     for (int i = 0; i < n; i++) TRY(add_tokens(d, files[i]));
     CHECK(d->split[LL_TRAIN].n > 0, LL_E_IO,
-          "%s: only validation files (\"val\" in the name), none to train on", path);
+          "%s has only validation files (\"val\" in the name), none to train on", path);
     return LL_OK;
 }
 

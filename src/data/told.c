@@ -58,12 +58,12 @@ static ll_err read_numbers(const json_t *j, const char *file, const char *name, 
                            double most, int n, double *out)
 {
     const json_t *list = json_object_get(j, name);
-    CHECK(json_array_size(list) == (size_t)n, LL_E_IO, "%s: %s wants %d numbers", file, name, n);
+    CHECK(json_array_size(list) == (size_t)n, LL_E_IO, "%s: %s needs %d numbers", file, name, n);
     for (int i = 0; i < n; i++) {
         const json_t *v = json_array_get(list, (size_t)i);
         out[i] = json_number_value(v);
         CHECK(json_is_number(v) && out[i] >= least && out[i] <= most, LL_E_IO,
-              "%s: %s has what is no number from %g to %g", file, name, least, most);
+              "%s: %s has a value that is not a number from %g to %g", file, name, least, most);
     }
     return LL_OK;
 }
@@ -89,14 +89,14 @@ static ll_err read_told(ll_dataset *d, const json_t *j, const char *file)
     const json_t *names = json_object_get(j, "classes");
     int n = (int)(sizeof kinds / sizeof *kinds), k = 0;
     while (k < n && kind && strcmp(kinds[k], kind)) k++;
-    CHECK(kind && k < n, LL_E_IO, "%s: kind is no images, tokens or records", file);
+    CHECK(kind && k < n, LL_E_IO, "%s: kind is not images, tokens or records", file);
     f->kind = (ll_data_kind)k;
     f->is_text = json_is_true(json_object_get(j, "text"));
     f->classes = (int64_t)json_array_size(names);
     const char **list = LL_NEW_ARRAY(d->arena, const char *, f->classes + 1);
     for (int64_t i = 0; i < f->classes; i++) {
         const char *name = json_string_value(json_array_get(names, (size_t)i));
-        CHECK(name, LL_E_IO, "%s: classes has what is no name", file);
+        CHECK(name, LL_E_IO, "%s: classes has a value that is not a name", file);
         list[i] = ll_arena_strdup(d->arena, name);
     }
     if (f->classes) f->class_names = list;
@@ -108,7 +108,7 @@ ll_err ll_told_parse(const char *text, size_t size, const char *file, ll_dataset
     json_error_t why;
     *out = NULL;
     json_auto_t *j = json_loadb(text, size, 0, &why);
-    CHECK(j, LL_E_IO, "%s:%d: is no JSON: %s", file, why.line, why.text);
+    CHECK(j, LL_E_IO, "%s:%d: not valid JSON: %s", file, why.line, why.text);
     ll_arena *arena = ll_arena_new();
     LL_OWN(ll_dataset) d = LL_NEW(arena, ll_dataset);
     d->arena = arena;

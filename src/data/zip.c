@@ -13,11 +13,11 @@
 /* Where the directory begins. */
 static ll_err find_directory(const uint8_t *b, size_t size, const char *file, size_t *at)
 {
-    CHECK(size >= END_SIZE, LL_E_IO, "%s: %zu bytes are no zip archive", file, size);
+    CHECK(size >= END_SIZE, LL_E_IO, "%s: %zu bytes are too few for a zip archive", file, size);
     size_t end = size - END_SIZE, least = end > 65535 ? end - 65535 : 0;
     while (memcmp(b + end, "PK\5\6", 4) != 0 && end > least) end--;
     CHECK(memcmp(b + end, "PK\5\6", 4) == 0, LL_E_IO,
-          "%s: has no end of a zip archive: is it cut short?", file);
+          "%s has no end-of-archive record: is it truncated?", file);
     uint64_t from = ll_le(b + end + 16, 4);
     if (from == UINT32_MAX && end >= 20 && memcmp(b + end - 20, "PK\6\7", 4) == 0) {
         uint64_t wide = ll_le(b + end - 12, 8);
@@ -52,25 +52,25 @@ ll_err ll_zip_next(const uint8_t *b, size_t size, const char *file, size_t *at, 
     size_t left = size - *at;
     if (left < 46 || memcmp(p, "PK\1\2", 4) != 0) { /* the end, of one kind or another */
         CHECK(left >= END_SIZE && p[0] == 'P' && p[1] == 'K', LL_E_IO,
-              "%s: the directory is broken at byte %zu", file, *at);
+              "%s: the directory is damaged at byte %zu", file, *at);
         return LL_OK;
     }
     uint64_t packed = ll_le(p + 20, 4), raw = ll_le(p + 24, 4), local = ll_le(p + 42, 4);
     size_t method = (size_t)ll_le(p + 10, 2), name = (size_t)ll_le(p + 28, 2);
     size_t extra = (size_t)ll_le(p + 30, 2), whole = 46 + name + extra + (size_t)ll_le(p + 32, 2);
-    CHECK(whole <= left, LL_E_IO, "%s: the directory is cut short at byte %zu", file, *at);
+    CHECK(whole <= left, LL_E_IO, "%s: the directory is truncated at byte %zu", file, *at);
     widen(p + 46 + name, extra, (uint64_t *[3]){&raw, &packed, &local});
     const char *text = (const char *)p + 46;
     CHECK(!(p[8] & 1) && (method == 0 || method == 8), LL_E_IO,
-          "%s: %.*s is encrypted, or packed by method %zu; expected stored or deflated", file,
+          "%s: %.*s is encrypted, or compressed by method %zu; expected stored or deflated", file,
           (int)name, text, method);
     CHECK(local <= size - 30 && memcmp(b + local, "PK\3\4", 4) == 0, LL_E_IO,
           "%s: %.*s is not at byte %lu", file, (int)name, text, local);
     uint64_t data = local + 30 + ll_le(b + local + 26, 2) + ll_le(b + local + 28, 2);
-    CHECK(data <= size && packed <= size - data, LL_E_IO, "%s: %.*s is cut short", file, (int)name,
+    CHECK(data <= size && packed <= size - data, LL_E_IO, "%s: %.*s is truncated", file, (int)name,
           text);
     CHECK(method == 8 ? raw / 1032 <= packed : raw == packed, LL_E_IO,
-          "%s: %.*s says that %lu bytes become %lu", file, (int)name, text, packed, raw);
+          "%s: %.*s claims that %lu bytes expand to %lu", file, (int)name, text, packed, raw);
     *out = (ll_zip_entry){.name = text,
                           .name_size = name,
                           .data = b + data,
@@ -105,10 +105,10 @@ static bool inflate_all(const ll_zip_entry *e, uint8_t *out)
 ll_err ll_zip_inflate(const ll_zip_entry *e, const char *file, uint8_t **out)
 {
     *out = malloc(e->raw + 1);
-    CHECK(*out, LL_E_MEM, "%s: no memory for %zu bytes; saved without packing it is mapped", file,
-          e->raw);
+    CHECK(*out, LL_E_MEM, "%s: not enough memory for %zu bytes; saved without packing it is mapped",
+          file, e->raw);
     if (inflate_all(e, *out)) return LL_OK;
     free(*out);
     *out = NULL;
-    FAIL(LL_E_IO, "%s: the packed data is broken, or its check sum is not right", file);
+    FAIL(LL_E_IO, "%s: the compressed data is damaged, or its checksum is wrong", file);
 }

@@ -76,7 +76,7 @@ static void val_split(void **state)
     for (int64_t i = 0; i < 11; i++) check_image(d, LL_VAL, i, 29 + i);
     ll_dataset_close(d);
     o.val_fraction = 0.99;
-    fails(ll_dataset_open(&o, &d), "no image is left to train on");
+    fails(ll_dataset_open(&o, &d), "no images are left to train on");
     o.val_fraction = 1.5;
     fails(ll_dataset_open(&o, &d), "val_fraction is 1.5");
     assert_null(d);
@@ -124,15 +124,15 @@ static void idx_errors(void **state)
     idx_broken(state, false, 3, 0, 1 << 20, "byte 3 says 0 dimensions");
     idx_broken(state, false, 3, 200, 1 << 20, "byte 3 says 200 dimensions");
     idx_broken(state, false, none, 0, 0, "is empty");
-    idx_broken(state, false, none, 0, 3, "3 bytes, an IDX header");
-    idx_broken(state, false, none, 0, 15, "15 bytes, the header of 3 dimensions has 16");
-    idx_broken(state, false, none, 0, 16, "cut short");
-    idx_broken(state, false, none, 0, 100, "84 bytes behind the header, which says 144");
-    idx_broken(state, false, none, 0, -1, "145 bytes behind the header");
+    idx_broken(state, false, none, 0, 3, "3 bytes, but an IDX header");
+    idx_broken(state, false, none, 0, 15, "15 bytes, but a header of 3 dimensions has 16");
+    idx_broken(state, false, none, 0, 16, "truncated");
+    idx_broken(state, false, none, 0, 100, "84 bytes after the header, expected 144");
+    idx_broken(state, false, none, 0, -1, "145 bytes after the header");
     idx_broken(state, false, 7, 0, 1 << 20, "dimension 0 (offset 4) is 0");
-    idx_broken(state, false, 4, 255, 1 << 20, "cut short");                  /* 4 billion images */
-    idx_broken(state, true, 3, 2, 1 << 20, "behind the header, which says"); /* 9 x labels 0..3 */
-    idx_broken(state, true, none, 0, 7, "7 bytes, the header");
+    idx_broken(state, false, 4, 255, 1 << 20, "truncated");               /* 4 billion images */
+    idx_broken(state, true, 3, 2, 1 << 20, "after the header, expected"); /* 9 x labels 0..3 */
+    idx_broken(state, true, none, 0, 7, "7 bytes, but a header");
 }
 
 static void idx_mismatch(void **state)
@@ -147,7 +147,7 @@ static void idx_mismatch(void **state)
     assert_non_null(strstr(ll_error_text(), "has 8 labels"));
     put_idx(state, "train", false, 9, 4, 4);
     put_idx(state, "t10k", false, 9, 4, 3);
-    fails(ll_dataset_open(&o, &d), "images are 4 x 3 x 1, the training ones 4 x 4 x 1");
+    fails(ll_dataset_open(&o, &d), "images are 4 x 3 x 1, but training images are 4 x 4 x 1");
     put_idx(state, "t10k", false, 9, 4, 4);
     o.classes = 4;
     fails(ll_dataset_open(&o, &d), "label 4 at offset 10, expected 0 to 3");
@@ -199,7 +199,7 @@ static void gz_errors(void **state)
     put_be32(bytes + 4, 49);
     put_gz(path, bytes, size);
     n = read_all(path, gz, sizeof gz);
-    fails(ll_idx_gunzip(gz, n, "x.gz", &out, &out_size), "more data than the IDX header says");
+    fails(ll_idx_gunzip(gz, n, "x.gz", &out, &out_size), "more data than its IDX header says");
 }
 
 static void put_cifar(void *const *state, const char *name, int n, int first)
@@ -288,7 +288,7 @@ static void tokens(void **state)
     ll_dataset_close(d);
     o.vocab = 900;
     fails(ll_dataset_open(&o, &d),
-          "a_train_0.bin has token 40000 at offset 1024: use model.vocab=");
+          "a_train_0.bin has token 40000 at offset 1024: set model.vocab=");
 }
 
 static void tokens_errors(void **state)
@@ -304,10 +304,10 @@ static void tokens_errors(void **state)
     memcpy(b, (int32_t[]){LL_TOKENS_MAGIC, 1, 4}, 12);
     ok(ll_tokens_parse(b, sizeof b, "t", &n));
     assert_int_equal(n, 4);
-    fails(ll_tokens_parse(b, LL_TOKENS_HEADER - 1, "t", &n), "1023 bytes, the header");
-    fails(ll_tokens_parse(b, sizeof b - 1, "t", &n), "says 4 tokens, 7 bytes follow");
+    fails(ll_tokens_parse(b, LL_TOKENS_HEADER - 1, "t", &n), "1023 bytes, but the header");
+    fails(ll_tokens_parse(b, sizeof b - 1, "t", &n), "says 4 tokens, but 7 bytes follow");
     memcpy(b + 8, (int32_t[]){2000000000}, 4);
-    fails(ll_tokens_parse(b, sizeof b, "t", &n), "says 2000000000 tokens, 8 bytes");
+    fails(ll_tokens_parse(b, sizeof b, "t", &n), "says 2000000000 tokens, but 8 bytes");
     memcpy(b + 8, (int32_t[]){-4}, 4);
     fails(ll_tokens_parse(b, sizeof b, "t", &n), "says -4 tokens");
     b[4] = 2;
@@ -484,10 +484,11 @@ static void told(void **state)
     ok(ll_told_parse(names, strlen(names), "j", &t));
     assert_string_equal(ll_dataset_info(t)->class_names[1], "\xc3\xa9");
     ll_dataset_close(t);
-    static const char *const bad[][2] = {{"{", "no JSON"},
-                                         {"{\"kind\": \"image\"}", "kind"},
-                                         {"{\"kind\": \"images\"}", "image wants 3 numbers"},
-                                         {"{\"kind\": \"tokens\", \"classes\": [1]}", "no name"}};
+    static const char *const bad[][2] = {
+        {"{", "not valid JSON"},
+        {"{\"kind\": \"image\"}", "kind"},
+        {"{\"kind\": \"images\"}", "image needs 3 numbers"},
+        {"{\"kind\": \"tokens\", \"classes\": [1]}", "not a name"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         fails(ll_told_parse(bad[i][0], strlen(bad[i][0]), "j", &t), bad[i][1]);
     ll_arena_free(a);

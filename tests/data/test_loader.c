@@ -210,10 +210,10 @@ static void thread_errors(void **state)
         assert_int_equal(((const int32_t *)b.data[1])[19], 20 * i + 20);
     }
     for (int i = 0; i < 2; i++)
-        fails(ll_loader_next(l, &b), "val.bin has token 150 at offset 1324: use model.vocab=200");
+        fails(ll_loader_next(l, &b), "val.bin has token 150 at offset 1324: set model.vocab=200");
     ll_loader_close(l);
     fails(ll_loader_open(d, &(ll_loader_opts){.how = {.flip = true}, .batch = 2}, &l),
-          "for images");
+          "apply only to images");
     ll_dataset_close(d);
 }
 
@@ -330,7 +330,7 @@ static void mixed(void **state)
     o.mixup = 0.2, o.seq = 1;
     put_file(tmpdir_path(state, "text"), "one text that is long enough to have windows of it", 50);
     o.path = tmpdir_path(state, "text");
-    fails(ll_dataset_open(&o, &d), "mixup and cutmix are for images");
+    fails(ll_dataset_open(&o, &d), "mixup and cutmix need images");
 }
 
 /* ---- the cache ---- */
@@ -482,10 +482,10 @@ static void bible_errors(void **state)
     put_be32(b + 88, 1000000);
     fails(ll_bible_parse(b, sizeof b, "b", &out, &size), "1000000 windows");
     put_be32(b + 88, 1);
-    fails(ll_bible_parse(b, sizeof b, "b", &out, &size), "window 0 is from offset 0 to 0 of 600");
+    fails(ll_bible_parse(b, sizeof b, "b", &out, &size), "window 0 has bad offsets, 0 to 0 of 600");
     put_be32(b + 92, 100);
     put_be32(b + 96, 601);
-    fails(ll_bible_parse(b, sizeof b, "b", &out, &size), "from offset 100 to 601 of 600");
+    fails(ll_bible_parse(b, sizeof b, "b", &out, &size), "100 to 601 of 600");
     /* codes of 9 bits, lowest first: '\n' 'a' 257 (= "\na") 259 (= "\na\n", not yet known) */
     const uint32_t codes[] = {'\n', 'a', 257, 259, 256};
     for (int i = 0; i < 5 * 9; i++) b[100 + i / 8] |= (codes[i / 9] >> i % 9 & 1) << i % 8;

@@ -291,7 +291,7 @@ static void test_changed(void **state)
     if (rank == 0) touch(at("tokens.u16", 0));
     together();
     ok(ll_loader_open(d, &(ll_loader_opts){.batch = BATCH}, &l));
-    fails(ll_loader_next(l, &b), "has changed");
+    fails(ll_loader_next(l, &b), "changed while");
     ll_loader_close(l);
     ll_dataset_close(d);
     together();
@@ -320,7 +320,7 @@ static void test_refused(void **state)
     (void)state;
     ll_dataset *d;
     ll_data_opts o = {.name = "synthetic", .cache = at("refused", 0)};
-    fails(ll_dataset_open(&o, &d), "has none");
+    fails(ll_dataset_open(&o, &d), "does not have");
     o = (ll_data_opts){.format = "images", .path = at("pictures", 0), .fetch = 257};
     fails(ll_dataset_open(&o, &d), "256");
     o = (ll_data_opts){.format = "images", .path = at("pictures", 0), .cache = "/dev/null/x"};
@@ -330,7 +330,7 @@ static void test_refused(void **state)
         PLACE(cache, within[i], 0);
         PLACE(data, "pictures", 0);
         o = (ll_data_opts){.format = "images", .path = data, .cache = cache};
-        fails(ll_dataset_open(&o, &d), "lies within the data");
+        fails(ll_dataset_open(&o, &d), "lies inside the data");
     }
     assert_int_not_equal(access(at("pictures/new", 0), F_OK), 0);
 }

@@ -188,9 +188,9 @@ static void folder(void **state)
     ll_dataset_close(d);
     mkdir(tmpdir_path(state, "val/c"), 0777);
     put_jpeg(tmpdir_path(state, "val/c/1.jpg"), 1, 30, 30);
-    fails(ll_dataset_open(&o, &d), "class c is not one that is trained on");
+    fails(ll_dataset_open(&o, &d), "class c is not among the training classes");
     mkdir(tmpdir_path(state, "train/c"), 0777);
-    fails(ll_dataset_open(&o, &d), "train/c: has no pictures");
+    fails(ll_dataset_open(&o, &d), "train/c has no pictures");
 }
 
 /* One folder for all: a part of each class is held out, the same however often it is read. */
@@ -214,7 +214,7 @@ static void held_out(void **state)
     assert_int_equal(labels[0], 3);
     ll_dataset_close(d);
     o.val_path = tmpdir_path(state, "val");
-    fails(ll_dataset_open(&o, &d), "data.val_fraction is 0.25, but");
+    fails(ll_dataset_open(&o, &d), "data.val_fraction=0.25 cannot be combined");
     o.val_fraction = 0;
     ok(ll_dataset_open(&o, &d));
     assert_int_equal(ll_dataset_info(d)->n[LL_VAL], 10);
@@ -271,7 +271,7 @@ static void any_threads(void **state)
     ll_loader *l;
     ll_data_batch b;
     ok(ll_loader_open(d, &(ll_loader_opts){.how = how, .batch = 12, .threads = 2}, &l));
-    fails(ll_loader_next(l, &b), "train/a/07.JPG: is no JPEG that can be read");
+    fails(ll_loader_next(l, &b), "train/a/07.JPG: this JPEG cannot be read");
     ll_loader_close(l);
     ll_dataset_close(d);
 }
@@ -321,17 +321,17 @@ static void csv(void **state)
     assert_float_equal(x[0], 3 / 255.0, 1e-7);
     ll_dataset_close(d);
     o.fields = "x=image,seg=label";
-    fails(ll_dataset_open(&o, &d), "array label has elements that are no numbers");
+    fails(ll_dataset_open(&o, &d), "array label has elements that are not numbers");
     o.fields = NULL, o.n_want = 0;
     static const char *const bad[][2] = {
-        {"a,b\n1\n", "all.csv:2: has 1 cells, the first line 2"},
-        {"a,b\n\"1,2\n", "all.csv:2: a quoted cell does not end"},
-        {"a\n\"1\"x\n", "goes on behind its closing quote"},
+        {"a,b\n1\n", "all.csv:2: 1 cells, but the first line has 2"},
+        {"a,b\n\"1,2\n", "all.csv:2: a quoted cell is not closed"},
+        {"a\n\"1\"x\n", "continues after its closing quote"},
         {"a\n", "has no rows"},
         {"a,b,a\n1,2,3\n", "two columns are named a"},
-        {"a,split\n1,vall\n", "all.csv:2: has split vall"},
-        {"a,label\n\n\"1\n\",cat\n2, \n", "all.csv:5: nothing in column"},
-        {"a,b\n1.png,1\n,2\n", "all.csv:3: nothing in column a"}};
+        {"a,split\n1,vall\n", "all.csv:2: split is vall"},
+        {"a,label\n\n\"1\n\",cat\n2, \n", "all.csv:5: column"},
+        {"a,b\n1.png,1\n,2\n", "all.csv:3: column a is empty"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         put_file(path, bad[i][0], strlen(bad[i][0]));
         fails(ll_dataset_open(&o, &d), bad[i][1]);
@@ -364,7 +364,7 @@ static void known_sizes(void **state)
     }
     ll_dataset_close(d);
     o.image_channels = 2;
-    fails(ll_dataset_open(&o, &d), "pictures in 2 channels");
+    fails(ll_dataset_open(&o, &d), "images with 2 channels");
     o.image_channels = 3, o.n_mean = 2;
     fails(ll_dataset_open(&o, &d), "2 numbers of mean");
 }
@@ -378,7 +378,7 @@ static void broken(void **state)
     uint8_t grey[32 * 32];
     memset(grey, 9, sizeof grey);
     fails(ll_picture_parse((const uint8_t *)"GIF89a..", 8, "f.jpg", &v, &p),
-          "f.jpg: is neither JPEG nor PNG");
+          "f.jpg is neither a JPEG nor a PNG");
     size_t n = make_jpeg(file, 0, 64, 64, 3, 90);
     for (size_t cut = 20; cut < n; cut += 61)
         assert_int_not_equal(ll_picture_parse(file, cut, "f", &v, &p), LL_OK);
@@ -387,7 +387,7 @@ static void broken(void **state)
     fails(ll_picture_parse(file, n, "f", &v, &p), "save it as PNG");
     n = make_png(file, grey, 32, 32, PNG_FORMAT_GRAY);
     for (size_t cut = 9; cut < n - 12; cut += 7)
-        fails(ll_picture_parse(file, cut, "f.png", &v, &p), "f.png: is no PNG that can be read");
+        fails(ll_picture_parse(file, cut, "f.png", &v, &p), "f.png: this PNG cannot be read");
     file[16] = 0x7f; /* 2 billion pixels wide */
     assert_int_not_equal(ll_picture_parse(file, n, "f", &v, &p), LL_OK);
 }
