@@ -25,7 +25,7 @@ static ll_err fill(ll_unbound *k, char **memory)
     for (int i = 0; i < k->c.n_in; i++) bytes += bytes_of(&k->in[i]);
     for (int i = 0; i < k->c.n_out; i++) bytes += bytes_of(&k->out[i]);
     *memory = (char *)aligned_alloc(64, bytes);
-    CHECK(*memory, LL_E_MEM, "no memory to time a convolution: %zu bytes", bytes);
+    CHECK(*memory, LL_E_MEM, "not enough memory to time a convolution: %zu bytes", bytes);
     char *at = *memory;
     for (int i = 0; i < k->c.n_in + k->c.n_out; i++) {
         ll_tensor *t = i < k->c.n_in ? &k->in[i] : &k->out[i - k->c.n_in];
@@ -44,7 +44,7 @@ static ll_err time_way(const ll_solver *s, ll_unbound *k, ll_way *way)
     way->at_once = k->c.at_once;
     way->scratch = s->scratch ? s->scratch(&k->c) : 0;
     LL_OWN_MEMORY char *scratch = (char *)aligned_alloc(64, (way->scratch + 127) / 64 * 64);
-    CHECK(scratch, LL_E_MEM, "no memory to time a convolution: %zu bytes", way->scratch);
+    CHECK(scratch, LL_E_MEM, "not enough memory to time a convolution: %zu bytes", way->scratch);
     k->c.scratch = scratch;
     way->seconds = INFINITY;
     TRY(s->run(&k->c)); /* pages, caches */

@@ -14,8 +14,8 @@ static bool has_pipe(const ll_mesh *m)
 static ll_err check_no_pipe(const ll_session_opts *o)
 {
     CHECK(!o->schedule && !o->stages && o->virtual_stages <= 1, LL_E_ARG,
-          "schedule, stages and virtual_stages are of a pipeline: add pipe=2 or more to the mesh, "
-          "or leave them out");
+          "schedule, stages and virtual_stages need a pipeline: add pipe=2 or more to the mesh, or "
+          "leave them out");
     return LL_OK;
 }
 
@@ -25,8 +25,8 @@ static ll_err check_residual(const char *codec)
     LL_OWN(ll_codec) k = NULL;
     TRY(ll_codec_open(codec, "pipeline", 1, 0, &k));
     CHECK(!ll_codec_residual(k), LL_E_SHARD,
-          "compress %s keeps what it has not sent, which checkpoints of a pipeline do not hold: "
-          "use bf16, f16 or qsgd:4, or a mesh without axis pipe",
+          "compress=%s cannot be combined with axis pipe, whose checkpoints do not hold residuals: "
+          "use bf16, f16 or qsgd:4, or a mesh without pipe",
           codec);
     return LL_OK;
 }
@@ -36,15 +36,16 @@ static ll_err check_compress(const ll_session_opts *o, const ll_mesh *m)
 {
     if (!o->compress || !strcmp(o->compress, "none")) return LL_OK;
     const char *mesh = o->mesh ? o->mesh : "";
-    CHECK(!o->exact, LL_E_ARG, "compress %s changes sums that exact keeps exact: use one of them",
+    CHECK(!o->exact, LL_E_ARG,
+          "compress=%s cannot be combined with exact, as it changes sums: use one of them",
           o->compress);
     CHECK(ll_mesh_axis(m, LL_AXIS_DATA) >= 0, LL_E_SHARD,
-          "compress %s is of gradients that are summed over axis data, which mesh \"%s\" does not "
-          "have: add data=2 or more to it, or use compress none",
+          "compress=%s needs gradients that are summed over axis data, which mesh \"%s\" does not "
+          "have: add data=2 or more, or use compress=none",
           o->compress, mesh);
     CHECK(!o->zero, LL_E_SHARD,
-          "compress %s with zero %d: gradients that are kept in parts are summed by "
-          "reduce-scatter, which no codec does: use zero 0, or compress none",
+          "compress=%s cannot be combined with zero=%d, as no codec supports reduce-scatter: use "
+          "zero 0, or compress none",
           o->compress, o->zero);
     return ll_codec_asked(o->compress) && has_pipe(m) ? check_residual(o->compress) : LL_OK;
 }
@@ -54,14 +55,15 @@ static ll_err check_order(const ll_session_opts *o, const ll_mesh *m)
 {
     int data = ll_mesh_axis(m, LL_AXIS_DATA);
     if (!o->any_order) return LL_OK;
-    CHECK(!o->exact, LL_E_ARG, "exact sums and sums in any order: use one or the other");
+    CHECK(!o->exact, LL_E_ARG,
+          "exact sums cannot be combined with sums in any order: use one of them");
     CHECK(m->n_rank == 1 || (data >= 0 && m->size[data] == m->n_rank), LL_E_SHARD,
-          "sums in any order with mesh \"%s\": ranks that make the same value would come to other "
-          "bits: use axis data alone, or sums in order",
+          "sums in any order cannot be combined with mesh \"%s\", as ranks computing the same "
+          "value would differ: use only axis data, or sums in order",
           o->mesh);
     CHECK(m->n_rank == 1 || !o->layouts || !o->layouts->pattern, LL_E_SHARD,
-          "sums in any order with layout %s: ranks that make the same value would come to other "
-          "bits: use sums in order",
+          "sums in any order cannot be combined with layout %s, as ranks computing the same value "
+          "would differ: use sums in order",
           o->layouts->pattern);
     return LL_OK;
 }

@@ -76,7 +76,7 @@ static ll_err map_aside(ll_exec *e)
     const ll_program *p = e->p;
     char *aside;
     if (!p->aside_bytes) return LL_OK;
-    CHECK(e->machine->map_aside, LL_E_ARG, "machine %s lays nothing aside: leave out offload",
+    CHECK(e->machine->map_aside, LL_E_ARG, "machine %s does not support offload: leave it out",
           p->target->name);
     TRY(e->machine->map_aside(e, p->aside_bytes, &aside));
     for (int i = 1; i < p->n_slot; i++)
@@ -196,7 +196,7 @@ static void find_parts(ll_exec *e);
 static ll_err open_own(ll_exec *e)
 {
     bool keeps;
-    CHECK(e->machine, LL_E_DEVICE, "machine %s is not built", e->p->target->name);
+    CHECK(e->machine, LL_E_DEVICE, "machine %s is not part of this build", e->p->target->name);
     CHECK(!e->opts.share || e->opts.share->machine == e->machine, LL_E_ARG,
           "a program shares memory with one on another machine");
     const size_t *offset = place_inputs(e, &e->opts, &keeps);

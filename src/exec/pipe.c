@@ -48,11 +48,11 @@ static const ll_edge *find_edges(const ll_graph *g, const ll_stages *s, ll_arena
 static ll_err check_text(const ll_pipeline *p, const ll_mesh *m, int axis, const ll_pipe_opts *o)
 {
     CHECK(p->n_rank == m->size[axis], LL_E_ARG,
-          "the schedule is of %d ranks, and the mesh has pipe=%d: use pipe=%d", p->n_rank,
+          "the schedule is for %d ranks, but the mesh has pipe=%d: use pipe=%d", p->n_rank,
           m->size[axis], p->n_rank);
     CHECK(p->n_micro == o->n_micro, LL_E_ARG,
-          "the schedule is of %d micro-batches, and there are %d: set train.micro_batch to a %s of "
-          "the batch",
+          "the schedule is for %d micro-batches, but there are %d: set train.micro_batch to a %s "
+          "of the batch",
           p->n_micro, o->n_micro, p->n_micro == 1 ? "whole" : "part");
     return LL_OK;
 }
@@ -182,7 +182,7 @@ static ll_err refuse(const ll_room *room, bool piped)
                : "a rank's program",
          LL_BYTES_UP(room->limit),
          room->wide ? ", counting steps of exact sums repeated with all bits" : "",
-         room->offload ? " besides what is laid aside" : "", tell_ways(room, piped, ways));
+         room->offload ? " besides what is offloaded" : "", tell_ways(room, piped, ways));
 }
 
 ll_err ll_room_judge(ll_room *room, const ll_pipe_plan *p, const double *used, bool *again)
@@ -227,12 +227,12 @@ static ll_err plan_schedule(ll_pipe_plan *p, const ll_graph *g, const char *name
     TRY(ll_pipeline_check(p->pipeline, edges, n_edge, &p->report));
     p->rank_of = p->pipeline->rank_of;
     CHECK(strcmp(name, "2bw") || p->pipeline->overlaps, LL_E_ARG,
-          "schedule 2bw, whose steps overlap, wants 2 micro-batches or more of 2 ranks or more: "
+          "schedule 2bw, whose steps overlap, needs 2 micro-batches or more on 2 ranks or more: "
           "set train.micro_batch to a part of the batch");
     if (o->room) TRY(find_held(p, a));
     CHECK(p->report.ascending, LL_E_ARG,
-          "the schedule takes micro-batches of a stage out of order: sums over them would be made "
-          "in another order than the serial run's");
+          "the schedule takes micro-batches of a stage out of order, so sums over them would "
+          "differ from a serial run's: keep them in order");
     return LL_OK;
 }
 

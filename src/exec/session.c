@@ -51,10 +51,10 @@ static ll_err partition(ll_session *s)
     TRY(ll_mesh_parse(o->mesh ? o->mesh : "", &m));
     bool alone = !o->comm || ll_comm_size(o->comm) == 1;
     CHECK(!alone || m.n_rank == 1, LL_E_SHARD,
-          "mesh \"%s\" is of %d ranks, but there is one: use -n %d", o->mesh, m.n_rank, m.n_rank);
+          "mesh \"%s\" needs %d ranks, but there is one: use -n %d", o->mesh, m.n_rank, m.n_rank);
     CHECK(!alone || !o->compress || !strcmp(o->compress, "none"), LL_E_SHARD,
-          "compress %s is of gradients that ranks sum, and there is one rank: use -n 2 or more, or "
-          "compress none",
+          "compress=%s needs gradients that ranks sum, but there is one rank: use -n 2 or more, or "
+          "compress=none",
           o->compress);
     if (!alone) TRY(find_team(s, &m));
     ll_cut_opts how = {.alone = alone, .wide = s->wide, .room = &s->room};
@@ -65,9 +65,8 @@ static ll_err partition(ll_session *s)
     const ll_pipe_plan *p = s->cut->plan;
     int pipe = p ? m.size[ll_mesh_axis(&m, LL_AXIS_PIPE)] : 1;
     CHECK(!p || !s->devices.direct || p->stages->n <= pipe || pipe == m.n_rank, LL_E_ARG,
-          "transport nccl carries several stages a rank where pipe is the mesh's only axis: with "
-          "others (\"%s\") they were seen to hang on GPUs; use host, or a schedule of one stage a "
-          "rank (1f1b, zb-h2)",
+          "transport=nccl supports several stages per rank only if pipe is the mesh's only axis, "
+          "as others (\"%s\") can hang on GPUs: use host, or one stage per rank (1f1b, zb-h2)",
           o->mesh);
     return s->cut->place ? ll_cut_part(s->cut, s->cut->place, my_rank(s), &s->part) : LL_OK;
 }
@@ -76,9 +75,9 @@ static ll_err check_offload(const ll_session *s)
 {
     const ll_session_opts *o = &s->opts;
     CHECK(!o->offload || o->share || o->memory, LL_E_ARG,
-          "offload lays aside what memory has no room for: say how much that is");
+          "offload needs a limit of memory: set train.memory");
     CHECK(!o->offload || s->machine->map_aside, LL_E_ARG,
-          "machine %s lays nothing aside: leave out offload, or use recompute",
+          "machine %s does not support offload: leave it out, or use recompute",
           s->machine->target->name);
     char text[LL_ASIDE_TEXT];
     const char *why = o->offload ? ll_aside_refused(s->machine->target, o->offload, text) : NULL;
@@ -89,8 +88,7 @@ static ll_err check_offload(const ll_session *s)
 static ll_err compile(ll_session *s)
 {
     CHECK(!s->opts.exact || !strcmp(s->opts.precision, "f32"), LL_E_ARG,
-          "exact sums are of f32 numbers, and precision is %s: use one or the other",
-          s->opts.precision);
+          "exact sums need precision f32, not %s: use one of them", s->opts.precision);
     TRY(check_offload(s));
     TRY(partition(s));
     if (s->machine->open_context) TRY(s->machine->open_context(s->devices.mine, &s->ctx));
@@ -114,7 +112,7 @@ static ll_err place_devices(ll_session *s)
     TRY(agree(s, ll_machine_find(s->opts.machine, &s->machine)));
     if (!s->machine->place) {
         CHECK(!transport || !strcmp(transport, "auto"), LL_E_ARG,
-              "transport %s is of devices, and machine %s has none", transport,
+              "transport=%s needs devices, which machine %s does not have", transport,
               s->machine->target->name);
         return LL_OK;
     }
@@ -170,7 +168,7 @@ static ll_err new_session(ll_graph *g, const ll_session_opts *opts, bool wide, l
 {
     *out = NULL;
     ll_session *s = (ll_session *)calloc(1, sizeof *s);
-    CHECK(s, LL_E_MEM, "no memory for a session");
+    CHECK(s, LL_E_MEM, "not enough memory for a session");
     s->g = g;
     s->opts = *opts;
     s->wide = wide;
@@ -263,14 +261,13 @@ static ll_err check_after(const ll_graph *g, const ll_session_opts *o, bool over
     if (!o->post_validation || !g->n_update) return LL_OK;
     TRY(ll_mesh_parse(o->mesh ? o->mesh : "", &m));
     CHECK(ll_mesh_axis(&m, LL_AXIS_PIPE) >= 0, LL_E_ARG,
-          "post_validation is of a pipeline, whose stages would wait for each other: add pipe=2 or "
-          "more to the mesh, or leave it out");
-    CHECK(
-        !overlaps, LL_E_ARG,
-        "steps of schedule 2bw overlap, and nobody waits at their ends: leave out post_validation");
+          "post_validation needs a pipeline: add pipe=2 or more to the mesh, or leave it out");
+    CHECK(!overlaps, LL_E_ARG,
+          "post_validation cannot be combined with schedule 2bw, whose steps already overlap: "
+          "leave out post_validation");
     CHECK(!o->offload && !o->memory, LL_E_ARG,
-          "post_validation keeps parameters and state as they were, which memory and offload do "
-          "not reckon with: use one or the other");
+          "post_validation cannot be combined with memory and offload, which do not count the "
+          "copies it keeps: use one of them");
     return LL_OK;
 }
 
@@ -278,11 +275,10 @@ static ll_err find_steps(const ll_graph *g, const ll_session_opts *o, ll_steps *
 {
     TRY(ll_steps_of(g, o, out));
     CHECK(!out->overlap || !o->offload, LL_E_ARG,
-          "offload lays aside what one step reads again, and steps of schedule 2bw overlap: use "
-          "one of them");
+          "offload cannot be combined with schedule 2bw, whose steps overlap: use one of them");
     CHECK(!out->overlap || !o->memory, LL_E_ARG,
-          "memory is a limit of stages and schedules whose steps do not overlap: leave it out, or "
-          "use another schedule than 2bw");
+          "memory cannot be combined with schedule 2bw, whose steps overlap: leave it out, or use "
+          "another schedule than 2bw");
     return check_after(g, o, out->overlap);
 }
 
@@ -296,9 +292,10 @@ static ll_err check_carries(const ll_session *s, const ll_session *other)
         const ll_slot *x = &other->p->slots[other->p->inputs[i].slot];
         if (x->kind != LL_CARRY) continue;
         theirs++;
-        CHECK(ll_program_input(s->p, x->name) >= 0, LL_E_GRAPH, "%s is left by no step", x->name);
+        CHECK(ll_program_input(s->p, x->name) >= 0, LL_E_GRAPH, "%s is not left by any step",
+              x->name);
     }
-    CHECK(mine == theirs, LL_E_GRAPH, "%d values are left by a step, and %d found by another", mine,
+    CHECK(mine == theirs, LL_E_GRAPH, "%d values are left by a step, but another finds %d", mine,
           theirs);
     return LL_OK;
 }
@@ -308,7 +305,8 @@ static ll_err open_ends(ll_session *s)
 {
     ll_session_opts o = s->opts;
     CHECK(!s->machine->wait, LL_E_ARG,
-          "machine %s runs no steps that overlap: use machine cpu, or another schedule than 2bw",
+          "machine %s does not support overlapping steps: use machine cpu, or another schedule "
+          "than 2bw",
           s->machine->target->name);
     o.share = s;
     o.reuse = true;

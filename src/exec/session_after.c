@@ -46,9 +46,10 @@ static ll_err find_saved(ll_session *s)
     }
     for (int i = 0; i < x->n_saved; i++) bytes += padded(s, x->saved[i]);
     x->room = (char *)aligned_alloc(64, bytes);
-    CHECK(x->room, LL_E_MEM,
-          "no memory for %s of parameters and state as they were: leave out post_validation",
-          LL_BYTES_UP(bytes));
+    CHECK(
+        x->room, LL_E_MEM,
+        "not enough memory for %s of parameters and state as they were: leave out post_validation",
+        LL_BYTES_UP(bytes));
     s->e->extra_bytes += bytes;
     return LL_OK;
 }
@@ -215,14 +216,13 @@ ll_err ll_after_settle(ll_session *s, ll_err (*complete)(ll_session *s))
 ll_err ll_after_open(ll_session *s)
 {
     CHECK(!s->machine->run, LL_E_ARG,
-          "machine %s begins no step before the last is looked at: use machine cpu, or leave out "
-          "post_validation",
+          "machine %s does not support post_validation: use machine cpu, or leave it out",
           s->machine->target->name);
     ll_after *x = s->after = LL_NEW(s->arena, ll_after);
     x->limit = ll_clip_limit(s->g);
     CHECK(x->limit > 0, LL_E_ARG,
-          "post_validation presumes that nothing is clipped, and the graph reads grad_norm for "
-          "something else: leave it out");
+          "post_validation cannot be used, as the graph reads grad_norm for something other than "
+          "clipping: leave it out");
     x->told = LL_NEW_ARRAY(s->arena, double, s->p->n_result + 1);
     x->next = LL_NEW_ARRAY(s->arena, double, s->p->n_result + 1);
     for (int i = 0; i < s->p->n_result; i++) x->told[i] = x->next[i] = NAN;

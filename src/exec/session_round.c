@@ -51,7 +51,7 @@ static ll_err read_by(search *q, const ll_instr *x)
             const ll_slot *other = &q->p->slots[q->slots[i]];
             known = same_place(in, other);
             CHECK(known || !overlap(in, other), LL_E_CONFIG,
-                  "gradients are exchanged as they are, and %s is a part of one", x->name);
+                  "gradients are exchanged whole, but %s is a part of one", x->name);
         }
         if (!known) q->slots[q->n++] = x->in[k];
     }
@@ -65,13 +65,13 @@ static ll_err find(search *q)
     for (int i = p->end[LL_UPDATE] - 1; i >= p->end[LL_MICRO]; i--) {
         const ll_instr *x = &p->instrs[i];
         CHECK(!ll_program_copies(p, x), LL_E_CONFIG,
-              "%s is laid aside where updates read it, and gradients go to a server: use "
-              "parallel.exchange difference, or leave train.memory out",
+              "%s is offloaded where updates read it, but gradients go to a server: set "
+              "parallel.exchange=difference, or leave out train.memory",
               x->name);
         bool live = write_over(q, x), wanted = live || i >= p->end[LL_REPORT];
         CHECK(!live || !x->wait || x->pair >= p->end[LL_MICRO], LL_E_CONFIG,
-              "the gradient of %s is summed beside what follows, and gradients go to a server: use "
-              "another mesh than pipe and data, or parallel.exchange difference",
+              "the gradient of %s is summed while later work runs, but gradients go to a server: "
+              "use a mesh other than pipe and data, or parallel.exchange=difference",
               x->name);
         if (x->wait) q->wanted[x->pair] |= wanted;
         if (wanted || q->wanted[i]) TRY(read_by(q, x));
@@ -88,7 +88,7 @@ ll_err ll_session_made(ll_session *s, int64_t *n)
     for (int i = 0; i < q.n; i++) {
         const ll_slot *x = &s->p->slots[q.slots[i]];
         CHECK(x->type.dtype == LL_F32, LL_E_CONFIG,
-              "parallel.replicas: %s is of type %s, and replicas exchange f32",
+              "parallel.replicas: %s is of type %s, but replicas exchange only f32",
               x->name ? x->name : "what an update reads", ll_dtype_name(x->type.dtype));
         *n += ll_numel(&x->type.shape);
     }

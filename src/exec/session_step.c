@@ -48,7 +48,7 @@ static ll_err find_slot(const ll_session *s, const char *name, size_t bytes, int
     const ll_slot *x = &s->p->slots[*slot];
     char shape[LL_SHAPE_TEXT];
     CHECK(bytes == x->bytes || bytes == whole_bytes(x) || (set && bytes == rows_bytes(x)), LL_E_ARG,
-          "%s is %s%s, %zu bytes; %zu were given", name, ll_dtype_name(x->type.dtype),
+          "%s is %s%s, %zu bytes, but %zu were given", name, ll_dtype_name(x->type.dtype),
           ll_shape_print(&x->type.shape, shape), x->bytes, bytes);
     CHECK(micro >= 0 && micro < (x->kind == LL_BATCH ? s->p->n_micro : 1), LL_E_ARG,
           "%s has no micro-batch %d", name, micro);
@@ -61,7 +61,7 @@ ll_err ll_session_set(ll_session *s, const char *name, int micro, const void *da
     if (is_elsewhere(s, name)) return LL_OK;
     TRY(find_slot(s, name, bytes, micro, true, &slot));
     CHECK(!s->ahead || !ll_kind_stays(s->p->slots[slot].kind), LL_E_ARG,
-          "%s is read by a step that is under way: ll_session_settle ends it", name);
+          "%s is read by a step in progress: call ll_session_settle first", name);
     s->given[slot] |= 1ull << (micro % 64);
     const ll_slot *x = &s->p->slots[slot];
     if (bytes == x->bytes && !(x->piece && bytes == whole_bytes(x)))
@@ -103,7 +103,7 @@ static double found(ll_session *s, const char *name)
     if (slot >= 0 && s->p->slots[slot].type.shape.n == 0) return ll_exec_scalar(s->e, slot);
     ll_err rc = RAISE(LL_E_ARG,
                       slot < 0 ? "the graph has no result %s"
-                               : "result %s is no scalar: ll_session_get has it",
+                               : "result %s is not a scalar: use ll_session_get",
                       name);
     return rc == LL_OK ? 0 : NAN;
 }
@@ -186,9 +186,9 @@ static ll_err find_culprit(ll_session *s, const char *what, double value)
     ll_err rc = ll_session_lower(s, true, &p);
     if (rc == LL_OK) rc = run_again(s, p, origin);
     if (rc == LL_E_COMM) return rc;
-    const char *found = rc == LL_OK          ? "every single op is finite when run again by itself"
+    const char *found = rc == LL_OK          ? "every op is finite when run again by itself"
                         : rc == LL_E_NUMERIC ? "the first op that went wrong: "
-                                             : "which op went wrong could not be found out: ";
+                                             : "the op that went wrong could not be determined: ";
     unsigned long long step = s->of_step ? s->of_step : s->step + 1;
     FAIL(LL_E_NUMERIC, "step %llu: %s is %g; %s%s%s", step, what, value, found,
          rc == LL_OK ? "" : ll_error_message(), origin);
@@ -275,8 +275,8 @@ static ll_err complete_late(ll_session *s)
     TRY(ll_exec_wait(s->now->e));
     const char *bad = s->now == s->first ? NULL : not_finite(s);
     CHECK(!bad, LL_E_NUMERIC,
-          "step %llu: %s is %g; where steps overlap, the op that went wrong is not looked for: "
-          "another schedule than 2bw would name it",
+          "step %llu: %s is %g; the op that went wrong is unknown where steps overlap: use another "
+          "schedule than 2bw to find it",
           (unsigned long long)s->step, bad, found(s, bad));
     TRY(ll_exec_run(s->now->e, LL_UPDATE, s->step));
     s->told = s->now == s->first ? 0 : s->step;
@@ -320,7 +320,7 @@ static ll_err check_given(ll_session *s)
         if (s->p->slots[slot].kind != LL_BATCH || !s->p->slots[slot].bytes) continue;
         for (int m = 0; m < n; m++)
             CHECK(s->given[slot] >> m & 1, LL_E_ARG,
-                  "batch data %s was never set%s: ll_session_set does", s->p->inputs[i].name,
+                  "batch data %s was never set%s: use ll_session_set", s->p->inputs[i].name,
                   m ? " for every micro-batch" : "");
     }
     s->checked = true;

@@ -9,7 +9,7 @@ ll_err ll_team_open(ll_comm *c, const ll_mesh *m, ll_team **out)
 {
     TRY(ll_mesh_fits(m, ll_comm_size(c)));
     ll_team *t = (ll_team *)calloc(1, sizeof *t);
-    CHECK(t, LL_E_MEM, "no memory for a team of ranks");
+    CHECK(t, LL_E_MEM, "not enough memory for a team of ranks");
     t->c = c;
     t->m = *m;
     t->rank = ll_comm_rank(c);
@@ -104,8 +104,8 @@ static ll_err compare_messages(ll_team *t)
                           &(ll_coll_opts){.site = "messages between stages"}));
     for (int r = 0; r < size; r++) left += all[2 * r], n += all[2 * r + 1];
     CHECK(left == 0 && n % 2 == 0, LL_E_COMM,
-          "a stage of the pipeline would wait for what no other sends: their programs were not "
-          "made of one graph");
+          "a pipeline stage would wait for something that no other sends: their programs are not "
+          "from one graph");
     if (!n || t->pipe) return LL_OK;
     ll_axes pipe = (ll_axes)(1u << axis); /* others' collectives have numbers of their own */
     return ll_comm_split(t->c, ll_mesh_color(&t->m, pipe, t->rank),
@@ -131,8 +131,8 @@ ll_err ll_team_compare(ll_team *t)
         any[set] |= all[k].n > 0; /* of a pipeline's stages some may have none */
         if (group && (all[k].n != own->n || all[k].sum != own->sum))
             mine = RAISE(LL_E_COMM,
-                         "ranks %d and %d would start different collectives, or in another order: "
-                         "their programs were not made of one graph",
+                         "ranks %d and %d would start different collectives, or in a different "
+                         "order: their programs are not from one graph",
                          t->rank, r);
     }
     TRY(ll_comm_agree(t->c, mine)); /* other groups may be at one */

@@ -196,7 +196,7 @@ static void test_refused(void **state)
     snprintf(mesh, sizeof mesh, "tensor=%d", ll_comm_size(comm));
     o = (ll_session_opts){.comm = comm, .mesh = mesh, .any_order = true};
     assert_int_equal(ll_session_open(g, &o, &s), LL_E_SHARD);
-    assert_non_null(strstr(ll_error_text(), "use axis data alone"));
+    assert_non_null(strstr(ll_error_text(), "use only axis data"));
     snprintf(mesh, sizeof mesh, "data=%d", ll_comm_size(comm));
     assert_int_equal(ll_session_open(g, &o, &s), LL_E_ARG);
     assert_non_null(strstr(ll_error_text(), "one order of sums"));

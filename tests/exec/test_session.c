@@ -443,7 +443,7 @@ static void test_nan_without_memory(void **state)
         ll_err rc = ll_session_run(s, 0.1);
         setrlimit(RLIMIT_AS, &was);
         assert_int_equal(rc, LL_E_NUMERIC);
-        if (!strstr(ll_error_text(), chain ? "could not be found out: " : "(log) gives"))
+        if (!strstr(ll_error_text(), chain ? "could not be determined: " : "(log) gives"))
             fail_msg("%s", ll_error_text());
         if (chain) assert_non_null(strstr(ll_error_text(), "cannot be had"));
         ll_session_close(s);
