@@ -94,7 +94,8 @@ static ll_err sums_of(const ll_gridder *c, int i, double k, sums *s)
     *s = (sums){.limbs = 1};
     for (int o = 0; o < n->n_in; o++) s->n_factor += ll_dtype_is_float(ll_graph_dtype(g, n->in[o]));
     CHECK(s->n_factor == 1 || s->n_factor == 2, LL_E_GRAPH,
-          "%s multiplies %d operands: exact sums are of one or two", n->name, s->n_factor);
+          "%s multiplies %d operands, but exact sums support only one or two", n->name,
+          s->n_factor);
     /* Products of an update (Muon's) are always wide: it comes after the loss was looked at. */
     bool wide = c->wide || (s->n_factor == 2 && !c->p->micro[i]);
     s->bits = (WIDTH - log_k) / s->n_factor;
@@ -104,7 +105,7 @@ static ll_err sums_of(const ll_gridder *c, int i, double k, sums *s)
     }
     if (s->bits > MOST) s->bits = MOST;
     CHECK(s->bits >= LEAST, LL_E_GRAPH,
-          "%s sums %.3g terms, of which exact mode would keep %d bits: use a smaller micro-batch",
+          "%s sums %.3g terms, so exact mode would keep only %d bits: use a smaller micro-batch",
           n->name, k, s->bits);
     if (wide) s->limbs = (WIDE + s->bits - 1) / s->bits;
     return LL_OK;

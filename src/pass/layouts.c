@@ -114,15 +114,14 @@ static ll_err nothing_matches(const ll_graph *g, const ll_pin *pin, int other)
     char what[320], shape[LL_SHAPE_TEXT];
     ll_near near = {.word = pin->rule->pattern};
     if (other) {
-        snprintf(what, sizeof what, "it has %d dimensions, %s has %s", pin->n_dim,
+        snprintf(what, sizeof what, "it has %d dimensions, but %s has %s", pin->n_dim,
                  name_of(g, other), ll_shape_print(&g->values[other].type.shape, shape));
         return bad(pin->rule, what);
     }
     for (int v = 1; v < g->n_value; v++)
         if (name_of(g, v)) ll_near_try(&near, name_of(g, v));
     snprintf(what, sizeof what,
-             "%s has no value of such a name%s; loopline inspect RUN --mesh MESH --layouts "
-             "lists them",
+             "%s has no value of this name%s; see loopline inspect RUN --mesh MESH --layouts",
              g->name, ll_near_hint(&near));
     return bad(pin->rule, what);
 }

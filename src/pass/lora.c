@@ -113,7 +113,6 @@ ll_err ll_lora(const ll_graph *g, int64_t rank, const char *patterns, ll_graph *
     TRY(ll_rewrite_end(&rw, rc, out));
     if (!made) ll_graph_free(*out);
     CHECK(made, LL_E_ARG,
-          "train.lora_on \"%s\" matches no weights of products: inspect --graph has them",
-          patterns);
+          "train.lora_on=\"%s\" matches no weights of products: see inspect --graph", patterns);
     return LL_OK;
 }

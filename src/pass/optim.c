@@ -310,7 +310,7 @@ static void check_rules(ll_graph *g, const ll_optim *o)
             any |= g->values[i].node < 0 && g->values[i].kind == LL_PARAM &&
                    !fnmatch(r->pattern, g->values[i].name, 0);
         if (!any)
-            ll_reject(g, LL_E_ARG, "no parameter's name matches \"%s\": inspect --graph has them",
+            ll_reject(g, LL_E_ARG, "no parameter's name matches \"%s\": see inspect --graph",
                       r->pattern);
     }
 }
@@ -377,8 +377,8 @@ static int rule_index(ll_graph *g, const ll_optim *o)
     for (int i = 0; i < N_RULE; i++)
         if (!strcmp(rules[i].name, name)) return i;
     ll_reject(g, LL_E_ARG,
-              "no optimizer is named %s: there are sgd, momentum, nesterov, adagrad, rmsprop, "
-              "adam, adamw, lars, larc, lamb, muon, schedule-free-adamw",
+              "unknown optimizer %s (optimizers: sgd, momentum, nesterov, adagrad, rmsprop, adam, "
+              "adamw, lars, larc, lamb, muon, schedule-free-adamw)",
               name);
     return -1;
 }
@@ -388,7 +388,7 @@ void ll_minimize(ll_graph *g, ll_val loss, const ll_optim *o)
     int rule = rule_index(g, o);
     if (g->err != LL_OK || !loss.id) return;
     if (o->no_decay && strcmp(o->no_decay, "none") && strcmp(o->no_decay, "1d")) {
-        ll_reject(g, LL_E_ARG, "no_decay is %s: it may be 1d or none", o->no_decay);
+        ll_reject(g, LL_E_ARG, "no_decay is %s, expected 1d or none", o->no_decay);
         return;
     }
     if (ll_graph_shape(g, loss).n) {
@@ -399,7 +399,8 @@ void ll_minimize(ll_graph *g, ll_val loss, const ll_optim *o)
         return;
     }
     if (o->ema > 0 && rules[rule].rule == schedule_free) {
-        ll_reject(g, LL_E_ARG, "ema with %s, which is an average already: drop one", o->name);
+        ll_reject(g, LL_E_ARG,
+                  "ema cannot be combined with %s, which already averages: leave one out", o->name);
         return;
     }
     if (!ll_find_result(g, "loss").id) ll_graph_result(g, "loss", loss);
@@ -415,7 +416,7 @@ void ll_minimize(ll_graph *g, ll_val loss, const ll_optim *o)
         if (!own.freeze) p[n++] = (ll_val){i};
     }
     if (!n) {
-        ll_reject(g, LL_E_GRAPH, "the graph has no parameters to minimize the loss by%s",
+        ll_reject(g, LL_E_GRAPH, "the graph has no parameters to train%s",
                   o->rules ? " that are not frozen" : "");
         return;
     }

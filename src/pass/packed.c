@@ -188,7 +188,7 @@ ll_err ll_block_graph(const ll_graph *g, const char *kind, ll_graph **out)
     }
     TRY(make_all(&rw, make_blocked, k, read, &made, out));
     if (!made) ll_graph_free(*out);
-    CHECK(made, LL_E_ARG, "train.base %s: no weights of products have rows of whole blocks of %d",
+    CHECK(made, LL_E_ARG, "train.base=%s: no weights of products have rows of whole blocks of %d",
           kind, LL_PACK);
     return LL_OK;
 }

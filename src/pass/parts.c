@@ -209,7 +209,7 @@ static ll_err open_window(ll_cutter *c, const ll_job *j, int loop, const void *a
     *w = (window){.loop = loop, .axes = ll_job_axes(c, j, loop), .attr = attr};
     w->size = ll_mesh_group(c->m, w->axes);
     w->me = ll_mesh_member(c->m, w->axes, c->rank);
-    CHECK(w->size <= LL_HALO_MAX, LL_E_SHARD, "%s: a window cut by %d ranks, at most %d can be",
+    CHECK(w->size <= LL_HALO_MAX, LL_E_SHARD, "%s: a window cut by %d ranks, expected at most %d",
           j->n->name, w->size, LL_HALO_MAX);
     w->r = (ll_range(*)[PIECES])ll_arena_alloc(c->arena, sizeof *w->r * (size_t)w->size);
     for (int k = 0; k < w->size; k++) {

@@ -48,7 +48,7 @@ static ll_err place_batch(placer *c, int v)
             x->type.shape.d[d] >= ranks, LL_E_SHARD,
             "%s=%d: dimension %d of %s has %lld elements, fewer than the %d ranks that share it%s",
             c->m->name[a], c->m->size[a], d, x->name, (long long)x->type.shape.d[d], ranks,
-            d ? "" : ": use fewer, or a larger train.batch or train.micro_batch");
+            d ? "" : ": use fewer ranks, or a larger train.batch or train.micro_batch");
     }
     if (c->p->pins[v]) c->p->made[v] = ll_pin_settle(c->p->pins[v], &c->p->made[v]);
     c->p->seen[v] = c->p->made[v];
@@ -542,13 +542,13 @@ ll_err ll_place(const ll_graph *g, const ll_place_opts *opts, ll_placement **out
 {
     CHECK(opts->zero >= 0 && opts->zero <= 3, LL_E_ARG, "zero is %d, expected 0 to 3", opts->zero);
     CHECK(opts->zero == 0 || opts->mesh->n_rank == 1 || ll_mesh_axis(opts->mesh, LL_AXIS_DATA) >= 0,
-          LL_E_SHARD, "zero %d cuts along axis data, which the mesh does not have", opts->zero);
+          LL_E_SHARD, "zero=%d needs axis data, which the mesh does not have", opts->zero);
     bool turns = opts->sequence != LL_TURN_AUTO && opts->mesh->n_rank > 1;
     CHECK(!turns || ll_mesh_axis(opts->mesh, LL_AXIS_SEQUENCE) >= 0, LL_E_SHARD,
-          "parallel.sequence is of axis sequence, which the mesh does not have");
+          "parallel.sequence needs axis sequence, which the mesh does not have");
     CHECK(!opts->exact || opts->sequence != LL_TURN_HEADS || !turns, LL_E_SHARD,
-          "exact sums take attention apart, which then has no heads to turn to: use "
-          "parallel.sequence=rows, or auto");
+          "parallel.sequence=heads cannot be combined with exact sums, which split up attention: "
+          "use parallel.sequence=rows, or auto");
     TRY(ll_graph_check(g));
     ll_arena *a = ll_arena_new();
     LL_OWN(ll_placement) p = LL_NEW(a, ll_placement);

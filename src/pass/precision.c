@@ -28,7 +28,7 @@ ll_err ll_precision_parse(const char *name, ll_precision *out)
             *out = (ll_precision)p;
             return LL_OK;
         }
-    FAIL(LL_E_ARG, "precision %s is not known: f32, tf32, bf16 or fp8", name);
+    FAIL(LL_E_ARG, "unknown precision %s, expected f32, tf32, bf16 or fp8", name);
 }
 
 /* What reads bf16 and accumulates in f32. */

@@ -23,8 +23,8 @@ ll_err ll_prune_parse(const char *text, ll_prune *out)
         good = end > text && !*end && out->share > 0 && out->share < 1;
     }
     CHECK(good, LL_E_ARG,
-          "'%.50s' is no rule to prune by: expected none, N:M with 0 < N < M <= %d, such as 2:4 "
-          "(of each M numbers N stay), or a share of zeros above 0 and below 1, such as 0.5",
+          "'%.50s' is not a pruning rule, expected none, N:M with 0 < N < M <= %d, such as 2:4 "
+          "(keeps N of each M numbers), or a share of zeros above 0 and below 1, such as 0.5",
           text, LL_PRUNE_MOST);
     return LL_OK;
 }
@@ -39,8 +39,8 @@ ll_err ll_prune_steps_parse(const char *text, ll_prune_steps *out)
         count = sscanf(text, "%15lld:%15lld%n:%15lld%n", &n[0], &n[1], &end, &n[2], &end);
     if (count == 2) n[2] = n[1] - n[0] < 20 ? 1 : (n[1] - n[0]) / 10;
     CHECK(count >= 2 && !text[end] && n[0] < n[1] && n[2] > 0 && n[2] <= n[1] - n[0], LL_E_ARG,
-          "'%.50s' are no steps to prune in: expected A:B or A:B:K, from step A to step B, A < B, "
-          "every K steps, K at most B - A, such as 100:500:20",
+          "'%.50s' is not a range of pruning steps, expected A:B or A:B:K (steps A to B, A < B, "
+          "every K, K at most B - A), such as 100:500:20",
           text);
     *out = (ll_prune_steps){n[0], n[1], n[2]};
     return LL_OK;

@@ -62,8 +62,8 @@ ll_err ll_recompute_parse(const char *text, ll_recompute_how *out)
     out->policy = LL_RECOMPUTE_BUDGET;
     if (ll_text_to_bytes(text, &out->budget)) return LL_OK;
     FAIL(LL_E_ARG,
-         "recompute is '%.40s', expected none, selective, full, or the bytes that activations may "
-         "take, such as 200MiB",
+         "recompute is '%.40s', expected none, selective, full, or a limit of bytes for "
+         "activations, such as 200MiB",
          text);
 }
 
@@ -361,8 +361,8 @@ static ll_err choose(planner *p, const ll_recompute_how *how)
     }
     set_all(p, LL_RECOMPUTE_FULL);
     CHECK(p->kept <= how->budget || all <= how->budget, LL_E_ARG,
-          "recompute %s: of %s of activations full recomputation still keeps %s: allow as much, or "
-          "use a smaller micro-batch",
+          "recompute=%s is too little: of %s of activations even full recomputation keeps %s: "
+          "allow that, or use a smaller micro-batch",
           ll_text_bytes(how->budget, asked), ll_text_bytes(all, none),
           ll_text_bytes(p->kept, full));
     set_all(p, LL_RECOMPUTE_NONE);

@@ -150,8 +150,8 @@ static ll_err cut_by_cost(const finder *f, ll_arena *a, int *ends)
 {
     int n = f->n, c = f->n_cut;
     CHECK(n <= c, LL_E_SHARD,
-          "%s has %d places to cut, too few for %d stages: pipe times stages a rank must be %d or "
-          "less",
+          "%s has %d places to cut, too few for %d stages: pipe times stages per rank must be %d "
+          "or less",
           f->g->name, c, n, c);
     choice *best = LL_NEW_ARRAY(a, choice, (size_t)(n + 1) * (size_t)c);
     for (int i = 1; i <= n; i++)
@@ -185,7 +185,7 @@ static ll_err cut_by_name(const finder *f, const char *names, int *ends)
     for (const char *w = names + strspn(names, " ,"); *w; w += strspn(w, " ,")) {
         size_t len = strcspn(w, " ,");
         char word[128];
-        CHECK(len < sizeof word, LL_E_ARG, "stages: a pattern of %zu characters", len);
+        CHECK(len < sizeof word, LL_E_ARG, "stages: a pattern of %zu characters is too long", len);
         memcpy(word, w, len);
         word[len] = '\0';
         w += len;
@@ -194,12 +194,12 @@ static ll_err cut_by_name(const finder *f, const char *names, int *ends)
         int k = at + 1;
         while (k <= f->n_at && !(f->name[k] && !fnmatch(word, f->name[k], 0))) k++;
         CHECK(k <= f->n_at, LL_E_ARG,
-              "stages: no node%s%s is named %s; loopline inspect RUN --graph lists them",
+              "stages: no node%s%s is named %s; see loopline inspect RUN --graph",
               i > 1 ? " behind that of the stage before" : "", "", word);
         ends[i++] = k - 1;
         at = k;
     }
-    CHECK(i == f->n, LL_E_ARG, "stages: \"%s\" names the beginnings of %d stages; %d are wanted",
+    CHECK(i == f->n, LL_E_ARG, "stages: \"%s\" names the beginnings of %d stages, expected %d",
           names, i - 1, f->n - 1);
     ends[i] = f->n_at;
     return LL_OK;

@@ -113,12 +113,12 @@ const char *ll_aside_refused(const ll_target *t, const char *offload, char out[L
     if (word ? !strcmp(offload, word) : strcmp(offload, cuda->aside.word)) return NULL;
     if (word)
         snprintf(out, LL_ASIDE_TEXT,
-                 "machine %s lays values aside in %s, not in files: say %s, or use machine cpu",
-                 t->name, t->aside.what, word);
+                 "machine %s offloads to %s, not to files: use %s, or machine cpu", t->name,
+                 t->aside.what, word);
     else
         snprintf(out, LL_ASIDE_TEXT,
-                 "%s is %s, beside a GPU's own, and machine %s lays values aside in files: name a "
-                 "folder (./%s where that is one), or use machine %s",
+                 "%s is %s, next to a GPU's own, but machine %s offloads to files: name a folder "
+                 "(./%s if that is one), or use machine %s",
                  cuda->aside.word, cuda->aside.what, t->name, cuda->aside.word, cuda->name);
     return out;
 }

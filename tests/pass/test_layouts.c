@@ -202,10 +202,10 @@ static void test_refused(void **state)
         const char *mesh, *pattern, *layout, *message;
     } cases[] = {
         {"data=2", "conv1.weihgt", "[-,-,-,-]",
-         "a:1: layout \"conv1.weihgt\": [-,-,-,-]: convs has no value of such a name; did you mean "
+         "a:1: layout \"conv1.weihgt\": [-,-,-,-]: convs has no value of this name; did you mean "
          "conv1.weight?"},
-        {"data=2", "conv9*", "[-,-,-,-]", "convs has no value of such a name"},
-        {"data=2", "conv1.weight", "[-,-]", "it has 2 dimensions, conv1.weight has [7,3,3,9]"},
+        {"data=2", "conv9*", "[-,-,-,-]", "convs has no value of this name"},
+        {"data=2", "conv1.weight", "[-,-]", "it has 2 dimensions, but conv1.weight has [7,3,3,9]"},
         {"data=2", "conv1.weight", "[dta,-,-,-]", "unknown axis 'dta'; did you mean data?"},
         {"data=2", "conv1.weight", "[data,data,-,-]", "axis data is given twice"},
         {"data=2", "conv1.weight", "[]", "expected an entry for each dimension"},

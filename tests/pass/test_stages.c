@@ -136,7 +136,7 @@ static void mistakes_are_named(void **state)
     refused(g, 3, "h1.* h0.*", LL_E_ARG, "is named h0.*"); /* it is before the other */
     refused(g, 2, "zero", LL_E_ARG, "no node is named zero");
     refused(g, 2, "h0.* h1.*", LL_E_ARG, "names the beginnings of more than 2 stages");
-    refused(g, 3, "h1.*", LL_E_ARG, "names the beginnings of 1 stages; 2 are wanted");
+    refused(g, 3, "h1.*", LL_E_ARG, "names the beginnings of 1 stages, expected 2");
     refused(h, 60, NULL, LL_E_SHARD, "too few for 60 stages");
     ll_graph_free(g);
     ll_graph_free(h);
