@@ -136,9 +136,9 @@ static ll_err assign(void *context, const ll_yaml_value *v)
     ll_near near = {.word = v->key};
     int i = 0;
     while (i < N_KEY && strcmp(keys[i].name, v->key)) ll_near_try(&near, keys[i++].name);
-    CHECK(i < N_KEY, LL_E_CONFIG, "%s: no key %.60s of clusters%s", v->origin, v->key,
+    CHECK(i < N_KEY, LL_E_CONFIG, "%s: unknown key %.60s of clusters%s", v->origin, v->key,
           ll_near_hint(&near));
-    CHECK(!l->origin[i], LL_E_CONFIG, "%s: %s is set already (%s)", v->origin, v->key,
+    CHECK(!l->origin[i], LL_E_CONFIG, "%s: %s is already set (%s)", v->origin, v->key,
           l->origin[i]);
     l->origin[i] = v->origin;
     char *at = (char *)l->c + keys[i].offset;
@@ -170,8 +170,8 @@ static ll_err find_like(void *context, const ll_yaml_value *v)
 static ll_err parse(const char *bytes, size_t size, const char *file, ll_cluster *c, int depth,
                     bool given[N_KEY])
 {
-    CHECK(depth < DEEPEST, LL_E_CONFIG, "%s: clusters like others, more than %d deep", file,
-          DEEPEST);
+    CHECK(depth < DEEPEST, LL_E_CONFIG, "%s: clusters refer to others (like) more than %d deep",
+          file, DEEPEST);
     loading l = {.c = c, .file = file, .depth = depth};
     ll_yaml y = {c->arena, "cluster file", "chip: {memory: 80}", &l, is_section, find_like};
     c->like = NULL;
@@ -191,9 +191,9 @@ static ll_err load_bundled(const char *what, ll_cluster *c, int depth, bool give
     for (; bundled[i].name && strcmp(bundled[i].name, what); i++)
         ll_near_try(&near, bundled[i].name);
     CHECK(bundled[i].name || !depth, LL_E_CONFIG,
-          "like is '%.60s', expected a bundled cluster's name%s: there are%s", what,
+          "like is '%.60s', expected a bundled cluster's name%s (clusters:%s)", what,
           ll_near_hint(&near), near.known);
-    CHECK(bundled[i].name, LL_E_ARG, "no cluster %.60s%s; there are%s, `this`, or a file's name",
+    CHECK(bundled[i].name, LL_E_ARG, "unknown cluster %.60s%s (clusters:%s, `this`, or a file)",
           what, ll_near_hint(&near), near.known);
     const char *file = ll_arena_printf(c->arena, "%s.yaml", what);
     return parse(bundled[i].text, strlen(bundled[i].text), file, c, depth, given);
@@ -215,19 +215,18 @@ static ll_err check_units(const ll_cluster *c, const char *what)
 {
     enum { MOST_FLOPS = 5000 };
     double tera = fmax(c->chip.bf16, c->chip.f32), each = 1e3 * tera / c->chip.bandwidth;
-    CHECK(
-        each <= MOST_FLOPS, LL_E_CONFIG,
-        "%s: chip.bandwidth is %g GB/s, for %g TFLOP/s of products: %.3g for each byte, and chips "
-        "have some hundreds; it is in GB/s, so that 2 TB/s are 2000",
-        what, c->chip.bandwidth, tera, each);
+    CHECK(each <= MOST_FLOPS, LL_E_CONFIG,
+          "%s: chip.bandwidth is %g GB/s for %g TFLOP/s of products, %.3g per byte, but chips have "
+          "some hundreds: give it in GB/s (2 TB/s is 2000)",
+          what, c->chip.bandwidth, tera, each);
     return LL_OK;
 }
 
 static ll_err finish(ll_cluster *c, const char *what, const bool given[N_KEY])
 {
     CHECK(!c->node.hosts || fmod(c->node.chips, c->node.hosts) == 0, LL_E_CONFIG,
-          "%s: node.hosts is %g, which does not divide node.chips, %g: say both", what,
-          c->node.hosts, c->node.chips);
+          "%s: node.hosts=%g does not divide node.chips=%g: set both", what, c->node.hosts,
+          c->node.chips);
     static const char *const optional[] = {
         "about",     "like",          "chip.names",  "chip.conv",     "chip.fp8",
         "chip.tf32", "chip.gemm_fp8", "network.pod", "network.taper", "chip.attention_tuned",
@@ -236,13 +235,14 @@ static ll_err finish(ll_cluster *c, const char *what, const bool given[N_KEY])
         bool may = given[i] || !strncmp(keys[i].name, "own.", 4);
         for (size_t k = 0; k < sizeof optional / sizeof *optional; k++)
             may |= !strcmp(keys[i].name, optional[k]);
-        CHECK(may, LL_E_CONFIG, "%s: %s is not set, and the file is like no other that sets it",
-              what, keys[i].name);
+        CHECK(may, LL_E_CONFIG,
+              "%s: %s is not set, neither in this file nor in one it refers to (like)", what,
+              keys[i].name);
     }
     for (int i = 0; i < N_KEY && !c->own.source; i++)
         CHECK(strncmp(keys[i].name, "own.", 4) || !*(double *)(void *)((char *)c + keys[i].offset),
-              LL_E_CONFIG, "%s: %s is set, and own.source does not say on what it was measured",
-              what, keys[i].name);
+              LL_E_CONFIG, "%s: %s is set without own.source: set it to what was measured", what,
+              keys[i].name);
     if (!c->network.taper) c->network.taper = 1;
     if (!c->chip.attention_tuned) c->chip.attention_tuned = c->chip.attention;
     if (!c->chip.gemm_fp8) c->chip.gemm_fp8 = c->chip.gemm;

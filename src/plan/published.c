@@ -171,9 +171,9 @@ static ll_err check_cells(const table *t, int64_t row, bool measured)
     LL_EACH (const struct column, c, columns, sizeof columns / sizeof *columns) {
         const char *text = cell(t, row, c->name);
         if (c->measured != measured || is_sound(c, text)) continue;
-        CHECK(!c->words, LL_E_ARG, "column %s is '%.40s': expected words of: %s", c->name, text,
+        CHECK(!c->words, LL_E_ARG, "column %s is '%.40s', expected words of: %s", c->name, text,
               c->words);
-        FAIL(LL_E_ARG, "column %s is '%.40s': expected a %snumber from %g to %g%s", c->name, text,
+        FAIL(LL_E_ARG, "column %s is '%.40s', expected a %snumber from %g to %g%s", c->name, text,
              c->whole ? "whole " : "", c->least, c->most, measured ? "; no measurement" : "");
     }
     return LL_OK;
@@ -402,14 +402,13 @@ static ll_err predict_lm(const table *t, int64_t row, const ll_cluster *c, const
         how.n_micro = (int)round(at_least(t, row, "grad_accum", batch / h->data / micro));
         if (how.n_micro < 1) continue;
         CHECK(how.n_micro * how.pipe <= 1e7, LL_E_ARG,
-              "%d micro-batches through %g stages are more than are simulated", how.n_micro,
-              how.pipe);
+              "%d micro-batches through %g stages are too many to simulate", how.n_micro, how.pipe);
         bool fits;
         TRY(try_step(t, row, c, m, &how, &o, &fits));
         double score = o.step_s * (fits ? 1 : 1e3);
         if (score < best) best = score, *out = o;
     }
-    CHECK(best < INFINITY, LL_E_ARG, "its batch and micro-batch do not go together");
+    CHECK(best < INFINITY, LL_E_ARG, "its batch and micro-batch do not match");
     return LL_OK;
 }
 
@@ -449,7 +448,7 @@ static ll_err predict_images(const table *t, int64_t row, const ll_cluster *c, l
                                                                 : "bf16";
     double bytes = INFINITY, gradients;
     int batch = given ? given : 512;
-    CHECK(t->images, LL_E_ARG, "models of images are not compiled here");
+    CHECK(t->images, LL_E_ARG, "image models cannot be compiled here");
     do {
         batch /= given ? 1 : 2;
         TRY(t->images->step(t->images->context, r->model, c, precision, batch,
@@ -475,7 +474,7 @@ static ll_err predict(const table *t, int64_t row, ll_published *r)
     const ll_cluster *c = find_cluster(t, row);
     double gpus = number(t, row, "gpus");
     TRY(check_cells(t, row, false));
-    CHECK(c, LL_E_ARG, "no cluster file has a chip called %.40s", cell(t, row, "gpu"));
+    CHECK(c, LL_E_ARG, "no cluster file has a chip named %.40s", cell(t, row, "gpu"));
     CHECK(gpus >= 1, LL_E_ARG, "the number of chips is not given");
     ll_cluster d = described(t, row, c);
     if (says(t, row, "arch", "cnn")) return predict_images(t, row, &d, r);
@@ -526,7 +525,7 @@ static ll_err check_header(const table *t)
     for (int i = 0; i < t->csv.columns; i++)
         for (int k = 0; k < i; k++)
             CHECK(!*t->csv.cells[i] || strcmp(t->csv.cells[i], t->csv.cells[k]), LL_E_CONFIG,
-                  "%s: columns %d and %d are both called %.40s", t->file, k + 1, i + 1,
+                  "%s: columns %d and %d are both named %.40s", t->file, k + 1, i + 1,
                   t->csv.cells[i]);
     return LL_OK;
 }
@@ -539,8 +538,7 @@ ll_err ll_published_read(const char *text, size_t size, const char *file,
         .file = file, .more = clusters, .n_more = n_cluster, .images = images, .arena = arena};
     TRY(ll_csv_parse((const uint8_t *)text, size, file, arena, &t.csv));
     CHECK(*cell(&t, -1, "gpu") && *cell(&t, -1, "gpus"), LL_E_CONFIG,
-          "%s: has no columns gpu and gpus: expected those of published tables (docs/running.md)",
-          file);
+          "%s has no columns gpu and gpus: use those of published tables (docs/running.md)", file);
     TRY(check_header(&t));
     ll_err rc = LL_OK;
     for (const char *name; rc == LL_OK && (name = ll_cluster_name(t.n_bundled)); t.n_bundled++)

@@ -193,16 +193,17 @@ static const char *why_none(const ll_search *s, ll_arena *a)
         return ll_arena_printf(a, "pipe=%.0f is more than %s%.0f", s->pipe,
                                layers < 64 ? "the model's layers, " : "", fmin(64, layers));
     if (s->pipe > 1 && s->zero >= 2)
-        return ll_arena_printf(a, "parallel.zero %d is not with a pipeline: 0 and 1 are", s->zero);
+        return ll_arena_printf(a, "parallel.zero=%d cannot be combined with a pipeline: use 0 or 1",
+                               s->zero);
     if (turns)
-        return ll_arena_printf(
-            a,
-            "interleaved wants %.0f layers and a rank's micro-batches in equal parts; 1f1b, zb-h1 "
-            "and zb-h2 do not",
-            layers);
+        return ll_arena_printf(a,
+                               "interleaved needs %.0f layers and a rank's micro-batches in equal "
+                               "parts: use 1f1b, zb-h1 or zb-h2",
+                               layers);
     if (s->pipe > 1 && share < s->pipe / 2)
         return ll_arena_printf(
-            a, "pipe=%.0f wants %.0f micro-batches or more, and train.batch %.0f has %.0f a rank",
+            a,
+            "pipe=%.0f needs %.0f micro-batches or more, but train.batch=%.0f gives %.0f per rank",
             s->pipe, ceil(s->pipe / 2), batch, share);
     return ll_arena_printf(
         a,

@@ -30,7 +30,7 @@ static void refuse(const char *text, const char *message)
 static void mistakes_in_clusters(void **state)
 {
     (void)state;
-    refuse("like: dgx-a100\nchip: {memroy: 3}\n", "x.yaml:2: no key chip.memroy");
+    refuse("like: dgx-a100\nchip: {memroy: 3}\n", "x.yaml:2: unknown key chip.memroy");
     refuse("like: dgx-a100\nchip:\n  memory: much\n", "x.yaml:3: chip.memory is 'much'");
     refuse("like: dgx-a100\nchip: {gemm: 1.5}\n", "expected a number from 0.001 to 1");
     refuse("like: dgx-a100\nchips: {gemm: 1}\n", "did you mean chip?");
@@ -38,9 +38,9 @@ static void mistakes_in_clusters(void **state)
     refuse("like: dgx-a100\nnetwork: {topology: dragonfl}\n", "did you mean dragonfly?");
     refuse("like: ./other.yaml\n", "expected a bundled cluster's name");
     refuse("chip: {memory: 80}\n", "x.yaml: chip.name is not set");
-    refuse("like: dgx-a100\nchip: {memory: 1, memory: 2}\n", "set already");
+    refuse("like: dgx-a100\nchip: {memory: 1, memory: 2}\n", "already set");
     refuse("like: dgx-a100\nchip: {bandwidth: 0}\n", "from 0.001 to 1e+06 GB/s");
-    refuse("like: dgx-a100\nchip: {bandwidth: 2}\n", "it is in GB/s, so that 2 TB/s are 2000");
+    refuse("like: dgx-a100\nchip: {bandwidth: 2}\n", "give it in GB/s (2 TB/s is 2000)");
     ll_cluster *c = NULL;
     assert_int_equal(ll_cluster_load("dgx-a101", &c), LL_E_ARG);
     assert_non_null(strstr(ll_error_text(), "did you mean dgx-a100?"));
@@ -237,7 +237,7 @@ static void bad_cells(void **state)
     assert_int_equal(
         ll_published_read("gpu,gpus,gpu\n1,2,3\n", 19, "t.csv", NULL, 0, NULL, a, &r, &n),
         LL_E_CONFIG);
-    assert_non_null(strstr(ll_error_text(), "columns 1 and 3 are both called gpu"));
+    assert_non_null(strstr(ll_error_text(), "columns 1 and 3 are both named gpu"));
 }
 
 /* 175 billion parameters on 64 chips: the best plan fits, no plan that fits is quicker, what is
@@ -556,7 +556,7 @@ static void own_of_chips(void **state)
     assert_true(own_gemm("like: dgx-a100\n") == 1);
     refuse("like: h200\nown: {gemm: 2}\n", "x.yaml:2: own.gemm is '2'");
     refuse("like: h200\nown: {gemm_k: 0}\n", "own.gemm_k is '0'");
-    refuse("like: dgx-a100\nown: {gemm: 0.5}\n", "own.gemm is set, and own.source");
+    refuse("like: dgx-a100\nown: {gemm: 0.5}\n", "own.gemm is set without own.source");
 }
 
 int main(void)
