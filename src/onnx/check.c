@@ -82,7 +82,7 @@ static ll_err inputs(test *t, int n, Onnx__ValueInfo *const *info, value **in)
         const char *path = ll_arena_printf(t->arena, "%s/input_%d.pb", t->folder, i);
         in[i] = LL_NEW(t->arena, value);
         in[i]->name = info[i]->name;
-        CHECK(info[i]->type && info[i]->type->tensor_type, LL_E_ARG, "input %s is no tensor",
+        CHECK(info[i]->type && info[i]->type->tensor_type, LL_E_ARG, "input %s is not a tensor",
               info[i]->name);
         TRY(read_tensor(t->arena, path, info[i], &in[i]->host));
         in[i]->type = in[i]->host->type;
@@ -204,7 +204,7 @@ static ll_err find(const char *folder, ll_arena *a, const char ***out, int *coun
     if (itself) {
         LL_PUSH(a, list, n, capacity, folder);
     }
-    CHECK(n, LL_E_IO, "%s has neither a model.onnx nor folders with one", folder);
+    CHECK(n, LL_E_IO, "%s contains neither model.onnx nor folders with one", folder);
     qsort(list, (size_t)n, sizeof *list, by_name);
     *out = list;
     *count = n;

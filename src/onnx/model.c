@@ -64,7 +64,7 @@ static int64_t vocab_of(const ll_onnx *m, const char *input)
 
 static ll_err shape_of(const net *n, const ll_build *b, const Onnx__ValueInfo *v, ll_shape *s)
 {
-    CHECK(rank_of(v) > 0, LL_E_ARG, "input %s: its dimensions are not said", v->name);
+    CHECK(rank_of(v) > 0, LL_E_ARG, "input %s has no dimensions", v->name);
     *s = (ll_shape){.n = rank_of(v)};
     for (int i = 0; i < s->n; i++) {
         int64_t d = dim_of(v, i);
@@ -75,7 +75,8 @@ static ll_err shape_of(const net *n, const ll_build *b, const Onnx__ValueInfo *v
         else if (n->kind == TOKENS)
             d = size_of(b, "seq");
         CHECK(d > 0, LL_E_ARG,
-              "input %s: dimension %d may be any; only the first may: export it with a size",
+              "input %s: dimension %d is not fixed, but only the first may vary: export it with a "
+              "size",
               v->name, i);
         s->d[i] = d;
     }
@@ -90,7 +91,7 @@ static ll_err input(ll_graph *g, const net *n, const ll_build *b, const Onnx__Va
     x->type = tensor_of(v)->elem_type;
     ll_dtype t = ll_onnx_dtype(x->type);
     CHECK(t == LL_F32 || t == LL_I32, LL_E_ARG,
-          "input %s is of type %s: float, half floats and whole numbers are read", v->name,
+          "input %s is of type %s, expected float, half float or integer", v->name,
           ll_onnx_type_name(x->type));
     x->lies = n->kind == IMAGE ? ll_last(x->shape.n) : ll_plain;
     ll_shape s = {.n = x->shape.n};
@@ -167,7 +168,7 @@ static ll_err add_loss(op *o, const net *n, const ll_build *b, value *x, ll_val 
     size_t known = sizeof losses / sizeof *losses;
     while (l < losses + known && strcmp(l->name, n->loss)) l++;
     CHECK(l < losses + known, LL_E_CONFIG,
-          "model.loss is '%s': cross_entropy, mse or l1 can be, of output %s and y", n->loss,
+          "model.loss is '%s', expected cross_entropy, mse or l1, of output %s and y", n->loss,
           x->name);
     CHECK(!ll_onnx_whole(x->type) && x->shape.n, LL_E_ARG, "output %s has no loss", x->name);
     ll_val v = l->classes ? logits_of(o, n, before_softmax(x)) : ll_onnx_plain(o, x);

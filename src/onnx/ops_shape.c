@@ -88,7 +88,7 @@ static ll_err range(op *o)
 static ll_err mask(op *o, int type, int64_t rows, int64_t cols, int64_t k, int side, host **out)
 {
     *out = ll_onnx_host(o->w->arena, type, &LL_SHAPE(rows, cols));
-    CHECK(*out, LL_E_MEM, "no memory for a mask");
+    CHECK(*out, LL_E_MEM, "not enough memory for a mask");
     for (int64_t i = 0; i < rows; i++)
         for (int64_t j = 0; j < cols; j++) {
             int64_t d = j - i - k;

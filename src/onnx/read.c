@@ -126,7 +126,7 @@ static ll_err look(const ProtobufCMessageDescriptor *d, const uint8_t *at, const
         if (ok && (wire == 0 || wire == 2)) ok = varint(&at, end, &n);
         size_t skip = wire == 1 ? 8 : wire == 5 ? 4 : wire == 2 ? n : 0;
         ok = ok && (wire <= 2 || wire == 5) && skip <= (size_t)(end - at);
-        CHECK(ok, LL_E_IO, "%s is damaged or cut short: no message of protobuf's", name);
+        CHECK(ok, LL_E_IO, "%s is damaged or truncated: not a protobuf message", name);
         const ProtobufCFieldDescriptor *f = wire == 2 ? field(d, tag >> 3) : NULL;
         if (f && f->type == PROTOBUF_C_TYPE_MESSAGE)
             TRY(look(f->descriptor, at, at + n, name, depth - 1));
@@ -158,7 +158,7 @@ ll_err ll_onnx_unpack(const ProtobufCMessageDescriptor *d, const uint8_t *data, 
     TRY(look(d, data, data + size, name, MAX_DEPTH));
     room r = {a, 32 * size + ((size_t)64 << 20)};
     *out = protobuf_c_message_unpack(d, &(ProtobufCAllocator){take, leave, &r}, size, data);
-    CHECK(*out, LL_E_IO, "%s is damaged: no %s of ONNX's", name, d->short_name);
+    CHECK(*out, LL_E_IO, "%s is damaged: not an ONNX %s", name, d->short_name);
     return LL_OK;
 }
 
@@ -167,7 +167,7 @@ ll_err ll_onnx_unpack(const ProtobufCMessageDescriptor *d, const uint8_t *data, 
 static ll_err shape_of(const Onnx__Tensor *t, ll_shape *s)
 {
     int64_t n = 1;
-    CHECK(t->n_dims <= LL_MAX_DIMS, LL_E_SHAPE, "tensor %s has %zu dimensions, at most %d can be",
+    CHECK(t->n_dims <= LL_MAX_DIMS, LL_E_SHAPE, "tensor %s has %zu dimensions, expected at most %d",
           t->name, t->n_dims, LL_MAX_DIMS);
     *s = (ll_shape){.n = (int)t->n_dims};
     for (int i = 0; i < s->n; i++) {
@@ -200,7 +200,7 @@ ll_err ll_onnx_location(const Onnx__Tensor *t, const char **out)
 {
     const char *at = *out = entry(t, "location");
     CHECK(at && *at && *at != '/' && !strstr(at, "..") && !strchr(at, '\\'), LL_E_IO,
-          "tensor %s: '%s' is no file inside the model's folder", t->name, at ? at : "");
+          "tensor %s: '%s' is not a file inside the model's folder", t->name, at ? at : "");
     return LL_OK;
 }
 
@@ -210,7 +210,8 @@ static ll_err outside(const Onnx__Tensor *t, const char *folder, size_t want, ll
 {
     const char *at;
     int64_t offset, length;
-    CHECK(folder, LL_E_IO, "tensor %s lies in another file; none may be read here", t->name);
+    CHECK(folder, LL_E_IO, "tensor %s is stored in another file, which may not be read here",
+          t->name);
     TRY(ll_onnx_location(t, &at));
     TRY(number(t, "offset", 0, &offset));
     TRY(number(t, "length", (int64_t)want, &length));
@@ -272,8 +273,8 @@ static ll_err from_lists(const Onnx__Tensor *t, int64_t n, host *h)
                   : wide                   ? t->n_int64_data
                   : natural                ? t->n_uint64_data
                                            : t->n_int32_data;
-    CHECK((int64_t)have == n, LL_E_IO, "tensor %s has %zu numbers, its dimensions say %ld", t->name,
-          have, n);
+    CHECK((int64_t)have == n, LL_E_IO, "tensor %s has %zu numbers, but its dimensions say %ld",
+          t->name, have, n);
     for (int64_t i = 0; i < n; i++) {
         if (h->type == ONNX_FLOAT || h->type == ONNX_DOUBLE) {
             ll_store(h->data, k->dtype, i,
@@ -313,8 +314,9 @@ ll_err ll_onnx_tensor(const Onnx__Tensor *t, int declared, const char *folder, l
     if (t->data_location == 1) {
         TRY(outside(t, folder, want, a, &raw));
     } else if (!lists) {
-        CHECK(t->raw_data.len == want, LL_E_IO, "tensor %s has %zu bytes, its dimensions say %zu",
-              t->name, t->raw_data.len, want);
+        CHECK(t->raw_data.len == want, LL_E_IO,
+              "tensor %s has %zu bytes, but its dimensions say %zu", t->name, t->raw_data.len,
+              want);
     } else {
         raw = NULL;
     }
@@ -345,8 +347,8 @@ static ll_err parse_in(ll_arena *a, const uint8_t *data, size_t size, const char
     ll_onnx *m = LL_NEW(a, ll_onnx);
     *m = (ll_onnx){a, ll_arena_strdup(a, name), folder ? ll_arena_strdup(a, folder) : NULL,
                    (Onnx__Model *)model};
-    CHECK(m->model->graph, LL_E_IO, "%s has no graph: no ONNX model", name);
-    CHECK(m->model->n_opset_import, LL_E_IO, "%s does not say which opset it is of", name);
+    CHECK(m->model->graph, LL_E_IO, "%s has no graph: not an ONNX model", name);
+    CHECK(m->model->n_opset_import, LL_E_IO, "%s does not name its opset", name);
     *out = m;
     return LL_OK;
 }

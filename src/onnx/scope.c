@@ -50,5 +50,5 @@ ll_err ll_scope_find(const scope *s, const char *name, value **out)
         *out = b->x;
         if (b->name) return LL_OK;
     }
-    FAIL(LL_E_IO, "'%s' is read, but nothing before makes it", name);
+    FAIL(LL_E_IO, "'%s' is read, but nothing before produces it", name);
 }

@@ -181,7 +181,7 @@ ll_err ll_onnx_leaf_data(ll_arena *a, const leaf *l, bool ends, void **data, siz
     ll_dtype t = ll_onnx_dtype(h->type);
     int64_t n = ll_numel(&h->shape), step[LL_MAX_DIMS], at[LL_MAX_DIMS] = {0}, from = 0;
     *bytes = (size_t)n * ll_dtype_bytes(t);
-    CHECK(*data = ll_arena_try(a, *bytes + 1), LL_E_MEM, "no memory for %s", l->name);
+    CHECK(*data = ll_arena_try(a, *bytes + 1), LL_E_MEM, "not enough memory for %s", l->name);
     int rank = h->shape.n;
     for (int i = 0; i < rank; i++) {
         step[i] = 1;
@@ -263,7 +263,7 @@ ll_err ll_onnx_give_ints(op *o, int i, const int64_t *v, int n, bool scalar)
 {
     ll_shape s = scalar ? LL_SCALAR : LL_SHAPE(n);
     host *h = ll_onnx_host(o->w->arena, ONNX_INT64, &s);
-    CHECK(h, LL_E_MEM, "no memory for %d numbers", n);
+    CHECK(h, LL_E_MEM, "not enough memory for %d numbers", n);
     memcpy(h->data, v, sizeof *v * (size_t)n);
     return ll_onnx_give_host(o, i, h);
 }
@@ -392,9 +392,9 @@ ll_err ll_onnx_ints(op *o, int i, int64_t *out, int room, int *n)
     WANT(o, has(o, i), "operand %d was left out", i);
     TRY(o->w->know(o->w, o->in[i], &h));
     int64_t count = ll_numel(&h->shape);
-    WANT(o, ll_onnx_whole(h->type) && h->shape.n <= 1, "%s is no list of whole numbers",
+    WANT(o, ll_onnx_whole(h->type) && h->shape.n <= 1, "%s is not a list of integers",
          o->in[i]->name);
-    WANT(o, count <= room, "%s has %ld numbers, at most %d can be", o->in[i]->name, count, room);
+    WANT(o, count <= room, "%s has %ld numbers, expected at most %d", o->in[i]->name, count, room);
     memcpy(out, h->data, sizeof *out * (size_t)count);
     *n = (int)count;
     return LL_OK;
@@ -406,7 +406,7 @@ ll_err ll_onnx_list(op *o, int i, const char *name, int64_t *out, int room, int 
     *n = -1;
     if (has(o, i)) return ll_onnx_ints(o, i, out, room, n);
     if (!a) return LL_OK;
-    WANT(o, a->n_ints <= (size_t)room, "%s has %zu numbers, at most %d can be", name, a->n_ints,
+    WANT(o, a->n_ints <= (size_t)room, "%s has %zu numbers, expected at most %d", name, a->n_ints,
          room);
     *n = ll_attr_ints(o, name, out, room);
     return LL_OK;

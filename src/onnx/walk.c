@@ -87,7 +87,7 @@ static ll_err take(ll_arena *a, ll_session *s, const char *name, value *x)
 {
     int type = x->type;
     host *h = ll_onnx_host(a, type, &x->shape);
-    CHECK(h, LL_E_MEM, "no memory for %s", name);
+    CHECK(h, LL_E_MEM, "not enough memory for %s", name);
     int64_t n = ll_numel(&x->shape);
     ll_dtype t = ll_onnx_dtype(type);
     TRY(ll_session_get(s, name, h->data, (size_t)n * ll_dtype_bytes(t)));
@@ -323,7 +323,7 @@ static ll_err walk_node(walk *w, scope *s, const Onnx__Node *n)
 static ll_err nodes(walk *w, scope *s, size_t n, Onnx__Node *const *list)
 {
     CHECK(w->depth < MAX_BODY, LL_E_ARG, "graphs in graphs deeper than %d", MAX_BODY);
-    CHECK(s->version >= 1 && s->version <= NEWEST, LL_E_ARG, "opset %ld; 1 to %d are known",
+    CHECK(s->version >= 1 && s->version <= NEWEST, LL_E_ARG, "opset %ld, expected 1 to %d",
           s->version, NEWEST);
     w->depth++;
     for (size_t i = 0; i < n; i++) TRY(walk_node(w, s, list[i]));
@@ -347,7 +347,8 @@ static ll_err initializers(walk *w, scope *s, const Onnx__Graph *g)
         bool bias = w->head && w->head_bias && !strcmp(t->name, w->head_bias);
         if (head || bias) {
             int dim = head ? w->head_dim : x->shape.n - 1;
-            CHECK(dim >= 0 && dim < x->shape.n, LL_E_ARG, "model.head: %s is no weight", t->name);
+            CHECK(dim >= 0 && dim < x->shape.n, LL_E_ARG, "model.head: %s is not a weight",
+                  t->name);
             x->shape.d[dim] = w->head;
             x->host = NULL;
             x->fresh = true;

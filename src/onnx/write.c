@@ -55,12 +55,12 @@ static ll_err any_batch(const writer *w)
     const ll_graph *g = w->g, *more = w->more;
     for (int i = 0; i < g->n_node && i < more->n_node; i++)
         CHECK(same_node(&g->nodes[i], &more->nodes[i], w->arena), LL_E_ARG,
-              "%s is another for other numbers of samples: no ONNX form", g->nodes[i].name);
+              "%s depends on the number of samples, which has no ONNX form", g->nodes[i].name);
     CHECK(g->n_node == more->n_node && g->n_value == more->n_value, LL_E_ARG,
-          "%s has other nodes for other numbers of samples: no ONNX form", g->name);
+          "%s has nodes that depend on the number of samples, which has no ONNX form", g->name);
     for (int i = 1; i < g->n_value; i++)
         CHECK(same_value(&g->values[i], &more->values[i]), LL_E_ARG,
-              "%s: a size does not follow the number of samples: no ONNX form",
+              "%s: a size does not follow the number of samples, which has no ONNX form",
               g->values[i].node < 0 ? g->values[i].name : g->nodes[g->values[i].node].name);
     return LL_OK;
 }
@@ -97,7 +97,7 @@ static ll_err add_inputs(writer *w, ll_onnx_input *input, void *user)
         const ll_value *v = &w->g->values[i];
         item *x = &w->items[i];
         CHECK(v->type.dtype == LL_F32 || v->type.dtype == LL_I32, LL_E_ARG,
-              "%s is %s: ONNX is written of f32 and i32",
+              "%s is %s, but ONNX can be written only for f32 and i32",
               v->node < 0 ? v->name : w->g->nodes[v->node].name, ll_dtype_name(v->type.dtype));
         if (v->node >= 0 || !w->uses[i]) continue;
         x->name[AS_IT_LIES] = v->name;
@@ -105,7 +105,7 @@ static ll_err add_inputs(writer *w, ll_onnx_input *input, void *user)
             w->out->input[w->out->n_input++] = info(w, v->name, (ll_val){i});
             continue;
         }
-        CHECK(ll_kind_stays(v->kind), LL_E_ARG, "%s is another number in each step: no ONNX form",
+        CHECK(ll_kind_stays(v->kind), LL_E_ARG, "%s changes in each step, which has no ONNX form",
               v->name);
         int type = ll_onnx_type(v->type.dtype);
         if (v->kind == LL_CONST) {
@@ -115,7 +115,7 @@ static ll_err add_inputs(writer *w, ll_onnx_input *input, void *user)
         x->tensor = ll_wweight(w, v->name, type, &v->type.shape);
         TRY(input(user, v->name, x->tensor->raw_data.data, x->tensor->raw_data.len));
     }
-    CHECK(w->out->n_input, LL_E_ARG, "%s reads no batch: no ONNX form", w->g->name);
+    CHECK(w->out->n_input, LL_E_ARG, "%s reads no batch, which has no ONNX form", w->g->name);
     return LL_OK;
 }
 
@@ -132,7 +132,7 @@ static ll_err build(writer *w, ll_onnx_input *input, void *user)
         for (int k = 0; k < n->n_in; k++) {
             const item *x = &w->items[n->in[k].id];
             CHECK(x->name[AS_IT_LIES] || x->name[IMAGE_FORM], LL_E_ARG,
-                  "%s reads what has no ONNX form", n->name);
+                  "%s reads something that has no ONNX form", n->name);
         }
         TRY(r->write(w, n, r->text));
     }
@@ -155,10 +155,10 @@ static ll_err save(writer *w, const char *path)
     m.graph = w->out;
     size_t size = onnx__model__get_packed_size(&m);
     CHECK(size < (size_t)1 << 31, LL_E_ARG,
-          "%s: an ONNX file is at most 2 GiB, the model has %zu bytes: --weights has no limit",
-          path, size);
+          "%s: an ONNX file is at most 2 GiB, but the model has %zu bytes: use --weights", path,
+          size);
     LL_OWN_MEMORY uint8_t *data = (uint8_t *)malloc(size);
-    CHECK(data, LL_E_MEM, "no memory for %s", path);
+    CHECK(data, LL_E_MEM, "not enough memory for %s", path);
     onnx__model__pack(&m, data);
     return ll_file_write(path, data, size);
 }
@@ -179,8 +179,8 @@ static ll_err expanded(ll_onnx_graph *graph, void *user, int64_t batch, ll_graph
 {
     LL_OWN(ll_graph) whole = NULL;
     TRY(graph(user, batch, &whole));
-    CHECK(whole->n_result == 1, LL_E_ARG, "ONNX is written of one result, the graph has %d",
-          whole->n_result);
+    CHECK(whole->n_result == 1, LL_E_ARG,
+          "ONNX can be written for one result, but the graph has %d", whole->n_result);
     return ll_expand(whole, has_row, "ONNX", out);
 }
 

@@ -90,7 +90,7 @@ static void bad_graphs(void **)
     LL_OWN(ll_arena) a = ll_arena_new();
     Onnx__Model *m = plain(a);
     m->graph->node[0]->input[0] = TEXT("y"); /* a circle */
-    MUST_FAIL(m, NULL, "'y' is read, but nothing before makes it");
+    MUST_FAIL(m, NULL, "'y' is read, but nothing before produces it");
     m = plain(a);
     m->graph->n_initializer = 0;
     MUST_FAIL(m, NULL, "'w' is read");
@@ -102,7 +102,7 @@ static void bad_graphs(void **)
     MUST_FAIL(m, NULL, "'z' is read");
     m = plain(a);
     m->graph->node[3]->input[1] = TEXT("x"); /* a shape of broken numbers */
-    MUST_FAIL(m, NULL, "no list of whole numbers");
+    MUST_FAIL(m, NULL, "not a list of integers");
 }
 
 static void bad_tensors(void **)
@@ -116,7 +116,7 @@ static void bad_tensors(void **)
     MUST_FAIL(m, NULL, "dimension");
     m = plain(a);
     m->graph->initializer[0]->dims[0] = 1 << 30;
-    MUST_FAIL(m, NULL, "24 bytes, its dimensions say");
+    MUST_FAIL(m, NULL, "24 bytes, but its dimensions say");
     m = plain(a);
     m->graph->initializer[0]->raw_data.len = 23;
     MUST_FAIL(m, NULL, "23 bytes");
@@ -162,14 +162,14 @@ static void other_files(void **state)
     assert_int_equal(s.n_outside, 1);
     assert_string_equal(s.outside[0], "w.bin");
     m->opset_import[0]->version = 0;
-    MUST_FAIL(m, folder, "opset 0; 1 to");
+    MUST_FAIL(m, folder, "opset 0, expected 1 to");
     MUST_FAIL(outside(a, "w.bin", "12"), folder, "ends before");
     MUST_FAIL(outside(a, "w.bin", "-8"), folder, "offset");
     MUST_FAIL(outside(a, "w.bin", "eight"), folder, "offset");
-    MUST_FAIL(outside(a, "../w.bin", "8"), folder, "no file inside");
-    MUST_FAIL(outside(a, "/etc/passwd", "8"), folder, "no file inside");
+    MUST_FAIL(outside(a, "../w.bin", "8"), folder, "not a file inside");
+    MUST_FAIL(outside(a, "/etc/passwd", "8"), folder, "not a file inside");
     MUST_FAIL(outside(a, "none.bin", "8"), folder, "cannot be opened");
-    MUST_FAIL(outside(a, "w.bin", "8"), NULL, "none may be read");
+    MUST_FAIL(outside(a, "w.bin", "8"), NULL, "may not be read here");
 }
 
 /* Graphs in attributes of nodes of graphs, 100 deep. */

@@ -312,7 +312,7 @@ static void refused(void **state)
         ll_graph *(*declare)(const what *k, int64_t n);
         const char *words;
     } all[] = {{sorts, "sort: op sort has no ONNX form"},
-               {counts, "arange is another for other numbers of samples"}};
+               {counts, "arange depends on the number of samples"}};
     for (int i = 0; i < 2; i++) {
         what k = {"refused", "", "out", all[i].declare, NULL};
         assert_int_equal(ll_onnx_write(make, read_input, &k, tmpdir_path(state, "model.onnx")),
