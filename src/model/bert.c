@@ -85,9 +85,9 @@ static ll_val declare(ll_graph *g, const ll_build *b)
     double share = (double)ll_build_size(b, "masked") / 100;
     if (b->cache || s.heads < 1 || s.width % s.heads || share < 0 || share > 0.9 || s.eps < 1 ||
         ll_build_size(b, "layers") > 10000) {
-        ll_graph_reject(g, b->cache ? "bert sees both ways: it does not make text"
-                                    : "bert: expected width a multiple of heads, masked 0 to 90, "
-                                      "norm_eps 1 or more, at most 10000 layers");
+        ll_graph_reject(g, b->cache ? "bert reads in both directions and cannot generate text"
+                                    : "bert: expected width to be a multiple of heads, masked 0 to "
+                                      "90, norm_eps 1 or more, at most 10000 layers");
         return (ll_val){0};
     }
     int64_t pad = ll_build_size(b, "pad"), mask = ll_build_size(b, "mask");

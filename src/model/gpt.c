@@ -127,7 +127,7 @@ static ll_val declare(ll_graph *g, const ll_build *given)
     }
     if (s.decay > 0 && !s.linear) {
         ll_graph_reject(g,
-                        "gpt: model.decay is %g, of linear attention: expected model.linear=1 too, "
+                        "gpt: model.decay is %g, which needs linear attention: set model.linear=1, "
                         "or model.decay=0",
                         s.decay);
         return (ll_val){0};

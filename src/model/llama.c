@@ -97,8 +97,8 @@ static bool sound(ll_graph *g, sizes *s)
                         s->kv_heads);
     else if (!even)
         ll_graph_reject(g,
-                        "llama: width %ld is not a multiple of heads %ld: model.head says how "
-                        "many channels a head has where they are not width / heads",
+                        "llama: width %ld is not a multiple of heads %ld: set model.head to the "
+                        "channels of a head",
                         s->width, s->heads);
     else if (s->head < 2 || s->head % 2)
         ll_graph_reject(g,
@@ -114,13 +114,13 @@ static bool sound(ll_graph *g, sizes *s)
         ll_graph_reject(g, "llama: model.linear is %ld, expected 0 or 1", s->linear);
     else if (s->linear && s->window > 0)
         ll_graph_reject(g,
-                        "llama: model.window is %ld, of softmax: expected model.linear=0 too, or "
-                        "model.window=0",
+                        "llama: model.window is %ld, which needs softmax attention: set "
+                        "model.linear=0, or model.window=0",
                         s->window);
     else if (!s->linear && s->decay > 0)
         ll_graph_reject(g,
-                        "llama: model.decay is %ld, of linear attention: expected model.linear=1 "
-                        "too, or model.decay=0",
+                        "llama: model.decay is %ld, which needs linear attention: set "
+                        "model.linear=1, or model.decay=0",
                         s->decay);
     else
         return true;

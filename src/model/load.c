@@ -11,12 +11,12 @@ ll_err ll_models_load(const char *path, const ll_model **out)
     void *lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     CHECK(lib, LL_E_IO, "%s cannot be loaded: %s", path, dlerror());
     const ll_model_file *f = (const ll_model_file *)dlsym(lib, "ll_models");
-    CHECK(f, LL_E_IO, "%s has no models: it wants LL_EXPORT_MODELS(&my_model); (loopline.h)", path);
+    CHECK(f, LL_E_IO, "%s has no models: add LL_EXPORT_MODELS(&my_model); (loopline.h)", path);
     CHECK(f->bytes == sizeof(ll_model) && f->models, LL_E_IO,
-          "%s was compiled with another version's loopline.h: compile it again", path);
+          "%s was compiled with loopline.h of another version: compile it again", path);
     int n = 0;
     for (const ll_model *m = f->models; m && n <= MOST; m = m->next) n++;
-    CHECK(n <= MOST, LL_E_IO, "%s has more than %d models, or its list by next is a circle", path,
+    CHECK(n <= MOST, LL_E_IO, "%s has more than %d models, or its list (next) is circular", path,
           MOST);
     *out = f->models;
     return LL_OK;

@@ -54,7 +54,6 @@ int64_t ll_build_size(const ll_build *b, const char *name)
         for (int i = 0; i < LL_MAX_SIZES && lists[k][i].name; i++)
             if (!strcmp(lists[k][i].name, name)) return lists[k][i].value;
     LL_ASSERT(b->g && "that the model declares a size of that name");
-    ll_graph_reject(
-        b->g, "the model asks for a size named %s, which its list of sizes does not have", name);
+    ll_graph_reject(b->g, "the model reads a size %s, which is not in its list of sizes", name);
     return 1;
 }
