@@ -19,13 +19,13 @@ static ll_err make_call(ll_comm *c, ll_coll coll, const void *data, int64_t n, l
     CHECK(c, LL_E_ARG, "no communicator");
     CHECK(n >= 0 && (data || n == 0), LL_E_ARG, "%s of %lld elements%s", ll_coll_name(coll),
           (long long)n, data ? "" : " without data");
-    CHECK((int)t >= 0 && t < LL_N_DTYPE, LL_E_ARG, "no such type: %d", (int)t);
+    CHECK((int)t >= 0 && t < LL_N_DTYPE, LL_E_ARG, "unknown type %d", (int)t);
     bool eight = t == LL_F8_E4M3 || t == LL_F8_E5M2;
     CHECK(!eight || coll == LL_COLL_ALLGATHER || coll == LL_COLL_ALLTOALL ||
               coll == LL_COLL_BROADCAST,
-          LL_E_ARG, "%s of %s: 8-bit floats are moved, not summed: use bf16 or f32",
+          LL_E_ARG, "%s of %s: 8-bit floats can be moved but not summed: use bf16 or f32",
           ll_coll_name(coll), ll_dtype_name(t));
-    CHECK((int)op >= LL_REDUCE_SUM && op <= LL_REDUCE_MIN, LL_E_ARG, "no such reduction: %d",
+    CHECK((int)op >= LL_REDUCE_SUM && op <= LL_REDUCE_MIN, LL_E_ARG, "unknown reduction %d",
           (int)op);
     *out = (ll_coll_call){
         .spec = {.coll = coll, .count = n}, .data = (void *)data, .dtype = t, .op = op};

@@ -30,7 +30,7 @@ static void end_process(const ll_begin *b, double waited)
     char text[512];
     int n = snprintf(text, sizeof text,
                      "loopline: rank %d of %d waited %.0f s in %s for the others: one has not "
-                     "started, has ended early, or is no program of %s\n",
+                     "started, has ended early, or is not a program of %s\n",
                      b->rank, b->size, waited, b->opts.what, b->opts.library);
     if (write(STDERR_FILENO, text, (size_t)n) < 0) _exit(1);
     ll_job_lose();

@@ -29,7 +29,7 @@ static ll_err find(const char *text, const ll_codec_kind **out)
             ll_near_try(&near, k->name);
             at += (size_t)snprintf(forms + at, sizeof forms - at, "%s%s", at ? ", " : "", k->form);
         }
-    FAIL(LL_E_ARG, "codec \"%s\": no such codec%s; there are %s", text, ll_near_hint(&near), forms);
+    FAIL(LL_E_ARG, "unknown codec \"%s\"%s (codecs: %s)", text, ll_near_hint(&near), forms);
 }
 
 static ll_err open_kind(ll_codec *k, const char *text)

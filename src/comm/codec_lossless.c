@@ -120,7 +120,7 @@ static ll_err decode(const uint8_t *in, size_t bytes, float *x, int64_t n)
 {
     const uint8_t *at = in + 1, *end = in + bytes;
     CHECK(bytes > 0 && (in[0] == CODED || bytes == 1 + sizeof *x * (size_t)n), LL_E_COMM,
-          "a slice of %lld numbers came as %zu bytes", (long long)n, bytes);
+          "a slice of %lld numbers arrived as %zu bytes", (long long)n, bytes);
     if (in[0] != CODED) {
         memcpy(x, in + 1, sizeof *x * (size_t)n);
         return LL_OK;
@@ -129,7 +129,7 @@ static ll_err decode(const uint8_t *in, size_t bytes, float *x, int64_t n)
     for (int64_t i = 0; i < n; i += GROUP) {
         int m = (int)ll_min64(GROUP, n - i);
         at = decode_group(at, end, v, m);
-        CHECK(at, LL_E_COMM, "a slice of %lld numbers is cut short", (long long)n);
+        CHECK(at, LL_E_COMM, "a slice of %lld numbers is truncated", (long long)n);
         memcpy(x + i, v, sizeof *v * (size_t)m);
     }
     return LL_OK;

@@ -27,7 +27,7 @@ static ll_err parse(ll_codec *k, const char *settings, topk *t)
     if (!settings || !*settings) return ll_codec_bad(k, "SHARE is missing");
     t->share = strtod(settings, &end);
     if (end == settings || !(t->share > 0 && t->share <= 1) || (*end && *end != ':'))
-        return ll_codec_bad(k, "SHARE is no number above 0 and up to 1");
+        return ll_codec_bad(k, "SHARE is not a number above 0 and at most 1");
     if (*end) TRY(ll_codec_int(k, end + 1, 2, 8, &t->bits));
     return LL_OK;
 }

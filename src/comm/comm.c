@@ -104,7 +104,7 @@ static ll_err alloc(ll_comm *c, size_t bytes, void **out)
 {
     ll_transport *t = c->t;
     ll_shared *s = (ll_shared *)calloc(1, sizeof *s + sizeof *s->by_world * (size_t)world_size(c));
-    CHECK(s, LL_E_MEM, "no memory for an allocation");
+    CHECK(s, LL_E_MEM, "not enough memory for an allocation");
     ll_err rc = t->ops->share(t, bytes, &s->shm);
     if (rc) free(s);
     TRY(rc);
@@ -187,7 +187,7 @@ static ll_err open_on(ll_transport *t, ll_comm *parent, const ll_comm_opts *opts
 static ll_err new_comm(ll_transport *t, ll_comm *parent, const ll_comm_opts *opts, ll_comm **out)
 {
     ll_comm *c = (ll_comm *)calloc(1, sizeof *c);
-    CHECK(c, LL_E_MEM, "no memory for a communicator");
+    CHECK(c, LL_E_MEM, "not enough memory for a communicator");
     ll_err rc = open_on(t, parent, opts, c);
     if (rc)
         close_comm(c, true);
@@ -199,11 +199,11 @@ static ll_err new_comm(ll_transport *t, ll_comm *parent, const ll_comm_opts *opt
 static ll_err check_options(const ll_comm_opts *o)
 {
     if (!o) return LL_OK;
-    CHECK(o->timeout_s >= 0, LL_E_ARG, "a timeout of %g s; more than 0, or 0 for %g s",
+    CHECK(o->timeout_s >= 0, LL_E_ARG, "timeout is %g s, expected more than 0, or 0 for %g s",
           o->timeout_s, default_timeout_s);
     CHECK(o->window_bytes == 0 || o->window_bytes >= 2 * LL_LINE_BYTES, LL_E_ARG,
-          "a window of %zu bytes; at least %d, or 0 for %zu", o->window_bytes, 2 * LL_LINE_BYTES,
-          default_window_bytes);
+          "window has %zu bytes, expected at least %d, or 0 for %zu", o->window_bytes,
+          2 * LL_LINE_BYTES, default_window_bytes);
     return LL_OK;
 }
 

@@ -25,11 +25,11 @@ ll_err ll_scratch_take(ll_engine *e, const ll_comm *of, size_t bytes, int *out)
     if (best < 0) {
         size_t room = (bytes + 4095) & ~(size_t)4095;
         void *data = aligned_alloc(4096, room);
-        CHECK(data, LL_E_MEM, "no memory for %zu bytes of scratch", room);
+        CHECK(data, LL_E_MEM, "not enough memory for %zu bytes of scratch", room);
         if (any < 0) {
             ll_kept *more =
                 (ll_kept *)realloc(e->scratch, sizeof *more * (size_t)(e->n_scratch + 1));
-            CHECK(more, LL_E_MEM, "no memory for a list of %d blocks", e->n_scratch + 1);
+            CHECK(more, LL_E_MEM, "not enough memory for a list of %d blocks", e->n_scratch + 1);
             e->scratch = more;
             any = e->n_scratch++;
             e->scratch[any] = (ll_kept){0};
@@ -66,7 +66,7 @@ ll_err ll_request_take(ll_engine *e, ll_request **out)
         e->spare = r->next;
     else
         r = (ll_request *)calloc(1, sizeof *r);
-    CHECK(r, LL_E_MEM, "no memory for a request");
+    CHECK(r, LL_E_MEM, "not enough memory for a request");
     *out = r;
     return LL_OK;
 }
@@ -375,7 +375,7 @@ ll_err ll_engine_open(ll_transport *t, const ll_comm_opts *opts, ll_engine **out
 {
     enum { SPIN = 2000, SPIN_OVER = 4 };
     ll_engine *e = (ll_engine *)calloc(1, sizeof *e);
-    CHECK(e, LL_E_MEM, "no memory for a communicator");
+    CHECK(e, LL_E_MEM, "not enough memory for a communicator");
     *out = e;
     e->alone = t->size == 1;
     int n_here = 0;

@@ -94,7 +94,7 @@ static ll_err check_canonical(const ll_algo *a, const ll_coll_spec *s)
     if (a->canonical && a->canonical(s)) return LL_OK;
     LL_OWN(ll_arena) arena = ll_arena_new();
     FAIL(LL_E_COMM,
-         "%s by %s does not sum in canonical order, as this communicator was opened to; these do: "
+         "%s by %s does not sum in canonical order, which this communicator requires; use one of: "
          "%s",
          ll_coll_name(s->coll), a->name, ll_algo_names(arena, s->coll, s, true));
 }
@@ -106,7 +106,7 @@ static ll_err check_window(const ll_comm *c, const ll_plan *p, size_t elem_bytes
           p->algo->name);
     size_t need = (size_t)p->sched->window * elem_bytes;
     CHECK(need <= c->half_bytes, LL_E_COMM,
-          "%s of %lld elements by %s needs %zu bytes of window at once, and has %zu: use smaller "
+          "%s of %lld elements by %s needs %zu bytes of window at once, but has %zu: use smaller "
           "segments, or window_bytes of %zu",
           ll_coll_name(p->spec.coll), (long long)p->spec.count, p->algo->name, need, c->half_bytes,
           2 * need);

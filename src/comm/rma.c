@@ -17,7 +17,7 @@ struct ll_rma {
 
 static ll_err open_window(ll_rma *s, size_t mine)
 {
-    CHECK(s->t->ops->expose, LL_E_COMM, "a store is between ranks, and there is one");
+    CHECK(s->t->ops->expose, LL_E_COMM, "a store needs several ranks, but there is one");
     ll_engine_lock(s->c->engine);
     ll_err rc = s->t->ops->expose(s->t, mine ? mine : 1, &s->window);
     ll_engine_unlock(s->c->engine);
@@ -36,7 +36,7 @@ ll_err ll_rma_open(ll_comm *c, size_t head, size_t bytes, bool sharded, ll_rma *
 {
     ll_rma *s = (ll_rma *)calloc(1, sizeof *s);
     *out = s;
-    CHECK(s, LL_E_MEM, "no memory for a store");
+    CHECK(s, LL_E_MEM, "not enough memory for a store");
     size_t n = sharded ? (size_t)ll_comm_size(c) : 1;
     const ll_comm *first = c;
     while (first->parent) first = first->parent;
@@ -47,7 +47,7 @@ ll_err ll_rma_open(ll_comm *c, size_t head, size_t bytes, bool sharded, ll_rma *
     TRY(open_window(s, (rank == 0 ? s->room : 0) + ((size_t)rank < n ? s->block : 0)));
     if (!far_apart(c) && !s->t->lazy) return LL_OK;
     CHECK(c->engine->threaded || !far_apart(c), LL_E_ARG,
-          "a store between nodes wants a thread to serve it");
+          "a store between nodes needs a thread to serve it");
     ll_engine_lock(c->engine);
     c->engine->served = s->t;
     pthread_cond_signal(&c->engine->wake);

@@ -5,7 +5,7 @@
 
 ll_err ll_codec_bad(const ll_codec *k, const char *what)
 {
-    FAIL(LL_E_ARG, "codec \"%s\": %s; it is written %s: %s", k->text, what, k->kind->form,
+    FAIL(LL_E_ARG, "codec \"%s\": %s; expected %s: %s", k->text, what, k->kind->form,
          k->kind->help);
 }
 

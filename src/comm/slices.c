@@ -250,11 +250,11 @@ static ll_err squeeze(const uint8_t *x, int64_t n, uint8_t *out, int64_t room, s
     z_stream z = {
         .next_in = (Bytef *)x, .avail_in = (uInt)n, .next_out = out, .avail_out = (uInt)room};
     CHECK(deflateInit2(&z, 1, Z_DEFLATED, -15, 9, Z_HUFFMAN_ONLY) == Z_OK, LL_E_MEM,
-          "no memory to squeeze %lld bytes", (long long)n);
+          "not enough memory to squeeze %lld bytes", (long long)n);
     int rc = deflate(&z, Z_FINISH);
     *bytes = (size_t)room - z.avail_out;
     deflateEnd(&z);
-    CHECK(rc == Z_STREAM_END, LL_E_COMM, "%lld bytes of codes have no room, squeezed, in %lld",
+    CHECK(rc == Z_STREAM_END, LL_E_COMM, "%lld bytes of codes do not fit, compressed, in %lld",
           (long long)n, (long long)room);
     return LL_OK;
 }
@@ -266,11 +266,11 @@ static ll_err stretch(const uint8_t *x, size_t bytes, uint8_t *out, int64_t n)
                   .avail_in = (uInt)bytes,
                   .next_out = n ? out : &none,
                   .avail_out = (uInt)n};
-    CHECK(inflateInit2(&z, -15) == Z_OK, LL_E_MEM, "no memory to stretch %zu bytes", bytes);
+    CHECK(inflateInit2(&z, -15) == Z_OK, LL_E_MEM, "not enough memory to stretch %zu bytes", bytes);
     int rc = inflate(&z, Z_FINISH);
     inflateEnd(&z);
     CHECK(rc == Z_STREAM_END && !z.avail_out && !z.avail_in, LL_E_COMM,
-          "%zu bytes that came are not %lld of codes", bytes, (long long)n);
+          "%zu bytes that arrived are not %lld bytes of codes", bytes, (long long)n);
     return LL_OK;
 }
 

@@ -66,11 +66,13 @@ ll_err ll_sparse_open(int64_t len, int64_t k, int bits, ll_sparse **out)
 {
     *out = NULL;
     CHECK(len >= 0 && len < UINT32_MAX && k >= 0 && k <= len, LL_E_ARG,
-          "sparse all-reduce of %lld in %lld elements: fewer than 2^32, and no more pairs",
+          "sparse all-reduce of %lld pairs in %lld elements: expected fewer than 2^32 elements, "
+          "and no more pairs than elements",
           (long long)k, (long long)len);
-    CHECK(bits == 0 || (bits >= 2 && bits <= 8), LL_E_ARG, "values of %d bits: 2 to 8", bits);
+    CHECK(bits == 0 || (bits >= 2 && bits <= 8), LL_E_ARG, "values of %d bits, expected 2 to 8",
+          bits);
     ll_sparse *w = (ll_sparse *)calloc(1, sizeof *w);
-    CHECK(w, LL_E_MEM, "no memory for a sparse all-reduce");
+    CHECK(w, LL_E_MEM, "not enough memory for a sparse all-reduce");
     *w = (ll_sparse){.len = len, .k = k, .bits = bits};
     *out = w;
     return LL_OK;
@@ -153,8 +155,8 @@ static ll_err prepare(ll_sparse *w, int p, ll_sparse_form form)
     w->out = LL_TRY_ARRAY(w->arena, uint8_t, w->room);
     w->in = LL_TRY_ARRAY(w->arena, uint8_t, w->room);
     CHECK(ok && w->out && w->in, LL_E_MEM,
-          "no memory for a sparse all-reduce of %lld in %lld elements on %d ranks", (long long)w->k,
-          (long long)w->len, p);
+          "not enough memory for a sparse all-reduce of %lld in %lld elements on %d ranks",
+          (long long)w->k, (long long)w->len, p);
     w->p = p;
     w->form = form;
     return LL_OK;

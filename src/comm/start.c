@@ -93,9 +93,9 @@ static ll_err give_buffers(ll_request *r, void *scratch)
         r->own[LL_SCRATCH] = (char *)c->engine->scratch[r->scratch].data;
     }
     if (uses_window(s)) {
-        CHECK(c->parts, LL_E_COMM, "a schedule with signals, and no window for them");
+        CHECK(c->parts, LL_E_COMM, "a schedule with signals, but no window for them");
         CHECK((size_t)s->window * r->elem_bytes <= c->half_bytes, LL_E_COMM,
-              "a schedule that needs %zu bytes of window, which has %zu",
+              "a schedule needs %zu bytes of window, but it has %zu",
               (size_t)s->window * r->elem_bytes, c->half_bytes);
         r->turn = c->n_window++;
         r->half_at = LL_LINE_BYTES + (size_t)(r->turn % 2) * c->half_bytes;

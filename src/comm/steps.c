@@ -59,7 +59,7 @@ static ll_err send_or_receive(ll_request *r, const ll_step *s)
     ll_transport *t = r->c->t;
     ll_comm_count *count = &r->c->engine->used.count;
     ll_message *m = message_slot(r);
-    CHECK(m, LL_E_MEM, "no memory for %d messages", r->n_message + 1);
+    CHECK(m, LL_E_MEM, "not enough memory for %d messages", r->n_message + 1);
     size_t bytes = (size_t)s->n * r->elem_bytes;
     if (s->kind == LL_STEP_RECV) return t->ops->recv(t, own(r, &s->dst), bytes, s->peer, r->tag, m);
     count->messages++;
@@ -77,7 +77,7 @@ static ll_err fold(ll_request *r, const ll_step *s)
     ll_engine *e = r->c->engine;
     if (s->n_from > e->n_source) {
         const void **more = (const void **)realloc(e->sources, sizeof *more * (size_t)s->n_from);
-        CHECK(more, LL_E_MEM, "no memory for a list of %d operands", s->n_from);
+        CHECK(more, LL_E_MEM, "not enough memory for a list of %d operands", s->n_from);
         e->sources = more;
         e->n_source = s->n_from;
     }
@@ -115,7 +115,7 @@ static ll_err perform(ll_request *r)
         case LL_STEP_RECV: TRY(send_or_receive(r, s)); break;
         case LL_STEP_LIBRARY: {
             ll_message *m = message_slot(r);
-            CHECK(m, LL_E_MEM, "no memory for a message");
+            CHECK(m, LL_E_MEM, "not enough memory for a message");
             r->c->engine->used.count.library++;
             TRY(r->c->t->ops->library(r->c->t, &r->library, m));
             break;
@@ -208,8 +208,8 @@ ll_err ll_request_advance(ll_request *r)
     }
     size_t expected = (size_t)r->sched->n_received * r->elem_bytes;
     CHECK(!expected || r->received == expected, LL_E_COMM,
-          "%s %lld%s%s: %zu bytes came where %zu were expected: all ranks must call the same "
-          "collectives on as many elements, in one order",
+          "%s %lld%s%s: %zu bytes arrived, expected %zu: all ranks must call the same collectives "
+          "on as many elements, in the same order",
           r->what, (long long)r->number, r->site ? " of " : "", r->site ? r->site : "", r->received,
           expected);
     finish(r);

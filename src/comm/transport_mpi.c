@@ -34,7 +34,7 @@ static ll_err new_message(mpi_transport *m, bool is_recv, ll_message *out)
         m->spare = x->next;
     else
         x = (mpi_message *)calloc(1, sizeof *x);
-    CHECK(x, LL_E_MEM, "no memory for a message");
+    CHECK(x, LL_E_MEM, "not enough memory for a message");
     x->request = MPI_REQUEST_NULL;
     x->is_recv = is_recv;
     *out = (ll_message){.handle = x};
@@ -45,7 +45,7 @@ static ll_err new_message(mpi_transport *m, bool is_recv, ll_message *out)
 static ll_err large_type(size_t bytes, MPI_Datatype *out)
 {
     size_t n = bytes / BLOCK;
-    CHECK(n <= INT_MAX, LL_E_COMM, "a message of %zu bytes; at most 2^51 can be sent", bytes);
+    CHECK(n <= INT_MAX, LL_E_COMM, "a message of %zu bytes, expected at most 2^51", bytes);
     MPI_Datatype block;
     MPI_TRY(MPI_Type_contiguous(BLOCK, MPI_BYTE, &block));
     MPI_TRY(MPI_Type_create_struct(2, (int[]){(int)n, (int)(bytes % BLOCK)},
@@ -149,7 +149,7 @@ static ll_err node_comm(mpi_transport *m, int *n_rank)
     MPI_TRY(MPI_Comm_size(m->node_comm, n_rank));
     if (m->node_ranks) return LL_OK;
     m->node_ranks = (int *)malloc(sizeof(int) * (size_t)*n_rank);
-    CHECK(m->node_ranks, LL_E_MEM, "no memory for a communicator");
+    CHECK(m->node_ranks, LL_E_MEM, "not enough memory for a communicator");
     MPI_TRY(MPI_Allgather(&m->t.rank, 1, MPI_INT, m->node_ranks, 1, MPI_INT, m->node_comm));
     return LL_OK;
 }
@@ -164,7 +164,7 @@ static ll_err mpi_share(ll_transport *t, size_t bytes, ll_shm *out)
     MPI_Win *win = (MPI_Win *)malloc(sizeof *win);
     out->part = (char **)calloc((size_t)out->n_rank, sizeof(char *));
     out->handle = win;
-    CHECK(win && out->part, LL_E_MEM, "no memory for a window");
+    CHECK(win && out->part, LL_E_MEM, "not enough memory for a window");
     *win = MPI_WIN_NULL;
     MPI_Info info;
     void *mine;
@@ -216,7 +216,7 @@ static void mpi_close(ll_transport *t, bool failed)
 static ll_err new_transport(MPI_Comm comm, mpi_transport **out)
 {
     mpi_transport *m = (mpi_transport *)calloc(1, sizeof *m);
-    CHECK(m, LL_E_MEM, "no memory for a communicator");
+    CHECK(m, LL_E_MEM, "not enough memory for a communicator");
     job.n_open++;
     *out = m;
     m->comm = comm;
@@ -230,7 +230,7 @@ static ll_err new_transport(MPI_Comm comm, mpi_transport **out)
     m->t.max_tag = found ? *max_tag : 32767; /* the least that MPI allows */
     m->node = (int *)malloc(sizeof(int) * (size_t)m->t.size);
     m->world = (int *)malloc(sizeof(int) * (size_t)m->t.size);
-    CHECK(m->node && m->world, LL_E_MEM, "no memory for a communicator");
+    CHECK(m->node && m->world, LL_E_MEM, "not enough memory for a communicator");
     m->t.node = m->node;
     m->t.world = m->world;
     m->t.lazy = !strncmp(ll_transport_library(), "MPICH", 5);
@@ -322,13 +322,12 @@ static ll_err found_alone(void)
     const char *plugin = strncmp(library, "MPICH", 5) ? "pmix" : "pmi2"; /* as usually built */
     if (getenv("SLURM_STEP_NUM_TASKS") && getenv("SLURM_PROCID") && !getenv("OMPI_COMM_WORLD_SIZE"))
         FAIL(LL_E_COMM,
-             "srun started %d ranks, but each finds itself alone: use srun --mpi=%s (srun "
-             "--mpi=list names what there is), or the mpiexec of %s, which this program was built "
-             "with",
+             "srun started %d ranks, but each runs alone: use srun --mpi=%s (srun --mpi=list shows "
+             "the choices), or the mpiexec of %s, which this program was built with",
              ll_job_size(), plugin, library);
     FAIL(LL_E_COMM,
-         "%d ranks were started, but each finds itself alone: start them by the mpiexec of %s, "
-         "which this program was built with, or by srun --mpi=%s",
+         "%d ranks were started, but each runs alone: start them with the mpiexec of %s, which "
+         "this program was built with, or with srun --mpi=%s",
          ll_job_size(), library, plugin);
 }
 
@@ -345,7 +344,7 @@ static ll_err initialize(void)
 {
     int on = 0, off = 0, provided, size;
     MPI_TRY(MPI_Finalized(&off));
-    CHECK(!off, LL_E_COMM, "MPI was finalised: communicators must be opened before that");
+    CHECK(!off, LL_E_COMM, "MPI was finalised: open communicators before that");
     MPI_TRY(MPI_Initialized(&on));
     if (on) return LL_OK;
     if (sure_to_fail()) TRY(found_alone());
@@ -379,11 +378,10 @@ static ll_err check_alike(const mpi_transport *m)
     other = mine;
     MPI_TRY(MPI_Bcast(&other, sizeof other, MPI_BYTE, who, m->comm));
     CHECK(!strcmp(first.version, other.version), LL_E_COMM,
-          "rank 0 is Loopline %s, rank %d %s: start every rank with the same program",
+          "rank 0 is Loopline %s, but rank %d is %s: start every rank with the same program",
           first.version, who, other.version);
     FAIL(LL_E_ARG,
-         "the words after loopline are not the same on rank %d as on rank 0: start every "
-         "rank with the same",
+         "the arguments of rank %d differ from those of rank 0: start every rank with the same",
          who);
 }
 
@@ -394,7 +392,7 @@ static ll_err open_transport(const void *comm, ll_transport **out)
     } else {
         int on = 0;
         MPI_TRY(MPI_Initialized(&on));
-        CHECK(on, LL_E_COMM, "MPI is not initialised: call MPI_Init_thread before");
+        CHECK(on, LL_E_COMM, "MPI is not initialised: call MPI_Init_thread first");
     }
     MPI_Comm mine;
     mpi_transport *m;
@@ -426,7 +424,7 @@ ll_err ll_transport_check_threads(void)
     int level;
     MPI_TRY(MPI_Query_thread(&level));
     CHECK(level >= MPI_THREAD_SERIALIZED, LL_E_COMM,
-          "a progress thread needs MPI_THREAD_SERIALIZED or more, and MPI was initialised with "
+          "a progress thread needs MPI_THREAD_SERIALIZED or more, but MPI was initialised with "
           "less (level %d): use MPI_Init_thread",
           level);
     return LL_OK;

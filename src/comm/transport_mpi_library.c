@@ -104,7 +104,7 @@ static ll_err room_for_places(mpi_message *x, int size, places *out)
 {
     if (x->n_count < 4 * size) {
         int *larger = (int *)realloc(x->counts, sizeof(int) * 4 * (size_t)size);
-        CHECK(larger, LL_E_MEM, "no memory for the counts of %d ranks", size);
+        CHECK(larger, LL_E_MEM, "not enough memory for the counts of %d ranks", size);
         x->counts = larger;
         x->n_count = 4 * size;
     }
@@ -129,7 +129,7 @@ static ll_err exchange_places(const ll_coll_spec *s, int me, places *p)
         int64_t data, out, other, sent = ll_coll_between(s, me, i, &data, &other);
         int64_t received = ll_coll_between(s, i, me, &other, &out);
         CHECK(data + sent <= INT_MAX && out + received <= INT_MAX, LL_E_COMM,
-              "the MPI library's all-to-all moves at most 2^31 - 1 elements a rank");
+              "the MPI library's all-to-all moves at most 2^31 - 1 elements per rank");
         p->send[i] = (int)sent;
         p->send_at[i] = (int)data;
         p->recv[i] = (int)received;
@@ -148,7 +148,7 @@ static ll_err reduce_scatter(mpi_transport *m, mpi_message *x, const ll_library_
     size_t elem = ll_dtype_bytes(call->dtype), bytes = (size_t)p->recv[m->t.rank] * elem;
     if (x->temp_bytes < bytes) {
         char *larger = (char *)realloc(x->temp, bytes);
-        CHECK(larger, LL_E_MEM, "no memory for %zu bytes of a reduce-scatter", bytes);
+        CHECK(larger, LL_E_MEM, "not enough memory for %zu bytes of a reduce-scatter", bytes);
         x->temp = larger;
         x->temp_bytes = bytes;
     }
@@ -166,10 +166,10 @@ ll_err ll_mpi_library(mpi_transport *m, mpi_message *x, const ll_library_call *c
     places p;
     TRY(type_of(call->dtype, &type));
     TRY(room_for_places(x, s->size, &p));
-    CHECK(s->count <= INT_MAX, LL_E_COMM,
-          "%lld elements: the MPI library's collectives take at most 2^31 - 1; use another "
-          "algorithm",
-          (long long)s->count);
+    CHECK(
+        s->count <= INT_MAX, LL_E_COMM,
+        "%lld elements: the MPI library's collectives take at most 2^31 - 1: use another algorithm",
+        (long long)s->count);
     int n = (int)s->count;
     switch (s->coll) {
     case LL_COLL_ALLREDUCE:

@@ -11,14 +11,13 @@ ll_err ll_mpi_expose(ll_transport *t, size_t bytes, void **window)
     const mpi_transport *m = (const mpi_transport *)t;
     MPI_Win *win = (MPI_Win *)malloc(sizeof *win);
     void *mine;
-    CHECK(win, LL_E_MEM, "no memory for a window");
+    CHECK(win, LL_E_MEM, "not enough memory for a window");
     *window = win;
     *win = MPI_WIN_NULL;
     int rc = MPI_Win_allocate((MPI_Aint)bytes, 1, MPI_INFO_NULL, m->comm, &mine, win);
     CHECK(rc == MPI_SUCCESS, LL_E_COMM,
-          "MPI makes no window for one-sided calls between these nodes; Open MPI may need "
-          "OMPI_MCA_osc=^ucx in the environment of every rank: Debian's leaves out the one for "
-          "TCP");
+          "MPI cannot create a window for one-sided calls between these nodes; Open MPI may need "
+          "OMPI_MCA_osc=^ucx in the environment of every rank (Debian's lacks the one for TCP)");
     MPI_TRY(MPI_Win_set_errhandler(*win, MPI_ERRORS_RETURN));
     MPI_TRY(MPI_Win_lock(MPI_LOCK_EXCLUSIVE, t->rank, 0, *win));
     memset(mine, 0, bytes);

@@ -55,7 +55,7 @@ static ll_err self_share(ll_transport *, size_t bytes, ll_shm *out)
     if (!data || !part) {
         free(data);
         free(part);
-        FAIL(LL_E_MEM, "no memory for %zu bytes", bytes);
+        FAIL(LL_E_MEM, "not enough memory for %zu bytes", bytes);
     }
     memset(data, 0, bytes);
     *part = data;
@@ -89,7 +89,7 @@ static const ll_transport_ops self_ops = {.name = "self",
 ll_err ll_transport_self(ll_transport **out)
 {
     *out = (ll_transport *)malloc(sizeof **out);
-    CHECK(*out, LL_E_MEM, "no memory for a communicator");
+    CHECK(*out, LL_E_MEM, "not enough memory for a communicator");
     **out = (ll_transport){
         .ops = &self_ops, .size = 1, .max_tag = 0x7fffffff, .node = zero, .world = zero};
     return LL_OK;

@@ -282,7 +282,7 @@ static void tick_hub(ll_watch *w, const ll_watch_state *s, double now)
     /* Silent for so long they have given it up: it is their report that counts. */
     if (w->slept > w->timeout - 2 * w->period && now - w->woke < w->timeout)
         snprintf(w->report, sizeof w->report,
-                 "rank %d was stopped for %.1f s, and the others went on without it", w->world[0],
+                 "rank %d was stopped for %.1f s, and the others continued without it", w->world[0],
                  w->slept);
     set_failed(w, print, print, LL_FAILURE_TOLD); /* what nobody has printed is no one's words */
     ll_watch_hub_tell(w->hub, w->report, print);
@@ -316,7 +316,7 @@ static void look(ll_watch *w, double now)
     w->looked = now;
     if (w->halted < HALTED_LOOKS) return;
     char text[96];
-    snprintf(text, sizeof text, "rank %d was stopped by a signal, and rank %d ends it",
+    snprintf(text, sizeof text, "rank %d was stopped by a signal, and rank %d terminates it",
              w->near.rank, w->world[w->rank]);
     say("loopline: %s\n", text);
     ll_job_note(text);
@@ -332,7 +332,7 @@ static void end_process_if_stuck(ll_watch *w, double now)
     bool held = atomic_load(&w->held);
     if (atomic_load(&w->seen) || now - w->failed_at < (held ? held_s : w->grace)) return;
     if (!held)
-        say("loopline: rank %d did not come back within %.1f s of the failure and is ended: %s\n",
+        say("loopline: rank %d did not return within %.1f s of the failure and is terminated: %s\n",
             w->world[w->rank], w->grace, w->report);
     _exit(ll_job_status(1));
 }
@@ -409,7 +409,7 @@ static ll_err start_thread(ll_watch *w)
 {
     w->since = w->hub_heard = ll_now();
     w->running = ll_thread_start(&w->thread, watch, w);
-    CHECK(w->running, LL_E_SYS, "no thread to watch the ranks");
+    CHECK(w->running, LL_E_SYS, "no thread could be started to watch the ranks");
     return LL_OK;
 }
 
@@ -424,7 +424,7 @@ static ll_err open_hub(ll_watch *w, const ll_transport *t, ll_watch_address *at)
 static ll_err make(ll_transport *t, double timeout_s, ll_watch **out)
 {
     ll_watch *w = (ll_watch *)calloc(1, sizeof *w);
-    CHECK(w, LL_E_MEM, "no memory to watch the ranks");
+    CHECK(w, LL_E_MEM, "not enough memory to watch the ranks");
     *out = w;
     w->rank = t->rank;
     w->size = t->size;
@@ -433,9 +433,9 @@ static ll_err make(ll_transport *t, double timeout_s, ll_watch **out)
     w->grace = timeout_s / 10 > 2 ? timeout_s / 10 : 2;
     w->link.fd = -1;
     w->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    CHECK(w->wake >= 0, LL_E_SYS, "no event to wake the watch by: %s", strerror(errno));
+    CHECK(w->wake >= 0, LL_E_SYS, "no event to wake the watch thread: %s", strerror(errno));
     w->world = (int *)malloc((size_t)t->size * sizeof *w->world);
-    CHECK(w->world, LL_E_MEM, "no memory to watch %d ranks", t->size);
+    CHECK(w->world, LL_E_MEM, "not enough memory to watch %d ranks", t->size);
     memcpy(w->world, t->world, (size_t)t->size * sizeof *w->world);
     return LL_OK;
 }
@@ -449,7 +449,7 @@ ll_err ll_watch_open(ll_transport *t, ll_err mine, double timeout_s, ll_watch **
     ll_err rc = mine;
     if (rc == LL_OK)
         rc = timeout_s > 0 ? make(t, timeout_s, &w)
-                           : RAISE(LL_E_ARG, "a timeout of %g s: expected more than 0", timeout_s);
+                           : RAISE(LL_E_ARG, "timeout is %g s, expected more than 0", timeout_s);
     if (rc == LL_OK && t->rank == 0) rc = open_hub(w, t, &at);
     ll_watch_near near;
     rc = ll_watch_meet(t, rc, timeout_s, &at, w ? &w->link : NULL, &near);

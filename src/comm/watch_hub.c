@@ -55,7 +55,7 @@ ll_err ll_watch_hub_open(int size, const int *world, bool loopback, double timeo
                          ll_watch_address *at, ll_watch_hub **out)
 {
     ll_watch_hub *h = (ll_watch_hub *)calloc(1, sizeof *h);
-    CHECK(h, LL_E_MEM, "no memory to watch %d ranks", size);
+    CHECK(h, LL_E_MEM, "not enough memory to watch %d ranks", size);
     h->size = size;
     h->timeout = timeout;
     h->slow_at = -timeout;

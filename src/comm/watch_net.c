@@ -38,7 +38,7 @@ static ll_err own_addresses(ll_watch_address *at)
     }
     freeifaddrs(all);
     CHECK(at->n > 0, LL_E_SYS,
-          "this host has no IPv4 address but loopback, by which ranks of other hosts could reach "
+          "this host has no IPv4 address other than loopback, so ranks on other hosts cannot reach "
           "rank 0");
     return LL_OK;
 }
@@ -62,7 +62,7 @@ ll_err ll_watch_listen(bool loopback, ll_watch_address *at, int *out)
     CHECK(getrandom(&at->token, sizeof at->token, 0) == sizeof at->token, LL_E_SYS,
           "no random number for the ranks' sockets: %s", strerror(errno));
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    CHECK(fd >= 0, LL_E_SYS, "no socket by which ranks watch each other: %s", strerror(errno));
+    CHECK(fd >= 0, LL_E_SYS, "no socket for ranks to watch each other: %s", strerror(errno));
     ll_err rc = bind_and_listen(fd, loopback, at);
     if (rc != LL_OK)
         close(fd);

@@ -80,7 +80,7 @@ static void add_place(line *l, const ll_watch_state *s)
         if (*s->doing)
             add(l, "in %s", s->doing);
         else
-            add(l, "at work");
+            add(l, "working");
         return;
     }
     add(l, "in %s", s->what);
@@ -157,7 +157,7 @@ void ll_watch_report(const ll_watch_row *rows, int n, char out[LL_WATCH_REPORT])
     out[0] = '\0';
     group *groups = (group *)calloc((size_t)n, sizeof *groups);
     if (!groups) {
-        add(&l, "ranks wait, and there is no memory to say for whom");
+        add(&l, "ranks are waiting, but there is not enough memory to report for whom");
         return;
     }
     int count = make_groups(rows, n, groups), n_wait = 0, others = 0;
@@ -172,7 +172,7 @@ void ll_watch_report(const ll_watch_row *rows, int n, char out[LL_WATCH_REPORT])
     for (int k = 0; k < count; k++) others += groups[k].shown ? 0 : groups[k].n;
     if (others) add(&l, "; %d other rank%s elsewhere", others, others == 1 ? " is" : "s are");
     if (n_wait == count && count == 1)
-        add(&l, " for %.1f s: none is missing, but no message moves", groups[0].seconds);
+        add(&l, " for %.1f s: no rank is missing, but no message arrives", groups[0].seconds);
     else if (n_wait == count)
         add(&l, ": do all ranks call the same collectives in the same order?");
     free(groups);

@@ -95,7 +95,7 @@ static void missing_rank_is_said(void **state)
     sscanf(text, "loopline: rank 0 of 3 waited %*d s in%n", &end);
     assert_string_equal(text + end,
                         " MPI_Init for the others: one has not started, has ended early, "
-                        "or is no program of Some MPI 1\n");
+                        "or is not a program of Some MPI 1\n");
 }
 
 /* Later than rank 0 would have. */

@@ -254,17 +254,17 @@ static void bad_texts(void **state)
     (void)state;
     static const struct {
         const char *text, *says;
-    } cases[] = {{"", "no such codec; there are bf16, "},
+    } cases[] = {{"", "unknown codec \"\" (codecs: bf16, "},
                  {"qsdg:4", "did you mean qsgd?"},
-                 {"qsgd", "a number is missing; it is written qsgd:BITS: 1 to 8 bits"},
+                 {"qsgd", "a number is missing; expected qsgd:BITS: 1 to 8 bits"},
                  {"qsgd:", "a number is missing"},
                  {"qsgd:0", "0 is not a whole number from 1 to 8"},
                  {"qsgd:9", "9 is not a whole number from 1 to 8"},
                  {"qsgd:4x", "4x is not"},
                  {"qsgd:99999999999999999999", "is not a whole number"},
-                 {"bf16:8", "it has no settings; it is written bf16"},
+                 {"bf16:8", "it has no settings; expected bf16"},
                  {"onebit:1", "it has no settings"},
-                 {"int8:zip", "its one setting is huffman; it is written int8 or int8:huffman"},
+                 {"int8:zip", "its one setting is huffman; expected int8 or int8:huffman"},
                  {"bf61", "did you mean bf16?"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         ll_codec *k = (ll_codec *)&k;

@@ -245,7 +245,7 @@ static void mistakes(void **state)
     fails_with(ll_comm_broadcast(comm, x, 8, LL_F32, ll_comm_size(comm), NULL), "root");
     ll_comm *c;
     fails_with(ll_comm_open(&(ll_comm_opts){.timeout_s = -1}, &c), "timeout");
-    fails_with(ll_comm_open(&(ll_comm_opts){.window_bytes = 1}, &c), "window of 1 bytes");
+    fails_with(ll_comm_open(&(ll_comm_opts){.window_bytes = 1}, &c), "window has 1 bytes");
     assert_null(c);
     /* And the communicator is as good as before. */
     OK(ll_comm_allreduce(comm, x, 8, LL_F32, LL_REDUCE_SUM, NULL));

@@ -29,9 +29,10 @@ static void other_version_is_refused(void **state)
     differs = true;
     assert_true(ll_comm_open(&(ll_comm_opts){.table = ""}, &c) != LL_OK);
     assert_null(c);
-    snprintf(wanted, sizeof wanted,
-             "rank 0 is Loopline 1.2.3, rank %d 9.8.7: start every rank with the same program",
-             ll_job_size() - 1);
+    snprintf(
+        wanted, sizeof wanted,
+        "rank 0 is Loopline 1.2.3, but rank %d is 9.8.7: start every rank with the same program",
+        ll_job_size() - 1);
     if (!strstr(ll_error_text(), wanted)) fail_msg("'%s'", ll_error_text());
 }
 

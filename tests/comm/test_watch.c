@@ -200,7 +200,7 @@ static void stall_is_named(void **state)
     assert_reported(&e, 2, "rank 2 is in forward of conv3 (for ",
                     "; ranks 0, 1, 3 wait in all-reduce 412 (fc1.weight)");
     assert_int_equal(e.status[2], 1); /* never came back, was ended */
-    assert_has(e.err, "rank 2 did not come back within 2.0 s of the failure and is ended");
+    assert_has(e.err, "rank 2 did not return within 2.0 s of the failure and is terminated");
     assert_int_equal(count_of(e.err, "loopline: rank 2 is in forward of conv3"), 1);
     assert_true(left->seconds[0] >= timeout_s);
 }
@@ -316,7 +316,7 @@ static void stopped_rank_is_ended(void **state)
     (void)state;
     ended e = run((job){.act = stop, .long_timeout = true, .cared = true}, -1);
     assert_int_equal(e.status[2], 1000 + SIGKILL);
-    assert_has(e.err, "loopline: rank 2 was stopped by a signal, and rank 1 ends it");
+    assert_has(e.err, "loopline: rank 2 was stopped by a signal, and rank 1 terminates it");
     assert_has(left->report[1], "rank 2 died");
     assert_true(left->seconds[1] < 0.8 * long_s);
     e = run((job){.act = hub_stops, .long_timeout = true, .cared = true}, -1);
@@ -639,13 +639,14 @@ static void reports_are_readable(void **state)
     ll_watch_row rows[5000];
     for (int i = 0; i < 10; i++) rows[i] = row(i, LL_WATCH_HERE, NULL, "all-reduce", 412);
     ll_watch_report(rows, 4, text);
-    assert_string_equal(text, "ranks 0-3 wait in all-reduce 412 for 10.2 s: none is missing, but "
-                              "no message moves");
+    assert_string_equal(text,
+                        "ranks 0-3 wait in all-reduce 412 for 10.2 s: no rank is missing, but "
+                        "no message arrives");
     rows[7] = row(7, LL_WATCH_HERE, NULL, NULL, 0);
     rows[8] = row(8, LL_WATCH_SILENT, "backward of fc", NULL, 0);
     ll_watch_report(rows, 10, text);
     assert_string_equal(text, "rank 8 has not answered for 10.1 s (last seen in backward of fc); "
-                              "rank 7 is at work (for 10.2 s); "
+                              "rank 7 is working (for 10.2 s); "
                               "ranks 0-6, 9 wait in all-reduce 412");
     rows[7] = row(7, LL_WATCH_DEAD, NULL, "barrier", -1);
     ll_watch_report(rows, 8, text);
