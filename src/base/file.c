@@ -23,7 +23,7 @@ static ll_err read_rest(int fd, const char *path, size_t limit, uint8_t **data, 
     size_t capacity = st.st_size > 0 && (size_t)st.st_size <= limit ? (size_t)st.st_size : 4096;
     for (*size = 0;;) {
         uint8_t *grown = (uint8_t *)realloc(*data, capacity + 2);
-        CHECK(grown, LL_E_MEM, "%s: no memory for %zu bytes", path, capacity);
+        CHECK(grown, LL_E_MEM, "%s: not enough memory for %zu bytes", path, capacity);
         *data = grown;
         ssize_t got = read(fd, *data + *size, capacity + 1 - *size);
         if (got < 0 && errno == EINTR) continue;
@@ -222,7 +222,7 @@ static ll_err begin(ll_atomic *f, const char *path)
           "%s is no plain file, and is left as it is: name another", path);
     f->path = strdup(path);
     f->temporary = (char *)malloc(n);
-    CHECK(f->path && f->temporary, LL_E_MEM, "%s: no memory for its name", path);
+    CHECK(f->path && f->temporary, LL_E_MEM, "%s: not enough memory for its name", path);
     snprintf(f->temporary, n, "%s%s%llx", path, LL_ATOMIC_MARK, (unsigned long long)f->token);
     int how = O_WRONLY | O_CLOEXEC | O_NOFOLLOW | (f->joined ? 0 : O_CREAT | O_EXCL);
     f->fd = open(f->temporary, how, 0666);
@@ -237,7 +237,7 @@ static ll_err open_atomic(const char *path, int64_t token, bool join, ll_atomic 
 {
     *out = NULL;
     LL_OWN(ll_atomic) f = (ll_atomic *)calloc(1, sizeof *f);
-    CHECK(f, LL_E_MEM, "%s: no memory to write it", path);
+    CHECK(f, LL_E_MEM, "%s: not enough memory to write it", path);
     f->fd = -1;
     f->joined = join;
     f->token = token;
@@ -278,7 +278,7 @@ ll_err ll_atomic_add(ll_atomic *f, const void *data, size_t size)
 static ll_err sync_folder_of(const char *path)
 {
     LL_OWN_MEMORY char *copy = strdup(path);
-    CHECK(copy, LL_E_MEM, "%s: no memory for its folder's name", path);
+    CHECK(copy, LL_E_MEM, "%s: not enough memory for its folder's name", path);
     int fd = open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     CHECK(fd >= 0, LL_E_IO, "%s: opening its folder: %s", path, strerror(errno));
     int why = fsync(fd) == 0 || errno == EINVAL ? 0 : errno;

@@ -15,7 +15,7 @@ ll_err ll_trace_open(ll_trace **out)
     enum { FIRST = 4096 };
     *out = NULL;
     ll_trace *t = (ll_trace *)calloc(1, sizeof *t);
-    CHECK(t, LL_E_MEM, "no memory for a trace");
+    CHECK(t, LL_E_MEM, "not enough memory for a trace");
     t->events = (ll_trace_event *)malloc(sizeof *t->events * FIRST);
     t->room = t->events ? FIRST : 0;
     pthread_mutex_init(&t->lock, NULL);

@@ -173,7 +173,7 @@ ll_err ll_yaml_read(const ll_yaml *y, const char *bytes, size_t size, const char
     static const char mark[] = "\xef\xbb\xbf"; /* some editors begin UTF-8 with it */
     if (size >= 3 && !memcmp(bytes, mark, 3)) bytes += 3, size -= 3;
     reader r = {.file = file, .y = y};
-    CHECK(yaml_parser_initialize(&r.parser), LL_E_MEM, "no memory to read %s", file);
+    CHECK(yaml_parser_initialize(&r.parser), LL_E_MEM, "not enough memory to read %s", file);
     yaml_parser_set_input_string(&r.parser, (const unsigned char *)bytes, size);
     yaml_parser_set_encoding(&r.parser, YAML_UTF8_ENCODING);
     ll_err rc = read_stream(&r);

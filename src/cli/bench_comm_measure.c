@@ -295,8 +295,8 @@ static ll_err get_memory(bench *b, size_t bytes, char **to_free)
 {
     size_t out = b->report->coll == LL_COLL_ALLTOALL ? bytes * 2 : 64;
     *to_free = (char *)malloc(out + bytes);
-    TRY(ll_comm_agree(b->c,
-                      *to_free ? LL_OK : RAISE(LL_E_MEM, "no memory for %zu bytes", out + bytes)));
+    TRY(ll_comm_agree(
+        b->c, *to_free ? LL_OK : RAISE(LL_E_MEM, "not enough memory for %zu bytes", out + bytes)));
     b->out = *to_free;
     b->data = *to_free + out;
     if (b->o->shared) {

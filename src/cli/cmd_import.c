@@ -238,7 +238,7 @@ static ll_err copy_file(const char *from, const char *to)
     enum { PIECE = 1 << 20 };
     LL_OWN_MEMORY char *piece = (char *)malloc(PIECE);
     LL_OWN(ll_atomic) out = NULL;
-    CHECK(piece, LL_E_MEM, "no memory to copy %s", from);
+    CHECK(piece, LL_E_MEM, "not enough memory to copy %s", from);
     FILE *in = fopen(from, "rb");
     CHECK(in, LL_E_IO, "%s: %m", from);
     ll_err rc = ll_atomic_open(to, &out);

@@ -54,7 +54,7 @@ ll_err ll_gpu_open(int index, ll_gpu **out)
           index, major);
     GPU_TRY(cudaSetDevice(index));
     ll_gpu *g = (ll_gpu *)calloc(1, sizeof *g);
-    CHECK(g, LL_E_MEM, "no memory for a GPU's handle");
+    CHECK(g, LL_E_MEM, "not enough memory for a GPU's handle");
     g->index = index;
     cudaError_t e = cudaSuccess;
     for (int s = 0; s < LL_STREAM_LANE && e == cudaSuccess; s++)
@@ -193,7 +193,7 @@ static ll_err have_events(cudaEvent_t **events, int *have, int n, unsigned flags
 {
     if (n <= *have) return LL_OK;
     cudaEvent_t *more = (cudaEvent_t *)realloc(*events, sizeof *more * (size_t)(2 * n));
-    CHECK(more, LL_E_MEM, "no memory for %d events", 2 * n);
+    CHECK(more, LL_E_MEM, "not enough memory for %d events", 2 * n);
     *events = more;
     for (; *have < 2 * n; ++*have) GPU_TRY(cudaEventCreateWithFlags(&more[*have], flags));
     return LL_OK;

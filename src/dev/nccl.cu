@@ -79,7 +79,7 @@ ll_err ll_gpu_group_open(ll_gpu *g, ll_stream_id s, const unsigned char id[LL_GP
     TRY(ll_load_library(&library));
     memcpy(&theirs, id, sizeof theirs);
     ll_gpu_group *x = (ll_gpu_group *)calloc(1, sizeof *x);
-    CHECK(x, LL_E_MEM, "no memory for a group of GPUs");
+    CHECK(x, LL_E_MEM, "not enough memory for a group of GPUs");
     x->stream = (cudaStream_t)ll_gpu_stream(g, s);
     if (!x->stream) {
         free(x);

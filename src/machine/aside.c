@@ -88,7 +88,7 @@ ll_err ll_aside_open(const char *folder, size_t bytes, int most, ll_aside **out)
 {
     *out = NULL;
     LL_OWN(ll_aside) a = (ll_aside *)calloc(1, sizeof *a);
-    CHECK(a, LL_E_MEM, "no memory for copies");
+    CHECK(a, LL_E_MEM, "not enough memory for copies");
     snprintf(a->folder, sizeof a->folder, "%s", folder);
     a->bytes = bytes;
     a->most = (uint64_t)most + 1;
@@ -96,7 +96,7 @@ ll_err ll_aside_open(const char *folder, size_t bytes, int most, ll_aside **out)
     a->jobs = (job *)calloc(a->most, sizeof *a->jobs);
     pthread_mutex_init(&a->lock, NULL);
     pthread_cond_init(&a->changed, NULL);
-    CHECK(a->jobs, LL_E_MEM, "no memory for copies");
+    CHECK(a->jobs, LL_E_MEM, "not enough memory for copies");
     TRY(open_file(a));
     a->runs = ll_thread_start(&a->thread, work, a);
     CHECK(a->runs, LL_E_MEM, "no thread can be had to copy beside");

@@ -104,7 +104,7 @@ static ll_err count_sharers(ll_comm *c, int *n, int *i)
     int size = ll_comm_size(c), me = ll_comm_rank(c);
     const int *node = ll_comm_nodes(c);
     LL_OWN_MEMORY cpu_set_t *sets = (cpu_set_t *)calloc((size_t)size, sizeof *sets);
-    CHECK(sets, LL_E_MEM, "no memory for the cores of %d ranks", size);
+    CHECK(sets, LL_E_MEM, "not enough memory for the cores of %d ranks", size);
     if (sched_getaffinity(0, sizeof *sets, &sets[me])) CPU_ZERO(&sets[me]);
     TRY(ll_comm_allgather(c, sets, size * (int64_t)sizeof *sets, LL_U8, NULL));
     *n = *i = 0;

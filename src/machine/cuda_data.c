@@ -200,7 +200,7 @@ ll_err ll_cuda_init(ll_exec *e, int slot)
     if (s->init.kind == LL_ZEROS) return ll_gpu_fill(o->gpu, e->address[slot], 0, s->bytes);
     if (is_drawn(s)) return draw(e, slot);
     void *data = malloc(s->bytes + 1);
-    CHECK(data, LL_E_MEM, "no memory for the initial values of %s", s->name);
+    CHECK(data, LL_E_MEM, "not enough memory for the initial values of %s", s->name);
     ll_init_fill(&s->init, s->name, e->opts.seed, &s->type, s->piece, e->p->threads, data);
     ll_err rc = ll_gpu_write(o->gpu, e->address[slot], data, s->bytes);
     if (rc == LL_OK) rc = ll_cuda_await(e, LL_STREAM_COMPUTE);

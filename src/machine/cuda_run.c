@@ -33,7 +33,8 @@ static ll_err open_tables(ll_exec *e)
     TRY(ll_gpu_alloc(o->gpu, bytes, &o->tables));
     e->extra_bytes += bytes;
     char *image = (char *)calloc(1, bytes);
-    CHECK(image, LL_E_MEM, "no memory for the tables of %zu bytes of a GPU's program", bytes);
+    CHECK(image, LL_E_MEM, "not enough memory for the tables of %zu bytes of a GPU's program",
+          bytes);
     LL_EACH (ll_launch, l, o->launches, n) {
         if (l->n == 1) continue;
         e->instrs[l->instr[0]].instr->kernel.many->table(l->calls, l->n, image + at);

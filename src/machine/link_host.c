@@ -29,7 +29,8 @@ static ll_err find_room(ll_exec *e)
     e->room_bytes = ll_room_plan(wants, p->n_instr, e->arena);
     if (!e->room_bytes) return LL_OK;
     e->room = (char *)aligned_alloc(64, e->room_bytes);
-    CHECK(e->room, LL_E_MEM, "no memory for %zu bytes of scratch of collectives", e->room_bytes);
+    CHECK(e->room, LL_E_MEM, "not enough memory for %zu bytes of scratch of collectives",
+          e->room_bytes);
     ll_comm_hold(e->comm, (int64_t)e->room_bytes);
     for (int i = 0; i < p->n_instr; i++)
         if (wants[i].bytes) ll_transfer_set_scratch(e->instrs[i].transfer, e->room + wants[i].at);

@@ -379,7 +379,7 @@ static ll_err encode(encoder *e, const char *text, size_t n, bool special)
     TRY(words(e, text + from, n - from));
     CHECK(e->no_token < 0, LL_E_ARG, "%s has no token for the text's byte %d", t->path,
           e->no_token);
-    CHECK(!e->failed, LL_E_MEM, "no memory for the tokens of %zu bytes", n);
+    CHECK(!e->failed, LL_E_MEM, "not enough memory for the tokens of %zu bytes", n);
     return LL_OK;
 }
 

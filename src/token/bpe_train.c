@@ -79,7 +79,7 @@ static ll_err count_text(const ll_pretok *split, int threads, const char *text, 
     int64_t chunks = (int64_t)(size / CHUNK) + 1;
     bag *part = (bag *)calloc((size_t)chunks, sizeof *part);
     ll_err rc = LL_OK;
-    CHECK(part, LL_E_MEM, "no memory to count words");
+    CHECK(part, LL_E_MEM, "not enough memory to count words");
 #pragma omp parallel for num_threads(threads < 1 ? 1 : threads) schedule(dynamic)
     for (int64_t i = 0; i < chunks; i++) {
         size_t from = i ? chunk_end(text, size, (size_t)i * CHUNK) : 0;

@@ -123,7 +123,7 @@ ll_err ll_pretok_text(const ll_pretok *s, const char *text, size_t n, ll_pretok_
                       void *user)
 {
     cutter c = {s, NULL, pcre2_match_context_create(NULL), f, user};
-    CHECK(c.limits, LL_E_MEM, "no memory to split text");
+    CHECK(c.limits, LL_E_MEM, "not enough memory to split text");
     pcre2_set_match_limit(c.limits, TRIES);
     ll_err rc = LL_OK;
     /* levels use one result: its numbers are copied before the next is asked */
@@ -131,7 +131,7 @@ ll_err ll_pretok_text(const ll_pretok *s, const char *text, size_t n, ll_pretok_
     if (c.found) rc = cut(&c, 0, text, n);
     pcre2_match_data_free(c.found);
     pcre2_match_context_free(c.limits);
-    CHECK(c.found, LL_E_MEM, "no memory to split text");
+    CHECK(c.found, LL_E_MEM, "not enough memory to split text");
     return rc;
 }
 #else

@@ -251,7 +251,7 @@ ll_err ll_tune_write(const ll_table *t, const char *path, const char *key)
                   "sigma_us", 1e6 * m->sigma, "share", m->share, "entries", entries);
     LL_OWN_MEMORY char *text =
         root ? json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(6)) : NULL;
-    CHECK(text, LL_E_MEM, "%s: no memory for the table", path);
+    CHECK(text, LL_E_MEM, "%s: not enough memory for the table", path);
     TRY(ll_mkdirs_above(path));
     return ll_file_write(path, text, strlen(text));
 }

@@ -178,7 +178,8 @@ ll_err ll_tune_fit(ll_tuning *t)
 {
     t->model.share = share(t->c);
     LL_OWN_MEMORY char *room = (char *)malloc(3 * (size_t)WORK);
-    TRY(ll_comm_agree(t->c, room ? LL_OK : RAISE(LL_E_MEM, "no memory for the tuner's messages")));
+    TRY(ll_comm_agree(t->c, room ? LL_OK
+                                 : RAISE(LL_E_MEM, "not enough memory for the tuner's messages")));
     memset(room, 0, 3 * (size_t)WORK);
     work_alone(room, 0.03 * t->budget_s);
     TRY(fit_links(t, room));

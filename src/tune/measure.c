@@ -202,7 +202,8 @@ static ll_err measure_private(ll_tuning *t)
     LL_OWN_MEMORY char *data = (char *)malloc(b.bytes);
     b.data = data;
     TRY(ll_comm_agree(
-        t->c, data ? LL_OK : RAISE(LL_E_MEM, "no memory for %zu bytes of the tuner's", b.bytes)));
+        t->c,
+        data ? LL_OK : RAISE(LL_E_MEM, "not enough memory for %zu bytes of the tuner's", b.bytes)));
     return measure_cells(&b, false);
 }
 

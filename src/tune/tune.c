@@ -47,8 +47,8 @@ static ll_err read_table(ll_comm *c, const char *path, const char *key, const ch
     if (n == 0) return LL_OK;
     bytes = (size_t)n;
     if (!root) text = (uint8_t *)malloc(bytes);
-    TRY(ll_comm_agree(c,
-                      text ? LL_OK : RAISE(LL_E_MEM, "no memory for a table of %zu bytes", bytes)));
+    TRY(ll_comm_agree(
+        c, text ? LL_OK : RAISE(LL_E_MEM, "not enough memory for a table of %zu bytes", bytes)));
     TRY(ll_comm_broadcast(c, text, (int64_t)bytes, LL_U8, 0, &(ll_coll_opts){.site = "tuner"}));
     return ll_comm_agree(c, ll_tune_parse((const char *)text, bytes, path ? path : "rank 0's table",
                                           NULL, ll_comm_size(c), out));

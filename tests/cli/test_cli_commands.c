@@ -411,13 +411,13 @@ static void eval_choices(void **state)
     assert_true(json_array_size(json_object_get(j, "questions")) == 1);
     json_decref(j);
     static const char *const bad[][2] = {
-        {"x", "b.jsonl:2: is no JSON"},
+        {"x", "b.jsonl:2: not valid JSON"},
         {"{\"choices\": [\"a\", \"b\"], \"answer\": 0}",
-         "b.jsonl:2: has no text in field \"question\""},
+         "b.jsonl:2: field \"question\" is missing"},
         {"{\"question\": \"a\", \"choices\": [\"a\"], \"answer\": 0}",
          "b.jsonl:2: field \"choices\""},
         {"{\"question\": \"a\", \"choices\": [\"a\", 7], \"answer\": 0}",
-         "b.jsonl:2: choice 1 is no text"},
+         "b.jsonl:2: choice 1 is empty or not a string"},
         {"{\"question\": \"a\", \"choices\": [\"a\", \"b\"], \"answer\": 2}",
          "b.jsonl:2: field \"answer\""},
         {"{\"question\": \"a\", \"choices\": [\"a\", \"b\"], \"answer\": \"C\"}",

@@ -58,7 +58,7 @@ static void arrays(void **state)
     assert_int_equal(rename(moved, tmpdir_path(state, "labels.npy")), 0);
     put_npy(tmpdir_path(state, "more.npy"), "<i8", "(80,)", labels, sizeof labels);
     refuses(folder, 1, "train a.yaml --out a --resume --set train.steps=41", "was made with data",
-            "this run has", "resume with the data and settings it began with");
+            "this run has", "resume with the data and settings it started with");
     refuses(folder, 1, "train a.yaml --out c --set data.fields=x=images", "the model takes y",
             "data.fields");
 }

@@ -89,7 +89,7 @@ static void commands(void **state)
     refuses(f, 1, "data synthetic --format csv", "'synthetic' has its own format");
     refuses(f, 1, "data synthetic --from 10000",
             "--from is 10000, but there are only 10000 samples");
-    refuses(f, 1, "data synthetic --path p.yaml", "data synthetic is made, not read");
+    refuses(f, 1, "data synthetic --path p.yaml", "data synthetic is generated");
     refuses(f, 1, "bench comm -n 1 --op sum", "unknown collective 'sum' (collectives: all-reduce ");
     refuses(f, 1, "bench step p.yaml --seconds -1", "--seconds is -1, expected 0 or more");
     refuses(f, 2, "bench scale p.yaml --steps 0", "--steps is '0'", "1 or more");
@@ -233,7 +233,7 @@ static void run_files(void **state)
              "models:");
     BAD_FILE("train: {optimizer: adamm}\n", "bad.yaml:1: train.optimizer is 'adamm'",
              "did you mean adam?", "sgd momentum");
-    BAD_FILE("model: {name: mlp}\ndata: {name: fashion-mnits}\n", "bad.yaml:2: no dataset",
+    BAD_FILE("model: {name: mlp}\ndata: {name: fashion-mnits}\n", "bad.yaml:2: unknown dataset",
              "'fashion-mnits'", "did you mean fashion-mnist?");
     BAD_FILE("train: {batch: 10, micro_batch: 3}\n", "bad.yaml:1: train.micro_batch=3",
              "train.batch=10");
@@ -254,7 +254,7 @@ static void settings(void **state)
 {
     const char *f = *state;
     put_runs(state);
-    refuses(f, 1, "train p.yaml --set layout.nosuch*=[-]", "nosuch*", "no value of such a name");
+    refuses(f, 1, "train p.yaml --set layout.nosuch*=[-]", "nosuch*", "no value of this name");
     refuses(f, 1, "train p.yaml -s model.name=lenet5",
             "--set model.name=lenet5: 'width' of p.yaml:1 is not a size of model lenet5");
     refuses(f, 1, "train p.yaml -s model.n_layer=2", "of model mlp (its sizes: image", "width");
@@ -262,7 +262,7 @@ static void settings(void **state)
     refuses(f, 1, "train p.yaml -s train.precision=float32", "did you mean f32?");
     refuses(f, 1, "train p.yaml -s train.batch=80",
             "--set train.batch=80: train.batch is 80, more than the 40 samples", "use 40 or less");
-    refuses(f, 1, "train p.yaml -s data.path=d", "--set data.path=d: data synthetic is made");
+    refuses(f, 1, "train p.yaml -s data.path=d", "--set data.path=d: data synthetic is generated");
     refuses(f, 1, "train p.yaml --set train.bacth=3", "--set train.bacth=3", "train.batch?");
     refuses(f, 1, "train p.yaml --set bacth=3", "--set bacth=3", "did you mean train.batch?");
     refuses(f, 1, "train p.yaml --set train.batch", "expected key=value");
@@ -289,7 +289,7 @@ static void settings(void **state)
     refuses(f, 1, "inspect llama --set model.heads=6 --set model.width=578",
             "llama: width 578 is not a multiple of heads 6", "model.head");
     refuses(f, 1, "train s.yaml --set train.prune=0.5 --set train.prune_steps=1:3:3",
-            "'1:3:3' are no steps to prune in", "K at most B - A");
+            "'1:3:3' is not a range of pruning steps", "K at most B - A");
     refuses(f, 1, "train s.yaml --set data.flip=true", "data.flip applies only to images", "gpt");
     refuses(f, 1, "train p.yaml --set train.trust=1", "train.optimizer lars or larc, not adamw");
     refuses(f, 1, "train p.yaml --set train.workspace=1MiB", "only to convolutions",
@@ -386,13 +386,13 @@ static void images(void **state)
             "data.name= reads d, -s data.format= -s data.path= reads cifar");
     must(f, "train good --resume -s data.name=cifar -s data.name=");
     refuses(f, 1, "train good --resume -s data.name=cifar -s data.format= -s data.path=",
-            "--set data.name=cifar: no dataset is named 'cifar'");
+            "--set data.name=cifar: unknown dataset 'cifar'");
     refuses(f, 1, "train good --resume -s data.name=synthetic -s data.format= -s data.path=",
             "resume with --set data.name=\"\" --set data.path=d --set data.format=idx",
             "--init FILE starts over");
     must(f, "train p.yaml --exact --out s");
     refuses(f, 1, "train s --resume -s data.name=cifar",
-            "--set data.name=cifar: no dataset is named 'cifar'"); /* not s/run.yaml's samples */
+            "--set data.name=cifar: unknown dataset 'cifar'"); /* not s/run.yaml's samples */
     refuses(f, 1, "train s --resume -s train.precision=bf16",
             "--set train.precision=bf16: parallel.exact needs train.precision=f32, not bf16");
     assert_no_run(state);
@@ -423,7 +423,7 @@ static void tokens(void **state)
     must(f, "train r.yaml --out good");
     put_tokens(path, 1000, 1000, 33);
     refuses(f, 1, "train r.yaml --out bad", "model.vocab is 32, too small", "t.bin has token 32",
-            "use model.vocab=33");
+            "set model.vocab=33");
     assert_false(file_exists(tmpdir_path(state, "bad"))); /* refused before there is a run */
     must(f, "train r.yaml --out bad --set model.vocab=33");
     put_tokens(path, 1000, 1001, 32);
@@ -437,7 +437,7 @@ static void tokens(void **state)
     refuses(f, 1,
             "train r.yaml --set data.format=text --set data.path=r.yaml "
             "--set data.val_fraction=0.3 --out bad2",
-            "model.vocab is 32, too small", "r.yaml has token", "use model.vocab=256");
+            "model.vocab is 32, too small", "r.yaml has token", "set model.vocab=256");
     assert_no_run(state);
 }
 

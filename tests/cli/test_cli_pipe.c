@@ -96,7 +96,7 @@ static void sums_once(void **state)
     must(f, "train p.yaml -n 4 --mesh pipe=2,data=2 --compress qsgd:4 -o c");
     must(f, "inspect c/checkpoints/step-00000004.safetensors");
     refuses(f, 1, "train p.yaml -n 4 --mesh pipe=2,data=2 --compress topk:0.1 -o d",
-            "topk:0.1 keeps", "use bf16, f16 or qsgd:4");
+            "topk:0.1 cannot be combined", "use bf16, f16 or qsgd:4");
 }
 
 /* A schedule is printed, given back, and is the same one; with a remark, too. */

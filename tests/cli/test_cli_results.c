@@ -154,8 +154,9 @@ static void predict_files(void **state)
     assert_true(x[0] != x[20]);
     free(x);
     static const char *const wrong[][2] = {
-        {"predict r s.yaml", "s.yaml: is no picture"},
-        {"predict r u_out.npy", "u_out.npy: has [3,10], expected samples of [28,28,1]"},
+        {"predict r s.yaml", "s.yaml is neither a picture"},
+        {"predict r u_out.npy",
+         "u_out.npy has [3,10], expected one or several samples of [28,28,1]"},
         {"predict r u.npy --result nothing",
          "has no value or result nothing; it has loss, correct"},
         {"predict r u.npy --result loss", "loss of model lenet5 is not per sample"}};

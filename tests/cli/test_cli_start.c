@@ -45,8 +45,9 @@ static const lone lones[] = {
     {NULL, "-n 2 --mesh =2", "nothing before \"=2\", expected NAME=SIZE", 1},
     {NULL, "-n 2 --mesh data=2,,tensor=2", "nothing before \",tensor=2\", expected NAME=SIZE", 1},
     /* told by the process that would start the ranks, which therefore has no rank */
-    {NULL, "-n 2 --mesh tensor=2 --zero 3", "train: layout not possible: zero 3 cuts along", 1},
-    {NULL, "--compress factors", "there is one rank: use -n 2 or more, or compress none", 1},
+    {NULL, "-n 2 --mesh tensor=2 --zero 3", "train: layout not possible: zero=3 needs axis data",
+     1},
+    {NULL, "--compress factors", "there is one rank: use -n 2 or more, or compress=none", 1},
     {NULL, "-n 2 --mesh tenser=2", "unknown axis tenser; did you mean tensor?", 1},
     {NULL, "-n 2 --mesh data=99999999999999999999", "99999\": expected data=1 to 1048576", 1},
     {NULL, "-n 2 --zero 9", "parallel.zero", 1},
@@ -58,7 +59,7 @@ static const lone lones[] = {
     {"OMPI_COMM_WORLD_SIZE=1 OMPI_COMM_WORLD_RANK=0", "-n 2", "one of 1 ranks that a launcher", 1},
     {"PMI_SIZE=3 PMI_RANK=0", "-n 2", "one of 3 ranks that a launcher started", 1},
     {"SLURM_STEP_NUM_TASKS=3 SLURM_PROCID=0", "",
-     "srun started 3 ranks, but each finds itself alone: use srun --mpi=pm", 1},
+     "srun started 3 ranks, but each runs alone: use srun --mpi=pm", 1},
 };
 
 static void set_all(const char *env)
@@ -138,7 +139,7 @@ static void alone_among_many(void **state)
         outcome o = program_run(*state, NULL, "train mlp.yaml --out x");
         unset_all(launchers[i]);
         assert_int_equal(o.status, 1);
-        if (!strstr(o.err, "3 ranks were started, but each finds itself alone: start them by the "
+        if (!strstr(o.err, "3 ranks were started, but each runs alone: start them with the "
                            "mpiexec of"))
             fail_msg("%s: '%s'", launchers[i], o.err);
         assert_false(file_exists(tmpdir_path(state, "x")));
@@ -153,10 +154,12 @@ typedef struct job {
 } job;
 
 static const job jobs[] = {
-    {"train mlp.yaml --out x", "train other.yaml --out x", "not the same on rank 1 as on rank 0"},
+    {"train mlp.yaml --out x", "train other.yaml --out x",
+     "the arguments of rank 1 differ from those of rank 0"},
     {"train mlp.yaml --out x", "train mlp.yaml --out x --resume",
-     "not the same on rank 1 as on rank 0"},
-    {"train mlp.yaml --out x", "verify mlp.yaml", "not the same on rank 1 as on rank 0"},
+     "the arguments of rank 1 differ from those of rank 0"},
+    {"train mlp.yaml --out x", "verify mlp.yaml",
+     "the arguments of rank 1 differ from those of rank 0"},
     {"train mlp.yaml --out x", "train none.yaml --out x", "none.yaml"},
     {"verify mlp.yaml --mesh data=2", "verify mlp.yaml --mesh data=2",
      "mesh \"data=2\" needs 2 ranks, but there are 3"},

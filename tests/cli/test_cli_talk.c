@@ -328,7 +328,7 @@ static void mistaken(void **state)
     must(*state, "eval i -s data.format=text -s data.path=t.txt --samples 2");
     must(*state, "tokens train t.txt --vocab 280 --out tokenizer.json");
     refuses(*state, 1, "train l.yaml --out x -s data.tokenizer=tokenizer.json",
-            "and model.vocab is 128: use model.vocab=");
+            "but model.vocab is 128: set model.vocab=");
     assert_false(file_exists(tmpdir_path(state, "x")));
     refuses(*state, 1, "generate l -p a --mesh data=2", "--mesh data=2: axis data gives",
             "use 2, or axis tensor");

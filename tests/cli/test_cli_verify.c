@@ -161,7 +161,7 @@ static void recomputes(void **state)
     refuses(*state, 1, "inspect lenet5 -s parallel.recompute=most",
             "parallel.recompute is 'most', expected none, selective, full");
     refuses(*state, 1, "inspect lenet5 -s parallel.recompute=1KiB",
-            "full recomputation still keeps");
+            "even full recomputation keeps");
 }
 
 /* Many at once: a line for each of the matrix, a sum of what was drawn. */

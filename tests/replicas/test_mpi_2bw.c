@@ -334,7 +334,8 @@ static void test_refused(void **state)
         {4, "parallel.schedule=2bw", "another schedule than 2bw", 1 << 30},
         {4, "parallel.schedule=2bw parallel.virtual_stages=2", "a stage a rank"},
         {4, "parallel.schedule=2bw parallel.post_validation=true", "leave out post_validation"},
-        {4, "parallel.post_validation=true", "which memory and offload do not", 1 << 30}};
+        {4, "parallel.post_validation=true", "cannot be combined with memory and offload",
+         1 << 30}};
     char settings[200];
     ll_graph *g;
     ll_session *s;

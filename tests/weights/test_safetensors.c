@@ -174,11 +174,11 @@ static void bad_headers(void **state)
         {"", 0, "does not begin with {"},
         {" {}", 0, "does not begin with {"},
         {"[]", 0, "does not begin with {"},
-        {"{", 0, "not good JSON"},
-        {"{}x", 0, "not good JSON"},
-        {"{\"a\":1e999}", 0, "not good JSON"},
-        {"{\"\xff\":1}", 0, "not good JSON"},
-        {"{\"a\\u0000b\":1}", 0, "not good JSON"},
+        {"{", 0, "not valid JSON"},
+        {"{}x", 0, "not valid JSON"},
+        {"{\"a\":1e999}", 0, "not valid JSON"},
+        {"{\"\xff\":1}", 0, "not valid JSON"},
+        {"{\"a\\u0000b\":1}", 0, "not valid JSON"},
         {"{}", 1, "tensors fill 0 bytes, but the file has 1 of data"},
         {"{\"a\":1}", 0, "tensor \"a\": \"dtype\" is missing"},
         {"{\"a\":{}}", 0, "tensor \"a\": \"dtype\" is missing"},
@@ -192,10 +192,10 @@ static void bad_headers(void **state)
         {"{\"a\":" T("U8", "[1]", "1", "0") "}", 1, "bytes 1 to 0"},
         {"{\"a\":" T("U8", "[2]", "0", "2") "}", 1, "bytes 0 to 2, but the file has 1"},
         {"{\"a\":" T("U8", "[1]", "0", "9223372036854775807") "}", 1, "but the file has 1"},
-        {"{\"a\":" T("U8", "[1]", "0", "18446744073709551616") "}", 1, "not good JSON"},
+        {"{\"a\":" T("U8", "[1]", "0", "18446744073709551616") "}", 1, "not valid JSON"},
         {"{\"a\":" T("F32", "[2]", "0", "4") "}", 4, "2 elements of F32 do not fill its 4 bytes"},
         {"{\"a\":" T("F4", "[3]", "0", "1") "}", 1, "3 elements of F4 do not fill"},
-        {"{\"a\":" T("U8", "[4294967296,4294967296]", "0", "0") "}", 0, "more elements than"},
+        {"{\"a\":" T("U8", "[4294967296,4294967296]", "0", "0") "}", 0, "too many elements"},
         {"{\"a\":" T("F64", "[4611686018427387904]", "0", "0") "}", 0, "do not fill its 0 bytes"},
         {"{\"a\":" T("U8", "[1]", "0", "1") ",\"b\":" T("U8", "[2]", "0", "2") "}", 2, "overlap"},
         {"{\"a\":" T("U8", "[1]", "0", "1") ",\"b\":" T("U8", "[1]", "2", "3") "}", 3, "a hole"},
@@ -237,7 +237,7 @@ static void good_headers(void **state)
               11, &f),
         LL_OK);
     assert_int_equal(ll_st_want(f, "i", &dtype, &shape), LL_E_IO);
-    assert_non_null(strstr(ll_error_text(), "f.st: tensor i is of type \"I64\"; usable are"));
+    assert_non_null(strstr(ll_error_text(), "f.st: tensor i is of type \"I64\", expected"));
     assert_int_equal(ll_st_want(f, "n", &dtype, &shape), LL_E_IO);
     assert_int_equal(ll_st_want(f, "r", &dtype, &shape), LL_E_IO);
     assert_non_null(strstr(ll_error_text(), "7 dimensions, expected at most 6"));

@@ -421,7 +421,7 @@ static ll_err chain_of(const ll_kcall *c, bool many, cudaKernel_t *out)
     CHECK(elements(c) < INT32_MAX * 2ll, LL_E_SHAPE,
           "a chain over %lld elements, at most 2^32 can be", (long long)elements(c));
     source *s = (source *)calloc(1, sizeof *s);
-    CHECK(s, LL_E_MEM, "no memory for a chain's source");
+    CHECK(s, LL_E_MEM, "not enough memory for a chain's source");
     put_kernel(s, c, (const ll_fused_attr *)c->attr, &l, many);
     pthread_mutex_lock(&c->ctx->lock);
     ll_err rc = out ? load_chain(c->ctx, s->text, out) : find_chain(c->ctx, s->text, true, &begun);

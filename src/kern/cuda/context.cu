@@ -55,7 +55,7 @@ static ll_err find_or_add(int device, ll_cuda_context **out)
     while (x && x->device != device) x = x->next;
     if (!x) {
         x = (ll_cuda_context *)calloc(1, sizeof *x);
-        CHECK(x, LL_E_MEM, "no memory for a GPU's context");
+        CHECK(x, LL_E_MEM, "not enough memory for a GPU's context");
         x->device = device;
         ll_err rc = ask(x);
         if (rc != LL_OK) free(x);

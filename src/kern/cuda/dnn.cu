@@ -64,7 +64,7 @@ ll_err ll_dnn_open(ll_cuda_context *x)
 {
     TRY(ll_load_library(&library));
     if (!x->dnn) x->dnn = (ll_dnn *)calloc(1, sizeof *x->dnn);
-    CHECK(x->dnn, LL_E_MEM, "no memory for cuDNN's plans");
+    CHECK(x->dnn, LL_E_MEM, "not enough memory for cuDNN's plans");
     return x->dnn->handle ? LL_OK : dnn_check(dnn.cudnnCreate(&x->dnn->handle), "start");
 }
 
@@ -303,7 +303,7 @@ ll_err ll_dnn_make(ll_dnn_graph *g, const void *key, size_t bytes, const ll_dnn_
     ll_dnn_done(g, graph);
     TRY(g->rc);
     ll_dnn_plan *p = (ll_dnn_plan *)calloc(1, sizeof *p);
-    CHECK(p, LL_E_MEM, "no memory for a cuDNN plan");
+    CHECK(p, LL_E_MEM, "not enough memory for a cuDNN plan");
     p->key = malloc(bytes);
     LL_ASSERT(p->key);
     memcpy(p->key, key, bytes);

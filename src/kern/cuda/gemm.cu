@@ -373,7 +373,7 @@ static ll_err open_library(ll_cuda_context *x)
 {
     TRY(ll_load_library(&library));
     if (!x->gemms) x->gemms = (ll_gemms *)calloc(1, sizeof *x->gemms);
-    CHECK(x->gemms, LL_E_MEM, "no memory for plans of products");
+    CHECK(x->gemms, LL_E_MEM, "not enough memory for plans of products");
     if (!x->gemms->lt) BLAS_TRY(blas.cublasLtCreate(&x->gemms->lt));
     return LL_OK;
 }
@@ -387,7 +387,7 @@ static ll_err plan_of(const ll_kcall *c, const gemm *g, plan **out)
     *out = p;
     if (p) return LL_OK;
     p = (plan *)calloc(1, sizeof *p);
-    CHECK(p, LL_E_MEM, "no memory for a plan of a product");
+    CHECK(p, LL_E_MEM, "not enough memory for a plan of a product");
     p->is = k;
     ll_err rc = describe(p, g);
     if (rc == LL_OK) rc = choose(c, p, g);
