@@ -322,7 +322,7 @@ static void test_refused(void **state)
     (void)state;
     ll_dataset *d;
     ll_data_opts o = {.name = "synthetic", .cache = at("refused", 0)};
-    fails(ll_dataset_open(&o, &d), "has none");
+    fails(ll_dataset_open(&o, &d), "does not have");
     o = (ll_data_opts){.format = "images", .path = at("pictures", 0), .fetch = 257};
     fails(ll_dataset_open(&o, &d), "256");
     o = (ll_data_opts){.format = "images", .path = at("pictures", 0), .cache = "/dev/null/x"};
