@@ -43,7 +43,7 @@ static const ll_arg args[] = {
     {"--job", LL_OPT(opts, job), "JOB",
      "given by loopline to the ranks that it starts: the job, and the number of the start",
      .hidden = true},
-    {"--mesh", LL_ARG_SETTING, offsetof(opts, set), "MESH",
+    {"--mesh|-m", LL_ARG_SETTING, offsetof(opts, set), "MESH",
      "parallelism as a mesh of ranks, such as data=2,tensor=2 or pipe=2; if not given, data=RANKS",
      "parallel.mesh"},
     {"--parallel", LL_OPT(opts, parallel), "auto",
