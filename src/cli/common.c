@@ -13,9 +13,22 @@
 #include <omp.h>
 #include <sys/stat.h>
 
+/* Where models do as well as runs: a model whose name is this one's beginning, "lenet". */
+static ll_err check_near(const char *what)
+{
+    size_t n = strlen(what);
+    LL_OWN(ll_run) r = NULL;
+    if (n < 3 || ll_run_load(what, &r) == LL_OK) return LL_OK;
+    for (const ll_model *const *m = ll_model_all(); *m; m++)
+        CHECK(strncmp((*m)->name, what, n), LL_E_CONFIG,
+              "no model or run named '%s'; did you mean %s?", what, (*m)->name);
+    return LL_OK;
+}
+
 ll_err ll_cli_load(const char *what, bool models, ll_run **out)
 {
     const ll_model *m = ll_model_find(what); /* one that has data is a run as it stands */
+    if (!m && models) TRY(check_near(what));
     if (!m || (!models && !m->data)) return ll_run_load(what, out);
     char text[128];
     snprintf(text, sizeof text, "model: {name: %s}\n", what);
