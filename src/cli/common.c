@@ -13,23 +13,22 @@
 #include <omp.h>
 #include <sys/stat.h>
 
-/* Where models do as well as runs: a model whose name is this one's beginning, "lenet". */
-static ll_err check_near(const char *what)
+/* Where models do as well as runs, one whose name begins as what has no run: "lenet". */
+static ll_err load_run(const char *what, bool models, ll_run **out)
 {
-    size_t n = strlen(what);
-    LL_OWN(ll_run) r = NULL;
-    if (n < 3 || ll_run_load(what, &r) == LL_OK) return LL_OK;
-    for (const ll_model *const *m = ll_model_all(); *m; m++)
-        CHECK(strncmp((*m)->name, what, n), LL_E_CONFIG,
+    static const char unknown[] = "no run named ";
+    ll_err rc = ll_run_load(what, out);
+    if (rc == LL_OK || !models || strncmp(ll_error_message(), unknown, strlen(unknown))) return rc;
+    for (const ll_model *const *m = ll_model_all(); *m && strlen(what) > 2; m++)
+        CHECK(strncmp((*m)->name, what, strlen(what)), rc,
               "no model or run named '%s'; did you mean %s?", what, (*m)->name);
-    return LL_OK;
+    return rc;
 }
 
 ll_err ll_cli_load(const char *what, bool models, ll_run **out)
 {
     const ll_model *m = ll_model_find(what); /* one that has data is a run as it stands */
-    if (!m && models) TRY(check_near(what));
-    if (!m || (!models && !m->data)) return ll_run_load(what, out);
+    if (!m || (!models && !m->data)) return load_run(what, models, out);
     char text[128];
     snprintf(text, sizeof text, "model: {name: %s}\n", what);
     TRY(ll_run_parse(text, strlen(text), what, out));
