@@ -73,7 +73,8 @@ static const char *called(const parse *p, const char *word)
         const char *theirs, *option, *ours; /* theirs: with blanks around */
     } words[] = {
         {" --gpus --num-gpus --nproc-per-node --num-processes --nprocs --np -np ", "-n", "-n N"},
-        {" --world-size --nnodes --num-nodes ", "-n", "-n N"},
+        {" --world-size --nnodes --num-nodes --ranks ", "-n", "-n N"},
+        {" --steps ", "--seconds", "--seconds S"},
         {" --tp --tensor-parallel --tensor-parallel-size --tensor-model-parallel-size ", "--mesh",
          "--mesh tensor=N"},
         {" --pp --pipeline-parallel --pipeline-parallel-size --pipeline-model-parallel-size ",
@@ -173,8 +174,10 @@ static ll_err store(const parse *p, const ll_arg *a, const char *text)
     case LL_ARG_INT:
     case LL_ARG_COUNT: {
         int64_t v = 0, least = a->kind == LL_ARG_COUNT;
-        CHECK(read_count(text, &v) && v >= least, LL_E_ARG, "%s is '%s', expected a whole number%s",
-              name, text, least ? ", 1 or more (at most 9e15)" : ", 0 or more (at most 9e15)");
+        bool unit = *text >= '0' && *text <= '9' && text[strspn(text, "0123456789")];
+        CHECK(read_count(text, &v) && v >= least, LL_E_ARG,
+              "%s is '%s', expected a whole number, %d or more (at most 9e15%s", name, text,
+              (int)least, unit ? "), such as 4000, 1e10 or 10G" : ")");
         *(int64_t *)to = v;
         return LL_OK;
     }

@@ -225,7 +225,8 @@ ll_err ll_comm_bench_svg(const ll_comm_bench_report *r, const char *path)
     ll_axis x, y;
     const char **names;
     int n = names_of(a, r, &names);
-    const char *title = ll_arena_printf(a, "%s on %d ranks", ll_coll_name(r->coll), r->ranks);
+    const char *title =
+        ll_arena_printf(a, "%s on %s", ll_coll_name(r->coll), LL_COUNTED(r->ranks, "rank"));
     set_axes(r, &x, &y);
     ll_plot_begin(&b, WIDTH, HEIGHT, title);
     ll_plot_words(

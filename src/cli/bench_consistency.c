@@ -191,7 +191,7 @@ static void draw_panel(ll_buf *b, const row *rows, int n, int k)
 
 static void draw(const opts *o, const row *rows, int n, ll_arena *a, ll_buf *b)
 {
-    const char *title = ll_arena_printf(a, "%s on %ld ranks", o->run, o->ranks);
+    const char *title = ll_arena_printf(a, "%s on %s", o->run, LL_COUNTED(o->ranks, "rank"));
     ll_plot_begin(b, N_AXIS * EACH + NAMES, HEIGHT, title);
     ll_plot_words(b, title, "loss over time, bytes between replicas and samples");
     for (int k = 0; k < N_AXIS; k++) draw_panel(b, rows, n, k);

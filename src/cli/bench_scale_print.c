@@ -170,9 +170,9 @@ static void print_head(const ll_scale_bench_report *r)
            r->cores == 1 ? "" : "s", ll_transport_library(), ll_version());
     if (r->load > 0.5) printf("other programs were running at the start: load %.1f\n", r->load);
     printf("step time includes: %s\n  excludes: %s\n", included, excluded);
-    printf("steps: %ld in each of %ld repeats, after %ld warm-up steps; each repeat is a separate "
+    printf("steps: %ld in each of %s, after %s; each repeat is a separate "
            "job, and rows take turns\n\n",
-           o->steps, o->repeats, o->warm_up);
+           o->steps, LL_COUNTED(o->repeats, "repeat"), LL_COUNTED(o->warm_up, "warm-up step"));
 }
 
 static const char *name_of(const ll_scale_row *x, char out[32])

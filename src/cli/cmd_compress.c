@@ -227,9 +227,9 @@ static ll_err show(const opts *o, const form *f, int n, const windows *w)
     if (o->talk.of.json)
         return ll_cli_json(LL_JSON(LL_IS("forms", json_incref(list)), LL_IS("samples", w->n),
                                    LL_IS("seq", w->seq)));
-    printf("of %ld windows of %ld tokens; change: of perplexity, from the first; zeros: of the "
+    printf("of %s of %s; change: of perplexity, from the first; zeros: of the "
            "weights of products, before they are rounded\n",
-           w->n, w->seq);
+           LL_COUNTED(w->n, "window"), LL_COUNTED(w->seq, "token"));
     return LL_OK;
 }
 

@@ -61,7 +61,8 @@ static ll_err list(const opts *o)
                    e[i].info.n[LL_TRAIN], e[i].info.n[LL_VAL], LL_BYTES(e[i].info.file_bytes),
                    e[i].where);
         } else
-            printf("%-14s %s: not installed; %s\n", e[i].name, e[i].help, e[i].source);
+            printf("%-14s %s: not installed; expected in %s: %s\n", e[i].name, e[i].help,
+                   e[i].where, e[i].source);
     }
     if (o->json) return ll_cli_json(json_incref(all));
     printf("\nData folder: %s (set LOOPLINE_DATA to change it).\n"

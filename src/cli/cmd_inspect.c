@@ -172,7 +172,7 @@ static void print_traffic(const opts *o, const cut *c)
     const char *cut = sequence_cut(c->of->place);
     char mesh[LL_MESH_TEXT];
     const ll_mesh *m = &c->of->place->mesh;
-    printf("mesh %s: %d ranks, tensors per rank %s", ll_mesh_text(m, mesh), m->n_rank,
+    printf("mesh %s: %s, tensors per rank %s", ll_mesh_text(m, mesh), LL_COUNTED(m->n_rank, "rank"),
            LL_BYTES(c->least));
     if (c->most > c->least) printf(" to %s", LL_BYTES(c->most));
     printf(" (%.0f bytes; train.memory limits this);\ncommunication buffers come on top: train "
@@ -182,8 +182,8 @@ static void print_traffic(const opts *o, const cut *c)
     printf("\nrank %ld sends %s per step:\n", o->rank, LL_BYTES(sent_in_all(c)));
     for (int i = 0; i < c->n_line; i++) {
         char axes[LL_LAYOUT_TEXT];
-        printf("  %10s  %-14s over %-16s %ld calls\n", LL_BYTES(c->lines[i].bytes), c->lines[i].op,
-               ll_axes_text(m, c->lines[i].axes, axes), c->lines[i].calls);
+        printf("  %10s  %-14s over %-16s %s\n", LL_BYTES(c->lines[i].bytes), c->lines[i].op,
+               ll_axes_text(m, c->lines[i].axes, axes), LL_COUNTED(c->lines[i].calls, "call"));
     }
 }
 

@@ -43,7 +43,7 @@ static const ll_arg args[] = {
     {"--job", LL_OPT(opts, job), "JOB",
      "given by loopline to the ranks that it starts: the job, and the number of the start",
      .hidden = true},
-    {"--mesh", LL_ARG_SETTING, offsetof(opts, set), "MESH",
+    {"--mesh|-m", LL_ARG_SETTING, offsetof(opts, set), "MESH",
      "parallelism as a mesh of ranks, such as data=2,tensor=2 or pipe=2; if not given, data=RANKS",
      "parallel.mesh"},
     {"--parallel", LL_OPT(opts, parallel), "auto",
@@ -247,7 +247,7 @@ static void note_halted(const char *text)
         (void)ll_recovery_note(own_start, LL_HALTED, -1, text); /* it is printed, too */
 }
 
-/* Beside what was refused, what would fit. */
+/* Behind what was refused, what would fit. Of several ranks another may be the one that prints. */
 static void remedy(const ll_run *r, int ranks)
 {
     LL_KEEP_ERROR;
@@ -258,7 +258,13 @@ static void remedy(const ll_run *r, int ranks)
     if (ll_machine_find(r->train.machine, &m) == LL_OK && m->ask &&
         m->ask(0, LL_PRECISION_f32, &f) == LL_OK)
         room = (double)f.bytes;
-    ll_plan_remedy(r, ranks, limit > 0 && limit < room ? limit : room);
+    const char *way = ll_plan_remedy(r, ranks, limit > 0 && limit < room ? limit : room);
+    size_t n = strlen(kept_error.message);
+    if (!*way) return;
+    if (ranks > 1)
+        fprintf(stderr, "%s: %s\n", ll_cli_name(), way);
+    else
+        snprintf(kept_error.message + n, sizeof kept_error.message - n, "; %s", way);
 }
 
 /* What is named in settings, and read late or by other commands. */

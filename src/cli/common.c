@@ -13,10 +13,22 @@
 #include <omp.h>
 #include <sys/stat.h>
 
+/* Where models do as well as runs, one whose name begins as what has no run: "lenet". */
+static ll_err load_run(const char *what, bool models, ll_run **out)
+{
+    static const char unknown[] = "no run named ";
+    ll_err rc = ll_run_load(what, out);
+    if (rc == LL_OK || !models || strncmp(ll_error_message(), unknown, strlen(unknown))) return rc;
+    for (const ll_model *const *m = ll_model_all(); *m && strlen(what) > 2; m++)
+        CHECK(strncmp((*m)->name, what, strlen(what)), rc,
+              "no model or run named '%s'; did you mean %s?", what, (*m)->name);
+    return rc;
+}
+
 ll_err ll_cli_load(const char *what, bool models, ll_run **out)
 {
     const ll_model *m = ll_model_find(what); /* one that has data is a run as it stands */
-    if (!m || (!models && !m->data)) return ll_run_load(what, out);
+    if (!m || (!models && !m->data)) return load_run(what, models, out);
     char text[128];
     snprintf(text, sizeof text, "model: {name: %s}\n", what);
     TRY(ll_run_parse(text, strlen(text), what, out));

@@ -115,11 +115,12 @@ ll_err ll_plan_choose(ll_run *r, int64_t ranks)
     ll_tries_sort(&s);
     if (!s.v[0].fits) {
         const ll_tried *least = ll_tries_least(&s);
-        if (ll_job_rank() <= 0) ll_plan_remedy(r, ranks, ll_tries_room(&s));
+        const char *way = ll_job_rank() <= 0 ? ll_plan_remedy(r, ranks, ll_tries_room(&s)) : "";
         FAIL(LL_E_MEM,
              "--parallel auto: no mesh of %ld ranks fits: tensors of %s take %s per rank, but "
-             "there are %s",
-             ranks, least->way.mesh, LL_BYTES_UP(least->bytes), LL_BYTES_DOWN(ll_tries_room(&s)));
+             "there are %s%s%s",
+             ranks, least->way.mesh, LL_BYTES_UP(least->bytes), LL_BYTES_DOWN(ll_tries_room(&s)),
+             *way ? "; " : "", way);
     }
     /* Less than the plan's own error is no reason to leave the mesh that most runs have. */
     double sure = s.v[0].out.step_s * (1 + ll_plan_spread("images"));

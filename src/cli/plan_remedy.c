@@ -26,6 +26,7 @@ typedef struct need {
     char mesh[LL_MESH_TEXT];
     double room, began;
     int tried;
+    ll_buf told;
 } need;
 
 /* The way that was refused. */
@@ -48,29 +49,34 @@ static bool fits(need *d, const ll_recipe *w, int64_t ranks, size_t *bytes)
 }
 
 /* What is said of a pipeline is refused without one. */
-static void tell_no_pipe(const ll_run_parallel *was, const char *mesh)
+static void tell_no_pipe(ll_buf *out, const ll_run_parallel *was, const char *mesh)
 {
     ll_mesh m;
     if (ll_mesh_parse(mesh, &m) != LL_OK || ll_mesh_axis(&m, LL_AXIS_PIPE) >= 0) return;
-    if (*was->schedule) fprintf(stderr, ", parallel.schedule=");
-    if (*was->stages) fprintf(stderr, ", parallel.stages=");
-    if (was->virtual_stages > 1) fprintf(stderr, ", parallel.virtual_stages=0");
+    if (*was->schedule) ll_buf_puts(out, " -s parallel.schedule=");
+    if (*was->stages) ll_buf_puts(out, " -s parallel.stages=");
+    if (was->virtual_stages > 1) ll_buf_puts(out, " -s parallel.virtual_stages=0");
 }
 
-static void tell(const need *d, const ll_recipe *w, int64_t ranks, size_t bytes)
+/* What differs from the run that was refused, as options to put behind its command. */
+static void tell(need *d, const ll_recipe *w, int64_t ranks, size_t bytes)
 {
     const ll_run_parallel *was = &d->run->parallel;
-    fprintf(stderr, "it would fit with train.micro_batch=%ld",
-            (d->of * d->run->train.batch / w->micro));
+    ll_buf *out = &d->told;
+    ll_buf_puts(out, "it would fit with");
+    if (w->micro != ll_run_micro_batches(d->run))
+        ll_buf_printf(out, " -s train.micro_batch=%ld", (d->of * d->run->train.batch / w->micro));
     if (w->recompute && strcmp(w->recompute, was->recompute))
-        fprintf(stderr, ", parallel.recompute=%s", w->recompute);
-    tell_no_pipe(was, w->mesh);
-    if (w->aside) fprintf(stderr, ", train.memory=%zuB, train.offload=FOLDER", w->aside);
-    if (ranks != d->ranks || strcmp(w->mesh, d->mesh) || w->zero != was->zero) {
-        if (ranks > 1) fprintf(stderr, " on %ld ranks, --mesh %s", (d->of * ranks), w->mesh);
-        if (w->zero) fprintf(stderr, " --zero %d", w->zero);
-    }
-    fprintf(stderr, ": %s a rank\n", LL_BYTES(bytes));
+        ll_buf_printf(out, " -s parallel.recompute=%s", w->recompute);
+    tell_no_pipe(out, was, w->mesh);
+    if (w->aside && w->aside != (size_t)d->run->train.memory_bytes)
+        ll_buf_printf(out, " -s train.memory=%zuB", w->aside);
+    if (w->aside) ll_buf_puts(out, " -s train.offload=FOLDER");
+    if (ranks != d->ranks) ll_buf_printf(out, " -n %ld", (d->of * ranks));
+    if (ranks > 1 && (ranks != d->ranks || strcmp(w->mesh, d->mesh)))
+        ll_buf_printf(out, " --mesh %s", w->mesh);
+    if (w->zero != was->zero) ll_buf_printf(out, " --zero %d", w->zero);
+    ll_buf_printf(out, ": %s a rank", LL_BYTES(bytes));
 }
 
 /* With the largest micro-batch that fits, if the smallest does. */
@@ -141,17 +147,23 @@ static bool try_ranks(need *d, int64_t n)
     return false;
 }
 
-void ll_plan_remedy(const ll_run *r, int64_t ranks, double room)
+const char *ll_plan_remedy(const ll_run *r, int64_t ranks, double room)
 {
     const ll_run own = ll_run_replica(r, 0); /* which has batches and ranks of its own */
     int64_t of = ll_run_loose(r) ? r->parallel.replicas : 1, n = ranks / of;
-    need d = {.run = &own, .ranks = n, .of = of, .room = room, .began = worked()};
-    if (ll_run_mesh(r, (int)ranks, d.mesh) != LL_OK) return;
-    if (try_mesh(&d, d.mesh, (int)r->parallel.zero, n) || try_aside(&d)) return;
+    need d = {.run = &own,
+              .ranks = n,
+              .of = of,
+              .room = room,
+              .began = worked(),
+              .told = {.arena = r->arena}};
+    if (ll_run_mesh(r, (int)ranks, d.mesh) != LL_OK) return "";
+    if (try_mesh(&d, d.mesh, (int)r->parallel.zero, n) || try_aside(&d)) return d.told.text;
     for (; n <= RANKS && worked() - d.began <= patience_s; n *= 2)
-        if (n > 1 && try_ranks(&d, n)) return;
-    fprintf(stderr,
-            "none of the %d ways to train it that were tried, on up to %ld ranks, fits %s per rank "
-            "(try others with loopline inspect RUN --mesh ...)\n",
-            d.tried, (of * n / 2), LL_BYTES(room));
+        if (n > 1 && try_ranks(&d, n)) return d.told.text;
+    return ll_arena_printf(
+        r->arena,
+        "none of the %d ways to train it that were tried, on up to %ld ranks, fits %s per rank "
+        "(try others with loopline inspect RUN --mesh ...)",
+        d.tried, (of * n / 2), LL_BYTES(room));
 }

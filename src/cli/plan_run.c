@@ -295,13 +295,17 @@ static ll_err advise(const ll_search *s, const ll_found *f, advice *a)
     return LL_OK;
 }
 
-static void print_parts(const ll_outcome *o)
+static void print_parts(const ll_candidate *c)
 {
+    const ll_outcome *o = &c->out;
     double all = o->step_s / 100;
+    const char *within = c->how.context <= 1  ? "tensor"
+                         : c->how.tensor <= 1 ? "sequence"
+                                              : "tensor and sequence";
     fprintf(stderr,
-            "  arithmetic and memory %.1f %%, tensor %.1f %%, data %.1f %%, bubble %.1f %%, update "
+            "  arithmetic and memory %.1f %%, %s %.1f %%, data %.1f %%, bubble %.1f %%, update "
             "%.1f %%, slowest rank %.1f %%\n",
-            (o->compute_s - o->tensor_s) / all, o->tensor_s / all, o->data_s / all,
+            (o->compute_s - o->tensor_s) / all, within, o->tensor_s / all, o->data_s / all,
             o->bubble_s / all, o->update_s / all, o->wait_s / all);
 }
 
@@ -315,7 +319,7 @@ static void explain(const ll_search *s, const ll_found *f, const advice *a, doub
              f->best[i].how.context != b->how.context))
             next = &f->best[i];
     fprintf(stderr, "\nThe best plan is bound by %s:\n", ll_outcome_bound(&b->out));
-    print_parts(&b->out);
+    print_parts(b);
     fprintf(stderr,
             "  tensors: weights %s, gradients %s, optimizer %s, activations %s, buffers %s\n",
             LL_BYTES(b->out.bytes.weights), LL_BYTES(b->out.bytes.gradients),
@@ -324,7 +328,7 @@ static void explain(const ll_search *s, const ll_found *f, const advice *a, doub
     if (next) {
         fprintf(stderr, "The next best mesh, %s, takes %.1f %% longer:\n",
                 ll_how_mesh(&next->how, mesh), 100 * (next->out.step_s / b->out.step_s - 1));
-        print_parts(&next->out);
+        print_parts(next);
     }
     fprintf(stderr,
             "1 GiB more on each chip would save %.1f %% of a step; 10 %% more bandwidth within "
@@ -335,8 +339,8 @@ static void explain(const ll_search *s, const ll_found *f, const advice *a, doub
     bool long_one = t.hours >= 48;
     fprintf(stderr,
             "%s tokens: %.0f steps in %.3g %s with %.2g failures (goodput %.1f %%, a checkpoint of "
-            "%.1f s every %.0f min),\n  %.3g kWh, %.3g kg of CO2, %.3g in the "
-            "file's currency)\n",
+            "%.1f s every %.0f min),\n  %.3g kWh, %.3g kg of CO2, price %.3g "
+            "(in the currency of the cluster file)\n",
             LL_AMOUNT(tokens), t.steps, long_one ? t.hours / 24 : t.hours,
             long_one ? "days" : "hours", t.failures, 100 * t.goodput, t.checkpoint_s,
             t.interval_s / 60, t.kwh, t.co2_kg, t.price);

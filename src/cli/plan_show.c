@@ -225,10 +225,10 @@ ll_err ll_plan_check_fits(const ll_plans *p, double least, const char *more)
     const ll_chip *chip = &p->cluster->chip;
     int64_t ranks = p->o->ranks;
     CHECK(p->v[0].fits || least > 1e9 * (chip->memory - chip->reserved), LL_E_MEM,
-          "nothing fits train.memory=%s on %ld ranks: use %s of it, or %s", p->run->train.memory,
-          ranks, LL_BYTES_UP(least), more);
-    CHECK(p->v[0].fits, LL_E_MEM, "nothing fits the %g GB of %s (%g reserved) on %ld ranks: use %s",
-          chip->memory, chip->name, chip->reserved, ranks, more);
+          "nothing fits train.memory=%s on %s: use %s of it, or %s", p->run->train.memory,
+          LL_COUNTED(ranks, "rank"), LL_BYTES_UP(least), more);
+    CHECK(p->v[0].fits, LL_E_MEM, "nothing fits the %g GB of %s (%g reserved) on %s: use %s",
+          chip->memory, chip->name, chip->reserved, LL_COUNTED(ranks, "rank"), more);
     return LL_OK;
 }
 

@@ -37,13 +37,14 @@ static ll_err find_bits(const ll_talk *t, int *weights, int *cache)
     TRY(ll_talk_bits("--cache", c, cache));
     bool exact = t->run->parallel.exact;
     CHECK(!*cache || !exact, LL_E_ARG,
-          "--cache %s cannot be combined with exact sums (--exact, or the run's own): use -s "
+          "keys and values in %s cannot be combined with exact sums (--exact, or the run's own): "
+          "use -s "
           "parallel.exact=false",
           c);
     CHECK(!t->o->keep || (!*cache && !exact), LL_E_ARG,
           "--keep needs --cache f32 and no exact sums (-s parallel.exact=false)");
     CHECK(!*weights || !exact, LL_E_ARG,
-          "--weights %s cannot be combined with exact sums (--exact, or the run's own): use -s "
+          "weights in %s cannot be combined with exact sums (--exact, or the run's own): use -s "
           "parallel.exact=false",
           w);
     return LL_OK;

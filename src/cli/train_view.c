@@ -147,15 +147,13 @@ static void tell_rate(const ll_train_start *s)
     for (int i = 0; i < x->milestones.n; i++)
         if (!i || x->milestones.v[i] < first) first = x->milestones.v[i];
     if (x->warmup > steps)
-        fprintf(
-            stderr,
-            "train.warmup=%g is longer than the run of %.0f steps: the rate stays below train.lr\n",
-            x->warmup, steps);
+        fprintf(stderr,
+                "train.warmup=%g is longer than the run of %s: the rate stays below train.lr\n",
+                x->warmup, LL_COUNTED(s->steps, "step"));
     if (!strcmp(x->shape, "step") && first >= steps)
         fprintf(stderr,
-                "train.schedule=step: the first drop, after step %g, is not within the run's %.0f "
-                "steps\n",
-                first, steps);
+                "train.schedule=step: the first drop, after step %g, is not within the run's %s\n",
+                first, LL_COUNTED(s->steps, "step"));
 }
 
 /* Settings for several ranks, on one: a job that has lost the others goes on, so no refusal. */

@@ -184,7 +184,7 @@ LL_OWNED(ll_loader, ll_loader_close);
 /* ---- what there is, and showing it ---- */
 typedef struct ll_data_entry {
     const char *name, *help;
-    const char *source; /* what installs it: "Debian package bible-kjv-text", or the files wanted */
+    const char *source; /* what is expected there: "the file of Debian package bible-kjv-text" */
     bool installed;
     ll_data_info info; /* if installed; its strings live as long as the program */
     char where[256];   /* where it is, or is looked for */

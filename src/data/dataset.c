@@ -21,7 +21,7 @@ static const ll_known known[] = {
     {.name = "fashion-mnist",
      .format = "idx",
      .help = "70,000 grey images of clothes, 28 x 28, 10 classes",
-     .source = "Debian package dataset-fashion-mnist",
+     .source = "the files of Debian package dataset-fashion-mnist",
      .path = "/usr/share/datasets/fashion-mnist",
      .classes = 10,
      .class_names = fashion_classes,
@@ -30,7 +30,7 @@ static const ll_known known[] = {
     {.name = "kjv",
      .format = "bible",
      .help = "King James Bible, as bytes",
-     .source = "Debian package bible-kjv-text",
+     .source = "the file of Debian package bible-kjv-text",
      .path = "/usr/lib/bible.data"},
     {.name = "cifar10",
      .format = "cifar10",
@@ -448,7 +448,8 @@ ll_err ll_dataset_open(const ll_data_opts *o, ll_dataset **out)
     if (on_slow_store(o)) TRY(open_store(d, o));
     ll_err rc = o->source ? read_source(d, o->source) : open_in(d, o, k, f);
     if (rc == LL_E_IO && k)
-        rc = RAISE(rc, "dataset %s: %s; it comes from: %s", k->name, ll_error_message(), k->source);
+        rc = RAISE(rc, "dataset %s: %s; expected in %s: %s", k->name, ll_error_message(),
+                   d->info.where, k->source);
     TRY(rc);
     if (d->fetcher) TRY(check_needs(d));
     TRY(mix_fields(d, o));

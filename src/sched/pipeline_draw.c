@@ -33,8 +33,9 @@ static void put_caption(ll_buf *b, const ll_pipeline *p, const ll_pipeline_times
     double formula = ll_pipeline_formula(p->name, p->n_rank, p->n_stage, p->n_micro, &text);
     const char *length =
         t->in_flops ? ll_text_count(t->makespan, time) : ll_text_time(t->makespan, time);
-    ll_buf_printf(b, "%d ranks, %d stages, %d micro-batches: %s%s, %.1f %% bubble", p->n_rank,
-                  p->n_stage, p->n_micro, length, t->in_flops ? " FLOPs and bytes long" : "",
+    ll_buf_printf(b, "%s, %s, %d micro-batch%s: %s%s, %.1f %% bubble",
+                  LL_COUNTED(p->n_rank, "rank"), LL_COUNTED(p->n_stage, "stage"), p->n_micro,
+                  p->n_micro == 1 ? "" : "es", length, t->in_flops ? " FLOPs and bytes long" : "",
                   100 * t->bubble);
     if (t->period > 0 && !p->overlaps)
         ll_buf_puts(b, "; ranks go on to the next step when they are done");

@@ -147,7 +147,8 @@ static ll_err take_step(trainer *t, int64_t step, ll_train_step *s)
     TRY(lag(t, ll_trainer_awake() - start - (t->s->e->waited - waited)));
     bool told = t->s->told == t->s->step; /* else the next step tells */
     double loss = told ? ll_session_result(t->s, "loss") : NAN;
-    TRY(exchange(t, step + 1)); /* of gradients: the norm is then the round's */
+    if (isnan(loss)) loss = NAN; /* rather than -nan, which prints as that */
+    TRY(exchange(t, step + 1));  /* of gradients: the norm is then the round's */
     learn_norm(t);
     if (t->tracer) ll_tracer_note(t->tracer, "step", step + 1, start + ll_process_stopped());
     double seconds = ll_trainer_awake() - start, batch = (double)t->r->train.batch;

@@ -120,6 +120,7 @@ static void mistakes_are_named(void **state)
         {"a --json=1", "--json takes no value, but is given '1'"},
         {"a --steps", "--steps needs a value: --steps N"},
         {"a --steps 4.5", "--steps is '4.5', expected a whole number"},
+        {"a --steps 10X", "0 or more (at most 9e15), such as 4000, 1e10 or 10G"},
         {"a --steps=", "--steps is '', expected a whole number"},
         {"a -n -1", "--steps is '-1', expected a whole number, 0 or more (at most 9e15)"},
         {"a -n 99999999999999999999", "expected a whole number"},

@@ -249,6 +249,9 @@ static void run_files(void **state)
     BAD_FILE("train:\n\tbatch: 3\n", "bad.yaml:2: not YAML: a tab", "indented by spaces");
     refuses(f, 1, "train resnet18", "'resnet18' is a model, not a run", "resnet18-cifar10");
     refuses(f, 1, "bench step rensnet18", "no run named 'rensnet18'; did you mean resnet18?");
+    refuses(f, 1, "bench step lenet", "'lenet'; did you mean lenet5?");
+    refuses(f, 2, "bench step lenet5 --steps 5", "has no option --steps; use --seconds S;");
+    refuses(f, 2, "train mlp-fashion --ranks 2", "has no option --ranks; use -n N;");
     assert_no_run(state);
 }
 
