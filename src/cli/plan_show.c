@@ -197,6 +197,9 @@ void ll_plan_table(const ll_plans *p)
 {
     const ll_chip *chip = &p->cluster->chip;
     double batch = (double)p->run->train.batch;
+    if (p->n && !p->v[0].fits)
+        fprintf(stderr,
+                "None of these plans fits the memory; those that need least of it come first.\n");
     fprintf(stderr,
             "%s, %s parameters, %s, %s, batch %g, on %ld x %s (%s): %d plan%s\n"
             "  mesh                             schedule     v micro x number z recompute     step "
@@ -227,8 +230,8 @@ ll_err ll_plan_check_fits(const ll_plans *p, double least, const char *more)
     CHECK(p->v[0].fits || least > 1e9 * (chip->memory - chip->reserved), LL_E_MEM,
           "nothing fits train.memory=%s on %ld ranks: use %s of it, or %s", p->run->train.memory,
           ranks, LL_BYTES_UP(least), more);
-    CHECK(p->v[0].fits, LL_E_MEM, "nothing fits the %g GB of %s (%g reserved) on %ld ranks: use %s",
-          chip->memory, chip->name, chip->reserved, ranks, more);
+    CHECK(p->v[0].fits, LL_E_MEM, "nothing fits the %s of %s (%s reserved) on %ld ranks: use %s",
+          LL_BYTES(1e9 * chip->memory), chip->name, LL_BYTES(1e9 * chip->reserved), ranks, more);
     return LL_OK;
 }
 
