@@ -133,11 +133,16 @@ static int run(const ll_command *c, int argc, char *const *argv, ll_arena *arena
 {
     for (const ll_command *const *s = c->subs; s && *s && argc > 0; s++)
         if (is_second(*s, argv[0])) return run(*s, argc - 1, argv + 1, arena);
-    if (c->subs && argc > 1 && is_help(argv[0])) {
+    if (c->subs && argc > 1 && is_help(argv[0]) && argv[1][0] != '-') {
         char *const words[] = {argv[1], argv[0]};
         for (const ll_command *const *s = c->subs; *s; s++)
             if (is_second(*s, argv[1])) return run(c, 2, words, arena);
         if (tell_where(argv[1], c->subs, false, arena)) return 0;
+        fprintf(stderr,
+                "loopline: %s has no command, option or setting '%s'; see loopline %s "
+                "--help\n",
+                c->name, argv[1], c->name);
+        return 2;
     }
     if (c->subs) return no_second(c, argc > 0 ? argv[0] : "");
     void *opts = ll_arena_alloc(arena, c->opts_bytes);
