@@ -119,7 +119,13 @@ static void commands(void **state)
     refuses(f, 1, "plan s.yaml --cluster h200 --ranks 2 -s train.optimizer=sgd", "sgd", "adamw");
     must(f, "plan s.yaml --cluster h200 --ranks 2 -s train.memory=1GiB -s train.offload=host");
     refuses(f, 1, "plan s.yaml --cluster h200 --ranks 2 -s train.memory=1KiB",
-            "nothing fits train.memory=1KiB on 2 ranks", "None of these plans fits");
+            "nothing fits train.memory=1KiB on 2 ranks");
+    outcome none = program_run(f, NULL, "plan s.yaml --cluster h200 -n 2 -s train.memory=1KiB");
+    assert_int_equal(none.status, 1);
+    assert_true(!strncmp(none.err, "None of these plans fits", 24));
+    outcome_free(&none);
+    refuses(f, 1, "plan s.yaml --cluster h200 --ranks 1 -s model.layers=2000 -s model.width=16384",
+            "nothing fits the ", "GiB of ", "GiB reserved)");
     refuses(f, 1, "plan p.yaml --cluster h200 --ranks 2 --mesh pipe=2", "axis pipe");
     refuses(f, 1, "plan p.yaml --cluster h200 --ranks 4 --mesh data=2", "needs 2 ranks", "is 4");
     refuses(f, 1, "plan p.yaml --cluster h200 --ranks 2 -s parallel.replicas=2", "one replica");
