@@ -1,4 +1,5 @@
 /* args.c: words of a command line into a command's struct, by its table; help from the same. */
+#define _GNU_SOURCE /* strcasestr */
 #include "cli/args.h"
 #include "base/near.h"
 #include "base/text.h"
@@ -323,7 +324,7 @@ char *ll_args_help_on(const ll_command *c, const char *topic, ll_arena *arena)
     bool settings = false;
     for (const ll_arg *a = c->args; a->name && *word; a++) {
         settings |= !strncmp(a->name, "--set", strcspn(a->name, "|"));
-        if (is_option(a) && !a->hidden && strstr(a->name, word)) help_option(&b, a, width);
+        if (is_option(a) && !a->hidden && strcasestr(a->name, word)) help_option(&b, a, width);
     }
     const char *of = settings ? ll_run_help(word, width, arena) : NULL;
     if (of) ll_buf_printf(&b, "%s%s", b.text ? "\n" : "", of);

@@ -6,6 +6,7 @@
 #include "kern/notes.h"
 #include "train/bench.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -85,6 +86,15 @@ static ll_err print_json(const ll_run *r, const ll_bench_report *b)
         LL_IS("longest", lines_json(b->tops, b->n_top, "what"))));
 }
 
+/* All that was timed op by op: a mean, or of steps of their own, which the step's median may be far
+ * from where other processes are in the way. */
+static double seconds_of(const ll_bench_line *lines, int n)
+{
+    double sum = 0;
+    LL_EACH (const ll_bench_line, l, lines, n) sum += l->seconds;
+    return fmax(sum, 1e-12);
+}
+
 static void print_lines(const ll_bench_line *lines, int n, const char *title, double all)
 {
     printf("\n%6s %10s %6s %10s %10s  %s\n", "calls", "ms", "%", "GFLOP/s", "GB/s", title);
@@ -140,10 +150,13 @@ static void print_text(const ll_run *r, const ll_bench_report *b, bool profile)
                ll_target_find(r->train.machine)->aside.what);
     printf("loss on the fixed batch: %.4f -> %.4f\n", b->first_loss, b->last_loss);
     ll_kern_notes_print(stdout);
-    if (*b->device) print_lines(b->classes, b->n_class, "kernels", b->step_s);
+    double all = seconds_of(b->lines, b->n_line);
+    if (*b->device || profile)
+        printf("\nprofile: ops take %.3f ms a step in the mean; %% are parts of that\n", 1e3 * all);
+    if (*b->device) print_lines(b->classes, b->n_class, "kernels", all);
     if (!profile) return;
-    print_lines(b->lines, b->n_line, "op", b->step_s);
-    print_lines(b->tops, b->n_top, "longest instructions, and their operands", b->step_s);
+    print_lines(b->lines, b->n_line, "op", all);
+    print_lines(b->tops, b->n_top, "longest instructions, and their operands", all);
 }
 
 static ll_err run(const void *given)

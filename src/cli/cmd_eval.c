@@ -77,7 +77,7 @@ static ll_err score(const opts *o, const ll_trained *t, const ll_dataset *d, ll_
     LL_OWN(ll_evaluator) e = NULL;
     TRY(ll_evaluator_open(t->run, d, t->s, &e));
     ll_evaluator_pack(e, o->bits);
-    view v = begin(o, d, "sample");
+    view v = begin(o, d, o->classes || o->top || o->confusion ? "loss: sample" : "sample");
     ll_err rc = ll_evaluate(e, o->samples, &(ll_stop){.context = &v, .tell = tell}, out);
     ll_progress_free(v.p);
     return rc;
@@ -86,7 +86,7 @@ static ll_err score(const opts *o, const ll_trained *t, const ll_dataset *d, ll_
 static ll_err count(const opts *o, const ll_trained *t, const ll_dataset *d, const ll_members *m,
                     ll_arena *a, ll_classes *c)
 {
-    view v = begin(o, d, "counted");
+    view v = begin(o, d, "classes: sample");
     ll_err rc = ll_classes_count(t->run, d, t->s, m, o->samples, o->top,
                                  &(ll_stop){.context = &v, .tell = tell}, a, c);
     ll_progress_free(v.p);

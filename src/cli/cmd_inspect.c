@@ -167,8 +167,10 @@ static const char *sequence_cut(const ll_placement *p)
     return names[found];
 }
 
-static void print_traffic(const opts *o, const cut *c)
+static ll_err print_traffic(const opts *o, const ll_run *r, const ll_program *p, const cut *c)
 {
+    double bytes;
+    TRY(ll_cut_bytes(&c->asked, p, &bytes));
     const char *cut = sequence_cut(c->of->place);
     char mesh[LL_MESH_TEXT];
     const ll_mesh *m = &c->of->place->mesh;
@@ -178,6 +180,10 @@ static void print_traffic(const opts *o, const cut *c)
     printf(" (%.0f bytes; train.memory limits this);\ncommunication buffers come on top: train "
            "prints their size",
            c->most);
+    if (bytes > (double)p->bytes)
+        printf("\nof these %s for what %s leaves of gradients to the next step, besides the "
+               "program's tensors",
+               LL_BYTES(bytes - (double)p->bytes), r->parallel.compress);
     if (cut) printf("\naxis sequence shards %s of attention", cut);
     printf("\nrank %ld sends %s per step:\n", o->rank, LL_BYTES(sent_in_all(c)));
     for (int i = 0; i < c->n_line; i++) {
@@ -185,6 +191,7 @@ static void print_traffic(const opts *o, const cut *c)
         printf("  %10s  %-14s over %-16s %s\n", LL_BYTES(c->lines[i].bytes), c->lines[i].op,
                ll_axes_text(m, c->lines[i].axes, axes), LL_COUNTED(c->lines[i].calls, "call"));
     }
+    return LL_OK;
 }
 
 /* ---- one graph ---- */
@@ -234,7 +241,7 @@ static ll_err show_summary(const opts *o, const ll_run *r, const ll_graph *g, co
     if (c->of->lean)
         printf("%s\n",
                ll_recompute_text(r->parallel.recompute, &c->of->recomputed, line, sizeof line));
-    if (c->of->place) print_traffic(o, c);
+    if (c->of->place) TRY(print_traffic(o, r, p, c));
     const char *text = ll_program_print(p, p->arena), *tensors = strstr(text, "\ntensors ");
     printf("%s", tensors ? tensors + 1 : text);
     ll_kern_notes_print(stdout);

@@ -9,7 +9,8 @@ static const ll_arg args[] = {
     {"--ranks|-n", LL_ARG_COUNT, offsetof(ll_plan_opts, ranks), "N", "number of chips to use"},
     {"--mesh", LL_OPT(ll_plan_opts, mesh), "MESH",
      "predict only this mesh, such as data=4,tensor=8,pipe=2"},
-    {"--top", LL_ARG_COUNT, offsetof(ll_plan_opts, top), "K", "number of plans to show, best first",
+    {"--top", LL_ARG_COUNT, offsetof(ll_plan_opts, top), "K",
+     "number of plans to show, best first, or where none fits those that need the least memory",
      "10"},
     {"--tokens", LL_ARG_COUNT, offsetof(ll_plan_opts, tokens), "N",
      "predict time, energy and cost of training on N tokens too, such as 1e10 or 10G, failures "

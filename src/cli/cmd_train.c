@@ -128,7 +128,7 @@ static ll_err choose(const opts *o, ll_run *r)
     if (!r->out_said && !o->overwrite) r->out = ll_cli_numbered(r, o->resume);
     /* the run's own folder, as loopline import makes it: it may begin there */
     bool own = !strncmp(r->out, o->run, strlen(r->out)) && !ll_cli_began(r->out);
-    CHECK(o->resume || o->overwrite || own || !ll_cli_holds_run(r->out), LL_E_CONFIG,
+    CHECK(o->resume || o->overwrite || own || !ll_cli_holds_run(r->out), LL_E_ARG,
           "%s already holds a run: use --resume to continue it, --overwrite to start over, or "
           "--out DIR for another folder",
           r->out);

@@ -32,9 +32,26 @@ static void usage(FILE *f)
            "for any mesh of ranks.\n\n");
     for (const ll_command *const *c = ll_commands(); *c; c++)
         fprintf(f, "  %-10s %s\n", (*c)->name, (*c)->help);
-    fprintf(f, "\nEvery command takes --help; --help WORD shows only options and settings with "
-               "WORD in their "
-               "name,\nas in: loopline train --help lr. loopline --version prints the version.\n");
+    fprintf(f, "\nEvery command takes --help; COMMAND --help WORD shows only its options and "
+               "settings with WORD in their name,\nas in: loopline train --help lr. loopline "
+               "--help WORD says which commands have such ones.\nloopline --version prints the "
+               "version.\n");
+}
+
+/* Commands with options or settings that have the word in their name; false: there are none. */
+static bool tell_where(const char *word, const ll_command *const *all, bool told, ll_arena *arena)
+{
+    for (const ll_command *const *c = all; *c; c++) {
+        if ((*c)->subs) {
+            told = tell_where(word, (*c)->subs, told, arena);
+            continue;
+        }
+        if (!ll_args_help_on(*c, word, arena)) continue;
+        if (!told) printf("Options or settings with '%s' in their name are shown by:\n", word);
+        printf("  loopline %s --help %s\n", (*c)->name, word);
+        told = true;
+    }
+    return told;
 }
 
 /* NULL: there is none, which is told. */
@@ -50,6 +67,13 @@ static const ll_command *find(const char *name)
     return NULL;
 }
 
+static bool is_command(const char *name)
+{
+    for (const ll_command *const *c = ll_commands(); *c; c++)
+        if (!strcmp((*c)->name, name)) return true;
+    return false;
+}
+
 /* Is word the second word of this command's name? */
 static bool is_second(const ll_command *c, const char *word)
 {
@@ -57,11 +81,16 @@ static bool is_second(const ll_command *c, const char *word)
     return second && !strcmp(second + 1, word);
 }
 
+static bool is_help(const char *word)
+{
+    return !strcmp(word, "--help") || !strcmp(word, "-h");
+}
+
 /* Of commands of two words: the second is not one, or help is asked for. */
 static int no_second(const ll_command *c, const char *word)
 {
     ll_near near = {.word = word};
-    bool help = !strcmp(word, "--help") || !strcmp(word, "-h");
+    bool help = is_help(word);
     if (help) printf("usage: loopline %s WHAT [options]\n\n", c->name);
     for (const ll_command *const *s = c->subs; *s; s++) {
         ll_near_try(&near, strchr((*s)->name, ' ') + 1);
@@ -104,6 +133,17 @@ static int run(const ll_command *c, int argc, char *const *argv, ll_arena *arena
 {
     for (const ll_command *const *s = c->subs; s && *s && argc > 0; s++)
         if (is_second(*s, argv[0])) return run(*s, argc - 1, argv + 1, arena);
+    if (c->subs && argc > 1 && is_help(argv[0]) && argv[1][0] != '-') {
+        char *const words[] = {argv[1], argv[0]};
+        for (const ll_command *const *s = c->subs; *s; s++)
+            if (is_second(*s, argv[1])) return run(c, 2, words, arena);
+        if (tell_where(argv[1], c->subs, false, arena)) return 0;
+        fprintf(stderr,
+                "loopline: %s has no command, option or setting '%s'; see loopline %s "
+                "--help\n",
+                c->name, argv[1], c->name);
+        return 2;
+    }
     if (c->subs) return no_second(c, argc > 0 ? argv[0] : "");
     void *opts = ll_arena_alloc(arena, c->opts_bytes);
     bool help;
@@ -129,14 +169,15 @@ static int dispatch(int argc, char *const *argv)
         printf("loopline %s\n", ll_version());
         return 0;
     }
-    bool asked = !strcmp(first, "--help") || !strcmp(first, "-h") || !strcmp(first, "help");
+    bool asked = is_help(first) || !strcmp(first, "help");
     if (argc < 2 || (asked && argc == 2)) {
         usage(asked ? stdout : stderr);
         return asked ? 0 : 2;
     }
+    LL_OWN(ll_arena) arena = ll_arena_new();
+    if (asked && !is_command(argv[2]) && tell_where(argv[2], ll_commands(), false, arena)) return 0;
     const ll_command *c = find(asked ? argv[2] : first);
     if (!c) return 2;
-    LL_OWN(ll_arena) arena = ll_arena_new();
     if (!asked) return run(c, argc - 2, argv + 2, arena);
     char *const words[] = {(char *)"--help", argc > 3 ? argv[3] : NULL, (char *)"--help"};
     if (c->subs && argc > 3) return run(c, 2, words + 1, arena); /* help bench step */

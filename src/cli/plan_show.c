@@ -197,6 +197,9 @@ void ll_plan_table(const ll_plans *p)
 {
     const ll_chip *chip = &p->cluster->chip;
     double batch = (double)p->run->train.batch;
+    if (p->n && !p->v[0].fits)
+        fprintf(stderr,
+                "None of these plans fits the memory; those that need least of it come first.\n");
     fprintf(stderr,
             "%s, %s parameters, %s, %s, batch %g, on %ld x %s (%s): %d plan%s\n"
             "  mesh                             schedule     v micro x number z recompute     step "
@@ -227,8 +230,9 @@ ll_err ll_plan_check_fits(const ll_plans *p, double least, const char *more)
     CHECK(p->v[0].fits || least > 1e9 * (chip->memory - chip->reserved), LL_E_MEM,
           "nothing fits train.memory=%s on %s: use %s of it, or %s", p->run->train.memory,
           LL_COUNTED(ranks, "rank"), LL_BYTES_UP(least), more);
-    CHECK(p->v[0].fits, LL_E_MEM, "nothing fits the %g GB of %s (%g reserved) on %s: use %s",
-          chip->memory, chip->name, chip->reserved, LL_COUNTED(ranks, "rank"), more);
+    CHECK(p->v[0].fits, LL_E_MEM, "nothing fits the %s of %s (%s reserved) on %s: use %s",
+          LL_BYTES(1e9 * chip->memory), chip->name, LL_BYTES(1e9 * chip->reserved),
+          LL_COUNTED(ranks, "rank"), more);
     return LL_OK;
 }
 

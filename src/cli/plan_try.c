@@ -300,6 +300,7 @@ static int quickest(const void *a, const void *b)
 {
     const ll_tried *x = (const ll_tried *)a, *y = (const ll_tried *)b;
     if (x->fits != y->fits) return y->fits - x->fits;
+    if (!x->fits && x->bytes != y->bytes) return x->bytes > y->bytes ? 1 : -1;
     return (x->out.step_s > y->out.step_s) - (x->out.step_s < y->out.step_s);
 }
 

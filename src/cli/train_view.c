@@ -46,13 +46,9 @@ static void find_peak(ll_view *v, const ll_train_start *s)
     ll_precision precision;
     v->device = s->session->devices.n;
     if (!v->device) {
-        bool bf16 = !strcmp(s->run->train.precision, "bf16"), beside = false;
-        if (ll_gemm_peak(s->session->p->threads, SMALL_GEMM, bf16, &v->peak, &beside) != LL_OK)
+        bool bf16 = !strcmp(s->run->train.precision, "bf16");
+        if (ll_gemm_peak(s->session->p->threads, SMALL_GEMM, bf16, &v->peak, &v->held_up) != LL_OK)
             v->peak = 0;
-        if (beside)
-            fprintf(
-                stderr,
-                "%% peak: of a product that other processes slowed down whenever it was timed\n");
     } else if (ll_precision_parse(s->run->train.precision, &precision) == LL_OK &&
                s->session->machine->ask(s->session->devices.mine, precision, &f) == LL_OK)
         v->peak = 1e-9 * f.peak;
@@ -63,19 +59,20 @@ static void tell_memory(const ll_train_start *s)
 {
     const ll_train_memory *m = &s->report->memory;
     double more = m->tensors - m->step - m->comm; /* validation's; of post_validation */
-    fprintf(stderr,
-            "memory planned of %s: %s: tensors %s (%.0f bytes)%s%s%s%s, copies %s, batches read "
-            "ahead %s, data %s, program, libraries and graphs %s%s\n",
-            s->session->machine->ask ? "the device"
-            : s->report->ranks > 1   ? "each process"
-                                     : "the process",
-            LL_BYTES(m->planned), LL_BYTES(m->step), m->step, m->comm > 0 ? ", communication " : "",
-            m->comm > 0 ? LL_BYTES(m->comm) : "", more > 0 ? ", beside steps " : "",
-            more > 0 ? LL_BYTES(more) : "", LL_BYTES(m->copies), LL_BYTES(m->batches),
-            LL_BYTES(m->data), LL_BYTES(m->rest),
-            m->planned > 1.01 * (m->tensors + m->copies + m->batches + m->data + m->rest)
-                ? "; compiling takes more than these together"
-                : "");
+    double all = m->tensors + m->copies + m->batches + m->data + m->rest;
+    bool compiling = m->planned > 1.01 * all;
+    fprintf(
+        stderr,
+        "memory planned of %s: %s%s%s: tensors %s (%.0f bytes)%s%s%s%s, copies %s, batches read "
+        "ahead %s, data %s, program, libraries and graphs %s\n",
+        s->session->machine->ask ? "the device"
+        : s->report->ranks > 1   ? "each process"
+                                 : "the process",
+        LL_BYTES(m->planned), compiling ? ", which compiling took; training takes " : "",
+        compiling ? LL_BYTES(all) : "", LL_BYTES(m->step), m->step,
+        m->comm > 0 ? ", communication " : "", m->comm > 0 ? LL_BYTES(m->comm) : "",
+        more > 0 ? ", beside steps " : "", more > 0 ? LL_BYTES(more) : "", LL_BYTES(m->copies),
+        LL_BYTES(m->batches), LL_BYTES(m->data), LL_BYTES(m->rest));
     if (m->aside > 0)
         fprintf(stderr, "and %s offloaded, in %s\n", LL_BYTES(m->aside),
                 s->session->machine->target->aside.what);
@@ -183,7 +180,7 @@ static void tell_forecast(const ll_train_start *s)
     if (s->report->others[0] >= LL_OTHERS_NOTABLE)
         fprintf(stderr,
                 s->report->alone
-                    ? " if other processes leave it its cores, of which they used %.0f %%"
+                    ? " with its cores to itself; just now other processes used %.0f %% of them"
                     : ", while other processes used %.0f %% of the cores",
                 100 * s->report->others[0]);
     fprintf(stderr, "%s%s\n", *s->report->unforeseen ? ", without " : "", s->report->unforeseen);
@@ -256,6 +253,7 @@ static void on_step(void *context, const ll_train_step *s)
         v->peak = s->made_gflops; /* the product was timed in a bad moment */
     if (v->device && v->first)
         ll_progress_note(v->p, "first step done %.2f s after program start", ll_process_age());
+    bool first = v->first;
     v->first = false;
     ll_step_stats st = {s->step,
                         s->loss,
@@ -267,6 +265,9 @@ static void on_step(void *context, const ll_train_step *s)
                         v->bytes,
                         s->apart};
     ll_progress_step(v->p, &st);
+    if (first && v->held_up && v->peak)
+        ll_progress_note(v->p, "\"%% peak\" of the steps is too high: other processes slowed down "
+                               "the matrix product that it is a part of");
 }
 
 static void on_score(void *context, int64_t step, const ll_score *s)

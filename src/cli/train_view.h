@@ -13,6 +13,7 @@ typedef struct ll_view {
     size_t bytes;
     const char *unit;
     bool tokens, device, first; /* first: no step is done yet */
+    bool held_up;               /* the product was, by other processes, whenever it was timed */
 } ll_view;
 
 ll_train_events ll_view_watch(ll_view *v);

@@ -314,6 +314,10 @@ static ll_err open_in(ll_dataset *d, const ll_data_opts *given, const ll_known *
           "leave it out",
           o->val_fraction, o->val_path ? o->val_path : d->info.where);
     d->read = ll_table_read;
+    bool plain = !o->n_mean && !o->n_deviation && (o->centre == 0 || o->centre == 1);
+    CHECK(d->info.kind == LL_IMAGES || plain, LL_E_ARG,
+          "mean, deviation and centre apply only to images, which dataset %s does not have",
+          d->info.name);
     if (d->info.kind == LL_IMAGES) TRY(finish_images(d, o, k));
     if (d->info.kind == LL_TOKENS) TRY(finish_tokens(d));
     d->opts = NULL;

@@ -84,10 +84,10 @@ static ll_val declare(ll_graph *g, const ll_build *b)
                .eps = ll_build_size(b, "norm_eps")};
     double share = (double)ll_build_size(b, "masked") / 100;
     if (b->cache || s.heads < 1 || s.width % s.heads || share < 0 || share > 0.9 || s.eps < 1 ||
-        ll_build_size(b, "layers") > 10000) {
+        ll_build_size(b, "layers") < 1 || ll_build_size(b, "layers") > 10000) {
         ll_graph_reject(g, b->cache ? "bert reads in both directions and cannot generate text"
                                     : "bert: expected width to be a multiple of heads, masked 0 to "
-                                      "90, norm_eps 1 or more, at most 10000 layers");
+                                      "90, norm_eps 1 or more, 1 to 10000 layers");
         return (ll_val){0};
     }
     int64_t pad = ll_build_size(b, "pad"), mask = ll_build_size(b, "mask");

@@ -113,8 +113,8 @@ static ll_val declare(ll_graph *g, const ll_build *given)
                      .linear = ll_build_size(b, "linear"),
                      .decay = (double)ll_build_size(b, "decay"),
                      .dropout = dropout_of(b)};
-    if (s.layers > 10000) {
-        ll_graph_reject(g, "gpt: layers %ld, expected at most 10000", s.layers);
+    if (s.layers < 1 || s.layers > 10000) {
+        ll_graph_reject(g, "gpt: layers %ld, expected 1 to 10000", s.layers);
         return (ll_val){0};
     }
     if (s.heads < 1 || s.width < 1 || s.width % s.heads) {

@@ -90,8 +90,8 @@ static bool sound(ll_graph *g, sizes *s)
 {
     bool even = s->head || s->heads < 1 || s->width % s->heads == 0;
     if (!s->head && s->heads > 0) s->head = s->width / s->heads;
-    if (s->layers > 10000)
-        ll_graph_reject(g, "llama: layers %ld, expected at most 10000", s->layers);
+    if (s->layers < 1 || s->layers > 10000)
+        ll_graph_reject(g, "llama: layers %ld, expected 1 to 10000", s->layers);
     else if (s->heads < 1 || s->kv_heads < 1 || s->heads % s->kv_heads)
         ll_graph_reject(g, "llama: heads %ld is not a multiple of kv_heads %ld", s->heads,
                         s->kv_heads);

@@ -128,9 +128,10 @@ static void keep(ll_graph *g, const sizes *s, ll_val memory)
 
 static bool sound(ll_graph *g, const sizes *s)
 {
-    if (s->heads < 1 || s->width < 2 || s->width % s->heads || s->width % 2 || s->layers > 10000)
+    if (s->heads < 1 || s->width < 2 || s->width % s->heads || s->width % 2 || s->layers < 1 ||
+        s->layers > 10000)
         ll_graph_reject(
-            g, "seq2seq: expected an even width, a multiple of heads, and at most 10000 layers");
+            g, "seq2seq: expected an even width, a multiple of heads, and 1 to 10000 layers");
     else if (s->pad >= s->vocab)
         ll_graph_reject(g, "seq2seq: pad %ld is not a token of the vocabulary of %ld", s->pad,
                         s->vocab);

@@ -6,6 +6,7 @@
  * LARS: You, Gitman, Ginsburg 2017; LAMB: You et al. 2020; Adam: Kingma, Ba 2015; AdamW:
  * Loshchilov, Hutter 2019; Muon: Jordan et al. 2024, scaled as by Liu et al. 2025; schedule-free:
  * Defazio et al. 2024. */
+#include "base/near.h"
 #include "op/op_int.h"
 #include "pass/pass.h"
 
@@ -306,12 +307,20 @@ static void check_rules(ll_graph *g, const ll_optim *o)
 {
     for (const ll_param_rule *r = o->rules; r && r->pattern; r++) {
         bool any = false;
-        for (int i = 1; i < g->n_value; i++)
-            any |= g->values[i].node < 0 && g->values[i].kind == LL_PARAM &&
-                   !fnmatch(r->pattern, g->values[i].name, 0);
-        if (!any)
-            ll_reject(g, LL_E_ARG, "no parameter's name matches \"%s\": see inspect --graph",
-                      r->pattern);
+        ll_near near = {.word = r->pattern};
+        const char *first = NULL;
+        for (int i = 1; i < g->n_value; i++) {
+            const ll_value *x = &g->values[i];
+            if (x->node >= 0 || x->kind != LL_PARAM) continue;
+            any |= !fnmatch(r->pattern, x->name, 0);
+            ll_near_try(&near, x->name);
+            if (!first) first = x->name;
+        }
+        if (any) continue;
+        const char *hint = ll_near_hint(&near);
+        ll_reject(g, LL_E_ARG,
+                  "no parameter's name matches \"%s\"%s%s%s; inspect --graph shows all", r->pattern,
+                  hint, !*hint && first ? ": the first is " : "", !*hint && first ? first : "");
     }
 }
 

@@ -44,11 +44,13 @@ static ll_err place_batch(placer *c, int v)
             c->p->made[v].split[d] &= (ll_axes)~bit(a);
             continue;
         }
-        CHECK(
-            x->type.shape.d[d] >= ranks, LL_E_SHARD,
-            "%s=%d: dimension %d of %s has %lld elements, fewer than the %d ranks that share it%s",
-            c->m->name[a], c->m->size[a], d, x->name, (long long)x->type.shape.d[d], ranks,
-            d ? "" : ": use fewer ranks, or a larger train.batch or train.micro_batch");
+        CHECK(d || x->type.shape.d[d] >= ranks, LL_E_SHARD,
+              "%s=%d: the batch (dimension 0 of %s) has %ld elements, fewer than the %d ranks that "
+              "share it: use fewer ranks, or a larger train.batch or train.micro_batch",
+              c->m->name[a], c->m->size[a], x->name, x->type.shape.d[d], ranks);
+        CHECK(x->type.shape.d[d] >= ranks, LL_E_SHARD,
+              "%s=%d: dimension %d of %s has %ld elements, fewer than the %d ranks that share it",
+              c->m->name[a], c->m->size[a], d, x->name, x->type.shape.d[d], ranks);
     }
     if (c->p->pins[v]) c->p->made[v] = ll_pin_settle(c->p->pins[v], &c->p->made[v]);
     c->p->seen[v] = c->p->made[v];

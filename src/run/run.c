@@ -240,8 +240,8 @@ static ll_err finish_images(ll_run *r)
         LL_WANT(r, only[i].key, !only[i].set, "%s applies only to images; model %s reads tokens",
                 only[i].key, r->model.name);
     LL_WANT(r, "data.scale", d->scale.n == 0 || (d->scale.n == 2 && d->scale.v[0] <= d->scale.v[1]),
-            "data.scale has %d numbers, expected two in ascending order, such as [0.08, 1]",
-            d->scale.n);
+            "data.scale has %d numbers%s, expected two in ascending order, such as [0.08, 1]",
+            d->scale.n, d->scale.n == 2 ? ", the larger first" : "");
     LL_WANT(r, "data.mean", d->mean.n <= LL_MAX_CHANNELS && d->deviation.n <= LL_MAX_CHANNELS,
             "data.mean and data.deviation take at most %d numbers, one per channel",
             LL_MAX_CHANNELS);

@@ -1,5 +1,6 @@
 /* run_value.c: what is made from the table of keys (run_keys.c): defaults, reading and checking one
  * value, reading and printing a complete run file, the key reference. */
+#define _GNU_SOURCE /* strcasestr */
 #include "base/near.h"
 #include "base/text.h"
 #include "base/yaml.h"
@@ -525,14 +526,14 @@ char *ll_run_help(const char *word, int width, ll_arena *arena)
     const ll_key_heading *heading = ll_run_headings, *open = NULL, *told = NULL;
     for (const ll_key *k = ll_run_keys; k->name; k++) {
         if (heading->first && !strcmp(heading->first, k->name)) open = heading++;
-        if (!strstr(k->name, word)) continue;
+        if (!strcasestr(k->name, word)) continue;
         if (told != open) ll_buf_printf(&b, "%s%s:\n", told ? "\n" : "", open->text);
         told = open;
         ll_buf_row(&b, k->name, COLUMN, width, help_of(k, arena));
     }
     const char *before = told ? "\nBy patterns of names:\n" : "By patterns of names:\n";
     for (const ll_pattern_section *sec = ll_run_sections; sec->name; sec++) {
-        if (!strstr(sec->name, word)) continue;
+        if (!strcasestr(sec->name, word)) continue;
         ll_buf_puts(&b, before);
         before = "";
         ll_buf_row(&b, ll_arena_printf(arena, "%s.PATTERN", sec->name), COLUMN, width, sec->help);

@@ -14,7 +14,10 @@
 static ll_err bad_model(const ll_run *r, ll_err rc)
 {
     char sizes[512] = "";
-    size_t at = 0;
+    size_t at = 0, n = strlen(r->model.def->name);
+    const char *text = ll_error_message();
+    if (rc == LL_E_GRAPH && !strncmp(text, r->model.def->name, n) && text[n] == ':')
+        FAIL(LL_E_CONFIG, "model %s", text); /* it names sizes it cannot have */
     for (const ll_size *s = r->model.sizes; s->name && at < sizeof sizes - 64; s++)
         at += (size_t)snprintf(sizes + at, sizeof sizes - at, "%s%.32s %ld", at ? ", " : "",
                                s->name, s->value);

@@ -59,6 +59,7 @@ typedef struct trainer {
     bool in_memory;      /* which memory alone has, not the disk */
     const char *from;    /* of a start that is not the job's first: where that was found */
     const char *kept;    /* of the state in memory, for people, or NULL */
+    bool revalidates;    /* resumed, and validation is by other files than it was */
     const char *resumed; /* what a person should know of it, or NULL */
     const char *weights; /* those that it began with, or NULL */
     const char *doomed;  /* what goes when the first checkpoint is saved, or NULL */

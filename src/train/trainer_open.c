@@ -247,6 +247,14 @@ static bool validates_on_others(const trainer *t, const ll_st_file *f)
            strtoul(train, NULL, 16) == d->train_digest;
 }
 
+/* "idx, 60 and 10 samples, 99 bytes, flip ...": but for what validation adds to it. */
+static bool same_training(const char *was, const char *is)
+{
+    const char *a = strstr(was, " and "), *b = strstr(is, " and "), *c, *d;
+    if (!a || !b || a - was != b - is || memcmp(was, is, (size_t)(a - was))) return false;
+    return (c = strstr(a, ", flip")) && (d = strstr(b, ", flip")) && !strcmp(c, d);
+}
+
 /* Settings and files that may be others, and are. */
 static void tell_changed(trainer *t, const ll_st_file *f)
 {
@@ -258,8 +266,10 @@ static void tell_changed(trainer *t, const ll_st_file *f)
         for (const ll_key *k = NULL; (k = next_changed(t, then, sections[i], k, &was));)
             ll_buf_printf(&b, "%s %s %s (was %s)", b.len ? "," : "now", k->name,
                           ll_run_value(t->r, k->name, t->arena), was);
-    if (validates_on_others(t, f))
-        ll_buf_printf(&b, "%svalidation is by other files than it was", b.len ? "\n" : "");
+    t->revalidates = validates_on_others(t, f);
+    if (t->revalidates)
+        ll_buf_printf(&b, "%svalidation is by other files than it was%s", b.len ? "\n" : "",
+                      *t->r->train.best ? ": train.best forgets the scores on those" : "");
     if (!b.len) return;
     t->resumed = ll_arena_printf(t->arena, "%s%s%s", t->resumed ? t->resumed : "",
                                  t->resumed ? "\n" : "", b.text);
@@ -275,7 +285,10 @@ static ll_err check_same(const trainer *t, const ll_st_file *f)
     for (int i = 0; i < n; i++) {
         const char *key = now[i].key, *was = was_of(f, key);
         if (!was || !strcmp(was, now[i].value)) continue;
-        if (!strcmp(key, "data digest") && validates_on_others(t, f)) continue;
+        if (validates_on_others(t, f) &&
+            (!strcmp(key, "data digest") ||
+             (!strcmp(key, "data") && same_training(was, now[i].value))))
+            continue;
         CHECK(i, LL_E_CONFIG,
               "%s is a checkpoint of model %.60s, but this run has model %s: name a checkpoint of "
               "this run, or resume the run it belongs to",
@@ -580,9 +593,11 @@ static ll_err check_opts(trainer *t)
 
 static ll_err check_trace(const trainer *t)
 {
-    CHECK(t->trace_first > t->first && t->trace_last >= t->trace_first && t->trace_last <= t->steps,
-          LL_E_ARG, "trace steps %ld to %ld are outside this run's steps %ld to %ld",
-          t->trace_first, t->trace_last, t->first + 1, t->steps);
+    CHECK(t->trace_last >= t->trace_first, LL_E_ARG,
+          "trace steps %ld to %ld: expected the first one first", t->trace_first, t->trace_last);
+    CHECK(t->trace_first > t->first && t->trace_last <= t->steps, LL_E_ARG,
+          "trace steps %ld to %ld are outside this run's steps %ld to %ld", t->trace_first,
+          t->trace_last, t->first + 1, t->steps);
     return LL_OK;
 }
 

@@ -96,7 +96,7 @@ static void see_score(void *context, int64_t step, const json_t *line)
     trainer *t = (trainer *)context;
     t->scored |= step == t->first && json_object_get(line, "val_loss");
     double v = figure(t, of_line, line);
-    if (!isnan(v)) judge_figure(t, v);
+    if (!isnan(v) && !t->revalidates) judge_figure(t, v);
 }
 
 /* The validation of the step resumed after, where its run was stopped before it had one; and of a

@@ -64,6 +64,17 @@ static void command_line(void **state)
     refuses(f, 1, "train p.yaml --from x.safetensors", "--from needs --resume");
     refuses(f, 1, "train p.yaml --resume --overwrite", "cannot be combined");
     refuses(f, 2, "bench speed mlp", "bench needs WHAT", "step comm scale");
+    refuses(f, 2, "--help trian", "unknown command 'trian'; did you mean train?");
+    refuses(f, 2, "bench --help zzz", "bench has no command, option or setting 'zzz'");
+    static const char *const helps[][2] = {{"train --help Lr", "train.lr"},
+                                           {"--help lr", "loopline train --help lr"},
+                                           {"bench --help scale", "usage: loopline bench scale"},
+                                           {"bench --help profile", "loopline bench step --help"}};
+    for (size_t i = 0; i < sizeof helps / sizeof *helps; i++) {
+        outcome h = succeeds(f, "%s", helps[i][0]);
+        if (!strstr(h.out, helps[i][1])) fail_msg("%s: %s", helps[i][0], h.out);
+        outcome_free(&h);
+    }
     outcome o = program_run(f, NULL, "");
     assert_int_equal(o.status, 2);
     assert_non_null(strstr(o.err, "usage: loopline COMMAND"));
@@ -109,6 +120,12 @@ static void commands(void **state)
     must(f, "plan s.yaml --cluster h200 --ranks 2 -s train.memory=1GiB -s train.offload=host");
     refuses(f, 1, "plan s.yaml --cluster h200 --ranks 2 -s train.memory=1KiB",
             "nothing fits train.memory=1KiB on 2 ranks");
+    outcome none = program_run(f, NULL, "plan s.yaml --cluster h200 -n 2 -s train.memory=1KiB");
+    assert_int_equal(none.status, 1);
+    assert_true(!strncmp(none.err, "None of these plans fits", 24));
+    outcome_free(&none);
+    refuses(f, 1, "plan s.yaml --cluster h200 --ranks 1 -s model.layers=2000 -s model.width=16384",
+            "nothing fits the ", "GiB of ", "GiB reserved)");
     refuses(f, 1, "plan p.yaml --cluster h200 --ranks 2 --mesh pipe=2", "axis pipe");
     refuses(f, 1, "plan p.yaml --cluster h200 --ranks 4 --mesh data=2", "needs 2 ranks", "is 4");
     refuses(f, 1, "plan p.yaml --cluster h200 --ranks 2 -s parallel.replicas=2", "one replica");
@@ -279,8 +296,12 @@ static void settings(void **state)
     refuses(f, 1, "train p.yaml --set model.depth=1000000000",
             "depth 1000000000, expected at most");
     refuses(f, 1, "train s.yaml --set model.layers=1000000000",
-            "layers 1000000000, expected at most");
-    refuses(f, 1, "train s.yaml --set model.heads=3", "heads 3", "width 16");
+            "layers 1000000000, expected 1 to 10000");
+    refuses(f, 1, "train s.yaml --set model.layers=0", "layers 0, expected 1");
+    refuses(f, 1, "train s.yaml --set model.heads=3",
+            "setting: model gpt: width 16 is not a multiple of heads 3");
+    refuses(f, 1, "inspect s.yaml --set params.wpx=freeze", "\"wpx\"; did you mean wp");
+    refuses(f, 1, "inspect s.yaml --set params.nothere=freeze", "\"nothere\": the first is wte");
     refuses(f, 1, "train s.yaml --set model.linear=2", "gpt: model.linear is 2, expected 0 or 1");
     refuses(f, 1, "train s.yaml --set model.decay=3", "gpt: model.decay is 3", "model.linear=1");
     refuses(f, 1, "inspect llama --set model.linear=2",

@@ -64,7 +64,8 @@ static void eval_classes(void **state)
     free(svg);
     o = runs(*state, "eval r --top 1 --classes");
     assert_non_null(strstr(o.out, "top-1 accuracy"));
-    assert_non_null(strstr(o.err, "\ncounted "));
+    assert_non_null(strstr(o.err, "\nclasses: sample "));
+    assert_non_null(strstr(o.err, "\nloss: sample "));
     assert_non_null(strstr(o.out, "precision"));
     outcome_free(&o);
 }
