@@ -100,7 +100,10 @@ static double found(ll_session *s, const char *name)
 {
     if (s->now) s = s->now;
     int slot = ll_program_result(s->p, name);
-    if (slot >= 0 && s->p->slots[slot].type.shape.n == 0) return ll_exec_scalar(s->e, slot);
+    if (slot >= 0 && s->p->slots[slot].type.shape.n == 0) {
+        double v = ll_exec_scalar(s->e, slot);
+        return isnan(v) ? NAN : v; /* which would print as -nan where its sign is set */
+    }
     ll_err rc = RAISE(LL_E_ARG,
                       slot < 0 ? "the graph has no result %s"
                                : "result %s is not a scalar: use ll_session_get",
