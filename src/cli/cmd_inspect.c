@@ -177,13 +177,12 @@ static ll_err print_traffic(const opts *o, const ll_run *r, const ll_program *p,
     printf("mesh %s: %s, tensors per rank %s", ll_mesh_text(m, mesh), LL_COUNTED(m->n_rank, "rank"),
            LL_BYTES(c->least));
     if (c->most > c->least) printf(" to %s", LL_BYTES(c->most));
-    printf(" (%.0f bytes; train.memory limits this);\ncommunication buffers come on top: train "
-           "prints their size",
-           c->most);
+    printf(" (%.0f bytes; train.memory limits this)", c->most);
     if (bytes > (double)p->bytes)
-        printf("\nof these %s for what %s leaves of gradients to the next step, besides the "
+        printf(",\nof which %s are what %s leaves of gradients to the next step, besides the "
                "program's tensors",
                LL_BYTES(bytes - (double)p->bytes), r->parallel.compress);
+    printf(";\ncommunication buffers come on top: train prints their size");
     if (cut) printf("\naxis sequence shards %s of attention", cut);
     printf("\nrank %ld sends %s per step:\n", o->rank, LL_BYTES(sent_in_all(c)));
     for (int i = 0; i < c->n_line; i++) {
