@@ -219,7 +219,7 @@ static ll_err begin(ll_atomic *f, const char *path)
     size_t n = strlen(path) + 32;
     struct stat st;
     CHECK(stat(path, &st) != 0 || S_ISREG(st.st_mode), LL_E_IO,
-          "%s is no plain file, and is left as it is: name another", path);
+          "%s is not a regular file, and is left as it is: name another", path);
     f->path = strdup(path);
     f->temporary = (char *)malloc(n);
     CHECK(f->path && f->temporary, LL_E_MEM, "%s: not enough memory for its name", path);

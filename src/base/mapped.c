@@ -92,8 +92,8 @@ ll_err ll_mapped_check(void)
 {
     const place *p = atomic_load_explicit(&cut, memory_order_relaxed);
     if (!p) return LL_OK;
-    FAIL(LL_E_IO, "%s: was cut short while it was used: it had %zu bytes, and byte %zu is gone",
-         p->path, p->size, (size_t)cut_at);
+    FAIL(LL_E_IO, "%s was truncated while in use: it had %zu bytes, and byte %zu is gone", p->path,
+         p->size, (size_t)cut_at);
 }
 
 ll_err ll_mapped_whole(void)

@@ -32,7 +32,7 @@ ll_err ll_spec_parse(const char *text, ll_spec *s)
     const char *at;
     TRY(side(text, text, s->in, &s->n_in, &at));
     CHECK(at[0] == '-' && at[1] == '>', LL_E_SHAPE,
-          "\"%.40s\" is no spec; expected letters, \"->\", letters, such as \"nhwc->c\"", text);
+          "\"%.40s\" is not a spec; expected letters, \"->\", letters, such as \"nhwc->c\"", text);
     TRY(side(at + 2, text, s->out, &s->n_out, &at));
     CHECK(!*at, LL_E_SHAPE, "\"%.40s\" goes on after the result's letters with '%c'", text, *at);
     match(s->in, s->n_in, s->out, s->to);
@@ -48,7 +48,7 @@ ll_err ll_spec_split(const char *text, ll_spec_parts *s)
         size_t len = strlen(between[i]);
         TRY(side(at, text, s->part[i], &n, &at));
         CHECK(len ? !strncmp(at, between[i], len) : !*at, LL_E_SHAPE,
-              "\"%.40s\" is no spec of two operands; expected one like \"mk,kn->mn\"", text);
+              "\"%.40s\" is not a spec of two operands; expected one like \"mk,kn->mn\"", text);
         at += len;
     }
     return LL_OK;

@@ -58,7 +58,7 @@ static ll_err next(reader *r)
         size_t line = at_mark ? p->problem_mark.line : p->mark.line;
         const char *problem = p->problem ? p->problem : "out of memory";
         CHECK(!strstr(problem, "cannot start any token"), LL_E_CONFIG,
-              "%s:%zu: not YAML: a tab, or a sign that wants quotes: lines are indented by spaces",
+              "%s:%zu: not YAML: a tab, or a character that needs quotes: indent lines with spaces",
               r->file, line + 1);
         CHECK(!p->context, LL_E_CONFIG, "%s:%zu: not YAML: %s, %s that starts on line %zu", r->file,
               line + 1, problem, p->context, p->context_mark.line + 1);
@@ -102,7 +102,7 @@ static ll_err read_section(reader *r, const char *section)
 {
     if (r->type == YAML_SCALAR_EVENT && is_null(r->text)) return LL_OK;
     CHECK(r->type == YAML_MAPPING_START_EVENT, LL_E_CONFIG,
-          "%s:%d: %s wants keys below it, as in \"%s: {key: value}\"", r->file, r->line, section,
+          "%s:%d: %s needs keys below it, as in \"%s: {key: value}\"", r->file, r->line, section,
           section);
     for (;;) {
         TRY(next(r));

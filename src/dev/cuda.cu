@@ -49,7 +49,7 @@ ll_err ll_gpu_open(int index, ll_gpu **out)
           n - 1);
     GPU_TRY(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index));
     CHECK(major >= 8, LL_E_DEVICE,
-          "GPU %d is of compute capability %d: machine cuda wants 8.0 (Ampere) or later; use "
+          "GPU %d is of compute capability %d: machine cuda needs 8.0 (Ampere) or later; use "
           "machine cpu",
           index, major);
     GPU_TRY(cudaSetDevice(index));

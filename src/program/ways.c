@@ -26,11 +26,10 @@ ll_err ll_conv_read(const ll_target *t, const char *conv, const char *workspace,
 {
     *out = (ll_conv_how){0};
     bool plain = !conv || !strcmp(conv, "accurate"), any = !workspace || !strcmp(workspace, "auto");
-    CHECK(plain || t->choices, LL_E_ARG,
-          "conv %s is of machine cpu: machine %s has its own ways, use accurate", conv, t->name);
-    CHECK(any || t->choices, LL_E_ARG,
-          "workspace %s is of machine cpu: machine %s has its own ways, use auto", workspace,
+    CHECK(plain || t->choices, LL_E_ARG, "conv=%s needs machine cpu, not %s: use accurate", conv,
           t->name);
+    CHECK(any || t->choices, LL_E_ARG, "workspace=%s needs machine cpu, not %s: use auto",
+          workspace, t->name);
     if (!plain && !(out->fast = !strcmp(conv, "fast"))) {
         LL_OWN(ll_arena) arena = ll_arena_new();
         ll_buf all = {.arena = arena};

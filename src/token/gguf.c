@@ -138,8 +138,7 @@ static ll_err read_pair(reader *r, ll_gguf_pair *p)
         TRY(number(r, 8, &n));
     }
     CHECK(type < N_TYPE && type != ARRAY && n <= INT64_MAX / 8, LL_E_IO,
-          "%s: %s is of type %lu, which is not known (or an array of arrays)", r->path, p->key,
-          type);
+          "%s: %s is of unknown type %lu (or an array of arrays)", r->path, p->key, type);
     p->type = (int)type;
     p->n = (int64_t)n;
     p->at = r->at;

@@ -140,8 +140,8 @@ ll_err ll_pretok_open(const char *const *, int, const char *path, ll_pretok **ou
 {
     *out = NULL;
     return RAISE(LL_E_CONFIG,
-                 "%s: tokenizers want PCRE2, which this program was built without: "
-                 "install it (Debian: libpcre2-dev) and build again",
+                 "%s: tokenizers need PCRE2, which this program was built without: install it "
+                 "(Debian: libpcre2-dev) and build again",
                  path);
 }
 

@@ -65,14 +65,14 @@ static ll_err add_merge(ll_tokenizer *t, const json_t *ids, merges *m, const cha
                         const char *b, size_t nb)
 {
     char both[8192];
-    CHECK(na && nb && na + nb < sizeof both, LL_E_IO, "%s: merge %d is no pair of tokens", t->path,
-          m->n);
+    CHECK(na && nb && na + nb < sizeof both, LL_E_IO, "%s: merge %d is not a pair of tokens",
+          t->path, m->n);
     json_t *one = json_object_getn(ids, a, na), *two = json_object_getn(ids, b, nb);
     memcpy(both, a, na);
     memcpy(both + na, b, nb);
     json_t *to = json_object_getn(ids, both, na + nb);
-    CHECK(one && two && to, LL_E_IO, "%s: merge %d, %.*s %.*s, is of tokens that are not there",
-          t->path, m->n, (int)(na < 40 ? na : 40), a, (int)(nb < 40 ? nb : 40), b);
+    CHECK(one && two && to, LL_E_IO, "%s: merge %d, %.*s %.*s, uses unknown tokens", t->path, m->n,
+          (int)(na < 40 ? na : 40), a, (int)(nb < 40 ? nb : 40), b);
     m->v[m->n] = (ll_merge){(int)json_integer_value(one), (int)json_integer_value(two),
                             (int)json_integer_value(to), m->n};
     m->n++;
@@ -264,7 +264,8 @@ static ll_err read_post(ll_tokenizer *t, const json_t *post)
           t->path, type);
     if (!*first) return LL_OK;
     t->bos = ll_tokenizer_find(t, first);
-    CHECK(t->bos >= 0, LL_E_IO, "%s: post_processor adds %.40s, which is no token", t->path, first);
+    CHECK(t->bos >= 0, LL_E_IO, "%s: post_processor adds %.40s, which is not a token", t->path,
+          first);
     return LL_OK;
 }
 
@@ -275,7 +276,7 @@ static ll_err read_json(ll_tokenizer *t, json_t *root)
     json_t *x;
     size_t i;
     const char *type = text_at(model, "type");
-    CHECK(!*type || !strcmp(type, "BPE"), LL_E_IO, "%s: is of type %.40s; BPE is known here",
+    CHECK(!*type || !strcmp(type, "BPE"), LL_E_IO, "%s: tokenizer type is %.40s, expected BPE",
           t->path, type);
     CHECK(json_is_array(list), LL_E_IO, "%s: has no list of merges", t->path);
     TRY(check_settings(t, model));
@@ -341,7 +342,7 @@ static ll_err set_piece(ll_tokenizer *t, int k, const char *text, size_t n, int 
         bool digits =
             n == 6 && isxdigit((unsigned char)text[3]) && isxdigit((unsigned char)text[4]);
         CHECK(digits && text[5] == '>' && sscanf(text, "<0x%2x", &byte) == 1, LL_E_IO,
-              "%s: token %d, %.20s, is no byte such as <0x0A>", t->path, k, text);
+              "%s: token %d, %.20s, is not a byte such as <0x0A>", t->path, k, text);
         bytes[0] = (char)byte;
         length = 1;
         kind = LL_TOKEN_BYTE;
@@ -385,7 +386,8 @@ static ll_err read_pieces(ll_tokenizer *t, const ll_gguf *g)
     const char **text = ll_gguf_texts(p, t->arena, &length);
     double *kind = ll_gguf_numbers(types, t->arena), *scores = ll_gguf_numbers(of, t->arena);
     CHECK(text && p->n < MOST && kind && scores && types->n == p->n && of->n == p->n, LL_E_IO,
-          "%s: tokenizer.ggml.tokens, scores and token_type are no lists of one length", t->path);
+          "%s: tokenizer.ggml.tokens, scores and token_type are not lists of equal length",
+          t->path);
     t->n = (int)p->n;
     t->tokens = LL_NEW_ARRAY(t->arena, ll_token, t->n + 1);
     for (int i = 0; i < t->n; i++) {
@@ -417,7 +419,7 @@ static ll_err read_gguf(ll_tokenizer *t, const ll_gguf *g, json_t *ids)
     const char **text = ll_gguf_texts(p, t->arena, &length);
     double *kind = ll_gguf_numbers(types, t->arena);
     CHECK(text && p->n < MOST && (!kind || types->n == p->n), LL_E_IO,
-          "%s: tokenizer.ggml.tokens is no list of tokens, or token_type is of another length",
+          "%s: tokenizer.ggml.tokens is not a list of tokens, or token_type has another length",
           t->path);
     t->n = (int)p->n;
     t->tokens = LL_NEW_ARRAY(t->arena, ll_token, t->n + 1);

@@ -85,7 +85,7 @@ static ll_err dump(json_t *given, const char *path)
 {
     json_auto_t *root = given;
     LL_OWN_MEMORY char *out = json_dumps(root, JSON_INDENT(1));
-    CHECK(out, LL_E_MEM, "%s: no memory, or a token that is no text", path);
+    CHECK(out, LL_E_MEM, "%s: not enough memory, or a token that is not text", path);
     return ll_file_write(path, out, strlen(out));
 }
 

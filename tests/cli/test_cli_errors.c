@@ -261,7 +261,7 @@ static void run_files(void **state)
     refuses(f, 1, "train .", "./run.yaml: No such file", "the folder contains no run");
     BAD_FILE("", "bad.yaml sets nothing", "model: {name: lenet5}");
     BAD_FILE("# later\n", "bad.yaml sets nothing");
-    BAD_FILE("train:\n\tbatch: 3\n", "bad.yaml:2: not YAML: a tab", "indented by spaces");
+    BAD_FILE("train:\n\tbatch: 3\n", "bad.yaml:2: not YAML: a tab", "indent lines with spaces");
     refuses(f, 1, "train resnet18", "'resnet18' is a model, not a run", "resnet18-cifar10");
     refuses(f, 1, "bench step rensnet18", "no run named 'rensnet18'; did you mean resnet18?");
     refuses(f, 1, "bench step lenet", "'lenet'; did you mean lenet5?");

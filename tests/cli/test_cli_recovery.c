@@ -365,7 +365,7 @@ static void cut_short(void **state)
         /* most of it; and what reads as zeros, in its last page */
         assert_int_equal(truncate(tmpdir_path(state, "t.txt"), ranks == 1 ? 8192 : BYTES - 10), 0);
         outcome o = program_wait(*state, child);
-        if (o.status != 1 || !strstr(o.err, "t.txt: was cut short while it was used") ||
+        if (o.status != 1 || !strstr(o.err, "t.txt was truncated while in use") ||
             strstr(o.err, "starting again"))
             fail_msg("status %d: %s", o.status, o.err);
         outcome_free(&o);

@@ -183,7 +183,7 @@ static const struct {
     {"train: {optimizer: zzzzzzz}", {"expected one of: sgd"}},
     {"model: {name: picture, height: tall}", {"x.yaml:1: model.height is 'tall'"}},
     {"model: {name: picture, height: [1]}", {"model.height is a list"}},
-    {"train: 5", {"x.yaml:1: train wants keys below it"}},
+    {"train: 5", {"x.yaml:1: train needs keys below it"}},
     {"just words", {"x.yaml:1: expected sections"}},
     {"- a\n- b", {"expected sections"}},
     {"? [a]\n: b", {"must be a word"}},
