@@ -147,9 +147,9 @@ static void validation_that_fails(void **state)
         int at; /* 37: in the short batch behind the others */
         double y;
     } bad[] = {{"", "y of sample 13 of d/val is 9", 13, 9},
-               {"", "y of sample 13 has 1.5", 13, 1.5},
-               {"-n 2", "y of sample 13 has 1.5", 13, 1.5},
-               {"-n 3", "y of sample 37 has 1.5", 37, 1.5}};
+               {"", "y of sample 13 is 1.5", 13, 1.5},
+               {"-n 2", "y of sample 13 is 1.5", 13, 1.5},
+               {"-n 3", "y of sample 37 is 1.5", 37, 1.5}};
     put_npy(tmpdir_path(state, "d/val/y.npy"), "<f8", "(40,)", y, sizeof y);
     must(f, "train s.yaml --out whole");
     for (size_t k = 0; k < sizeof bad / sizeof *bad; k++) {
@@ -177,7 +177,7 @@ static void validation_that_fails(void **state)
     }
     y[3] = 2; /* what it trains on may not change */
     put_npy(tmpdir_path(state, "d/train/y.npy"), "<f8", "(40,)", y, sizeof y);
-    refuses(f, 1, "train o --resume -s train.steps=10", "the files of its data are others");
+    refuses(f, 1, "train o --resume -s train.steps=10", "its data files have changed");
 }
 
 int main(void)
