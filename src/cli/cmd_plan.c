@@ -50,7 +50,7 @@ static ll_err run(const void *given)
     CHECK(!o->run || !table, LL_E_ARG, "RUN '%s' cannot be combined with --published or --large",
           o->run);
     CHECK(!o->folders.n || o->check.n, LL_E_ARG,
-          "'%s' is one word too many; see loopline plan --help", o->folders.v[0]);
+          "unexpected argument '%s'; see loopline plan --help", o->folders.v[0]);
     CHECK(!(table || o->check.n) || (!o->ranks && !o->mesh && !o->tokens && !o->set.n &&
                                      !o->report && !o->trace && o->top == 10),
           LL_E_ARG, "--ranks, --mesh, --top, --tokens, --set, --report and --trace need a RUN");
