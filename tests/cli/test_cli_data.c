@@ -182,11 +182,7 @@ static void validation_that_fails(void **state)
     outcome_free(&less);
     y[3] = 2; /* what it trains on may not change */
     put_npy(tmpdir_path(state, "d/train/y.npy"), "<f8", "(40,)", y, sizeof y);
-<<<<<<< HEAD
     refuses(f, 1, "train o --resume -s train.steps=11", "its data files have changed");
-=======
-    refuses(f, 1, "train o --resume -s train.steps=10", "its data files have changed");
->>>>>>> fixa
 }
 
 int main(void)
