@@ -298,13 +298,15 @@ static ll_err show_schedule(const opts *o, const ll_run *r, const ll_graph *g, c
  * that have most. */
 static ll_err measure(const opts *o, const ll_run *r, cut *c, double *used)
 {
-    enum { RANKS = 64 };
     const ll_mesh *m = &c->of->place->mesh;
-    int n = m->n_rank, pipe = ll_mesh_axis(m, LL_AXIS_PIPE);
+    int n, pipe = ll_mesh_axis(m, LL_AXIS_PIPE), own = (int)o->rank;
+    const int *ranks;
+    TRY(ll_cut_kinds(c->of, &ranks, &n));
     c->least = c->most = 0;
     c->n_line = 0;
-    for (int k = 0; k < n; k++) {
-        if (n > RANKS && k != o->rank) continue;
+    bool counted = false;
+    for (int i = 0; i < n + !counted; i++) {
+        int k = i < n ? ranks[i] : own;
         LL_OWN(ll_graph) g = NULL;
         LL_OWN(ll_program) p = NULL;
         TRY(ll_cut_part(c->of, c->of->place, k, &g));
@@ -315,7 +317,8 @@ static ll_err measure(const opts *o, const ll_run *r, cut *c, double *used)
         if (bytes + beside > *most) *most = bytes + beside;
         if (bytes < c->least || !c->most) c->least = bytes;
         if (bytes > c->most) c->most = bytes;
-        if (k == o->rank) TRY(count_traffic(r, p, &c->of->place->mesh, c));
+        if (k == own) TRY(count_traffic(r, p, m, c));
+        counted |= k == own;
     }
     return LL_OK;
 }

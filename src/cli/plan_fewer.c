@@ -21,15 +21,15 @@ static const char *say(const ll_plans *p, const ll_of_ranks *few)
     double longer = p->v[0].step_s / few->step_s;
     return ll_arena_printf(
         p->arena,
-        "%ld ranks are %s than %ld at batch %ld: a step of theirs takes %s, and %s with --mesh %s. "
-        "Train on %ld, or with a larger train.batch: of %ld each of %ld has as much to do as of "
-        "%ld each of %ld.",
+        "%ld ranks are %s than %ld at batch %ld: a step takes %s, but %s with --mesh %s. Use %s, "
+        "or a larger train.batch: at %ld, each of %ld ranks has as much work as each of %ld "
+        "at %ld.",
         ranks,
         longer > p->v[0].spread ? "slower"
         : longer >= 1           ? "no quicker"
                                 : "hardly quicker",
-        few->ranks, batch, LL_TIME(p->v[0].step_s), LL_TIME(few->step_s), few->mesh, few->ranks,
-        batch * ranks / few->ranks, ranks, batch, few->ranks);
+        few->ranks, batch, LL_TIME(p->v[0].step_s), LL_TIME(few->step_s), few->mesh,
+        LL_COUNTED(few->ranks, "rank"), batch * ranks / few->ranks, ranks, few->ranks, batch);
 }
 
 void ll_plan_fewer(ll_plans *p, bool (*best)(const void *context, ll_of_ranks *out),

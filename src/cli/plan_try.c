@@ -11,6 +11,7 @@
  * (pass/layouts.c). */
 #include "cli/plan_try.h"
 
+#include "cli/common.h"
 #include "run/setup.h"
 
 #include <stdio.h>
@@ -42,21 +43,17 @@ static ll_err lower_rank(const ll_cut *c, const ll_session_opts *o, const ll_rec
     return LL_OK;
 }
 
-/* Of a pipeline every stage's is made, for any may have most. Of other axes those that may be the
- * fullest: the last is, but for halos, which ranks in the middle have on both sides, and for parts
- * that are not equal, of which the first are larger. */
+/* Of ranks whose bytes may differ, the one that has most. */
 static ll_err lower_fullest(const ll_cut *c, const ll_session_opts *o, const ll_recipe *w,
                             ll_program **out, size_t *bytes)
 {
-    const ll_mesh *m = &c->place->mesh;
-    int stride = 1, a = ll_mesh_axis(m, LL_AXIS_PIPE), last = m->n_rank - 1;
-    const int some[] = {last, 0, m->n_rank / 2, last > 1};
-    bool alike = m->n == 1 && ll_mesh_axis(m, LL_AXIS_DATA) == 0;
-    for (int i = m->n - 1; i > a; i--) stride *= m->size[i];
-    for (int k = 0; k < (c->plan ? m->size[a] : alike || !last ? 1 : 4); k++) {
+    const int *ranks;
+    int n;
+    TRY(ll_cut_kinds(c, &ranks, &n));
+    for (int k = 0; k < n; k++) {
         LL_OWN(ll_program) one = NULL;
         size_t has;
-        TRY(lower_rank(c, o, w, c->plan ? (k + 1) * stride - 1 : some[k], &one, &has));
+        TRY(lower_rank(c, o, w, ranks[k], &one, &has));
         if (*out && *bytes >= has) continue;
         ll_program *less = *out;
         *out = one;
@@ -99,13 +96,22 @@ ll_err ll_recipe_compile(const ll_run *r, const ll_graph *g, const ll_recipe *w,
     return LL_HAND(out, p);
 }
 
+/* Of a rank, whose scratch is by thread: on this machine those that train would take. */
+static int threads_of(const ll_tries *s, const ll_recipe *w, int ranks)
+{
+    if (w->gpu) return 1;
+    if (!strcmp(s->cluster->name, "this")) return ll_cli_threads(s->run, ranks);
+    return s->run->train.threads ? (int)s->run->train.threads : 1;
+}
+
+/* false: it cannot be cut so. */
 bool ll_tries_way(ll_tries *s, const ll_recipe *w, ll_tried *o)
 {
     LL_OWN(ll_program) p = NULL;
     ll_mesh m;
     size_t bytes;
     if (ll_mesh_parse(w->mesh, &m) != LL_OK ||
-        ll_recipe_compile(s->run, s->g, w, 1, &p, &bytes) != LL_OK) {
+        ll_recipe_compile(s->run, s->g, w, threads_of(s, w, m.n_rank), &p, &bytes) != LL_OK) {
         bool named = !strncmp(ll_error_message(), w->mesh, strlen(w->mesh));
         snprintf(s->trouble, sizeof s->trouble, "%s%s%s", named ? "" : w->mesh, named ? "" : ": ",
                  ll_error_message());

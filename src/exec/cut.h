@@ -37,6 +37,9 @@ void ll_cut_free(ll_cut *c);
 LL_OWNED(ll_cut, ll_cut_free);
 /* A rank's graph; place: the cut's, or that of steps made again. */
 ll_err ll_cut_part(const ll_cut *c, const ll_placement *place, int rank, ll_graph **out);
+/* Ranks whose programs may differ in bytes, one of each kind, from the last rank down: that of any
+ * other rank has the bytes of one of these. The list lives as long as the cut. */
+ll_err ll_cut_kinds(const ll_cut *c, const int **ranks, int *n);
 /* How what is asked has a rank's graph lowered. ctx: NULL: no GPU is here. The options live as long
  * as the cut. */
 ll_err ll_cut_lowers(const ll_cut *c, const ll_session_opts *asked, const ll_machine *m,

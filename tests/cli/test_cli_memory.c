@@ -172,6 +172,40 @@ static void plans_are_limited(void **state)
     json_decref(j);
 }
 
+/* Of ranks whose parts are not equal, or have halos, the fullest; in as many threads. */
+static void plan_is_of_the_fullest(void **state)
+{
+    static const struct {
+        int ranks;
+        const char *what;
+    } of[] = {{3, "mlp-fashion --mesh tensor=3"},
+              {3, "lenet5-fashion --mesh tensor=3 -s train.threads=3"},
+              {7, "lenet5-fashion --mesh height=7"},
+              {9, "lenet5-fashion --mesh tensor=3,height=3"},
+              {6, "lenet5-fashion --mesh data=3,filter=2"}};
+    write_text(tmpdir_path(state, "c.yaml"), "like: dgx-a100\nchip: {name: core, names: []}\n"
+                                             "node: {chips: 16}\n");
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        char line[256];
+        double most = 0;
+        snprintf(line, sizeof line, "plan %s --cluster c.yaml --json", of[i].what);
+        json_t *p = prints_json(*state, line), *j = NULL;
+        for (int k = 0; k < of[i].ranks; k++) {
+            json_decref(j);
+            snprintf(line, sizeof line, "inspect %s --json --rank %d%s", of[i].what, k,
+                     strstr(of[i].what, "threads") ? "" : " -s train.threads=1");
+            j = prints_json(*state, line);
+            most = fmax(most, json_num(j, "peak_bytes"));
+        }
+        double planned = json_num(json_array_get(json_object_get(p, "plans"), 0), "bytes_per_rank");
+        if (planned != most || json_num(j, "bytes_per_rank") != most)
+            fail_msg("%s: planned %.0f, inspected %.0f, the fullest has %.0f", of[i].what, planned,
+                     json_num(j, "bytes_per_rank"), most);
+        json_decref(p);
+        json_decref(j);
+    }
+}
+
 /* inspect counts what train does, and what is said to fit does, and is not what was tried. */
 static void hints_are_true(void **state)
 {
@@ -392,6 +426,7 @@ int main(void)
         cmocka_unit_test(every_run_has_a_row),
         cmocka_unit_test_setup_teardown(what_is_named_is_enough, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(plans_are_limited, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test_setup_teardown(plan_is_of_the_fullest, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(hints_are_true, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(other_hints, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(hints_of_replicas, tmpdir_setup, tmpdir_teardown),

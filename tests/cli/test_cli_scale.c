@@ -259,7 +259,7 @@ static void plans_tell_of_scaling(void **state)
          "64 ranks are slower than 1 at batch 64: "},
         {"run.yaml --cluster h200", "--ranks 2", "2 ranks are no quicker than 1 at batch 12: "},
         {"s.yaml --cluster h200 -s train.batch=8", "--ranks 8",
-         "Train on 4, or with a larger train.batch: of 16 each of 8 has as much"},
+         "Use 4 ranks, or a larger train.batch: at 16, each of 8 ranks has as much"},
         {"gpt2-124m --cluster h200", "--ranks 8", NULL},
         {SMALL " --cluster dgx-a100", "--mesh data=2", NULL},
         {"run.yaml --cluster h200", "--ranks 1", NULL}};
