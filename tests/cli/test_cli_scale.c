@@ -224,7 +224,7 @@ static void plan_is_held(void **state)
     outcome none = succeeds(*state, "plan --published t.csv");
     assert_non_null(strstr(none.err,
                            "  3 rows read: 3 not predicted\n    2: a mixture of experts is "
-                           "not modelled\n    1: no cluster file has a chip called Z80\n"));
+                           "not modelled\n    1: no cluster file has a chip named Z80\n"));
     outcome_free(&none);
     /* Steps of ours that were measured, and what one has in tensors. */
     static const struct {
