@@ -161,7 +161,8 @@ static ll_err as_it_is(reader *, const key *k, const json_t *v)
     bool is = json_is_false(v) || (json_is_number(v) && json_number_value(v) == usual) ||
               (json_is_array(v) && !json_array_size(v)) ||
               (json_is_object(v) && !json_object_size(v));
-    CHECK(is, LL_E_ARG, "%s: only %s is supported", k->name, usual > 0 ? "1" : "none of it");
+    CHECK(is, LL_E_ARG, usual > 0 ? "%s: only 1 is supported" : "%s is not supported: leave it out",
+          k->name);
     return LL_OK;
 }
 

@@ -42,7 +42,8 @@ static json_t *info_json(const ll_data_info *i)
                    LL_IS("train", i->n[LL_TRAIN]), LL_IS("val", i->n[LL_VAL]),
                    LL_IS("sample", ll_cli_shape(&i->fields[0].shape)), LL_IS("classes", i->classes),
                    LL_IS("vocab", i->vocab), LL_IS("fields", fields), LL_IS("files", i->n_file),
-                   LL_IS("crc32c", i->digest), LL_IS("bytes", i->file_bytes));
+                   LL_IS("crc32c", i->digest), LL_IS("bytes", i->file_bytes),
+                   LL_IS("note", i->note));
 }
 
 static ll_err list(const opts *o)
@@ -122,6 +123,7 @@ static ll_err show(const opts *given, const ll_dataset *d)
     printf("%s: %ld train, %ld validation, samples %s, %s  %s\n\n", i->name, i->n[LL_TRAIN],
            i->n[LL_VAL], ll_shape_print(&i->fields[0].shape, shape), LL_BYTES(i->file_bytes),
            i->where);
+    if (i->note) printf("note: %s\n\n", i->note);
     if (i->kind == LL_RECORDS) return show_records(o, d, split);
     if (i->kind == LL_IMAGES) return show_images(o, d, split);
     return ll_show_tokens(d, split, o->from, o->count, stdout);

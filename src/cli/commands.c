@@ -124,7 +124,7 @@ static int print_help(const ll_command *c, int argc, char *const *argv, ll_arena
     }
     fprintf(stderr,
             "loopline: %s has no option or setting with '%s' in its name; see loopline "
-            "%s --help\n",
+            "%s --help (sizes of models: loopline models)\n",
             c->name, topic, c->name);
     return 2;
 }

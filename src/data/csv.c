@@ -143,6 +143,12 @@ static ll_err numbers(ll_dataset *d, const ll_csv *c, int column, bool y, const 
     for (int64_t i = 0; all && i < c->rows; i++) {
         all = is_number(at(c, i, column), &v[i]);
         whole = whole && v[i] == floor(v[i]) && fabs(v[i]) < INT32_MAX;
+        if (all) continue;
+        a->text = ll_arena_printf(d->arena, "%s:%ld: column %s: '%.40s' is not a number", file,
+                                  c->line[i + 1], a->name, at(c, i, column));
+        if (i && !d->info.note && (y || (!d->opts->fields && !d->opts->n_want)))
+            d->info.note = ll_arena_printf(d->arena, "%s, %s", a->text,
+                                           y ? "so labels are names" : "so the column is left out");
     }
     all = all && !(y && d->info.class_names);
     if (!all && y) TRY(classify(d, c, column, file, v));

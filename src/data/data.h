@@ -88,6 +88,7 @@ typedef struct ll_data_info {
     int64_t classes;                   /* images */
     const char *const *class_names;    /* images: classes of them, or NULL */
     const char *last_class;            /* "FILE:LINE" that is of the last one; NULL: not known */
+    const char *note; /* a cell for which a column is no numbers, though its first one is; NULL */
     double mean[LL_MAX_CHANNELS];      /* images, of x/255, by channel */
     double deviation[LL_MAX_CHANNELS]; /* images, likewise */
     int64_t seq, vocab, tokens[2];     /* tokens; tokens[split]: how many there are */

@@ -109,6 +109,7 @@ static ll_err take(ll_dataset *d, const ll_array *a, const char *field)
     bool named = o->fields || o->n_want;
     if (!named && (a->n_dim < 1 || !a->type.kind)) return LL_OK; /* no samples: a text, a scalar */
     CHECK(a->n_dim < 1 || a->dim[0] > 0, LL_E_IO, "%s: array %s has no samples", t->file, a->name);
+    CHECK(a->type.kind || !a->text, LL_E_IO, "%s", a->text);
     CHECK(a->type.kind, LL_E_IO, "%s: array %s has elements that are not numbers", t->file,
           a->name);
     CHECK(a->n_dim >= 1 && a->n_dim <= LL_MAX_DIMS, LL_E_IO,

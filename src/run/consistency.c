@@ -66,7 +66,7 @@ static ll_err check(const ll_consistency *c, const ll_consistency *said)
     bool gradient = is(c->what, "gradient"), served = is(c->peers, "server");
     CHECK(!gradient || (c->every == 1 && (served || is(c->peers, "all")) && plain(c)), LL_E_CONFIG,
           "parallel.exchange=gradient needs parallel.every=1, parallel.peers=all or server, and no "
-          "outer optimizer: set parallel.exchange=parameter or difference");
+          "outer optimizer: with parallel.replicas, set parallel.exchange=parameter or difference");
     CHECK(!gradient || !served || (c->staleness >= 0 && !is(c->server, "open")), LL_E_CONFIG,
           "parallel.exchange=gradient with parallel.peers=server works in rounds: set "
           "parallel.staleness to 1 or more (rounds kept), and parallel.server=sharded or central");

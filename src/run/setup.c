@@ -238,10 +238,14 @@ static ll_err check_samples(const ll_run *r, const ll_data_info *info, const ll_
         if (ll_is_batch(&g->values[i])) TRY(check_input(r, info, &g->values[i]));
     TRY(check_vocab(r, info));
     int64_t classes = ll_run_size(r, "classes", info->classes);
+    const char *why = info->last_class ? info->last_class : info->note;
     CHECK(info->kind != LL_IMAGES || classes >= info->classes, LL_E_SHAPE,
           "data %s has %ld classes, but model.classes is %ld%s%s%s", info->name, info->classes,
-          classes, info->last_class ? " (the last one: " : "",
-          info->last_class ? info->last_class : "", info->last_class ? ")" : "");
+          classes,
+          info->last_class ? " (the last one: "
+          : why            ? " ("
+                           : "",
+          why ? why : "", why ? ")" : "");
     return LL_OK;
 }
 

@@ -61,6 +61,17 @@ static int64_t many_turns(const double *times, int64_t n, int64_t of)
     return steps > 0 && steps <= n ? steps : of;
 }
 
+/* What ranks waited in each step: the most of any. In pieces that scratch always has room for: a
+ * long run takes no more memory than was planned. */
+static ll_err most_waited(trainer *t, int64_t n)
+{
+    enum { PIECE = LL_LEAST_SCRATCH / sizeof(double) / 4 };
+    for (int64_t at = 0; at < n; at += PIECE)
+        TRY(ll_comm_allreduce(t->comm, t->waited + at, (size_t)(n - at < PIECE ? n - at : PIECE),
+                              LL_F64, LL_REDUCE_MAX, &(ll_coll_opts){.site = "waits for cores"}));
+    return LL_OK;
+}
+
 static ll_err sum_up(trainer *t)
 {
     ll_train_report *r = t->report;
@@ -83,9 +94,7 @@ static ll_err sum_up(trainer *t)
         t->waited[k] = waited / (double)period;
     }
     if (rows > 0) n = rows;
-    if (t->comm && !t->loose)
-        TRY(ll_comm_allreduce(t->comm, t->waited, (size_t)n, LL_F64, LL_REDUCE_MAX,
-                              &(ll_coll_opts){.site = "waits for cores"}));
+    if (t->comm && !t->loose) TRY(most_waited(t, n));
     r->n_timed = n;
     r->own_s = ll_unheld(t->times, t->waited, n, &r->n_own);
     ll_stats_sort(t->times, n);

@@ -71,7 +71,7 @@ ll_err ll_trainer_save_last(trainer *t, int64_t done)
 void ll_trainer_save_amid(trainer *t, int64_t done)
 {
     LL_KEEP_ERROR;
-    bool saved = ll_trainer_save(t, done, true) == LL_OK;
+    bool saved = ll_trainer_save_last(t, done) == LL_OK;
     ll_trainer_tell(
         t, ll_arena_printf(t->arena, "step %ld, whose validation failed, is%s%s", done,
                            saved ? " saved" : " not saved: ", saved ? "" : ll_error_message()));

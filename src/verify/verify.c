@@ -16,8 +16,9 @@
  * 2. Rules that divide a gradient by its size (Adam, LAMB, ...) make a whole step, in any
  *    direction, of a gradient that is rounding alone. Elements of a parameter and its moments are
  *    left out from the first step on in which their gradients are SMALL, beside the others of the
- *    tensor, and agree to fewer than DIGITS; how many is reported. Nothing escapes by this: their
- *    gradients are compared, all of them, always.
+ *    tensor, and agree to fewer than DIGITS; in bf16 also those that are ROUGH-ly small and off by
+ *    HALF of themselves; how many is reported. Nothing escapes by this: their gradients are
+ *    compared, all of them, always.
  * 3. Problems that rounding alone changes by more than the tolerance: where an activation lies
  *    within rounding of relu's corner or two of a pooling window's are equal, the gradient jumps;
  *    a batch norm over few numbers multiplies rounding a thousandfold; steps multiply both.

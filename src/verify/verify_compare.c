@@ -8,6 +8,7 @@
 
 static const double FLOOR[2] = {1e-6, 1e-8}; /* as it is, in f64 */
 static const double DIGITS = 1e-3, SMALL = 1e-2, SHARE = 1e-3;
+static const double ROUGH = 0.1, HALF = 0.5; /* in bf16, beside SMALL and DIGITS */
 static const double STILL[2] = {2e-2,
                                 1e-9}; /* some units of the last place over the usual tolerance */
 /* Of a tensor's norm, and of a kept one's value: what a block is always allowed. */
@@ -162,15 +163,17 @@ finding ll_verify_compare(const item *x, const ll_slot *s, const void *whole, co
     return f;
 }
 
-/* Notes elements of a gradient that are rounding alone. all: the norm of all gradients. */
-static void leave_out(item *x, const void *serial, const void *parallel, double all)
+/* Notes elements of a gradient that are rounding alone. */
+static void leave_out(const verifier *v, item *x, const void *serial, const void *parallel)
 {
     int64_t n = ll_numel(&x->type.shape);
+    double all = ll_session_result(v->cut, "grad_norm");
     double small = SMALL * fmax(x->size, SHARE * all) / sqrt((double)n + 1);
     for (int64_t i = 0; i < n; i++) {
         double a = at(serial, x->type.dtype, i), b = at(parallel, x->type.dtype, i);
         double larger = fmax(fabs(a), fabs(b));
-        if (larger < small && fabs(a - b) > DIGITS * larger) x->left_out[i] = 1;
+        bool half = v->narrow && larger < ROUGH / SMALL * small && fabs(a - b) > HALF * larger;
+        if (half || (larger < small && fabs(a - b) > DIGITS * larger)) x->left_out[i] = 1;
     }
 }
 
@@ -266,7 +269,7 @@ void ll_verify_compare_item(verifier *v, int i, const void *serial, bool init)
     const ll_slot *s;
     const void *parallel = ll_verify_data(v->cut, x, x->parallel, &s);
     if (x->kind == GRADIENT && x->left_out && !v->o->session.exact && !v->again)
-        leave_out(x, serial, parallel, ll_session_result(v->cut, "grad_norm"));
+        leave_out(v, x, serial, parallel);
     v->found[i * v->n_rank + v->rank] =
         ll_verify_compare(x, s, serial, parallel, init || v->o->session.exact, &v->part[x->first]);
 }

@@ -63,6 +63,28 @@ static void arrays(void **state)
             "data.fields");
 }
 
+/* A cell that makes a column of a CSV something else than numbers is told, with its line. */
+static void columns_that_are_text(void **state)
+{
+    const char *f = *state;
+    write_text(tmpdir_path(state, "t.csv"),
+               "x,age,note,label\n1,30,a,0\n2,n/a,b,1\n3,40,c,0\n4,50,d,1\n");
+    outcome o = succeeds(f, "data --path t.csv --format csv -n 1");
+    assert_non_null(strstr(o.out, "note: t.csv:3: column age: 'n/a' is not a number, so the "
+                                  "column is left out"));
+    assert_null(strstr(o.out, "column note"));
+    outcome_free(&o);
+    refuses(f, 1, "data --path t.csv --format csv --fields x=age,y=label",
+            "t.csv:3: column age: 'n/a' is not a number");
+    refuses(f, 1, "data --path t.csv --format csv --fields x=note,y=label",
+            "t.csv:2: column note: 'a' is not a number");
+    write_text(tmpdir_path(state, "t.csv"), "x,label\n1,0\n2,1\n3,one\n4,0\n5,1\n6,0\n");
+    json_t *j = prints_json(f, "data --path t.csv --format csv --json");
+    assert_string_equal(json_string_value(json_object_get(j, "note")),
+                        "t.csv:4: column label: 'one' is not a number, so labels are names");
+    json_decref(j);
+}
+
 #define LAST "checkpoints/step-00000005.safetensors"
 
 /* Numbers that no model can take are told with their sample, not blamed on the rate; and npy as
@@ -190,6 +212,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(validation_that_fails, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(arrays, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test_setup_teardown(columns_that_are_text, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(samples_are_named, tmpdir_setup, tmpdir_teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -33,6 +33,18 @@ static void passes(void **state)
     json_decref(j);
 }
 
+/* AdamW's first step takes the sign of each gradient, and bf16 turns that of small ones. */
+static void signs_that_rounding_turns(void **state)
+{
+    outcome o = succeeds(
+        *state,
+        "verify gpt --random --steps 1 -s train.threads=1 -s model.layers=3 -s model.heads=2 "
+        "-s model.width=10 -s model.seq=12 -s model.vocab=61 --mesh filter=2 -b 5 "
+        "-s train.optimizer=adamw -s train.seed=545 -s parallel.overlap=none "
+        "-s train.precision=bf16");
+    outcome_free(&o);
+}
+
 static void fails(void **state)
 {
     write_text(tmpdir_path(state, "p.yaml"), picture);
@@ -354,6 +366,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(passes, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test_setup_teardown(signs_that_rounding_turns, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(fails, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(exact, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(refused, tmpdir_setup, tmpdir_teardown),

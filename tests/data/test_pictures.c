@@ -321,7 +321,7 @@ static void csv(void **state)
     assert_float_equal(x[0], 3 / 255.0, 1e-7);
     ll_dataset_close(d);
     o.fields = "x=image,seg=label";
-    fails(ll_dataset_open(&o, &d), "array label has elements that are not numbers");
+    fails(ll_dataset_open(&o, &d), "column label: 'dog, big' is not a number");
     o.fields = NULL, o.n_want = 0;
     static const char *const bad[][2] = {
         {"a,b\n1\n", "all.csv:2: 1 cells, but the first line has 2"},
