@@ -31,7 +31,7 @@ typedef struct ll_array {
     const char *field; /* that it becomes where nothing is said; NULL: as it is named */
     ll_elem type;
     const char *text; /* why it has no numbers; may be NULL */
-    int n_dim; /* of the whole, the first one rows; more than LL_MAX_DIMS cannot be taken */
+    int n_dim;        /* of the whole, the first one rows; more than LL_MAX_DIMS cannot be taken */
     int64_t dim[LL_MAX_DIMS];
     double factor, offset; /* a number is stored * factor + offset; factor 0: as stored */
     ll_part rows;          /* but for file and n */
