@@ -20,7 +20,7 @@ enum { SEED = 11, SLACK = 64, DW = 2 };
 #ifdef __SANITIZE_ADDRESS__
 enum { IMAGES = 2, LESS = 2 }; /* of large problems: an image that is first, one that is last */
 #else
-enum { IMAGES = 9, LESS = 1 };
+enum { IMAGES = 4, LESS = 1 };
 #endif
 
 extern const ll_op *const ll_ops_conv2d[];

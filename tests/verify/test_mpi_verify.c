@@ -201,6 +201,11 @@ static const pair pairs[] = {
 static void test_pairs(void **state)
 {
     (void)state;
+#ifdef __SANITIZE_ADDRESS__
+    enum { MOST = 1 }; /* steps: more read and write nothing else */
+#else
+    enum { MOST = 100 };
+#endif
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
         const pair *p = &pairs[i];
         if (p->ranks != ll_comm_size(comm)) continue;
@@ -211,8 +216,9 @@ static void test_pairs(void **state)
         no_error(ll_run_set(r, ll_arena_printf(r->arena, "parallel.recompute=%s",
                                                p->recompute ? p->recompute : "none")));
         no_error(ll_run_finish(r));
+        int steps = p->steps < MOST ? p->steps : MOST;
         ll_verify_opts o = {
-            .session = {.comm = comm, .mesh = p->mesh}, .steps = p->steps, .tolerance = 1e-5};
+            .session = {.comm = comm, .mesh = p->mesh}, .steps = steps, .tolerance = 1e-5};
         ll_err rc = ll_verify_run(r, &o, true, &v);
         if (rc != LL_OK)
             fail_msg("%s on %s: %s\n%s", r->model.name, p->mesh, ll_error_text(),
@@ -225,7 +231,7 @@ static void test_pairs(void **state)
         if (!v.ok)
             fail_msg("%s on %s zero %d: step %lld: %s differs by %g (%s)", r->model.name, p->mesh,
                      p->zero, (long long)v.step, v.name, v.rel_diff, v.op);
-        assert_int_equal(v.steps, p->steps);
+        assert_int_equal(v.steps, steps);
         assert_true(v.left_out < v.elements / 50);
         ll_run_free(r);
     }
