@@ -287,19 +287,25 @@ static ll_err time_pass(const rehearsal *f, bool parts, double *row, double *hel
 
 /* Where others held up every pass: the least that an instruction took; in parts, for which waits
  * are known about, the least quarter. Of a collective it is the least of any rank's, for whom the
- * others did not wait: they wait in the sum (foresee.c), where that can be. */
+ * others did not wait: they wait in the sum (foresee.c), where that can be. Between nodes it is of
+ * each pass what the slowest rank took: the last to come finds messages there, but its own are to
+ * go yet. */
 static ll_err take_least(rehearsal *f, ll_comm *c, bool parts, double **rows, int n, double *each)
 {
+    static const ll_coll_opts site = {.site = "passes that all were held up"};
     const ll_program *p = f->s->p;
     f->rehearses &= !p->pipe;
     for (int i = 0; i < p->n_instr; i++) {
         double own[PASSES];
+        bool together = is_rehearsed(f, i);
         int m = 0;
         for (int k = 0; k < n; k++)
-            if (rows[k][1 + i] > 0) own[m++] = rows[k][1 + i];
+            if (together || rows[k][1 + i] > 0) own[m++] = rows[k][1 + i];
+        if (together && f->how.talk_s > 0)
+            TRY(ll_comm_allreduce(c, own, (size_t)m, LL_F64, LL_REDUCE_MAX, &site));
         ll_stats_sort(own, m);
         each[i] = m ? own[(int)((parts ? 0.25 : 0.03) * m)] : seconds_of(f, i);
-        if (!is_rehearsed(f, i)) continue;
+        if (!together) continue;
         each[i] = -each[i];
         TRY(ll_ranks_max(c, &each[i]));
         each[i] = -each[i];
