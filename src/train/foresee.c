@@ -69,7 +69,8 @@ static ll_err foresee_plain(const foresight *f, double *seconds)
                 double cost = f->of.seconds[i];
                 if (f->s->cut->place && !f->of.ran[i]) cost += talk(f, i);
                 if (x->wait) now = fmax(now, ends[x->pair]);
-                double *clock = x->collective && f->far && !f->of.ran[i] ? &talked : &now;
+                bool beside = x->collective && f->far && !f->of.ran[i] && !(t && t->codec);
+                double *clock = beside ? &talked : &now;
                 ends[i] = fmax(now, *clock);
                 if (t && !f->of.together) TRY(ll_ranks_max(t->c, &ends[i]));
                 ends[i] += cost;

@@ -23,6 +23,7 @@ typedef struct rehearsal {
     double timed_s[2], timed_work[2]; /* of what was timed, in operations and in bytes */
     ll_kcall *calls;    /* [instr] that change no parameters or state; without out: none */
     const double *each; /* [instr] seconds, in the program's order; NULL: by kind */
+    char **unsent;      /* [instr] residuals of codecs before any pass; NULL: zeros */
 } rehearsal;
 
 static bool same_types(const ll_program *p, const int *a, const int *b, int n)
@@ -62,8 +63,24 @@ static bool can_run(const rehearsal *f, int i)
 static void fill(const rehearsal *f, const ll_tensor *t, int slot)
 {
     const ll_slot *s = &f->s->p->slots[slot];
-    if (s->region == LL_WORK || (s->input && f->s->p->slots[s->input].kind == LL_BATCH))
+    if (s->region == LL_WORK)
         memset(t->data, ll_dtype_is_float(s->type.dtype) ? 0x3c : 0, s->bytes);
+}
+
+/* Noise above 0, each rank's own: how long some codecs' messages are depends on the gradients. */
+static void fill_batch(const ll_session *s, const ll_comm *c)
+{
+    const ll_program *p = s->p;
+    uint32_t at = c ? (uint32_t)ll_comm_rank(c) : 0;
+    for (int i = 0; i < p->n_input; i++) {
+        const ll_slot *x = &p->slots[p->inputs[i].slot];
+        if (x->kind != LL_BATCH) continue;
+        size_t bytes = x->bytes * (size_t)p->n_micro;
+        float *data = (float *)ll_exec_data(s->e, p->inputs[i].slot, 0);
+        memset(data, 0, bytes);
+        for (size_t k = 0; x->type.dtype == LL_F32 && k < bytes / sizeof *data; k++)
+            data[k] = (float)((at = at * 1664525 + 1013904223) >> 8 | 1) * 0x1p-24f;
+    }
 }
 
 static size_t result_bytes(const ll_program *p, const ll_instr *x)
@@ -180,7 +197,7 @@ static bool is_rehearsed(const rehearsal *f, int i)
     const ll_instr *x = &f->s->p->instrs[i];
     int start = x->wait ? x->pair : i;
     const ll_transfer *t = f->s->e->instrs[start].transfer;
-    return f->rehearses && t && !t->codec && is_harmless(f->s->p, &f->s->p->instrs[start]);
+    return f->rehearses && t && is_harmless(f->s->p, &f->s->p->instrs[start]);
 }
 
 /* Ranks rehearse the same collectives, or none; those of a pipeline, whose programs are not alike,
@@ -270,19 +287,25 @@ static ll_err time_pass(const rehearsal *f, bool parts, double *row, double *hel
 
 /* Where others held up every pass: the least that an instruction took; in parts, for which waits
  * are known about, the least quarter. Of a collective it is the least of any rank's, for whom the
- * others did not wait: they wait in the sum (foresee.c), where that can be. */
+ * others did not wait: they wait in the sum (foresee.c), where that can be. Between nodes it is of
+ * each pass what the slowest rank took: the last to come finds messages there, but its own are to
+ * go yet. */
 static ll_err take_least(rehearsal *f, ll_comm *c, bool parts, double **rows, int n, double *each)
 {
+    static const ll_coll_opts site = {.site = "passes that all were held up"};
     const ll_program *p = f->s->p;
     f->rehearses &= !p->pipe;
     for (int i = 0; i < p->n_instr; i++) {
         double own[PASSES];
+        bool together = is_rehearsed(f, i);
         int m = 0;
         for (int k = 0; k < n; k++)
-            if (rows[k][1 + i] > 0) own[m++] = rows[k][1 + i];
+            if (together || rows[k][1 + i] > 0) own[m++] = rows[k][1 + i];
+        if (together && f->how.talk_s > 0)
+            TRY(ll_comm_allreduce(c, own, (size_t)m, LL_F64, LL_REDUCE_MAX, &site));
         ll_stats_sort(own, m);
         each[i] = m ? own[(int)((parts ? 0.25 : 0.03) * m)] : seconds_of(f, i);
-        if (!is_rehearsed(f, i)) continue;
+        if (!together) continue;
         each[i] = -each[i];
         TRY(ll_ranks_max(c, &each[i]));
         each[i] = -each[i];
@@ -290,20 +313,46 @@ static ll_err take_least(rehearsal *f, ll_comm *c, bool parts, double **rows, in
     return LL_OK;
 }
 
+static char *unsent_by(const rehearsal *f, int i, size_t *bytes)
+{
+    const ll_transfer *t = f->s->e->instrs[i].transfer;
+    *bytes = t ? (size_t)t->call.spec.count * sizeof(float) : 0;
+    return *bytes && t->codec ? (char *)ll_codec_residual(t->codec) : NULL;
+}
+
+/* Passes go through codecs, and change what these have not sent. */
+static void keep_unsent(rehearsal *f, ll_arena *arena)
+{
+    size_t bytes;
+    f->unsent = LL_NEW_ARRAY(arena, char *, f->s->p->n_instr + 1);
+    for (int i = 0; i < f->s->p->n_instr; i++) {
+        const char *r = unsent_by(f, i, &bytes);
+        if (r && (r[0] || memcmp(r, r + 1, bytes - 1)))
+            f->unsent[i] = (char *)memcpy(ll_arena_alloc(arena, bytes), r, bytes);
+    }
+}
+
+static void restore_unsent(const rehearsal *f)
+{
+    size_t bytes;
+    for (int i = 0; f->unsent && i < f->s->p->n_instr; i++) {
+        char *r = unsent_by(f, i, &bytes);
+        if (r && f->unsent[i]) memcpy(r, f->unsent[i], bytes);
+        if (r && !f->unsent[i]) memset(r, 0, bytes);
+    }
+}
+
 /* One of each kind, while there is time; *all: of a pass. */
 static ll_err time_kinds(rehearsal *f, double *all)
 {
     const ll_program *p = f->s->p;
     for (int i = 0; i < p->n_instr; i++) {
-        const ll_bound *b = &f->s->e->instrs[i];
         if (can_run(f, i) && f->n < KINDS && kind_of(f, i) == f->n &&
             ll_now() - f->began < patience_s) {
             TRY(time_kernel(f, i, &f->kind_s[f->n]));
             f->first[f->n++] = i;
         }
         *all += seconds_of(f, i);
-        for (int k = 0; k < b->call.n_in; k++)
-            if (p->slots[b->instr->in[k]].input) fill(f, &b->call.in[k], b->instr->in[k]);
     }
     return LL_OK;
 }
@@ -348,6 +397,7 @@ static ll_err time_passes(rehearsal *f, ll_comm *c, ll_arena *arena)
     TRY(ll_ranks_max(c, &all));
     f->rehearses &= all <= longest_s;
     if (all > longest_s) return LL_OK;
+    if (f->rehearses) keep_unsent(f, arena);
     bool parts = f->how.waits && all > long_s;
     if (all <= passes_s) TRY(time_pass(f, parts, sum, &held)); /* pages, tables */
     TRY(make_passes(f, c, parts, all, arena, rows, &passes, &own));
@@ -417,9 +467,11 @@ ll_err ll_rehearse(const ll_session *s, ll_comm *c, const ll_rehearsal *how, ll_
     *out = (ll_rehearsed){.seconds = LL_NEW_ARRAY(arena, double, n + 1),
                           .ran = LL_NEW_ARRAY(arena, bool, n + 1)};
     find_calls(&f, arena);
+    fill_batch(s, c);
     if (c) TRY(ll_comm_barrier(c)); /* kernels of all ranks run at once */
     TRY(agree_to_rehearse(&f, c));
     ll_err rc = time_passes(&f, c, arena);
+    restore_unsent(&f);
     if (rc != LL_OK && f.rehearses) ll_comm_give_up(c); /* others may be in a collective */
     TRY(ll_ranks_agree(c, rc));
     for (int i = 0; i < n; i++)

@@ -2,10 +2,10 @@
  * it on the session's own memory.
  *
  * Kernels run a few times: in order where a pass is a matter of seconds, with the collectives of
- * ranks, a pipeline's too, so that what they wait for each other, for links and for cores that they
- * share is in it; else one of each op, attributes and shapes. Those that would change parameters or
- * state work in room beside these, or are reckoned by their bytes. Ranks time their kernels at the
- * same time, as they will work. */
+ * ranks, a pipeline's and compressed ones too, so that what they wait for each other, for links and
+ * for cores that they share is in it; else one of each op, attributes and shapes. Those that would
+ * change parameters or state work in room beside these, or are reckoned by their bytes; what codecs
+ * have not sent is put back. Ranks time their kernels at the same time, as they will work. */
 #pragma once
 #include "base/waits.h"
 #include "exec/session.h"

@@ -6,6 +6,7 @@
 #include "base/crc32c.h"
 #include "base/rng.h"
 #include "tmpdir.h"
+#include "train/foresee.h"
 #include "weights/residual.h"
 #include "weights/state.h"
 #include "no_error.h"
@@ -213,6 +214,37 @@ static void test_resume(void **state)
     }
 }
 
+/* A step is foreseen by going through the codec itself, what it has not sent with it: it leaves no
+ * bit behind, neither before the first step nor between others. */
+static void test_foreseen(void **state)
+{
+    (void)state;
+    static const char *const codecs[] = {"topk:0.05",    "topk:0.05:3", "onebit", "int8",
+                                         "int4:huffman", "lossless",    "bf16"};
+    for (size_t k = 0; k < sizeof codecs / sizeof *codecs; k++) {
+        uint32_t bits[2];
+        for (int foresees = 0; foresees < 2; foresees++) {
+            ll_graph *g = mlp();
+            ll_session *s;
+            no_error(open_on(g, comm, data_mesh(ll_comm_size(comm)), codecs[k], &s));
+            for (int step = 0; step < 6; step += 3) {
+                ll_ahead ahead;
+                const char *without;
+                if (foresees) {
+                    no_error(ll_foresee_step(s, comm, 3, NULL, &ahead, &without));
+                    assert_true(ahead.seconds > 0 && !without);
+                }
+                train(s, step, step + 3);
+            }
+            bits[foresees] = bits_of(s);
+            ll_session_close(s);
+            ll_graph_free(g);
+        }
+        if (bits[0] != bits[1])
+            fail_msg("%s: rank %d has other bits after foreseeing", codecs[k], ll_comm_rank(comm));
+    }
+}
+
 /* What ranks have not sent yet is all there, whoever has it. */
 static void test_other_ranks(void **state)
 {
@@ -331,6 +363,7 @@ int main(void)
         cmocka_unit_test(test_factors),
         cmocka_unit_test(test_learns),
         cmocka_unit_test_setup_teardown(test_resume, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test(test_foreseen),
         cmocka_unit_test_setup_teardown(test_other_ranks, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test(test_copies_agree),
         cmocka_unit_test(test_refused),
