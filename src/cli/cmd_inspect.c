@@ -243,6 +243,9 @@ static ll_err show_summary(const opts *o, const ll_run *r, const ll_graph *g, co
     if (c->of->place) TRY(print_traffic(o, r, p, c));
     const char *text = ll_program_print(p, p->arena), *tensors = strstr(text, "\ntensors ");
     printf("%s", tensors ? tensors + 1 : text);
+    if (c->asked.exact && !c->steps.wide)
+        printf("a step that has to be repeated with all bits (exact) takes more: train prints how "
+               "much, and train.memory counts it\n");
     ll_kern_notes_print(stdout);
     printf("\nFor the full text: --graph or --program%s%s.\n",
            c->of->place ? "; for the sharding: --layouts" : "",
