@@ -140,6 +140,13 @@ void ll_buf_json(ll_buf *b, const char *text)
     ll_buf_puts(b, "\"");
 }
 
+char *ll_text_quoted(ll_arena *a, const char *text)
+{
+    ll_buf b = {.arena = a};
+    ll_buf_json(&b, text);
+    return b.text;
+}
+
 /* Three significant digits of |v| < 1000. */
 static void three_digits(double v, const char *unit, char *out)
 {

@@ -141,11 +141,9 @@ static const char *class_name(const work *w, int64_t k)
     if (w->data && w->data->class_names && k < w->data->classes) return w->data->class_names[k];
     const ll_shape *s = &w->info->type.shape;
     if (w->tokenizer && s->d[s->n - 1] == ll_run_size(w->t->run, "vocab", 0)) {
-        ll_buf b = {.arena = w->a};
         size_t n;
         const char *bytes = ll_tokenizer_bytes(w->tokenizer, (int)k, &n);
-        ll_buf_json(&b, bytes ? bytes : "");
-        return b.text;
+        return ll_text_quoted(w->a, bytes ? bytes : "");
     }
     if (w->data && w->data->is_text)
         return ll_arena_printf(w->a, k > 32 && k < 127 ? "%c" : "\\x%02x", (int)k);

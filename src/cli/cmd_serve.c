@@ -112,11 +112,8 @@ static void event(server *s, const job *k, json_t *j)
 /* Bytes as a JSON text; what is no UTF-8 becomes U+FFFD. */
 static json_t *text_json(ll_arena *a, const char *bytes, size_t n)
 {
-    ll_buf b = {.arena = a};
-    char *copy = (char *)ll_arena_copy(a, bytes, n + 1);
-    copy[n] = '\0';
-    ll_buf_json(&b, copy);
-    return json_loads(b.text, JSON_DECODE_ANY, NULL);
+    const char *text = ll_arena_printf(a, "%.*s", (int)n, bytes);
+    return json_loads(ll_text_quoted(a, text), JSON_DECODE_ANY, NULL);
 }
 
 static json_t *usage_json(const job *k)

@@ -45,13 +45,7 @@ static const struct type *find_type(const char *name)
 /* A name from the file, quoted and cut, so that a message stays one short line. */
 static const char *quote(const ll_st_file *f, const char *name)
 {
-    char head[81];
-    size_t n = strnlen(name, sizeof head - 1);
-    memcpy(head, name, n);
-    head[n] = '\0';
-    ll_buf b = {.arena = f->arena};
-    ll_buf_json(&b, head);
-    return b.text;
+    return ll_text_quoted(f->arena, ll_arena_printf(f->arena, "%.80s", name));
 }
 
 static ll_err parse_shape(ll_st_file *f, ll_st_entry *e, const json_t *shape, uint64_t *elements)

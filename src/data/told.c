@@ -20,9 +20,8 @@ static void tell_files(const ll_data_info *f, ll_buf *b)
                   f->n[LL_VAL], f->file_bytes);
     ll_buf_printf(b, "\"crc32c\": \"%08x\", \"files\": %ld,\n \"first\": [", f->digest, f->n_file);
     for (int i = 0; i < f->n_file && i < LL_NOTED_FILES; i++) {
-        ll_buf_puts(b, i ? ",\n  {\"name\": " : "\n  {\"name\": ");
-        ll_buf_json(b, f->files[i].name);
-        ll_buf_printf(b, ", \"bytes\": %lu}", f->files[i].size);
+        ll_buf_printf(b, "%s\n  {\"name\": %s, \"bytes\": %lu}", i ? "," : "",
+                      ll_text_quoted(b->arena, f->files[i].name), f->files[i].size);
     }
     ll_buf_puts(b, "]");
 }
@@ -30,11 +29,9 @@ static void tell_files(const ll_data_info *f, ll_buf *b)
 void ll_dataset_tell(const ll_dataset *d, ll_buf *b)
 {
     const ll_data_info *f = &d->info;
-    ll_buf_puts(b, "{\"name\": ");
-    ll_buf_json(b, f->name);
-    ll_buf_puts(b, ", \"path\": ");
-    ll_buf_json(b, f->where);
-    ll_buf_printf(b, ",\n \"kind\": \"%s\"", kinds[f->kind]);
+    ll_buf_printf(b, "{\"name\": %s, \"path\": %s,\n \"kind\": \"%s\"",
+                  ll_text_quoted(b->arena, f->name), ll_text_quoted(b->arena, f->where),
+                  kinds[f->kind]);
     if (f->kind == LL_TOKENS) ll_buf_printf(b, ", \"text\": %s", f->is_text ? "true" : "false");
     if (f->kind == LL_IMAGES) {
         const double sizes[] = {(double)f->height, (double)f->width, (double)f->channels};

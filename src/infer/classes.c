@@ -190,12 +190,9 @@ ll_class_score ll_class_score_of(const ll_classes *c, int64_t k)
 
 enum { LEFT = 130, TOP = 150, SIDE = 34, SMALL = 8, FEW = 40 };
 
-static void add_name(ll_buf *b, const ll_classes *c, int64_t k)
+static char *name_of(const ll_classes *c, int64_t k, ll_arena *a)
 {
-    if (c->names)
-        ll_plot_xml(b, c->names[k]);
-    else
-        ll_buf_printf(b, "%ld", k);
+    return c->names ? ll_plot_xml(a, c->names[k]) : ll_arena_printf(a, "%ld", k);
 }
 
 static void add_cell(ll_buf *b, const ll_classes *c, int64_t row, int64_t column, int side,
@@ -206,12 +203,10 @@ static void add_cell(ll_buf *b, const ll_classes *c, int64_t row, int64_t column
     if (!n) return;
     ll_buf_printf(
         b,
-        "<rect x=\"%g\" y=\"%g\" width=\"%d\" height=\"%d\" class=\"f%d\" opacity=\"%.3f\"><title>",
-        x, y, side - 1, side - 1, row == column ? 1 : 2, 0.1 + 0.5 * (double)n / of);
-    add_name(b, c, row);
-    ll_buf_puts(b, " taken for ");
-    add_name(b, c, column);
-    ll_buf_printf(b, ": %ld</title></rect>\n", n);
+        "<rect x=\"%g\" y=\"%g\" width=\"%d\" height=\"%d\" class=\"f%d\" opacity=\"%.3f\">"
+        "<title>%s taken for %s: %ld</title></rect>\n",
+        x, y, side - 1, side - 1, row == column ? 1 : 2, 0.1 + 0.5 * (double)n / of,
+        name_of(c, row, b->arena), name_of(c, column, b->arena), n);
     if (side == SIDE)
         ll_buf_printf(b,
                       "<text x=\"%g\" y=\"%g\" text-anchor=\"middle\" class=\"soft\">%ld</text>\n",
@@ -227,14 +222,11 @@ char *ll_classes_svg(const ll_classes *c, const char *title, ll_arena *a)
     ll_plot_words(&b, title, "rows: the class; columns: what it was taken for");
     for (int64_t k = 0; k < c->n && side == SIDE; k++) {
         double at = (double)(k * side) + side / 2.0 + 4;
-        ll_buf_printf(&b, "<text x=\"%d\" y=\"%g\" text-anchor=\"end\" class=\"soft\">", LEFT - 8,
-                      TOP + at);
-        add_name(&b, c, k);
+        const char *name = name_of(c, k, a);
         ll_buf_printf(&b,
-                      "</text>\n<text transform=\"translate(%g,%d) rotate(-45)\" class=\"soft\">",
-                      LEFT + at, TOP - 8);
-        add_name(&b, c, k);
-        ll_buf_puts(&b, "</text>\n");
+                      "<text x=\"%d\" y=\"%g\" text-anchor=\"end\" class=\"soft\">%s</text>\n<text "
+                      "transform=\"translate(%g,%d) rotate(-45)\" class=\"soft\">%s</text>\n",
+                      LEFT - 8, TOP + at, name, LEFT + at, TOP - 8, name);
     }
     for (int64_t i = 0; i < c->n; i++) {
         double of = fmax(1, (double)ll_class_score_of(c, i).support);
