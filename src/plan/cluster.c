@@ -106,15 +106,12 @@ typedef struct loading {
 
 static ll_err load_bundled(const char *what, ll_cluster *c, int depth, bool given[N_KEY]);
 
-static bool is_section(void *context, const char *word, ll_near *near)
+static bool is_section(void *, ll_near *near)
 {
     static const char *const sections[] = {"chip", "own", "node", "network", "cost"};
-    (void)context;
     bool found = false;
-    for (size_t i = 0; i < sizeof sections / sizeof *sections; i++) {
-        found |= !strcmp(word, sections[i]);
-        ll_near_try(near, sections[i]);
-    }
+    for (size_t i = 0; i < sizeof sections / sizeof *sections; i++)
+        found |= ll_near_try(near, sections[i]);
     return found;
 }
 
@@ -123,10 +120,7 @@ static ll_err check_topology(const ll_yaml_value *v)
     static const char *const known[] = {"fat-tree", "rail", "dragonfly", "torus"};
     ll_near near = {.word = v->value};
     bool found = false;
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
-        found |= !strcmp(v->value, known[i]);
-        ll_near_try(&near, known[i]);
-    }
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) found |= ll_near_try(&near, known[i]);
     CHECK(found, LL_E_CONFIG, "%s: %s is '%.40s', expected one of%s%s", v->origin, v->key, v->value,
           near.known, ll_near_hint(&near));
     return LL_OK;
@@ -137,7 +131,7 @@ static ll_err assign(void *context, const ll_yaml_value *v)
     loading *l = (loading *)context;
     ll_near near = {.word = v->key};
     int i = 0;
-    while (i < N_KEY && strcmp(keys[i].name, v->key)) ll_near_try(&near, keys[i++].name);
+    while (i < N_KEY && !ll_near_try(&near, keys[i].name)) i++;
     CHECK(i < N_KEY, LL_E_CONFIG, "%s: unknown key %.60s of clusters%s", v->origin, v->key,
           ll_near_hint(&near));
     CHECK(!l->origin[i], LL_E_CONFIG, "%s: %s is already set (%s)", v->origin, v->key,

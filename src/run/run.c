@@ -184,13 +184,11 @@ static ll_err set_size(ll_run *r, const ll_size_note *note)
 {
     const char *name = note->name + strlen("model.");
     ll_near near = {.word = name};
-    for (ll_size *s = r->model.sizes; s->name; s++) {
-        if (!strcmp(s->name, name)) {
+    for (ll_size *s = r->model.sizes; s->name; s++)
+        if (ll_near_try(&near, s->name)) {
             ll_setting given = {.key = note->name, .value = note->value, .origin = note->origin};
             return ll_read_int(&given, 0, 1e9, &s->value);
         }
-        ll_near_try(&near, s->name);
-    }
     const char *at = note->origin, *by = ll_run_origin(r, "model.name");
     bool other =
         !strncmp(by, "--set", 5) && strncmp(at, "--set", 5); /* the file's is not asked for */
@@ -335,9 +333,8 @@ static ll_err finish_schedule(ll_run *r)
     ll_buf names = {.arena = a};
     ll_near near = {.word = name};
     for (int i = 0; (known = ll_pipeline_name(i)); i++) {
-        if (!strcmp(name, known)) return LL_OK;
+        if (ll_near_try(&near, known)) return LL_OK;
         ll_buf_printf(&names, "%s, ", known);
-        ll_near_try(&near, known);
     }
     ll_err rc = ll_file_read(name, SCHEDULE_LIMIT, &text, &size);
     LL_WANT(r, "parallel.schedule", rc == LL_OK,

@@ -370,19 +370,16 @@ void ll_run_free(ll_run *r)
 /* ---- files ---- */
 
 /* Is there a key in this section? If not, near has the nearest name of one. */
-static bool is_section(void *context, const char *word, ll_near *near)
+static bool is_section(void *context, ll_near *near)
 {
     const ll_run *run = (const ll_run *)context;
-    for (const ll_pattern_section *s = ll_run_sections; s->name; s++) {
-        if (!strcmp(word, s->name)) return true;
-        ll_near_try(near, s->name);
-    }
+    for (const ll_pattern_section *s = ll_run_sections; s->name; s++)
+        if (ll_near_try(near, s->name)) return true;
     for (const ll_key *k = ll_run_keys; k->name; k++) {
         const char *dot = strchr(k->name, '.');
         const char *name =
             ll_arena_printf(run->arena, "%.*s", (int)(dot ? dot - k->name : 0), k->name);
-        if (dot && !strcmp(name, word)) return true;
-        if (dot) ll_near_try(near, name);
+        if (dot && ll_near_try(near, name)) return true;
     }
     return false;
 }
