@@ -1,5 +1,6 @@
 /* cluster.c: cluster files: a table of keys, read by base/yaml.h. */
 #include "plan/cluster.h"
+#include "base/bundled.h"
 #include "base/file.h"
 #include "base/text.h"
 #include "base/yaml.h"
@@ -10,13 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CLUSTER(name, ...) {name, (const char *)(const unsigned char[]){__VA_ARGS__}},
-static const struct {
-    const char *name, *text;
-} bundled[] = {
+static const ll_bundled bundled[] = {
 #include "cluster_list.inc"
-    {NULL, NULL}};
-#undef CLUSTER
+    {0}};
 
 enum { DEEPEST = 8 }; /* likes of likes */
 
@@ -186,16 +183,14 @@ static ll_err parse(const char *bytes, size_t size, const char *file, ll_cluster
 static ll_err load_bundled(const char *what, ll_cluster *c, int depth, bool given[N_KEY])
 {
     ll_near near = {.word = what};
-    int i = 0;
-    for (; bundled[i].name && strcmp(bundled[i].name, what); i++)
-        ll_near_try(&near, bundled[i].name);
-    CHECK(bundled[i].name || !depth, LL_E_CONFIG,
+    const ll_bundled *b = ll_bundled_find(bundled, &near);
+    CHECK(b || !depth, LL_E_CONFIG,
           "like is '%.60s', expected a bundled cluster's name%s (clusters:%s)", what,
           ll_near_hint(&near), near.known);
-    CHECK(bundled[i].name, LL_E_ARG, "unknown cluster %.60s%s (clusters:%s, `this`, or a file)",
-          what, ll_near_hint(&near), near.known);
+    CHECK(b, LL_E_ARG, "unknown cluster %.60s%s (clusters:%s, `this`, or a file)", what,
+          ll_near_hint(&near), near.known);
     const char *file = ll_arena_printf(c->arena, "%s.yaml", what);
-    return parse(bundled[i].text, strlen(bundled[i].text), file, c, depth, given);
+    return parse(b->text, strlen(b->text), file, c, depth, given);
 }
 
 static ll_err load(const char *what, ll_cluster *c, bool given[N_KEY])

@@ -1,6 +1,5 @@
 /* run.c: finding a run file, overriding its settings, checking the whole. */
 #include "base/file.h"
-#include "base/near.h"
 #include "base/num.h"
 #include "base/text.h"
 #include "comm/codec.h"
@@ -22,12 +21,9 @@
 
 enum { FILE_READ_LIMIT = 1 << 20, SCHEDULE_LIMIT = 1 << 26 };
 
-/* ---- bundled runs, made of runs/ by the build ---- */
-#define RUN(name, ...) {name, (const char *)(const unsigned char[]){__VA_ARGS__}},
 static const ll_bundled bundled[] = {
 #include "run_list.inc"
-    {NULL, NULL}};
-#undef RUN
+    {0}};
 
 const ll_bundled *ll_bundled_runs(void)
 {
@@ -73,16 +69,13 @@ static ll_err load_file(const char *path, ll_run **out)
 
 static ll_err load_bundled(const char *name, ll_run **out)
 {
-    ll_near near = {.word = name};
-    for (const ll_bundled *b = bundled; b->name; b++) {
-        if (!strcmp(b->name, name)) {
-            TRY(ll_run_parse(b->text, strlen(b->text), name, out));
-            (*out)->name = b->name;
-            return LL_OK;
-        }
-        ll_near_try(&near, b->name);
+    ll_near near = {.word = name}, model = near;
+    const ll_bundled *b = ll_bundled_find(bundled, &near);
+    if (b) {
+        TRY(ll_run_parse(b->text, strlen(b->text), name, out));
+        (*out)->name = b->name;
+        return LL_OK;
     }
-    ll_near model = {.word = name};
     for (const ll_model *const *m = ll_model_all(); *m; m++) ll_near_try(&model, (*m)->name);
     CHECK(!ll_model_find(name), LL_E_CONFIG,
           "'%s' is a model, not a run: write a run file with model: {name: %s}; bundled runs:%s",

@@ -1,22 +1,16 @@
 /* weight_map.c: maps read, names and dimensions through them. */
 #include "weights/weight_map.h"
 
+#include "base/bundled.h"
 #include "base/file.h"
-#include "base/near.h"
 
 #include <ctype.h>
 
 enum { MAP_LIMIT = 1 << 20 };
 
-/* Bundled maps, made of maps/ by the build. */
-typedef struct bundled_map {
-    const char *name, *text;
-} bundled_map;
-#define MAP(name, ...) {name, (const char *)(const unsigned char[]){__VA_ARGS__}},
-static const bundled_map bundled[] = {
+static const ll_bundled bundled[] = {
 #include "map_list.inc"
-    {NULL, NULL}};
-#undef MAP
+    {0}};
 
 const char *ll_map_bundled(int i)
 {
@@ -245,10 +239,8 @@ ll_err ll_map_open(const char *name, ll_map **out)
 {
     ll_near near = {.word = name};
     *out = NULL;
-    for (const bundled_map *b = bundled; b->name; b++) {
-        if (!strcmp(b->name, name)) return ll_map_parse(b->text, strlen(b->text), name, out);
-        ll_near_try(&near, b->name);
-    }
+    const ll_bundled *b = ll_bundled_find(bundled, &near);
+    if (b) return ll_map_parse(b->text, strlen(b->text), name, out);
     CHECK(strpbrk(name, "/."), LL_E_CONFIG,
           "unknown map of weights '%s'%s (maps:%s, or a file such as ./my.map)", name,
           ll_near_hint(&near), near.known);
