@@ -107,6 +107,16 @@ bool ll_ends_with(const char *text, const char *end)
     return n >= m && !strcmp(text + n - m, end);
 }
 
+bool ll_lists(const char *list, char between, const char *word, size_t n)
+{
+    for (;; list++) {
+        size_t m = strcspn(list, (char[]){between, '\0'});
+        if (m == n && !strncmp(list, word, n)) return true;
+        list += m;
+        if (!*list) return false;
+    }
+}
+
 int ll_utf8_at(const char *text)
 {
     const unsigned char *s = (const unsigned char *)text;

@@ -26,6 +26,8 @@ void ll_buf_wrapped(ll_buf *b, int width, const char *text);
 int ll_text_width(void);
 
 bool ll_ends_with(const char *text, const char *end);
+/* Are these n letters a word of the list, whose words have that character between them? */
+bool ll_lists(const char *list, char between, const char *word, size_t n);
 
 /* Bytes of the UTF-8 character at text: 1 to 4, or 0 where there is none (also at the end). */
 int ll_utf8_at(const char *text);

@@ -8,6 +8,7 @@
 #include "base/now.h"
 #include "base/rng.h"
 #include "base/stats.h"
+#include "base/text.h"
 #include "base/types.h"
 #include "run/ranks.h"
 
@@ -46,17 +47,6 @@ static ll_coll_spec spec_of(const bench *b, size_t bytes, size_t segment_bytes)
 }
 
 /* ---- what to time ---- */
-
-/* Is name among the words of a list with commas? */
-static bool listed(const char *list, const char *name)
-{
-    for (;; list++) {
-        size_t n = strcspn(list, ",");
-        if (n == strlen(name) && !strncmp(list, name, n)) return true;
-        list += n;
-        if (!*list) return false;
-    }
-}
 
 /* The segment that the tuner found best for an algorithm, or that is predicted to be. */
 static size_t best_segment(const bench *b, const ll_algo *a, size_t bytes)
@@ -103,7 +93,7 @@ static ll_err add_algorithms(const bench *b, ll_comm_bench_point *p, size_t fixe
     for (const ll_algo *const *a = ll_algos(); *a; a++) {
         ll_coll_spec s = spec_of(b, p->bytes, 0);
         if ((*a)->coll != b->report->coll) continue;
-        if (list && !all && !listed(list, (*a)->name)) continue;
+        if (list && !all && !ll_lists(list, ',', (*a)->name, strlen((*a)->name))) continue;
         if (list && !all) TRY(ll_algo_check(*a, &s));
         if (!ll_choose_may(*a, &s, ll_comm_has_window(b->c), b->o->canonical)) continue;
         size_t segment = !(*a)->segmented ? 0 : fixed ? fixed : best_segment(b, *a, p->bytes);
