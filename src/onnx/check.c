@@ -3,7 +3,6 @@
  * other than the one that was wanted, or a file that cannot be read, is a failure. */
 #include "onnx/scope.h"
 #include "base/file.h"
-#include "base/text.h"
 
 #include <dirent.h>
 #include <math.h>
@@ -201,9 +200,7 @@ static ll_err find(const char *folder, ll_arena *a, const char ***out, int *coun
         LL_PUSH(a, list, n, capacity, ll_arena_printf(a, "%s/%s", folder, e->d_name));
     }
     closedir(d);
-    if (itself) {
-        LL_PUSH(a, list, n, capacity, folder);
-    }
+    if (itself) LL_PUSH(a, list, n, capacity, folder);
     CHECK(n, LL_E_IO, "%s contains neither model.onnx nor folders with one", folder);
     qsort(list, (size_t)n, sizeof *list, by_name);
     *out = list;

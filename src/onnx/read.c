@@ -328,11 +328,7 @@ ll_err ll_onnx_tensor(const Onnx__Tensor *t, int declared, const char *folder, l
     }
     host *h = ll_onnx_host(a, type, &s);
     CHECK(h, LL_E_MEM, "tensor %s has no room", t->name);
-    if (!n) {
-        *out = h;
-        return LL_OK;
-    }
-    TRY(raw ? from_raw(t, raw, n, h) : from_lists(t, n, h));
+    if (n) TRY(raw ? from_raw(t, raw, n, h) : from_lists(t, n, h));
     *out = h;
     return LL_OK;
 }
