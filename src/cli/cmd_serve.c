@@ -265,12 +265,15 @@ static ll_err read_job(server *s, job *k, const ll_http_request *r)
     return prepare(s, k);
 }
 
-static void ask(server *s, int connection, const ll_http_request *r, bool chat)
+static const char chat_path[] = "/v1/chat/completions";
+
+/* For an answer: to a text, or to a conversation. */
+static void ask(server *s, int connection, const ll_http_request *r)
 {
     ll_arena *a = ll_arena_new();
     job *k = LL_NEW(a, job);
     *k = (job){.connection = connection,
-               .chat = chat,
+               .chat = ll_http_is(r->path, chat_path),
                .number = ++s->made,
                .created = (int64_t)time(NULL),
                .until = ll_now() + s->o->timeout,
@@ -293,16 +296,6 @@ static void ask(server *s, int connection, const ll_http_request *r, bool chat)
         return;
     }
     ll_arena_free(a);
-}
-
-static void completions(server *s, int c, const ll_http_request *r)
-{
-    ask(s, c, r, false);
-}
-
-static void chats(server *s, int c, const ll_http_request *r)
-{
-    ask(s, c, r, true);
 }
 
 static json_t *model_of(const server *s)
@@ -340,8 +333,8 @@ static const struct route {
 } routes[] = {{"GET", "/v1/models", models},
               {"GET", model_path, model},
               {"GET", "/health", health},
-              {"POST", "/v1/completions", completions},
-              {"POST", "/v1/chat/completions", chats}};
+              {"POST", "/v1/completions", ask},
+              {"POST", chat_path, ask}};
 
 /* In as much time whatever is wrong. */
 static bool has_key(const server *s, ll_http_text auth)
