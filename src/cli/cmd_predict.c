@@ -72,9 +72,9 @@ static ll_err read_file(work *w, const ll_dataset *d, const char *path)
     ll_samples s;
     TRY(ll_samples_read(d, w->tokenizer, f, path, a, &s));
     for (int64_t i = 0; i < s.n; i++) {
-        w->answers = (answer *)ll_arena_grow(w->a, w->answers, sizeof(answer), w->n, &w->capacity);
         memcpy(w->in + (size_t)(w->n - w->done) * row, (char *)s.data + (size_t)i * row, row);
-        w->answers[w->n++] = (answer){path, s.n > 1 ? i : -1, s.used, NULL};
+        LL_PUSH(w->a, w->answers, w->n, w->capacity,
+                (answer){path, s.n > 1 ? i : -1, s.used, NULL});
         if (w->n - w->done == AT_ONCE) TRY(flush(w));
     }
     return LL_OK;

@@ -297,9 +297,8 @@ static ll_err fetch_file(ll_fetcher *s, const char *file, ll_bytes *out)
     LL_OWN_MEMORY uint8_t *data = malloc(p.bytes);
     CHECK(data, LL_E_MEM, "%s: not enough memory for %zu bytes", file, p.bytes);
     TRY(fetch_part(s, &p, data, path, &kept));
-    *out = (ll_bytes){.data = data, .size = p.bytes};
-    data = NULL;
-    return LL_OK;
+    out->size = p.bytes;
+    return LL_HAND(&out->data, data);
 }
 
 static entry **find(ll_fetcher *s, const char *path)

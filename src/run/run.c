@@ -17,7 +17,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 enum { FILE_READ_LIMIT = 1 << 20, SCHEDULE_LIMIT = 1 << 26 };
 
@@ -31,12 +30,6 @@ const ll_bundled *ll_bundled_runs(void)
 }
 
 /* ---- finding ---- */
-
-static bool is_file(const char *path)
-{
-    struct stat st;
-    return stat(path, &st) == 0 && !S_ISDIR(st.st_mode);
-}
 
 /* "runs/a.yaml" -> "a"; "runs/a/run.yaml" -> "a". */
 static const char *name_of(const char *path, ll_arena *arena)
@@ -111,7 +104,7 @@ ll_err ll_run_load(const char *what, ll_run **out)
     const char *places[] = {"runs", LL_RUN_DIR};
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
         const char *path = ll_arena_printf(scratch, "%s/%s.yaml", places[i], what);
-        if (is_file(path)) return load_file(path, out);
+        if (ll_file_exists(path) && !ll_is_folder(path)) return load_file(path, out);
     }
     return load_bundled(what, out);
 }

@@ -107,8 +107,7 @@ static const char *choose(ll_run *r, const ll_key *k, const char *value, ll_near
         if (!strcmp(value, called[i][0])) near->word = called[i][1];
     for (const char *c = k->choices; *c; c += strspn(c, " ")) {
         size_t n = strcspn(c, " ");
-        char *word = (char *)ll_arena_copy(r->arena, c, n + 1);
-        word[n] = '\0';
+        const char *word = ll_arena_printf(r->arena, "%.*s", (int)n, c);
         if (!strcmp(word, value)) return word;
         ll_near_try(near, word);
         c += n;
@@ -279,14 +278,12 @@ static ll_err note_pattern(ll_run *r, const ll_pattern_section *sec, const ll_se
                 sizeof *list->v * (size_t)(list->n - i)); /* the end too */
         list->n--;
     }
-    if (list->n + 1 >= list->room) /* room for the end */
-        list->v = (ll_layout_rule *)ll_arena_grow(r->arena, list->v, sizeof *list->v, list->room,
-                                                  &list->room);
-    list->v[list->n++] =
-        (ll_layout_rule){ll_arena_strdup(r->arena, pattern),
-                         ll_arena_printf(r->arena, s->is_list ? "[%s]" : "%s", s->value),
-                         ll_arena_strdup(r->arena, s->origin)};
-    list->v[list->n] = (ll_layout_rule){0};
+    LL_PUSH(r->arena, list->v, list->n, list->room,
+            (ll_layout_rule){ll_arena_strdup(r->arena, pattern),
+                             ll_arena_printf(r->arena, s->is_list ? "[%s]" : "%s", s->value),
+                             ll_arena_strdup(r->arena, s->origin)});
+    LL_PUSH(r->arena, list->v, list->n, list->room, (ll_layout_rule){0});
+    list->n--; /* that was the end */
     return LL_OK;
 }
 

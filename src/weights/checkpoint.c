@@ -178,9 +178,7 @@ ll_err ll_checkpoint_open(ll_comm *c, const char *path, ll_st_file **out)
     TRY(ll_ranks_agree(c, check_readable(path)));
     ll_err rc = ll_ranks_agree(c, open_header(path, &f));
     if (rc == LL_OK) rc = ll_st_check(c, f);
-    if (rc == LL_OK) {
-        return LL_HAND(out, f);
-    }
+    if (rc == LL_OK) return LL_HAND(out, f);
     if (rc == LL_E_COMM) return rc; /* nobody knows whether the file is good */
     return ll_ranks_agree(c, RAISE(rc, "checkpoint %s is damaged (%s)", path, reason(path)));
 }

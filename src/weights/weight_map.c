@@ -44,11 +44,9 @@ static ll_err read_name(reader *r, const char **out)
     blanks(r);
     size_t n = strcspn(r->at, " \t\r,=");
     if (!n) return bad(r, "a name is missing");
-    char *name = (char *)ll_arena_copy(r->m->arena, r->at, n + 1);
-    name[n] = '\0';
+    *out = ll_arena_printf(r->m->arena, "%.*s", (int)n, r->at);
     r->at += n;
     blanks(r);
-    *out = name;
     return LL_OK;
 }
 
@@ -223,8 +221,7 @@ ll_err ll_map_parse(const char *text, size_t size, const char *name, ll_map **ou
     for (size_t at = 0; at < size; at++) {
         const char *end = (const char *)memchr(text + at, '\n', size - at);
         size_t n = end ? (size_t)(end - text) - at : size - at;
-        char *line = (char *)ll_arena_alloc(arena, n + 1);
-        memcpy(line, text + at, n);
+        char *line = ll_arena_printf(arena, "%.*s", (int)n, text + at);
         line[strcspn(line, "#")] = '\0';
         r.at = line;
         r.line++;
