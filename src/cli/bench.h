@@ -7,7 +7,6 @@
 #include "tune/tune.h"
 
 #include <jansson.h>
-#include <stdio.h>
 
 extern const ll_command ll_bench_step_command, ll_bench_comm_command, ll_bench_scale_command,
     ll_bench_consistency_command;

@@ -7,7 +7,6 @@
 #include "cli/talk.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 typedef struct opts {

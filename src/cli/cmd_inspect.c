@@ -5,7 +5,6 @@
 #include "cli/inspect.h"
 #include "comm/codec.h"
 #include "kern/notes.h"
-#include "kern/blocks.h"
 
 #include <stdio.h>
 #include <string.h>

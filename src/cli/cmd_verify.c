@@ -8,7 +8,6 @@
 #include "comm/job.h"
 #include "kern/notes.h"
 #include "pass/prune.h"
-#include "infer/evaluate.h"
 #include "verify/verify.h"
 #include "weights/weights_load.h"
 

@@ -6,7 +6,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 enum { WIDTH = 760, HEIGHT = 410, LEFT = 70, RIGHT = 740, TOP = 90, BOTTOM = 360 };
 

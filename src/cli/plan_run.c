@@ -3,7 +3,6 @@
 #include "cli/common.h"
 #include "cli/plan.h"
 #include "mesh/mesh.h"
-#include "plan/published.h"
 #include "plan/search.h"
 #include "run/setup.h"
 
