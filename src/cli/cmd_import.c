@@ -240,15 +240,11 @@ static ll_err copy_file(const char *from, const char *to)
     LL_OWN_MEMORY char *piece = (char *)malloc(PIECE);
     LL_OWN(ll_atomic) out = NULL;
     CHECK(piece, LL_E_MEM, "not enough memory to copy %s", from);
-    FILE *in = fopen(from, "rb");
+    LL_OWN(FILE) in = fopen(from, "rb");
     CHECK(in, LL_E_IO, "%s: %m", from);
-    ll_err rc = ll_atomic_open(to, &out);
-    for (size_t n; rc == LL_OK && (n = fread(piece, 1, PIECE, in)) > 0;)
-        rc = ll_atomic_add(out, piece, n);
-    bool whole = !ferror(in);
-    fclose(in);
-    TRY(rc);
-    CHECK(whole, LL_E_IO, "%s: cannot be read", from);
+    TRY(ll_atomic_open(to, &out));
+    for (size_t n; (n = fread(piece, 1, PIECE, in)) > 0;) TRY(ll_atomic_add(out, piece, n));
+    CHECK(!ferror(in), LL_E_IO, "%s: cannot be read", from);
     return ll_atomic_commit(out);
 }
 

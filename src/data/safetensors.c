@@ -205,9 +205,12 @@ ll_err ll_st_parse(const uint8_t *bytes, size_t n, uint64_t file_bytes, const ch
     return LL_HAND(out, f);
 }
 
-static ll_err open_fd(int fd, const char *path, ll_st_file **out)
+ll_err ll_st_open(const char *path, ll_st_file **out)
 {
     struct stat st;
+    *out = NULL;
+    LL_OWN_FD int fd = open(path, O_RDONLY | O_CLOEXEC);
+    CHECK(fd >= 0, LL_E_IO, "%s: %s", path, strerror(errno));
     CHECK(fstat(fd, &st) == 0, LL_E_IO, "%s: %s", path, strerror(errno));
     CHECK(S_ISREG(st.st_mode), LL_E_IO, "%s is not a regular file", path);
     uint64_t file_bytes = (uint64_t)st.st_size, length = 0;
@@ -218,20 +221,10 @@ static ll_err open_fd(int fd, const char *path, ll_st_file **out)
     LL_OWN_MEMORY uint8_t *head = (uint8_t *)malloc(8 + (size_t)length);
     CHECK(head, LL_E_MEM, "%s: not enough memory for a header of %lu bytes", path, length);
     TRY(ll_read_all(fd, path, head, 8 + (size_t)length, 0));
-    return ll_st_parse(head, 8 + (size_t)length, file_bytes, path, out);
-}
-
-ll_err ll_st_open(const char *path, ll_st_file **out)
-{
-    *out = NULL;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    CHECK(fd >= 0, LL_E_IO, "%s: %s", path, strerror(errno));
-    ll_err rc = open_fd(fd, path, out);
-    if (rc == LL_OK)
-        (*out)->fd = fd;
-    else
-        close(fd);
-    return rc;
+    TRY(ll_st_parse(head, 8 + (size_t)length, file_bytes, path, out));
+    (*out)->fd = fd;
+    fd = -1;
+    return LL_OK;
 }
 
 void ll_st_close(ll_st_file *f)

@@ -4,7 +4,6 @@
 #include "onnx/scope.h"
 #include "base/file.h"
 
-#include <dirent.h>
 #include <math.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -190,7 +189,7 @@ static ll_err find(const char *folder, ll_arena *a, const char ***out, int *coun
 {
     const char **list = NULL;
     int n = 0, capacity = 0;
-    DIR *d = opendir(folder);
+    LL_OWN(DIR) d = opendir(folder);
     CHECK(d, LL_E_IO, "%s cannot be opened: %m", folder);
     bool itself = !access(ll_arena_printf(a, "%s/model.onnx", folder), F_OK);
     for (struct dirent *e; !itself && (e = readdir(d));) {
@@ -199,7 +198,6 @@ static ll_err find(const char *folder, ll_arena *a, const char ***out, int *coun
             continue;
         LL_PUSH(a, list, n, capacity, ll_arena_printf(a, "%s/%s", folder, e->d_name));
     }
-    closedir(d);
     if (itself) LL_PUSH(a, list, n, capacity, folder);
     CHECK(n, LL_E_IO, "%s contains neither model.onnx nor folders with one", folder);
     qsort(list, (size_t)n, sizeof *list, by_name);

@@ -8,7 +8,6 @@
 #include "weights/residual.h"
 #include "weights/state.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -70,14 +69,12 @@ static void add_name(listing *l, const char *name)
 static ll_err list(ll_arena *a, const char *run, const char *below, listing *l)
 {
     *l = (listing){.arena = a, .folder = ll_arena_printf(a, "%s/checkpoints%s", run, below)};
-    DIR *d = opendir(l->folder);
+    LL_OWN(DIR) d = opendir(l->folder);
     if (!d && errno == ENOENT) return LL_OK;
     CHECK(d, LL_E_IO, "%s: %s", l->folder, strerror(errno));
     errno = 0;
     for (struct dirent *e; (e = readdir(d)); errno = 0) add_name(l, e->d_name);
-    int why = errno;
-    closedir(d);
-    CHECK(why == 0, LL_E_IO, "%s: listing: %s", l->folder, strerror(why));
+    CHECK(errno == 0, LL_E_IO, "%s: listing: %s", l->folder, strerror(errno));
     if (l->n) qsort(l->steps, (size_t)l->n, sizeof *l->steps, ascending);
     return LL_OK;
 }
