@@ -201,10 +201,16 @@ struct ll_atomic {
 };
 
 /* Nobody else's file, and no link to one. */
-static ll_err begin(ll_atomic *f, const char *path)
+static ll_err open_atomic(const char *path, int64_t token, bool join, ll_atomic **out)
 {
     size_t n = strlen(path) + 32;
     struct stat st;
+    *out = NULL;
+    LL_OWN(ll_atomic) f = (ll_atomic *)calloc(1, sizeof *f);
+    CHECK(f, LL_E_MEM, "%s: not enough memory to write it", path);
+    f->fd = -1;
+    f->joined = join;
+    f->token = token;
     CHECK(stat(path, &st) != 0 || S_ISREG(st.st_mode), LL_E_IO,
           "%s is not a regular file, and is left as it is: name another", path);
     f->path = strdup(path);
@@ -217,18 +223,6 @@ static ll_err begin(ll_atomic *f, const char *path)
           errno == ENOENT ? "its folder is not there" : strerror(errno));
     CHECK(f->fd >= 0, LL_E_IO, "%s: opening: %s", f->temporary, strerror(errno));
     f->created = !f->joined;
-    return LL_OK;
-}
-
-static ll_err open_atomic(const char *path, int64_t token, bool join, ll_atomic **out)
-{
-    *out = NULL;
-    LL_OWN(ll_atomic) f = (ll_atomic *)calloc(1, sizeof *f);
-    CHECK(f, LL_E_MEM, "%s: not enough memory to write it", path);
-    f->fd = -1;
-    f->joined = join;
-    f->token = token;
-    TRY(begin(f, path));
     return LL_HAND(out, f);
 }
 

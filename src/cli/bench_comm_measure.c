@@ -299,23 +299,6 @@ static ll_err get_memory(bench *b, size_t bytes, char **to_free)
     return LL_OK;
 }
 
-static ll_err measure_all(bench *b)
-{
-    ll_comm_bench_report *r = b->report;
-    size_t largest = 0;
-    for (int i = 0; i < r->n_point; i++)
-        if (r->points[i].bytes > largest) largest = r->points[i].bytes;
-    LL_OWN_MEMORY char *memory = NULL;
-    double began = ll_now();
-    TRY(get_memory(b, largest, &memory));
-    for (int i = 0; i < r->n_point; i++) {
-        double left = b->o->seconds - (ll_now() - began);
-        TRY(most(b->c, &left, 1));
-        TRY(measure_point(b, &r->points[i], left / (r->n_point - i)));
-    }
-    return LL_OK;
-}
-
 ll_err ll_comm_bench_measure(ll_comm *c, ll_arena *a, ll_comm_bench_report *r)
 {
     bench b = {
@@ -323,5 +306,16 @@ ll_err ll_comm_bench_measure(ll_comm *c, ll_arena *a, ll_comm_bench_report *r)
     r->ranks = ll_comm_size(c);
     r->nodes = ll_ranks_nodes(c);
     TRY(ll_tune(c, &(ll_tune_opts){.fresh = r->opts->fresh}, &r->tuner));
-    return measure_all(&b);
+    size_t largest = 0;
+    for (int i = 0; i < r->n_point; i++)
+        if (r->points[i].bytes > largest) largest = r->points[i].bytes;
+    LL_OWN_MEMORY char *memory = NULL;
+    double began = ll_now();
+    TRY(get_memory(&b, largest, &memory));
+    for (int i = 0; i < r->n_point; i++) {
+        double left = b.o->seconds - (ll_now() - began);
+        TRY(most(c, &left, 1));
+        TRY(measure_point(&b, &r->points[i], left / (r->n_point - i)));
+    }
+    return LL_OK;
 }

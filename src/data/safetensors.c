@@ -147,8 +147,14 @@ static ll_err check_tiling(ll_st_file *f)
     return LL_OK;
 }
 
-static ll_err parse_root(ll_st_file *f, json_t *root)
+/* text: the n bytes of JSON. */
+static ll_err parse_header(ll_st_file *f, const char *text, size_t n)
 {
+    CHECK(n && text[0] == '{', LL_E_IO, "%s: the header does not begin with {", f->path);
+    json_error_t why;
+    json_auto_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &why);
+    CHECK(root, LL_E_IO, "%s: the header is not valid JSON at byte %d: %s", f->path, why.position,
+          quote(f, why.text));
     f->entries = LL_NEW_ARRAY(f->arena, ll_st_entry, json_object_size(root));
     const char *name;
     json_t *value;
@@ -160,17 +166,6 @@ static ll_err parse_root(ll_st_file *f, json_t *root)
             TRY(parse_entry(f, &f->entries[f->n_entries++], name, value));
     }
     return check_tiling(f);
-}
-
-/* text: the n bytes of JSON. */
-static ll_err parse_header(ll_st_file *f, const char *text, size_t n)
-{
-    CHECK(n && text[0] == '{', LL_E_IO, "%s: the header does not begin with {", f->path);
-    json_error_t why;
-    json_auto_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &why);
-    CHECK(root, LL_E_IO, "%s: the header is not valid JSON at byte %d: %s", f->path, why.position,
-          quote(f, why.text));
-    return parse_root(f, root);
 }
 
 /* The header's length from the first eight bytes. */

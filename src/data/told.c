@@ -79,8 +79,16 @@ static ll_err read_images(ll_dataset *d, const json_t *j, const char *file)
     return LL_OK;
 }
 
-static ll_err read_told(ll_dataset *d, const json_t *j, const char *file)
+ll_err ll_told_parse(const char *text, size_t size, const char *file, ll_dataset **out)
 {
+    json_error_t why;
+    *out = NULL;
+    json_auto_t *j = json_loadb(text, size, 0, &why);
+    CHECK(j, LL_E_IO, "%s:%d: not valid JSON: %s", file, why.line, why.text);
+    ll_arena *arena = ll_arena_new();
+    LL_OWN(ll_dataset) d = LL_NEW(arena, ll_dataset);
+    d->arena = arena;
+    d->info.name = d->info.where = ll_arena_strdup(arena, file);
     ll_data_info *f = &d->info;
     const char *kind = json_string_value(json_object_get(j, "kind"));
     const json_t *names = json_object_get(j, "classes");
@@ -97,19 +105,6 @@ static ll_err read_told(ll_dataset *d, const json_t *j, const char *file)
         list[i] = ll_arena_strdup(d->arena, name);
     }
     if (f->classes) f->class_names = list;
-    return f->kind == LL_IMAGES ? read_images(d, j, file) : LL_OK;
-}
-
-ll_err ll_told_parse(const char *text, size_t size, const char *file, ll_dataset **out)
-{
-    json_error_t why;
-    *out = NULL;
-    json_auto_t *j = json_loadb(text, size, 0, &why);
-    CHECK(j, LL_E_IO, "%s:%d: not valid JSON: %s", file, why.line, why.text);
-    ll_arena *arena = ll_arena_new();
-    LL_OWN(ll_dataset) d = LL_NEW(arena, ll_dataset);
-    d->arena = arena;
-    d->info.name = d->info.where = ll_arena_strdup(arena, file);
-    TRY(read_told(d, j, file));
+    if (f->kind == LL_IMAGES) TRY(read_images(d, j, file));
     return LL_HAND(out, d);
 }

@@ -193,16 +193,6 @@ static ll_err load_bundled(const char *what, ll_cluster *c, int depth, bool give
     return parse(b->text, strlen(b->text), file, c, depth, given);
 }
 
-static ll_err load(const char *what, ll_cluster *c, bool given[N_KEY])
-{
-    enum { LIMIT = 1 << 20 };
-    size_t size = 0;
-    LL_OWN_MEMORY uint8_t *data = NULL;
-    if (!strchr(what, '/') && !ll_ends_with(what, ".yaml")) return load_bundled(what, c, 0, given);
-    TRY(ll_file_read(what, LIMIT, &data, &size));
-    return parse((const char *)data, size, what, c, 0, given);
-}
-
 /* Of chips that exist, products have some hundreds of FLOPs for a byte of memory: what is far from
  * it has another unit. (Links may be as slow as one likes: what if they were.) */
 static ll_err check_units(const ll_cluster *c, const char *what)
@@ -255,21 +245,28 @@ static ll_cluster *fresh(void)
     return c;
 }
 
-ll_err ll_cluster_load(const char *what, ll_cluster **out)
-{
-    LL_OWN(ll_cluster) c = fresh();
-    bool given[N_KEY] = {0};
-    TRY(load(what, c, given));
-    TRY(finish(c, what, given));
-    return LL_HAND(out, c);
-}
-
 ll_err ll_cluster_parse(const char *bytes, size_t size, const char *file, ll_cluster **out)
 {
     LL_OWN(ll_cluster) c = fresh();
     bool given[N_KEY] = {0};
     TRY(parse(bytes, size, file, c, 0, given));
     TRY(finish(c, file, given));
+    return LL_HAND(out, c);
+}
+
+ll_err ll_cluster_load(const char *what, ll_cluster **out)
+{
+    enum { LIMIT = 1 << 20 };
+    LL_OWN_MEMORY uint8_t *data = NULL;
+    size_t size = 0;
+    if (strchr(what, '/') || ll_ends_with(what, ".yaml")) {
+        TRY(ll_file_read(what, LIMIT, &data, &size));
+        return ll_cluster_parse((const char *)data, size, what, out);
+    }
+    LL_OWN(ll_cluster) c = fresh();
+    bool given[N_KEY] = {0};
+    TRY(load_bundled(what, c, 0, given));
+    TRY(finish(c, what, given));
     return LL_HAND(out, c);
 }
 

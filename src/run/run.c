@@ -84,14 +84,12 @@ static ll_err load_folder(const char *folder, ll_arena *scratch, ll_run **out)
 {
     char *place = ll_arena_strdup(scratch, folder);
     for (size_t n = strlen(place); n > 1 && place[n - 1] == '/'; n--) place[n - 1] = '\0';
-    ll_err rc = load_file(ll_arena_printf(scratch, "%s/run.yaml", place), out);
+    LL_OWN(ll_run) r = NULL;
+    ll_err rc = load_file(ll_arena_printf(scratch, "%s/run.yaml", place), &r);
     CHECK(rc != LL_E_IO, rc, "%s: the folder contains no run", ll_error_message());
     TRY(rc);
-    rc = ll_run_assign(*out, &(ll_setting){.key = "out", .value = place, .origin = place});
-    if (rc == LL_OK) return rc;
-    ll_run_free(*out);
-    *out = NULL;
-    return rc;
+    TRY(ll_run_assign(r, &(ll_setting){.key = "out", .value = place, .origin = place}));
+    return LL_HAND(out, r);
 }
 
 ll_err ll_run_load(const char *what, ll_run **out)

@@ -145,20 +145,15 @@ static const char *reason(const char *path)
 }
 
 /* A file named step-00000012 is of step 12. */
-static ll_err check_name(const ll_st_file *f, const char *path)
+static ll_err open_header(const char *path, ll_st_file **f)
 {
     const char *rest;
     int64_t named = step_of(ll_base_name(path), &rest), step;
+    TRY(ll_st_open(path, f));
     if (named < 0 || *rest) return LL_OK;
-    TRY(ll_checkpoint_int(f, "step", &step));
+    TRY(ll_checkpoint_int(*f, "step", &step));
     CHECK(step == named, LL_E_IO, "its metadata says step %ld", step);
     return LL_OK;
-}
-
-static ll_err open_header(const char *path, ll_st_file **f)
-{
-    TRY(ll_st_open(path, f));
-    return check_name(*f, path);
 }
 
 static ll_err check_readable(const char *path)
