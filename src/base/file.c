@@ -255,18 +255,6 @@ ll_err ll_atomic_add(ll_atomic *f, const void *data, size_t size)
     return ll_write_all(f->fd, f->path, data, size);
 }
 
-/* The rename itself must survive a power cut. Some file systems cannot sync a folder (EINVAL). */
-static ll_err sync_folder_of(const char *path)
-{
-    LL_OWN_MEMORY char *copy = strdup(path);
-    CHECK(copy, LL_E_MEM, "%s: not enough memory for its folder's name", path);
-    LL_OWN_FD int fd = open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    CHECK(fd >= 0, LL_E_IO, "%s: opening its folder: %s", path, strerror(errno));
-    CHECK(fsync(fd) == 0 || errno == EINVAL, LL_E_IO, "%s: syncing its folder: %s", path,
-          strerror(errno));
-    return LL_OK;
-}
-
 ll_err ll_atomic_commit(ll_atomic *f)
 {
     CHECK(fsync(f->fd) == 0, LL_E_IO, "%s: forcing to disk: %s", f->path, strerror(errno));
@@ -277,7 +265,14 @@ ll_err ll_atomic_commit(ll_atomic *f)
     CHECK(rename(f->temporary, f->path) == 0, LL_E_IO, "%s: renaming %s to it: %s", f->path,
           f->temporary, strerror(errno));
     f->created = false;
-    return sync_folder_of(f->path);
+    /* The rename must survive a power cut. Some file systems cannot sync a folder (EINVAL). */
+    LL_OWN_MEMORY char *copy = strdup(f->path);
+    CHECK(copy, LL_E_MEM, "%s: not enough memory for its folder's name", f->path);
+    LL_OWN_FD int folder = open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    CHECK(folder >= 0, LL_E_IO, "%s: opening its folder: %s", f->path, strerror(errno));
+    CHECK(fsync(folder) == 0 || errno == EINVAL, LL_E_IO, "%s: syncing its folder: %s", f->path,
+          strerror(errno));
+    return LL_OK;
 }
 
 void ll_atomic_close(ll_atomic *f)

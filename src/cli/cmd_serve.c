@@ -231,8 +231,10 @@ static ll_err encode(server *s, job *k)
 }
 
 /* Does it fit? Then its answer can begin. */
-static ll_err prepare(server *s, job *k)
+static ll_err prepare(server *s, job *k, const ll_http_request *r)
 {
+    TRY(ll_asked_parse(r->body.at, r->body.n, k->chat, &s->t.how, k->arena, &k->asked));
+    if (k->chat && !s->family) TRY(ll_talk_family(&s->t, &s->family));
     k->asked.param = k->chat ? "messages" : "prompt"; /* of a refusal */
     TRY(encode(s, k));
     CHECK(k->tokens.n, LL_E_ARG, "the prompt is empty");
@@ -258,13 +260,6 @@ static ll_err prepare(server *s, job *k)
     return LL_OK;
 }
 
-static ll_err read_job(server *s, job *k, const ll_http_request *r)
-{
-    TRY(ll_asked_parse(r->body.at, r->body.n, k->chat, &s->t.how, k->arena, &k->asked));
-    if (k->chat && !s->family) TRY(ll_talk_family(&s->t, &s->family));
-    return prepare(s, k);
-}
-
 static const char chat_path[] = "/v1/chat/completions";
 
 /* For an answer: to a text, or to a conversation. */
@@ -278,7 +273,7 @@ static void ask(server *s, int connection, const ll_http_request *r)
                .created = (int64_t)time(NULL),
                .until = ll_now() + s->o->timeout,
                .arena = a};
-    ll_err rc = read_job(s, k, r);
+    ll_err rc = prepare(s, k, r);
     const char *m = k->asked.model;
     bool long_one = k->asked.param && !strcmp(k->asked.param, "context");
     if (rc != LL_OK) {

@@ -49,14 +49,6 @@ static ll_err find_labels(const ll_data_info *f, int *out)
     FAIL(LL_E_ARG, "data %s has no label y for each sample: classes cannot be counted", f->name);
 }
 
-static ll_err check_classifier(const ll_run *r, const ll_predicts *p)
-{
-    CHECK(p->meaning != LL_NUMBERS && p->type.shape.n == 1 && p->type.dtype == LL_F32, LL_E_ARG,
-          "model %s is not a classifier: %s is not one row of logits or probabilities per sample",
-          r->model.name, p->name);
-    return LL_OK;
-}
-
 static int64_t likeliest(const float *row, int64_t n)
 {
     int64_t best = 0;
@@ -161,9 +153,13 @@ ll_err ll_classes_count(const ll_run *r, const ll_dataset *d, ll_session *share,
     const ll_data_info *f = ll_dataset_info(d);
     LL_OWN(ll_predictor) p = NULL;
     TRY(ll_predictor_open(r, share, NULL, &p));
-    TRY(check_classifier(r, ll_predictor_info(p)));
+    const ll_predicts *made = ll_predictor_info(p);
+    CHECK(made->meaning != LL_NUMBERS && made->type.shape.n == 1 && made->type.dtype == LL_F32,
+          LL_E_ARG,
+          "model %s is not a classifier: %s is not one row of logits or probabilities per sample",
+          r->model.name, made->name);
     if (samples <= 0 || samples > f->n[LL_VAL]) samples = f->n[LL_VAL];
-    int64_t n = ll_predictor_info(p)->type.shape.d[0];
+    int64_t n = made->type.shape.d[0];
     counting x = {.p = p, .d = d, .members = m, .arena = a};
     x.confusion = LL_NEW_ARRAY(a, int64_t, n * n);
     if (m) x.alone = LL_NEW_ARRAY(a, int64_t, m->n);

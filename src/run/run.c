@@ -405,15 +405,6 @@ static ll_err finish_params(ll_run *r)
     return LL_OK;
 }
 
-static ll_err finish_recompute(ll_run *r)
-{
-    ll_recompute_how how;
-    if (!*r->parallel.recompute) r->parallel.recompute = "none";
-    LL_WANT(r, "parallel.recompute", ll_recompute_parse(r->parallel.recompute, &how) == LL_OK,
-            "parallel.%s", ll_error_message());
-    return LL_OK;
-}
-
 static ll_err finish_conv(ll_run *r)
 {
     ll_conv_how how;
@@ -571,7 +562,10 @@ static ll_err finish_parallel(ll_run *r)
 {
     TRY(finish_schedule(r));
     TRY(check_overlap(r));
-    TRY(finish_recompute(r));
+    ll_recompute_how how;
+    if (!*r->parallel.recompute) r->parallel.recompute = "none";
+    LL_WANT(r, "parallel.recompute", ll_recompute_parse(r->parallel.recompute, &how) == LL_OK,
+            "parallel.%s", ll_error_message());
     TRY(finish_conv(r));
     bool rows = !r->model.def->input || ll_run_takes_tokens(r);
     LL_WANT(r, "parallel.sequence", rows || !strcmp(r->parallel.sequence, "auto"),
