@@ -7,25 +7,34 @@
 #include <fcntl.h>
 #include <glob.h>
 #include <libgen.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Reads to the end of the file, which may be a pipe or grow meanwhile. */
-static ll_err read_rest(int fd, const char *path, size_t limit, uint8_t **data, size_t *size)
+void ll_fd_drop(int *fd)
 {
+    if (*fd >= 0) close(*fd);
+}
+
+/* Reads to the end of the file, which may be a pipe or grow meanwhile. */
+ll_err ll_file_read(const char *path, size_t limit, uint8_t **data, size_t *size)
+{
+    LL_OWN_MEMORY uint8_t *all = NULL;
     struct stat st;
+    *data = NULL;
+    *size = 0;
+    LL_OWN_FD int fd = open(path, O_RDONLY | O_CLOEXEC);
+    CHECK(fd >= 0, LL_E_IO, "%s: %s", path, strerror(errno));
     CHECK(fstat(fd, &st) == 0, LL_E_IO, "%s: %s", path, strerror(errno));
     CHECK(!S_ISDIR(st.st_mode), LL_E_IO, "%s: is a folder, expected a file", path);
     size_t capacity = st.st_size > 0 && (size_t)st.st_size <= limit ? (size_t)st.st_size : 4096;
-    for (*size = 0;;) {
-        uint8_t *grown = (uint8_t *)realloc(*data, capacity + 2);
+    for (;;) {
+        uint8_t *grown = (uint8_t *)realloc(all, capacity + 2);
         CHECK(grown, LL_E_MEM, "%s: not enough memory for %zu bytes", path, capacity);
-        *data = grown;
-        ssize_t got = read(fd, *data + *size, capacity + 1 - *size);
+        all = grown;
+        ssize_t got = read(fd, all + *size, capacity + 1 - *size);
         if (got < 0 && errno == EINTR) continue;
         CHECK(got >= 0, LL_E_IO, "%s: reading: %s", path, strerror(errno));
         *size += (size_t)got;
@@ -33,23 +42,8 @@ static ll_err read_rest(int fd, const char *path, size_t limit, uint8_t **data, 
         if (got == 0) break;
         if (*size > capacity) capacity *= 2;
     }
-    (*data)[*size] = 0;
-    return LL_OK;
-}
-
-ll_err ll_file_read(const char *path, size_t limit, uint8_t **data, size_t *size)
-{
-    *data = NULL;
-    *size = 0;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    CHECK(fd >= 0, LL_E_IO, "%s: %s", path, strerror(errno));
-    ll_err rc = read_rest(fd, path, limit, data, size);
-    close(fd);
-    if (rc != LL_OK) {
-        free(*data);
-        *data = NULL;
-    }
-    return rc;
+    all[*size] = 0;
+    return LL_HAND(data, all);
 }
 
 ll_err ll_mkdirs(const char *folder)
@@ -121,9 +115,11 @@ bool ll_cache_folder(char *out, size_t room)
     return n > 0 && (size_t)n < room;
 }
 
-static ll_err map(int fd, const char *path, const uint8_t **data, size_t *size)
+ll_err ll_file_map(const char *path, const uint8_t **data, size_t *size)
 {
+    LL_OWN_FD int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* else waits for a pipe */
     struct stat st;
+    CHECK(fd >= 0, LL_E_IO, "%s: %s", path, strerror(errno));
     CHECK(fstat(fd, &st) == 0, LL_E_IO, "%s: %s", path, strerror(errno));
     CHECK(S_ISREG(st.st_mode), LL_E_IO, "%s: is not a regular file", path);
     CHECK(st.st_size > 0, LL_E_IO, "%s: the file is empty", path);
@@ -133,15 +129,6 @@ static ll_err map(int fd, const char *path, const uint8_t **data, size_t *size)
     *data = (const uint8_t *)p;
     *size = (size_t)st.st_size;
     return LL_OK;
-}
-
-ll_err ll_file_map(const char *path, const uint8_t **data, size_t *size)
-{
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe would be waited for */
-    CHECK(fd >= 0, LL_E_IO, "%s: %s", path, strerror(errno));
-    ll_err rc = map(fd, path, data, size);
-    close(fd);
-    return rc;
 }
 
 /* At a byte of the file; < 0: where the file's pointer is. */
@@ -214,10 +201,16 @@ struct ll_atomic {
 };
 
 /* Nobody else's file, and no link to one. */
-static ll_err begin(ll_atomic *f, const char *path)
+static ll_err open_atomic(const char *path, int64_t token, bool join, ll_atomic **out)
 {
     size_t n = strlen(path) + 32;
     struct stat st;
+    *out = NULL;
+    LL_OWN(ll_atomic) f = (ll_atomic *)calloc(1, sizeof *f);
+    CHECK(f, LL_E_MEM, "%s: not enough memory to write it", path);
+    f->fd = -1;
+    f->joined = join;
+    f->token = token;
     CHECK(stat(path, &st) != 0 || S_ISREG(st.st_mode), LL_E_IO,
           "%s is not a regular file, and is left as it is: name another", path);
     f->path = strdup(path);
@@ -230,18 +223,6 @@ static ll_err begin(ll_atomic *f, const char *path)
           errno == ENOENT ? "its folder is not there" : strerror(errno));
     CHECK(f->fd >= 0, LL_E_IO, "%s: opening: %s", f->temporary, strerror(errno));
     f->created = !f->joined;
-    return LL_OK;
-}
-
-static ll_err open_atomic(const char *path, int64_t token, bool join, ll_atomic **out)
-{
-    *out = NULL;
-    LL_OWN(ll_atomic) f = (ll_atomic *)calloc(1, sizeof *f);
-    CHECK(f, LL_E_MEM, "%s: not enough memory to write it", path);
-    f->fd = -1;
-    f->joined = join;
-    f->token = token;
-    TRY(begin(f, path));
     return LL_HAND(out, f);
 }
 
@@ -274,19 +255,6 @@ ll_err ll_atomic_add(ll_atomic *f, const void *data, size_t size)
     return ll_write_all(f->fd, f->path, data, size);
 }
 
-/* The rename itself must survive a power cut. Some file systems cannot sync a folder (EINVAL). */
-static ll_err sync_folder_of(const char *path)
-{
-    LL_OWN_MEMORY char *copy = strdup(path);
-    CHECK(copy, LL_E_MEM, "%s: not enough memory for its folder's name", path);
-    int fd = open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    CHECK(fd >= 0, LL_E_IO, "%s: opening its folder: %s", path, strerror(errno));
-    int why = fsync(fd) == 0 || errno == EINVAL ? 0 : errno;
-    close(fd);
-    CHECK(why == 0, LL_E_IO, "%s: syncing its folder: %s", path, strerror(why));
-    return LL_OK;
-}
-
 ll_err ll_atomic_commit(ll_atomic *f)
 {
     CHECK(fsync(f->fd) == 0, LL_E_IO, "%s: forcing to disk: %s", f->path, strerror(errno));
@@ -297,7 +265,14 @@ ll_err ll_atomic_commit(ll_atomic *f)
     CHECK(rename(f->temporary, f->path) == 0, LL_E_IO, "%s: renaming %s to it: %s", f->path,
           f->temporary, strerror(errno));
     f->created = false;
-    return sync_folder_of(f->path);
+    /* The rename must survive a power cut. Some file systems cannot sync a folder (EINVAL). */
+    LL_OWN_MEMORY char *copy = strdup(f->path);
+    CHECK(copy, LL_E_MEM, "%s: not enough memory for its folder's name", f->path);
+    LL_OWN_FD int folder = open(dirname(copy), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    CHECK(folder >= 0, LL_E_IO, "%s: opening its folder: %s", f->path, strerror(errno));
+    CHECK(fsync(folder) == 0 || errno == EINVAL, LL_E_IO, "%s: syncing its folder: %s", f->path,
+          strerror(errno));
+    return LL_OK;
 }
 
 void ll_atomic_close(ll_atomic *f)

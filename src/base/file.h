@@ -5,6 +5,22 @@
 #include "base/err.h"
 #include "base/own.h"
 
+#include <dirent.h>
+#include <stdio.h>
+
+/* What closes when the function returns: LL_OWN_FD int fd = open(path, how);
+ * LL_OWN(FILE) f = fopen(path, "rb"); LL_OWN(DIR) d = opendir(path); */
+#define LL_OWN_FD __attribute__((cleanup(ll_fd_drop)))
+void ll_fd_drop(int *fd);
+static inline void FILE_drop(FILE **f)
+{
+    if (*f) fclose(*f);
+}
+static inline void DIR_drop(DIR **d)
+{
+    if (*d) closedir(*d);
+}
+
 /* The whole file, with a zero byte after it that *size does not count; the caller frees *data. A
  * file of more than limit bytes is an error. */
 ll_err ll_file_read(const char *path, size_t limit, uint8_t **data, size_t *size);

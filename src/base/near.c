@@ -32,8 +32,9 @@ int ll_edit_distance(const char *a, const char *b)
     return rows[n % 3][m];
 }
 
-void ll_near_try(ll_near *near, const char *known)
+bool ll_near_try(ll_near *near, const char *known)
 {
+    bool is = !strcmp(near->word, known);
     size_t used = strlen(near->known);
     snprintf(near->known + used, sizeof near->known - used, " %s", known);
     int d = ll_edit_distance(near->word, known);
@@ -44,9 +45,10 @@ void ll_near_try(ll_near *near, const char *known)
         (!near->best || near->distance))
         near->part = true;
     else if (d > (enough > 1 ? enough : 1) || (near->best && (d >= near->distance || near->part)))
-        return;
+        return is;
     near->best = known;
     near->distance = d;
+    return is;
 }
 
 const char *ll_near_hint(ll_near *near)

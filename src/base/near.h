@@ -14,7 +14,7 @@ typedef struct ll_near {
     char hint[96], known[512]; /* known: all that were tried, a space before each */
 } ll_near;
 
-void ll_near_try(ll_near *near, const char *known);
+bool ll_near_try(ll_near *near, const char *known); /* is it this very word? */
 /* "; did you mean conv2d?", or nothing: lives in near. */
 const char *ll_near_hint(ll_near *near);
 /* Fewest letters to insert, delete, change, or swap with a neighbour, to turn a into b, small or

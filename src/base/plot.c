@@ -119,15 +119,18 @@ void ll_plot_bottom(ll_buf *b, const ll_axis *x, double y, const char *name)
                   (int)(x->from + x->to) / 2, y + 42, name);
 }
 
-void ll_plot_xml(ll_buf *b, const char *text)
+char *ll_plot_xml(ll_arena *a, const char *text)
 {
+    ll_buf b = {.arena = a};
+    ll_buf_puts(&b, "");
     for (int n; *text; text += n ? n : 1) {
         n = ll_utf8_at(text);
         if (*text == '&' || *text == '<')
-            ll_buf_puts(b, *text == '&' ? "&amp;" : "&lt;");
+            ll_buf_puts(&b, *text == '&' ? "&amp;" : "&lt;");
         else if (n > 1 || *text >= ' ')
-            ll_buf_add(b, text, (size_t)n);
+            ll_buf_add(&b, text, (size_t)n);
     }
+    return b.text;
 }
 
 /* Colours for lines, on light and on dark ground. */
@@ -165,10 +168,8 @@ void ll_plot_begin(ll_buf *b, int width, int height, const char *title)
 {
     ll_buf_printf(b,
                   "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" "
-                  "height=\"%d\" role=\"img\">\n<title>",
-                  width, height, width, height);
-    ll_plot_xml(b, title);
-    ll_buf_puts(b, "</title>\n");
+                  "height=\"%d\" role=\"img\">\n<title>%s</title>\n",
+                  width, height, width, height, ll_plot_xml(b->arena, title));
     put_style(b);
     ll_buf_printf(
         b, "<rect class=\"back\" x=\"0.5\" y=\"0.5\" width=\"%d\" height=\"%d\" rx=\"8\"/>\n",
@@ -177,13 +178,11 @@ void ll_plot_begin(ll_buf *b, int width, int height, const char *title)
 
 void ll_plot_words(ll_buf *b, const char *title, const char *caption)
 {
-    ll_buf_puts(b, "<text class=\"title\" x=\"20\" y=\"32\">");
-    ll_plot_xml(b, title);
-    ll_buf_puts(b, "</text>\n");
-    if (!caption) return;
-    ll_buf_puts(b, "<text class=\"soft\" x=\"20\" y=\"50\">");
-    ll_plot_xml(b, caption);
-    ll_buf_puts(b, "</text>\n");
+    ll_buf_printf(b, "<text class=\"title\" x=\"20\" y=\"32\">%s</text>\n",
+                  ll_plot_xml(b->arena, title));
+    if (caption)
+        ll_buf_printf(b, "<text class=\"soft\" x=\"20\" y=\"50\">%s</text>\n",
+                      ll_plot_xml(b->arena, caption));
 }
 
 void ll_plot_end(ll_buf *b)

@@ -38,8 +38,8 @@ void ll_plot_begin(ll_buf *b, int width, int height, const char *title);
 /* The title and a line below it (NULL: none) as one sees them. */
 void ll_plot_words(ll_buf *b, const char *title, const char *caption);
 void ll_plot_end(ll_buf *b);
-/* text with &, < and control characters made harmless. */
-void ll_plot_xml(ll_buf *b, const char *text);
+/* text with &, < and control characters made harmless, for an argument of printf. */
+char *ll_plot_xml(ll_arena *a, const char *text);
 
 /* A path: begin, points (the first after a gap moves), end. more: attributes, led by a space. */
 void ll_plot_path(ll_buf *b, int color, double width, const char *more);

@@ -4,7 +4,6 @@
 #include "base/arena.h"
 #include "base/file.h"
 
-#include <dirent.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -37,17 +36,15 @@ const char *ll_stage_path(const ll_stage *s)
 /* Moves what is inside up, or removes it. */
 static ll_err each(const ll_stage *s, bool keep)
 {
-    DIR *d = opendir(s->inside);
+    LL_OWN(DIR) d = opendir(s->inside);
     CHECK(d, LL_E_IO, "%s: %m", s->inside);
-    ll_err rc = LL_OK;
-    for (struct dirent *e; rc == LL_OK && (e = readdir(d));) {
+    for (struct dirent *e; (e = readdir(d));) {
         if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, "..")) continue;
         const char *from = ll_arena_printf(s->arena, "%s/%s", s->inside, e->d_name);
         const char *to = ll_arena_printf(s->arena, "%s/%s", s->folder, e->d_name);
-        if (keep ? rename(from, to) : unlink(from)) rc = RAISE(LL_E_IO, "%s: %m", keep ? to : from);
+        CHECK(!(keep ? rename(from, to) : unlink(from)), LL_E_IO, "%s: %m", keep ? to : from);
     }
-    closedir(d);
-    return rc;
+    return LL_OK;
 }
 
 ll_err ll_stage_commit(ll_stage *s)

@@ -107,6 +107,16 @@ bool ll_ends_with(const char *text, const char *end)
     return n >= m && !strcmp(text + n - m, end);
 }
 
+bool ll_lists(const char *list, char between, const char *word, size_t n)
+{
+    for (;; list++) {
+        size_t m = strcspn(list, (char[]){between, '\0'});
+        if (m == n && !strncmp(list, word, n)) return true;
+        list += m;
+        if (!*list) return false;
+    }
+}
+
 int ll_utf8_at(const char *text)
 {
     const unsigned char *s = (const unsigned char *)text;
@@ -138,6 +148,13 @@ void ll_buf_json(ll_buf *b, const char *text)
         text += n ? n : 1;
     }
     ll_buf_puts(b, "\"");
+}
+
+char *ll_text_quoted(ll_arena *a, const char *text)
+{
+    ll_buf b = {.arena = a};
+    ll_buf_json(&b, text);
+    return b.text;
 }
 
 /* Three significant digits of |v| < 1000. */

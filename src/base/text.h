@@ -15,6 +15,7 @@ void ll_buf_puts(ll_buf *b, const char *text);
 void ll_buf_printf(ll_buf *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* text as a JSON string, quotes included; bytes that are not UTF-8 become U+FFFD. */
 void ll_buf_json(ll_buf *b, const char *text);
+char *ll_text_quoted(ll_arena *a, const char *text); /* the same, for an argument of printf */
 
 /* A line of help: "  left   text", where text starts at a column and is wrapped to a width; on a
  * line of its own where left leaves no room. */
@@ -25,6 +26,8 @@ void ll_buf_wrapped(ll_buf *b, int width, const char *text);
 int ll_text_width(void);
 
 bool ll_ends_with(const char *text, const char *end);
+/* Are these n letters a word of the list, whose words have that character between them? */
+bool ll_lists(const char *list, char between, const char *word, size_t n);
 
 /* Bytes of the UTF-8 character at text: 1 to 4, or 0 where there is none (also at the end). */
 int ll_utf8_at(const char *text);

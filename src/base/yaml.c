@@ -135,7 +135,7 @@ static ll_err read_top(reader *r)
                   r->file, line, word);
         TRY(next(r));
         ll_near near = {.word = word};
-        if (r->y->is_section(r->y->context, word, &near)) {
+        if (r->y->is_section(r->y->context, &near)) {
             LL_ASSERT(n_seen < SECTIONS);
             seen[n_seen++] = word;
             TRY(read_section(r, word));

@@ -17,7 +17,7 @@ typedef struct ll_yaml {
     const char *what, *example; /* for messages: "run file"; a section of one */
     void *context;
     /* If it is none, near has the nearest name of one. */
-    bool (*is_section)(void *context, const char *word, ll_near *near);
+    bool (*is_section)(void *context, ll_near *near);
     ll_err (*assign)(void *context, const ll_yaml_value *v);
 } ll_yaml;
 

@@ -23,17 +23,6 @@ static bool is_option(const ll_arg *a)
     return a->name[0] == '-';
 }
 
-/* Does word name this option, in its long or short form? */
-static bool names(const ll_arg *a, const char *word, size_t n)
-{
-    for (const char *form = a->name;; form++) {
-        size_t m = strcspn(form, "|");
-        if (m == n && !strncmp(form, word, n)) return true;
-        form += m;
-        if (!*form) return false;
-    }
-}
-
 static const char *long_name(const ll_arg *a, ll_arena *arena)
 {
     return ll_arena_printf(arena, "%.*s", (int)strcspn(a->name, "|"), a->name);
@@ -42,7 +31,7 @@ static const char *long_name(const ll_arg *a, ll_arena *arena)
 static const ll_arg *find_option(const ll_command *c, const char *word, size_t n)
 {
     const ll_arg *a = c->args;
-    while (a->name && !(is_option(a) && names(a, word, n))) a++;
+    while (a->name && !(is_option(a) && ll_lists(a->name, '|', word, n))) a++;
     return a->name ? a : NULL;
 }
 

@@ -210,30 +210,24 @@ static ll_err take(reader *r, const char *name, const json_t *v, int of)
     FAIL(LL_E_ARG, "unknown parameter %.60s", name);
 }
 
-static ll_err take_all(reader *r, json_t *root, int of)
-{
-    const char *name;
-    json_t *v;
-    CHECK(json_is_object(root), LL_E_ARG, "the body must be a JSON object");
-    json_object_foreach(root, name, v)
-    {
-        r->out->param = ll_arena_strdup(r->a, name);
-        TRY(take(r, name, v, of));
-    }
-    r->out->param = of == 1 ? "prompt" : "messages";
-    CHECK(r->out->prompt || r->out->tokens || r->out->said, LL_E_ARG, "%s is missing",
-          r->out->param);
-    r->out->param = NULL;
-    return LL_OK;
-}
-
 ll_err ll_asked_parse(const char *text, size_t n, bool chat, const ll_draw_opts *usual, ll_arena *a,
                       ll_asked *out)
 {
     reader r = {a, out};
     json_error_t e;
+    const char *name;
+    json_t *v;
     *out = (ll_asked){.most = -1, .how = *usual};
     json_auto_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &e);
     CHECK(root, LL_E_ARG, "the body is not valid JSON: %s", e.text);
-    return take_all(&r, root, chat ? 2 : 1);
+    CHECK(json_is_object(root), LL_E_ARG, "the body must be a JSON object");
+    json_object_foreach(root, name, v)
+    {
+        out->param = ll_arena_strdup(a, name);
+        TRY(take(&r, name, v, chat ? 2 : 1));
+    }
+    out->param = chat ? "messages" : "prompt";
+    CHECK(out->prompt || out->tokens || out->said, LL_E_ARG, "%s is missing", out->param);
+    out->param = NULL;
+    return LL_OK;
 }

@@ -7,7 +7,6 @@
 #include "tune/tune.h"
 
 #include <jansson.h>
-#include <stdio.h>
 
 extern const ll_command ll_bench_step_command, ll_bench_comm_command, ll_bench_scale_command,
     ll_bench_consistency_command;
@@ -92,4 +91,4 @@ typedef struct ll_scale_bench_report {
 void ll_scale_bench_print(const ll_scale_bench_report *r);
 ll_err ll_scale_bench_json(const ll_scale_bench_report *r);
 json_t *ll_scale_point_json(const ll_scale_point *p);
-ll_err ll_scale_point_parse(const char *text, size_t bytes, ll_arena *a, ll_scale_point *out);
+ll_err ll_scale_point_parse(const char *text, size_t bytes, ll_arena *a, ll_scale_point *p);

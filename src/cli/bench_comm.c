@@ -34,12 +34,8 @@ static const ll_arg args[] = {
 static ll_err find_coll(const char *name, ll_coll *out)
 {
     ll_near near = {.word = name};
-    for (int c = 0; c < LL_N_COLL; c++) {
-        const char *known = ll_coll_name((ll_coll)c);
-        ll_near_try(&near, known);
-        *out = (ll_coll)c;
-        if (!strcmp(known, name)) return LL_OK;
-    }
+    for (*out = 0; *out < LL_N_COLL; ++*out)
+        if (ll_near_try(&near, ll_coll_name(*out))) return LL_OK;
     FAIL(LL_E_ARG, "unknown collective '%s'%s (collectives:%s)", name, ll_near_hint(&near),
          near.known);
 }

@@ -8,6 +8,7 @@
 #include "base/now.h"
 #include "base/rng.h"
 #include "base/stats.h"
+#include "base/text.h"
 #include "base/types.h"
 #include "run/ranks.h"
 
@@ -46,17 +47,6 @@ static ll_coll_spec spec_of(const bench *b, size_t bytes, size_t segment_bytes)
 }
 
 /* ---- what to time ---- */
-
-/* Is name among the words of a list with commas? */
-static bool listed(const char *list, const char *name)
-{
-    for (;; list++) {
-        size_t n = strcspn(list, ",");
-        if (n == strlen(name) && !strncmp(list, name, n)) return true;
-        list += n;
-        if (!*list) return false;
-    }
-}
 
 /* The segment that the tuner found best for an algorithm, or that is predicted to be. */
 static size_t best_segment(const bench *b, const ll_algo *a, size_t bytes)
@@ -103,7 +93,7 @@ static ll_err add_algorithms(const bench *b, ll_comm_bench_point *p, size_t fixe
     for (const ll_algo *const *a = ll_algos(); *a; a++) {
         ll_coll_spec s = spec_of(b, p->bytes, 0);
         if ((*a)->coll != b->report->coll) continue;
-        if (list && !all && !listed(list, (*a)->name)) continue;
+        if (list && !all && !ll_lists(list, ',', (*a)->name, strlen((*a)->name))) continue;
         if (list && !all) TRY(ll_algo_check(*a, &s));
         if (!ll_choose_may(*a, &s, ll_comm_has_window(b->c), b->o->canonical)) continue;
         size_t segment = !(*a)->segmented ? 0 : fixed ? fixed : best_segment(b, *a, p->bytes);
@@ -309,23 +299,6 @@ static ll_err get_memory(bench *b, size_t bytes, char **to_free)
     return LL_OK;
 }
 
-static ll_err measure_all(bench *b)
-{
-    ll_comm_bench_report *r = b->report;
-    size_t largest = 0;
-    for (int i = 0; i < r->n_point; i++)
-        if (r->points[i].bytes > largest) largest = r->points[i].bytes;
-    LL_OWN_MEMORY char *memory = NULL;
-    double began = ll_now();
-    TRY(get_memory(b, largest, &memory));
-    for (int i = 0; i < r->n_point; i++) {
-        double left = b->o->seconds - (ll_now() - began);
-        TRY(most(b->c, &left, 1));
-        TRY(measure_point(b, &r->points[i], left / (r->n_point - i)));
-    }
-    return LL_OK;
-}
-
 ll_err ll_comm_bench_measure(ll_comm *c, ll_arena *a, ll_comm_bench_report *r)
 {
     bench b = {
@@ -333,5 +306,16 @@ ll_err ll_comm_bench_measure(ll_comm *c, ll_arena *a, ll_comm_bench_report *r)
     r->ranks = ll_comm_size(c);
     r->nodes = ll_ranks_nodes(c);
     TRY(ll_tune(c, &(ll_tune_opts){.fresh = r->opts->fresh}, &r->tuner));
-    return measure_all(&b);
+    size_t largest = 0;
+    for (int i = 0; i < r->n_point; i++)
+        if (r->points[i].bytes > largest) largest = r->points[i].bytes;
+    LL_OWN_MEMORY char *memory = NULL;
+    double began = ll_now();
+    TRY(get_memory(&b, largest, &memory));
+    for (int i = 0; i < r->n_point; i++) {
+        double left = b.o->seconds - (ll_now() - began);
+        TRY(most(c, &left, 1));
+        TRY(measure_point(&b, &r->points[i], left / (r->n_point - i)));
+    }
+    return LL_OK;
 }

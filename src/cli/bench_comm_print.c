@@ -212,9 +212,8 @@ static void draw_names(ll_buf *b, const ll_comm_bench_report *r, const char **na
         done[slowest] = true;
         double y = TOP + 6 + 19 * line;
         put_mark(b, slowest, RIGHT + 24, y, 5);
-        ll_buf_printf(b, "<text class=\"soft\" x=\"%d\" y=\"%g\">", RIGHT + 36, y + 4);
-        ll_plot_xml(b, names[slowest]);
-        ll_buf_puts(b, "</text>\n");
+        ll_buf_printf(b, "<text class=\"soft\" x=\"%d\" y=\"%g\">%s</text>\n", RIGHT + 36, y + 4,
+                      ll_plot_xml(b->arena, names[slowest]));
     }
 }
 

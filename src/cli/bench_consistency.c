@@ -12,7 +12,6 @@
 #include <math.h>
 #include <omp.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 typedef struct opts {
@@ -195,12 +194,9 @@ static void draw(const opts *o, const row *rows, int n, ll_arena *a, ll_buf *b)
     ll_plot_begin(b, N_AXIS * EACH + NAMES, HEIGHT, title);
     ll_plot_words(b, title, "loss over time, bytes between replicas and samples");
     for (int k = 0; k < N_AXIS; k++) draw_panel(b, rows, n, k);
-    for (int i = 0; i < n; i++) {
-        ll_buf_printf(b, "<text class=\"f%d\" x=\"%d\" y=\"%d\">", i % 8 + 1, N_AXIS * EACH + 20,
-                      TOP + 12 + 20 * i);
-        ll_plot_xml(b, rows[i].preset);
-        ll_buf_puts(b, "</text>\n");
-    }
+    for (int i = 0; i < n; i++)
+        ll_buf_printf(b, "<text class=\"f%d\" x=\"%d\" y=\"%d\">%s</text>\n", i % 8 + 1,
+                      N_AXIS * EACH + 20, TOP + 12 + 20 * i, ll_plot_xml(a, rows[i].preset));
     ll_plot_end(b);
 }
 
@@ -208,16 +204,14 @@ static ll_err write_page(const opts *o, const char *path, const ll_buf *table, c
                          ll_arena *a)
 {
     ll_buf b = {.arena = a};
-    ll_buf_puts(&b, "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>");
-    ll_plot_xml(&b, o->run);
-    ll_buf_puts(&b, "</title>\n<pre>");
+    ll_buf_printf(
+        &b, "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>%s</title>\n<pre>",
+        ll_plot_xml(a, o->run));
     for (const char *line = table->text; *line; line += strcspn(line, "\n") + 1) {
-        ll_plot_xml(&b, ll_arena_printf(a, "%.*s", (int)strcspn(line, "\n"), line));
-        ll_buf_puts(&b, "\n");
+        const char *cells = ll_arena_printf(a, "%.*s", (int)strcspn(line, "\n"), line);
+        ll_buf_printf(&b, "%s\n", ll_plot_xml(a, cells));
     }
-    ll_buf_puts(&b, "</pre>\n");
-    ll_buf_puts(&b, svg->text);
-    ll_buf_puts(&b, "</html>\n");
+    ll_buf_printf(&b, "</pre>\n%s</html>\n", svg->text);
     return ll_file_write(path, b.text, b.len);
 }
 

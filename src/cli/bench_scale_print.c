@@ -50,15 +50,18 @@ json_t *ll_scale_point_json(const ll_scale_point *p)
     return LL_JSON_ADD(j, LL_IS("step_s", LL_JSON_LIST(i, p->n_step, p->times[i])));
 }
 
-static ll_err read_point(const json_t *j, ll_arena *a, ll_scale_point *p)
+ll_err ll_scale_point_parse(const char *text, size_t bytes, ll_arena *a, ll_scale_point *p)
 {
+    json_error_t why;
     const char *mesh;
     json_int_t batch, parameters, seq;
     json_t *times;
-    int got =
-        json_unpack((json_t *)j, "{s:i,s:i,s:i,s:s,s:I,s:I,s:I,s:o}", "ranks", &p->ranks, "nodes",
-                    &p->nodes, "threads", &p->threads, "mesh", &mesh, "batch", &batch, "parameters",
-                    &parameters, "tokens_in_sample", &seq, "step_s", &times);
+    *p = (ll_scale_point){0};
+    json_auto_t *j = json_loadb(text, bytes, 0, &why);
+    CHECK(j, LL_E_IO, "a job's output is not valid JSON: %s", why.text);
+    int got = json_unpack(j, "{s:i,s:i,s:i,s:s,s:I,s:I,s:I,s:o}", "ranks", &p->ranks, "nodes",
+                          &p->nodes, "threads", &p->threads, "mesh", &mesh, "batch", &batch,
+                          "parameters", &parameters, "tokens_in_sample", &seq, "step_s", &times);
     CHECK(got == 0 && strlen(mesh) < sizeof p->mesh && json_array_size(times) > 0, LL_E_IO,
           "a job's output is not a measurement");
     strcpy(p->mesh, mesh);
@@ -71,15 +74,6 @@ static ll_err read_point(const json_t *j, ll_arena *a, ll_scale_point *p)
     for (int i = 0; i < p->n_step; i++)
         p->times[i] = json_number_value(json_array_get(times, (size_t)i));
     return LL_OK;
-}
-
-ll_err ll_scale_point_parse(const char *text, size_t bytes, ll_arena *a, ll_scale_point *out)
-{
-    json_error_t why;
-    *out = (ll_scale_point){0};
-    json_auto_t *j = json_loadb(text, bytes, 0, &why);
-    CHECK(j, LL_E_IO, "a job's output is not valid JSON: %s", why.text);
-    return read_point(j, a, out);
 }
 
 /* ---- numbers made of them ---- */

@@ -6,7 +6,6 @@
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 typedef struct opts {
@@ -28,7 +27,6 @@ static ll_err turn(ll_talk *t, const ll_family *f, const char *line)
 {
     LL_OWN(ll_arena) a = ll_arena_new();
     ll_saying s = ll_talk_saying(t, a, 0, ll_family_stop(t, f));
-    ll_buf quoted = {.arena = a};
     ll_tokens asked = {.arena = a}, end = {.arena = a};
     TRY(ll_family_turn(t, f, "user", line, &asked));
     TRY(ll_family_turn(t, f, "assistant", NULL, &asked));
@@ -36,10 +34,9 @@ static ll_err turn(ll_talk *t, const ll_family *f, const char *line)
     TRY(ll_talk_say(t, &s, 1, !t->o->of.json));
     TRY(ll_family_end(t, f, &end));
     TRY(put(t, &end));
-    if (t->o->of.json) {
-        ll_buf_json(&quoted, s.text.text ? s.text.text : "");
-        printf("{\"text\": %s, \"tokens\": %ld}", quoted.text, s.tokens);
-    }
+    if (t->o->of.json)
+        printf("{\"text\": %s, \"tokens\": %ld}", ll_text_quoted(a, s.text.text ? s.text.text : ""),
+               s.tokens);
     printf("\n");
     return LL_OK;
 }

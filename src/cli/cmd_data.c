@@ -5,7 +5,6 @@
 #include "base/types.h"
 
 #include <stdio.h>
-#include <string.h>
 
 typedef struct opts {
     const char *name, *path, *format, *fields;

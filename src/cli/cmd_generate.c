@@ -7,7 +7,6 @@
 #include "cli/talk.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 typedef struct opts {
@@ -41,11 +40,9 @@ static json_t *one_json(const ll_talk *t, int64_t i, const char *prompt, const l
     int64_t n;
     const int32_t *v = ll_generator_tokens(t->g, i, &n);
     LL_OWN(ll_arena) a = ll_arena_new();
-    ll_buf text = {.arena = a}, quoted = {.arena = a};
-    ll_buf_printf(&text, "%s%s", prompt, s->text.text ? s->text.text : "");
-    ll_buf_json(&quoted, text.text);
+    const char *text = ll_arena_printf(a, "%s%s", prompt, s->text.text ? s->text.text : "");
     return LL_JSON(LL_IS("model", t->run->model.name), LL_IS("step", t->step),
-                   LL_IS("text", json_loads(quoted.text, JSON_DECODE_ANY, NULL)),
+                   LL_IS("text", json_loads(ll_text_quoted(a, text), JSON_DECODE_ANY, NULL)),
                    LL_IS("tokens", LL_JSON_LIST(k, n, v[k])));
 }
 

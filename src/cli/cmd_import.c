@@ -240,15 +240,11 @@ static ll_err copy_file(const char *from, const char *to)
     LL_OWN_MEMORY char *piece = (char *)malloc(PIECE);
     LL_OWN(ll_atomic) out = NULL;
     CHECK(piece, LL_E_MEM, "not enough memory to copy %s", from);
-    FILE *in = fopen(from, "rb");
+    LL_OWN(FILE) in = fopen(from, "rb");
     CHECK(in, LL_E_IO, "%s: %m", from);
-    ll_err rc = ll_atomic_open(to, &out);
-    for (size_t n; rc == LL_OK && (n = fread(piece, 1, PIECE, in)) > 0;)
-        rc = ll_atomic_add(out, piece, n);
-    bool whole = !ferror(in);
-    fclose(in);
-    TRY(rc);
-    CHECK(whole, LL_E_IO, "%s: cannot be read", from);
+    TRY(ll_atomic_open(to, &out));
+    for (size_t n; (n = fread(piece, 1, PIECE, in)) > 0;) TRY(ll_atomic_add(out, piece, n));
+    CHECK(!ferror(in), LL_E_IO, "%s: cannot be read", from);
     return ll_atomic_commit(out);
 }
 
@@ -267,14 +263,13 @@ static ll_err put(const opts *o, const found *f, const char *whole, ll_arena *a)
     }
     TRY(write_weights(f, ll_arena_printf(a, "%s/weights.safetensors", whole), a));
     TRY(write_data(o, f, ll_arena_printf(a, "%s/data.json", whole), a));
-    ll_buf b = {.arena = a};
-    ll_buf_printf(
-        &b, "# made by loopline import; set data, and the loss that is meant\nmodel:\n  file: ");
-    ll_buf_json(&b, ll_arena_printf(a, "%s/model.onnx", whole));
-    ll_buf_printf(&b, "\n  loss: %s\ntrain:\n  init: ", f->loss);
-    ll_buf_json(&b, ll_arena_printf(a, "%s/weights.safetensors", whole));
-    ll_buf_printf(&b, "\n  init_map: as-is\n");
-    TRY(ll_file_write(ll_arena_printf(a, "%s/run.yaml", whole), b.text, b.len));
+    const char *text = ll_arena_printf(
+        a,
+        "# made by loopline import; set data, and the loss that is meant\nmodel:\n  file: %s\n"
+        "  loss: %s\ntrain:\n  init: %s\n  init_map: as-is\n",
+        ll_text_quoted(a, ll_arena_printf(a, "%s/model.onnx", whole)), f->loss,
+        ll_text_quoted(a, ll_arena_printf(a, "%s/weights.safetensors", whole)));
+    TRY(ll_file_write(ll_arena_printf(a, "%s/run.yaml", whole), text, strlen(text)));
     fprintf(stderr, "%s: run.yaml model.onnx weights.safetensors\n", o->out);
     return LL_OK;
 }
@@ -387,21 +382,16 @@ static ll_err put_described(const opts *o, const ll_imported *m, bool tokenizer,
     for (size_t i = 0; folder && i < sizeof parts / sizeof *parts; i++)
         TRY(copy_all(from, parts[i], whole, a));
     if (o->adapter) TRY(copy_all(o->adapter, "adapter_model.safetensors", whole, a));
-    const char *weights = folder ? whole : ll_arena_printf(a, "%s/model.gguf", whole);
-    if (!folder) TRY(copy_file(from, weights));
+    const char *path = folder ? whole : ll_arena_printf(a, "%s/model.gguf", whole);
+    const char *weights = ll_text_quoted(a, path);
+    if (!folder) TRY(copy_file(from, path));
     ll_buf b = {.arena = a};
     ll_buf_printf(&b, "# made by loopline import; set data to train it\nmodel:\n  name: %s\n",
                   m->model->name);
     for (const ll_size *s = m->sizes; s->name; s++)
         ll_buf_printf(&b, "  %s: %ld\n", s->name, s->value);
-    if (tokenizer) {
-        ll_buf_puts(&b, "data:\n  tokenizer: ");
-        ll_buf_json(&b, weights);
-        ll_buf_puts(&b, "\n");
-    }
-    ll_buf_puts(&b, "train:\n  optimizer: adamw\n  init: ");
-    ll_buf_json(&b, weights);
-    ll_buf_printf(&b, "\n  init_map: %s\n", m->map);
+    if (tokenizer) ll_buf_printf(&b, "data:\n  tokenizer: %s\n", weights);
+    ll_buf_printf(&b, "train:\n  optimizer: adamw\n  init: %s\n  init_map: %s\n", weights, m->map);
     if (prompt) ll_buf_printf(&b, "  prompt: %ld\n", prompt);
     TRY(ll_file_write(ll_arena_printf(a, "%s/run.yaml", whole), b.text, b.len));
     fprintf(stderr, "%s: run.yaml %s%s%s\n", o->out, folder ? "*.safetensors" : "model.gguf",

@@ -5,7 +5,6 @@
 #include "cli/inspect.h"
 #include "comm/codec.h"
 #include "kern/notes.h"
-#include "kern/blocks.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -415,17 +414,6 @@ static ll_err show(const opts *o, const ll_run *r, const ll_graph *g)
     return rc;
 }
 
-static ll_err check_schedule(const opts *o)
-{
-    CHECK(o->schedule || (!o->svg && !o->form), LL_E_ARG, "--svg and --as need --schedule");
-    CHECK(!o->schedule || o->mesh, LL_E_ARG,
-          "--schedule needs a pipeline: add --mesh pipe=2 and -s train.micro_batch=N");
-    bool known = !o->form || !strcmp(o->form, "text") || !strcmp(o->form, "csv");
-    CHECK(known, LL_E_ARG, "--as is '%s': expected text or csv", o->form);
-    CHECK(!o->form || !o->json, LL_E_ARG, "--as %s is text: leave out --json", o->form);
-    return LL_OK;
-}
-
 static char *more(ll_arena *arena)
 {
     return ll_arena_strdup(
@@ -454,7 +442,13 @@ static ll_err check_mesh(const opts *o, const ll_run *r)
     CHECK(piped || (!*p->schedule && !*p->stages && p->virtual_stages <= 1), LL_E_ARG,
           "parallel.schedule, stages and virtual_stages need a pipeline: add pipe=2 or more to the "
           "mesh, or leave them out");
-    return check_schedule(o);
+    CHECK(o->schedule || (!o->svg && !o->form), LL_E_ARG, "--svg and --as need --schedule");
+    CHECK(!o->schedule || o->mesh, LL_E_ARG,
+          "--schedule needs a pipeline: add --mesh pipe=2 and -s train.micro_batch=N");
+    bool known = !o->form || !strcmp(o->form, "text") || !strcmp(o->form, "csv");
+    CHECK(known, LL_E_ARG, "--as is '%s': expected text or csv", o->form);
+    CHECK(!o->form || !o->json, LL_E_ARG, "--as %s is text: leave out --json", o->form);
+    return LL_OK;
 }
 
 static ll_err run(const void *given)

@@ -26,15 +26,6 @@ typedef struct facts {
     double flops; /* forward, one sample */
 } facts;
 
-static ll_err measure(const ll_run *r, facts *out)
-{
-    LL_OWN(ll_graph) g = NULL;
-    TRY(ll_run_graph(r, 1, NULL, &g));
-    out->flops = ll_graph_flops(g);
-    out->parameters = ll_cli_numbers(g, LL_PARAM, NULL);
-    return LL_OK;
-}
-
 static void print_line(const ll_run *r, const facts *f)
 {
     printf("%-10s %14ld %9sFLOP  ", r->model.name, f->parameters, LL_AMOUNT(f->flops));
@@ -56,12 +47,15 @@ static json_t *as_json(const ll_run *r, const facts *f)
 static ll_err one(const opts *o, const ll_model *m, bool first, json_t *list)
 {
     LL_OWN(ll_run) r = NULL;
+    LL_OWN(ll_graph) g = NULL;
     facts f = {0};
     TRY(ll_cli_run(m->name, &o->set, true, &r));
     for (int i = 0; i < o->set.n; i++)
         CHECK(!strncmp(o->set.v[i], "model.", 6), LL_E_ARG,
               "--set %s is not a model size: use inspect for other settings", o->set.v[i]);
-    TRY(measure(r, &f));
+    TRY(ll_run_graph(r, 1, NULL, &g));
+    f.flops = ll_graph_flops(g);
+    f.parameters = ll_cli_numbers(g, LL_PARAM, NULL);
     if (!o->json && first) printf("%-10s %14s %13s  sizes\n", "model", "parameters", "per sample");
     if (o->json)
         json_array_append_new(list, as_json(r, &f));

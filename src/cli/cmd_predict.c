@@ -72,9 +72,9 @@ static ll_err read_file(work *w, const ll_dataset *d, const char *path)
     ll_samples s;
     TRY(ll_samples_read(d, w->tokenizer, f, path, a, &s));
     for (int64_t i = 0; i < s.n; i++) {
-        w->answers = (answer *)ll_arena_grow(w->a, w->answers, sizeof(answer), w->n, &w->capacity);
         memcpy(w->in + (size_t)(w->n - w->done) * row, (char *)s.data + (size_t)i * row, row);
-        w->answers[w->n++] = (answer){path, s.n > 1 ? i : -1, s.used, NULL};
+        LL_PUSH(w->a, w->answers, w->n, w->capacity,
+                (answer){path, s.n > 1 ? i : -1, s.used, NULL});
         if (w->n - w->done == AT_ONCE) TRY(flush(w));
     }
     return LL_OK;
@@ -141,11 +141,9 @@ static const char *class_name(const work *w, int64_t k)
     if (w->data && w->data->class_names && k < w->data->classes) return w->data->class_names[k];
     const ll_shape *s = &w->info->type.shape;
     if (w->tokenizer && s->d[s->n - 1] == ll_run_size(w->t->run, "vocab", 0)) {
-        ll_buf b = {.arena = w->a};
         size_t n;
         const char *bytes = ll_tokenizer_bytes(w->tokenizer, (int)k, &n);
-        ll_buf_json(&b, bytes ? bytes : "");
-        return b.text;
+        return ll_text_quoted(w->a, bytes ? bytes : "");
     }
     if (w->data && w->data->is_text)
         return ll_arena_printf(w->a, k > 32 && k < 127 ? "%c" : "\\x%02x", (int)k);

@@ -112,11 +112,8 @@ static void event(server *s, const job *k, json_t *j)
 /* Bytes as a JSON text; what is no UTF-8 becomes U+FFFD. */
 static json_t *text_json(ll_arena *a, const char *bytes, size_t n)
 {
-    ll_buf b = {.arena = a};
-    char *copy = (char *)ll_arena_copy(a, bytes, n + 1);
-    copy[n] = '\0';
-    ll_buf_json(&b, copy);
-    return json_loads(b.text, JSON_DECODE_ANY, NULL);
+    const char *text = ll_arena_printf(a, "%.*s", (int)n, bytes);
+    return json_loads(ll_text_quoted(a, text), JSON_DECODE_ANY, NULL);
 }
 
 static json_t *usage_json(const job *k)
@@ -234,8 +231,10 @@ static ll_err encode(server *s, job *k)
 }
 
 /* Does it fit? Then its answer can begin. */
-static ll_err prepare(server *s, job *k)
+static ll_err prepare(server *s, job *k, const ll_http_request *r)
 {
+    TRY(ll_asked_parse(r->body.at, r->body.n, k->chat, &s->t.how, k->arena, &k->asked));
+    if (k->chat && !s->family) TRY(ll_talk_family(&s->t, &s->family));
     k->asked.param = k->chat ? "messages" : "prompt"; /* of a refusal */
     TRY(encode(s, k));
     CHECK(k->tokens.n, LL_E_ARG, "the prompt is empty");
@@ -261,24 +260,20 @@ static ll_err prepare(server *s, job *k)
     return LL_OK;
 }
 
-static ll_err read_job(server *s, job *k, const ll_http_request *r)
-{
-    TRY(ll_asked_parse(r->body.at, r->body.n, k->chat, &s->t.how, k->arena, &k->asked));
-    if (k->chat && !s->family) TRY(ll_talk_family(&s->t, &s->family));
-    return prepare(s, k);
-}
+static const char chat_path[] = "/v1/chat/completions";
 
-static void ask(server *s, int connection, const ll_http_request *r, bool chat)
+/* For an answer: to a text, or to a conversation. */
+static void ask(server *s, int connection, const ll_http_request *r)
 {
     ll_arena *a = ll_arena_new();
     job *k = LL_NEW(a, job);
     *k = (job){.connection = connection,
-               .chat = chat,
+               .chat = ll_http_is(r->path, chat_path),
                .number = ++s->made,
                .created = (int64_t)time(NULL),
                .until = ll_now() + s->o->timeout,
                .arena = a};
-    ll_err rc = read_job(s, k, r);
+    ll_err rc = prepare(s, k, r);
     const char *m = k->asked.model;
     bool long_one = k->asked.param && !strcmp(k->asked.param, "context");
     if (rc != LL_OK) {
@@ -296,16 +291,6 @@ static void ask(server *s, int connection, const ll_http_request *r, bool chat)
         return;
     }
     ll_arena_free(a);
-}
-
-static void completions(server *s, int c, const ll_http_request *r)
-{
-    ask(s, c, r, false);
-}
-
-static void chats(server *s, int c, const ll_http_request *r)
-{
-    ask(s, c, r, true);
 }
 
 static json_t *model_of(const server *s)
@@ -343,8 +328,8 @@ static const struct route {
 } routes[] = {{"GET", "/v1/models", models},
               {"GET", model_path, model},
               {"GET", "/health", health},
-              {"POST", "/v1/completions", completions},
-              {"POST", "/v1/chat/completions", chats}};
+              {"POST", "/v1/completions", ask},
+              {"POST", chat_path, ask}};
 
 /* In as much time whatever is wrong. */
 static bool has_key(const server *s, ll_http_text auth)

@@ -8,7 +8,6 @@
 #include "comm/job.h"
 #include "kern/notes.h"
 #include "pass/prune.h"
-#include "infer/evaluate.h"
 #include "verify/verify.h"
 #include "weights/weights_load.h"
 
@@ -27,13 +26,13 @@ typedef struct opts {
 static const double TOLERANCE = 1e-5; /* as --tolerance says */
 
 static const ll_arg args[] = {
-    {"[RUN]", LL_OPT(opts, run), NULL, "a run, or a model's name", NULL},
+    {"[RUN]", LL_OPT(opts, run), NULL, "a run, or a model's name"},
     {"--mesh|-m", LL_ARG_SETTING, offsetof(opts, set), "MESH",
      "mesh to verify, such as data=2,tensor=2; if not given, the run's, or data=RANKS; with "
      "--matrix, only strategies of this mesh",
      "parallel.mesh"},
     {"--ranks|-n", LL_ARG_COUNT, offsetof(opts, ranks), "N",
-     "start this many ranks; if not given, as many as the mesh has", NULL},
+     "start this many ranks; if not given, as many as the mesh has"},
     {"--zero", LL_ARG_SETTING, offsetof(opts, set), "K",
      "ZeRO stage, sharding over axis data: 1 = optimizer state, 2 = and gradients, 3 = and "
      "parameters",
@@ -45,19 +44,17 @@ static const ll_arg args[] = {
      "use exact summation, and require bitwise equality", "parallel.exact=true"},
     {"--batch|-b", LL_ARG_SETTING, offsetof(opts, set), "N", "global batch size", "train.batch"},
     {"--random", LL_OPT(opts, random), NULL,
-     "use random batches instead of the run's data; always so for a model's name", NULL},
-    {"--set|-s", LL_OPT(opts, set), "KEY=VALUE", "override a setting of the run", NULL},
-    {"--json", LL_OPT(opts, json), NULL, "print one JSON object to standard output", NULL},
+     "use random batches instead of the run's data; always so for a model's name"},
+    {"--set|-s", LL_OPT(opts, set), "KEY=VALUE", "override a setting of the run"},
+    {"--json", LL_OPT(opts, json), NULL, "print one JSON object to standard output"},
     {"--matrix", LL_OPT(opts, matrix), NULL,
      "verify small models (or the one named by RUN) under every parallel strategy, and print a "
-     "table; uses -n 8 if not given",
-     NULL},
+     "table; uses -n 8 if not given"},
     {"--pipelines", LL_OPT(opts, pipelines), NULL,
      "with --matrix: every pipeline schedule too, on 2, 3 and 4 stages with 1, 2, 5 and 8 "
-     "micro-batches",
-     NULL},
+     "micro-batches"},
     {"--fuzz", LL_OPT(opts, fuzz), "SECONDS",
-     "verify random small models, meshes and settings for this long; uses -n 8 if not given", NULL},
+     "verify random small models, meshes and settings for this long; uses -n 8 if not given"},
     {"--seed", LL_OPT(opts, seed), "N", "with --fuzz: random seed", "1"},
     {0}};
 
@@ -256,16 +253,6 @@ static ll_err check_model(const ll_run *r)
     return ll_weights_check(g, w, &from, a);
 }
 
-static ll_err prepare(const opts *o, ll_run **r)
-{
-    TRY(ll_cli_run_one(o->run, &o->set, true, r));
-    CHECK(!(*r)->parallel.exact || o->tolerance == TOLERANCE, LL_E_ARG,
-          "--tolerance=%g cannot be combined with exact sums, which must not differ in any bit: "
-          "leave it out",
-          o->tolerance);
-    return check_model(*r);
-}
-
 static ll_err launch_and_verify(const opts *o, const ll_run *r)
 {
     CHECK(!ll_codec_asked(r->parallel.compress), LL_E_CONFIG,
@@ -347,12 +334,16 @@ static ll_err run(const void *given)
     CHECK(o->tolerance >= 0, LL_E_ARG, "--tolerance is %g, expected 0 or more", o->tolerance);
     if (o->matrix || o->fuzz > 0) return run_many(o);
     CHECK(o->run, LL_E_ARG, "verify needs a run or a model's name, --matrix or --fuzz SECONDS");
-    TRY(prepare(o, &r));
+    TRY(ll_cli_run_one(o->run, &o->set, true, &r));
+    CHECK(!r->parallel.exact || o->tolerance == TOLERANCE, LL_E_ARG,
+          "--tolerance=%g cannot be combined with exact sums, which must not differ in any bit: "
+          "leave it out",
+          o->tolerance);
+    TRY(check_model(r));
     return launch_and_verify(o, r);
 }
 
 const ll_command ll_command_verify = {
     "verify", "check that training on a mesh gives the same results as on one process",
     args,     sizeof(opts),
-    run,      more,
-    NULL};
+    run,      more};

@@ -58,10 +58,8 @@ static bool tell_where(const char *word, const ll_command *const *all, bool told
 static const ll_command *find(const char *name)
 {
     ll_near near = {.word = name};
-    for (const ll_command *const *c = ll_commands(); *c; c++) {
-        if (!strcmp((*c)->name, name)) return *c;
-        ll_near_try(&near, (*c)->name);
-    }
+    for (const ll_command *const *c = ll_commands(); *c; c++)
+        if (ll_near_try(&near, (*c)->name)) return *c;
     fprintf(stderr, "loopline: unknown command '%s'%s; see loopline --help\n", name,
             ll_near_hint(&near));
     return NULL;

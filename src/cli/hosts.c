@@ -39,11 +39,10 @@ ll_err ll_hosts_read(ll_hosts *h)
         const char *count = strstr(line, "slots=") ? strstr(line, "slots=") + 6 : strchr(line, ':');
         if (count) slots = atoi(count + (*count == ':'));
         CHECK(slots >= 0, LL_E_ARG, "%s: '%s' has %d slots", h->file, name, slots);
-        list = (ll_host *)ll_arena_grow(h->arena, list, sizeof *list, n, &room);
-        list[n] = (ll_host){ll_arena_strdup(h->arena, name), slots, false};
+        bool dead = false;
         for (int i = 0; i < h->n; i++)
-            if (!strcmp(h->v[i].name, name)) list[n].dead = h->v[i].dead;
-        n++;
+            if (!strcmp(h->v[i].name, name)) dead = h->v[i].dead;
+        LL_PUSH(h->arena, list, n, room, (ll_host){ll_arena_strdup(h->arena, name), slots, dead});
     }
     int64_t slots = 0;
     for (int i = 0; i < n; i++) slots += list[i].slots;

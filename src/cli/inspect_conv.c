@@ -5,7 +5,6 @@
 #include "exec/choose.h"
 
 #include <stdio.h>
-#include <string.h>
 
 typedef struct account {
     double seconds; /* of a step's convolutions, as measured */

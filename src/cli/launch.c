@@ -250,17 +250,6 @@ static void tell_crashes(void)
     }
 }
 
-/* More ranks than cores are slow but work; a slip of the finger would stop the machine. */
-static ll_err check_room(int64_t ranks)
-{
-    int64_t cores = omp_get_num_procs(), most = 16 * cores > 256 ? 16 * cores : 256;
-    CHECK(ranks <= most || several_hosts(), LL_E_ARG,
-          "-n is %ld, but this machine has %ld cores: use at most %ld ranks; for several machines "
-          "use mpirun or srun, or set LOOPLINE_MPIEXEC",
-          ranks, cores, most);
-    return LL_OK;
-}
-
 ll_err ll_cli_launch(int64_t ranks, const ll_care *care)
 {
     const char *launched = getenv(LAUNCHED);
@@ -276,7 +265,12 @@ ll_err ll_cli_launch(int64_t ranks, const ll_care *care)
           "loopline without mpiexec",
           ranks, size);
     if (ranks == 1 || size == ranks) return LL_OK;
-    TRY(check_room(ranks));
+    /* More ranks than cores are slow but work; a slip of the finger would stop the machine. */
+    int64_t cores = omp_get_num_procs(), most = 16 * cores > 256 ? 16 * cores : 256;
+    CHECK(ranks <= most || several_hosts(), LL_E_ARG,
+          "-n is %ld, but this machine has %ld cores: use at most %ld ranks; for several machines "
+          "use mpirun or srun, or set LOOPLINE_MPIEXEC",
+          ranks, cores, most);
     fflush(NULL);
     return care ? care->start(ranks, care) : ll_cli_wait(ranks, NULL);
 }

@@ -3,8 +3,6 @@
 #include "base/text.h"
 #include "cli/plan.h"
 
-#include <stdio.h>
-
 static const double alike = 1.05; /* steps that differ by less are as quick */
 
 /* No step is shorter than its arithmetic at the chips' peak. */

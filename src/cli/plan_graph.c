@@ -7,12 +7,10 @@
 #include "cli/plan_try.h"
 #include "comm/job.h"
 #include "plan/published.h"
-#include "plan/search.h"
 #include "run/setup.h"
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* What a run file that trains so has, and nothing else on standard output. */

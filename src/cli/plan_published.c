@@ -1,6 +1,5 @@
 /* plan_published.c: loopline plan --published FILE.csv. */
 #include "base/file.h"
-#include "base/near.h"
 #include "base/text.h"
 #include "cli/common.h"
 #include "cli/plan.h"
@@ -10,24 +9,18 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The tables of clusters/. */
-#define TABLE(name, ...) {name, (const char *)(const unsigned char[]){__VA_ARGS__}},
-static const struct {
-    const char *name, *text;
-} tables[] = {
+static const ll_bundled tables[] = {
 #include "table_list.inc"
-};
-#undef TABLE
+    {0}};
 
 /* A bundled table by its name, or a file's, which *read then is. */
 static ll_err table_of(const char *name, uint8_t **read, const char **text, size_t *size)
 {
     enum { LIMIT = 64 << 20 };
     ll_near near = {.word = name};
-    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
-        ll_near_try(&near, tables[i].name);
-        if (strcmp(tables[i].name, name)) continue;
-        *text = tables[i].text;
+    const ll_bundled *b = ll_bundled_find(tables, &near);
+    if (b) {
+        *text = b->text;
         *size = strlen(*text);
         return LL_OK;
     }

@@ -7,7 +7,6 @@
 #include "cli/plan.h"
 #include "cli/plan_try.h"
 #include "run/ranks.h"
-#include "run/setup.h"
 
 #include <stdio.h>
 #include <string.h>

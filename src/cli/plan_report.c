@@ -6,7 +6,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 enum { WIDTH = 760, HEIGHT = 410, LEFT = 70, RIGHT = 740, TOP = 90, BOTTOM = 360 };
 
@@ -56,11 +55,9 @@ static void plot(ll_buf *b, const char *title, const char *caption, const char *
             double dy = i % 2 ? -6 - 13 * (i / 2 % 3) : 17 + 13 * (i / 2 % 3); /* not on others */
             ll_buf_printf(b,
                           "<circle class=\"f%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"4\"/><text "
-                          "class=\"f%d\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\">",
+                          "class=\"f%d\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\">%s</text>\n",
                           p[i].color, cx, cy, p[i].color, cx + (right ? -7 : 7), cy + dy,
-                          right ? "end" : "start");
-            ll_plot_xml(b, p[i].name);
-            ll_buf_puts(b, "</text>\n");
+                          right ? "end" : "start", ll_plot_xml(b->arena, p[i].name));
         }
     ll_plot_end(b);
 }
@@ -199,13 +196,12 @@ static void table(ll_buf *b, const ll_plans *p)
                       LL_AMOUNT((double)(p->run->train.batch * p->seq) / s->step_s),
                       LL_BYTES(ll_bytes_tensors(&s->bytes)), ll_plan_notes(s, b->arena),
                       100 * s->bubble, LL_TIME(s->exposed_s));
-    ll_buf_puts(b, "</table>\n<p>");
-    ll_plot_xml(b, ll_plan_about(p->cluster, b->arena));
-    ll_buf_puts(b, "</p>\n<p>To train the best: <code>loopline train ");
-    ll_plot_xml(b, ll_plan_word(p->o->run, b->arena));
-    ll_buf_puts(b, " ");
-    ll_plot_xml(b, ll_plan_words(p, p->v));
-    ll_buf_puts(b, "</code></p>\n");
+    ll_buf_printf(b,
+                  "</table>\n<p>%s</p>\n<p>To train the best: <code>loopline train %s "
+                  "%s</code></p>\n",
+                  ll_plot_xml(b->arena, ll_plan_about(p->cluster, b->arena)),
+                  ll_plot_xml(b->arena, ll_plan_word(p->o->run, b->arena)),
+                  ll_plot_xml(b->arena, ll_plan_words(p, p->v)));
 }
 
 /* The best plan with all that pictures need of its pipeline; fewer micro-batches where there are
@@ -241,11 +237,7 @@ ll_err ll_plan_report(const char *path, const ll_plans *p, const ll_search *s,
         s->ranks, s->cluster->chip.name, p->parameters / 1e9, s->batch, s->model->seq, s->precision,
         s->cluster->name, p->v[0].mesh, ll_outcome_bound(&c->out));
     table(&b, p);
-    if (p->scaling) {
-        ll_buf_puts(&b, "<p>");
-        ll_plot_xml(&b, p->scaling);
-        ll_buf_puts(&b, "</p>\n");
-    }
+    if (p->scaling) ll_buf_printf(&b, "<p>%s</p>\n", ll_plot_xml(a, p->scaling));
     if (best.out.pipeline) {
         ll_buf_printf(&b, "<h2>Timeline</h2><p>%d of %d micro-batches.</p>\n", best.how.n_micro,
                       c->how.n_micro);

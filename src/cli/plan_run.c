@@ -3,7 +3,6 @@
 #include "cli/common.h"
 #include "cli/plan.h"
 #include "mesh/mesh.h"
-#include "plan/published.h"
 #include "plan/search.h"
 #include "run/setup.h"
 
@@ -35,14 +34,6 @@ static bool is_lm(const ll_run *r, ll_lm *m)
     if (!(m->ffn >= 1)) m->ffn = 4 * m->width;
     bool one = size_of(r, "source") < 0;
     return one && fmin(fmin(m->layers, m->width), fmin(fmin(m->heads, m->seq), m->vocab)) >= 0;
-}
-
-static ll_err count_parameters(const ll_run *r, double *out)
-{
-    LL_OWN(ll_graph) g = NULL;
-    TRY(ll_run_graph(r, r->train.batch / ll_run_micro_batches(r), NULL, &g));
-    *out = (double)ll_cli_numbers(g, LL_PARAM, NULL);
-    return LL_OK;
 }
 
 /* The axes of a mesh that was given are the only ones; those that it leaves out are 1. */
@@ -441,6 +432,8 @@ ll_err ll_plan_run(const ll_plan_opts *o)
     ll_plans p = {.o = &own, .run = r, .file = file, .cluster = &mine, .arena = a};
     if (ll_run_takes_tokens(r)) p.seq = ll_run_size(r, "seq", 0);
     if (here || !is_lm(r, &m)) return ll_plan_graph(&p, &mesh); /* compiled and replayed */
-    TRY(count_parameters(r, &m.counted));
+    LL_OWN(ll_graph) g = NULL;
+    TRY(ll_run_graph(r, r->train.batch / ll_run_micro_batches(r), NULL, &g));
+    m.counted = (double)ll_cli_numbers(g, LL_PARAM, NULL);
     return plan(&p, &m);
 }

@@ -2,13 +2,11 @@
 #define _GNU_SOURCE /* memmem */
 #include "cli/procs.h"
 
-#include "base/own.h"
+#include "base/file.h"
 #include "comm/job.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -19,13 +17,12 @@ bool ll_proc_see(pid_t pid, ll_proc *out)
     uint64_t caught = 0;
     long parent = 0;
     snprintf(path, sizeof path, "/proc/%ld/status", (long)pid);
-    FILE *f = fopen(path, "r");
+    LL_OWN(FILE) f = fopen(path, "r");
     while (f && fgets(line, sizeof line, f)) {
         sscanf(line, "State: %c", &state);
         sscanf(line, "PPid: %ld", &parent);
         sscanf(line, "SigCgt: %lx", &caught);
     }
-    if (f) fclose(f);
     *out = (ll_proc){(pid_t)parent, caught >> (SIGUSR1 - 1) & 1, caught >> (SIGUSR2 - 1) & 1,
                      state == 'T', state == 'S'};
     return state != 'Z' && parent > 0;
@@ -37,11 +34,10 @@ static char *read_of(pid_t pid, const char *name, size_t *have)
     enum { MOST = 1 << 20 };
     char path[64], *text = (char *)calloc(MOST + 1, 1);
     snprintf(path, sizeof path, "/proc/%ld/%s", (long)pid, name);
-    int fd = text ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    LL_OWN_FD int fd = text ? open(path, O_RDONLY | O_CLOEXEC) : -1;
     *have = 0;
     for (ssize_t n; fd >= 0 && *have < MOST && (n = read(fd, text + *have, MOST - *have)) > 0;)
         *have += (size_t)n;
-    if (fd >= 0) close(fd);
     return text;
 }
 
@@ -87,7 +83,7 @@ static void find(ll_procs *p, pid_t launcher, const char *job)
 {
     char self[4096], path[64], exe[4096];
     ssize_t n = readlink("/proc/self/exe", self, sizeof self);
-    DIR *all = opendir("/proc");
+    LL_OWN(DIR) all = opendir("/proc");
     p->n = 0;
     for (struct dirent *d; all && n > 0 && (d = readdir(all));) {
         pid_t pid = (pid_t)atol(d->d_name);
@@ -96,7 +92,6 @@ static void find(ll_procs *p, pid_t launcher, const char *job)
         if (memcmp(exe, self, (size_t)n)) continue;
         if (job ? is_of_job(pid, job) : is_below(pid, launcher)) add(p, pid);
     }
-    if (all) closedir(all);
 }
 
 void ll_procs_find(ll_procs *p, pid_t launcher)
@@ -132,12 +127,11 @@ void ll_procs_tell_stop(const ll_procs *p, double seconds)
 
 void ll_procs_end(pid_t launcher)
 {
-    DIR *all = opendir("/proc");
+    LL_OWN(DIR) all = opendir("/proc");
     for (struct dirent *d; all && (d = readdir(all));) {
         pid_t pid = (pid_t)atol(d->d_name);
         if (pid > 1 && pid != launcher && is_below(pid, launcher)) kill(pid, SIGKILL);
     }
-    if (all) closedir(all);
     kill(-launcher, SIGKILL);
     kill(launcher, SIGKILL);
 }

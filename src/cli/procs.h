@@ -1,7 +1,6 @@
 /* procs.h: the processes that a launcher has started on this machine, as /proc tells of them. */
 #pragma once
 #include <stdbool.h>
-#include <stdint.h>
 #include <sys/types.h>
 
 /* One of them: has it a handler of SIGUSR1, one that counts stops (base/process.h), has a signal

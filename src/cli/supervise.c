@@ -24,7 +24,6 @@
 
 #include "base/file.h"
 #include "base/now.h"
-#include "base/text.h"
 #include "cli/args.h"
 #include "cli/hosts.h"
 #include "cli/procs.h"

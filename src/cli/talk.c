@@ -409,9 +409,7 @@ static ll_err add(const ll_talk *t, const char *text, bool special, ll_tokens *o
     LL_OWN_MEMORY int32_t *v = NULL;
     int64_t n;
     TRY(ll_talk_encode(t, text, special, &v, &n));
-    for (int64_t i = 0; i < n; i++) {
-        LL_PUSH(out->arena, out->v, out->n, out->room, v[i]);
-    }
+    for (int64_t i = 0; i < n; i++) LL_PUSH(out->arena, out->v, out->n, out->room, v[i]);
     return LL_OK;
 }
 

@@ -6,9 +6,7 @@
 #include "base/process.h"
 #include "kern/notes.h"
 #include "machine/bind.h"
-#include "train/foresee.h"
 #include "train/bench.h"
-#include "tune/tune.h"
 
 /* Large enough to come near the peak, small enough to be measured before each run. */
 enum { SMALL_GEMM = 384 };

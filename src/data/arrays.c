@@ -18,25 +18,20 @@ static ll_elem st_type(const char *name)
     return (ll_elem){0};
 }
 
-static ll_err offer_tensors(ll_dataset *d, const ll_st_file *f, const uint8_t *bytes)
-{
-    for (int i = 0; i < f->n_entries; i++) {
-        const ll_st_entry *e = &f->entries[i];
-        ll_array a = {.name = e->name,
-                      .type = st_type(e->type),
-                      .n_dim = e->n_dims,
-                      .rows = {.data = bytes + f->data_at + e->begin}};
-        for (int k = 0; k < e->n_dims && k < LL_MAX_DIMS; k++) a.dim[k] = e->dims[k];
-        TRY(ll_table_offer(d, &a));
-    }
-    return LL_OK;
-}
-
 ll_err ll_read_safetensors(ll_dataset *d, const char *path)
 {
     ll_bytes b;
     LL_OWN(ll_st_file) f = NULL;
     TRY(ll_dataset_map(d, path, &b));
     TRY(ll_st_parse(b.data, b.size, b.size, path, &f));
-    return offer_tensors(d, f, b.data);
+    for (int i = 0; i < f->n_entries; i++) {
+        const ll_st_entry *e = &f->entries[i];
+        ll_array a = {.name = e->name,
+                      .type = st_type(e->type),
+                      .n_dim = e->n_dims,
+                      .rows = {.data = b.data + f->data_at + e->begin}};
+        for (int k = 0; k < e->n_dims && k < LL_MAX_DIMS; k++) a.dim[k] = e->dims[k];
+        TRY(ll_table_offer(d, &a));
+    }
+    return LL_OK;
 }

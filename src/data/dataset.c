@@ -341,13 +341,8 @@ static const char *default_path(ll_arena *a, const ll_known *k)
 static ll_err find_known(const char *name, const ll_known **k)
 {
     ll_near near = {.word = name};
-    for (int i = 0; i < N_KNOWN; i++) {
-        if (strcmp(known[i].name, name) == 0) {
-            *k = &known[i];
-            return LL_OK;
-        }
-        ll_near_try(&near, known[i].name);
-    }
+    for (*k = known; *k < known + N_KNOWN; ++*k)
+        if (ll_near_try(&near, (*k)->name)) return LL_OK;
     FAIL(LL_E_CONFIG, "unknown dataset '%s' (datasets:%s, or set data.path and data.format)%s",
          name, near.known, ll_near_hint(&near));
 }

@@ -3,7 +3,6 @@
 #include "data/picture.h"
 
 #include <setjmp.h>
-#include <stdio.h>
 #include <strings.h>
 
 #define MAX_PIXELS ((int64_t)1 << 27) /* more are a bomb, or not for training */

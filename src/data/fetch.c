@@ -207,13 +207,12 @@ static bool load(const char *name, const part *p, uint64_t source, uint8_t *data
 {
     struct stat st;
     tail have;
-    int fd = open(name, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* whatever lies there */
+    LL_OWN_FD int fd = open(name, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* whatever lies there */
     if (fd < 0) return false;
     bool found = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) &&
                  (size_t)st.st_size == p->bytes + sizeof have &&
                  ll_read_all(fd, name, data, p->bytes, 0) == LL_OK &&
                  ll_read_all(fd, name, &have, sizeof have, p->bytes) == LL_OK;
-    close(fd);
     if (!found) return false;
     const tail want = tail_of(p, source, data);
     return memcmp(&want, &have, sizeof want) == 0;
@@ -297,9 +296,8 @@ static ll_err fetch_file(ll_fetcher *s, const char *file, ll_bytes *out)
     LL_OWN_MEMORY uint8_t *data = malloc(p.bytes);
     CHECK(data, LL_E_MEM, "%s: not enough memory for %zu bytes", file, p.bytes);
     TRY(fetch_part(s, &p, data, path, &kept));
-    *out = (ll_bytes){.data = data, .size = p.bytes};
-    data = NULL;
-    return LL_OK;
+    out->size = p.bytes;
+    return LL_HAND(&out->data, data);
 }
 
 static entry **find(ll_fetcher *s, const char *path)
@@ -372,11 +370,10 @@ ll_err ll_fetcher_take(ll_fetcher *s, const char *path, ll_bytes *out)
 /* The piece is mapped from the cache, in its place; that it is not is no error. */
 static void map_piece(ll_fetcher *s, const covered *f, const part *p, const char *path)
 {
-    int fd = s->mapped < MOST_MAPPED ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    LL_OWN_FD int fd = s->mapped < MOST_MAPPED ? open(path, O_RDONLY | O_CLOEXEC) : -1;
     if (fd < 0) return;
     s->mapped++;
     (void)mmap((void *)(f->data + p->at), p->bytes, PROT_READ, MAP_PRIVATE | MAP_FIXED, fd, 0);
-    close(fd);
 }
 
 static ll_err fetch_piece(ll_fetcher *s, const covered *f, size_t i)

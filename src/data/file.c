@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 ll_err ll_bytes_map(const char *path, ll_bytes *out)
 {
@@ -102,10 +101,8 @@ ll_err ll_data_files(const ll_dataset *d, const char *path, const char *names,
 void ll_segment_add(ll_dataset *d, ll_split split, const ll_segment *s)
 {
     ll_segments *list = &d->split[split];
-    list->item = ll_arena_grow(d->arena, list->item, sizeof *s, list->count, &list->capacity);
-    list->item[list->count] = *s;
-    if (s->file) list->item[list->count].file = ll_arena_strdup(d->arena, s->file);
-    list->count++;
+    LL_PUSH(d->arena, list->item, list->count, list->capacity, *s);
+    if (s->file) list->item[list->count - 1].file = ll_arena_strdup(d->arena, s->file);
     list->n += s->n;
 }
 
@@ -139,9 +136,7 @@ static ll_err encode_text(const ll_tokenizer *t, int64_t vocab, const ll_bytes *
         if (end && eos >= 0) memcpy(made + out->size, &eos, 4), out->size += 4;
         at += n + 1;
     }
-    out->data = made;
-    made = NULL;
-    return LL_OK;
+    return LL_HAND(&out->data, made);
 }
 
 ll_err ll_text_add(ll_dataset *d, const char *path, ll_bytes *text)

@@ -112,11 +112,12 @@ static ll_err gunzip(z_stream *z, const uint8_t *gz, size_t size, const char *fi
           "%s: the header says %zu bytes, more than %zu bytes of gzip can hold", file, idx.bytes,
           size);
     *out_size = idx.offset + idx.bytes;
-    *out = malloc(*out_size);
-    CHECK(*out, LL_E_MEM, "%s: not enough memory for %zu bytes", file, *out_size);
-    memcpy(*out, head, idx.offset);
-    TRY(inflate_some(z, gz, size, file, *out + idx.offset, idx.bytes));
-    return inflate_end(z, gz, size, file);
+    LL_OWN_MEMORY uint8_t *all = malloc(*out_size);
+    CHECK(all, LL_E_MEM, "%s: not enough memory for %zu bytes", file, *out_size);
+    memcpy(all, head, idx.offset);
+    TRY(inflate_some(z, gz, size, file, all + idx.offset, idx.bytes));
+    TRY(inflate_end(z, gz, size, file));
+    return LL_HAND(out, all);
 }
 
 ll_err ll_idx_gunzip(const uint8_t *gz, size_t size, const char *file, uint8_t **out,
@@ -127,10 +128,6 @@ ll_err ll_idx_gunzip(const uint8_t *gz, size_t size, const char *file, uint8_t *
     CHECK(inflateInit2(&z, 15 + 16) == Z_OK, LL_E_MEM, "%s: not enough memory to inflate", file);
     ll_err rc = gunzip(&z, gz, size, file, out, out_size);
     inflateEnd(&z);
-    if (rc != LL_OK) {
-        free(*out);
-        *out = NULL;
-    }
     return rc;
 }
 

@@ -53,10 +53,8 @@ ll_err ll_jsonl_parse(const uint8_t *b, size_t size, const char *field, const ch
         made += length + 1;
     }
     CHECK(made > 0, LL_E_IO, "%s has no lines of JSON", file);
-    *out = text;
     *out_size = made;
-    text = NULL;
-    return LL_OK;
+    return LL_HAND(out, text);
 }
 
 ll_err ll_read_jsonl(ll_dataset *d, const char *path)

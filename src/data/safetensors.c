@@ -45,13 +45,7 @@ static const struct type *find_type(const char *name)
 /* A name from the file, quoted and cut, so that a message stays one short line. */
 static const char *quote(const ll_st_file *f, const char *name)
 {
-    char head[81];
-    size_t n = strnlen(name, sizeof head - 1);
-    memcpy(head, name, n);
-    head[n] = '\0';
-    ll_buf b = {.arena = f->arena};
-    ll_buf_json(&b, head);
-    return b.text;
+    return ll_text_quoted(f->arena, ll_arena_printf(f->arena, "%.80s", name));
 }
 
 static ll_err parse_shape(ll_st_file *f, ll_st_entry *e, const json_t *shape, uint64_t *elements)
@@ -153,8 +147,14 @@ static ll_err check_tiling(ll_st_file *f)
     return LL_OK;
 }
 
-static ll_err parse_root(ll_st_file *f, json_t *root)
+/* text: the n bytes of JSON. */
+static ll_err parse_header(ll_st_file *f, const char *text, size_t n)
 {
+    CHECK(n && text[0] == '{', LL_E_IO, "%s: the header does not begin with {", f->path);
+    json_error_t why;
+    json_auto_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &why);
+    CHECK(root, LL_E_IO, "%s: the header is not valid JSON at byte %d: %s", f->path, why.position,
+          quote(f, why.text));
     f->entries = LL_NEW_ARRAY(f->arena, ll_st_entry, json_object_size(root));
     const char *name;
     json_t *value;
@@ -166,17 +166,6 @@ static ll_err parse_root(ll_st_file *f, json_t *root)
             TRY(parse_entry(f, &f->entries[f->n_entries++], name, value));
     }
     return check_tiling(f);
-}
-
-/* text: the n bytes of JSON. */
-static ll_err parse_header(ll_st_file *f, const char *text, size_t n)
-{
-    CHECK(n && text[0] == '{', LL_E_IO, "%s: the header does not begin with {", f->path);
-    json_error_t why;
-    json_auto_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &why);
-    CHECK(root, LL_E_IO, "%s: the header is not valid JSON at byte %d: %s", f->path, why.position,
-          quote(f, why.text));
-    return parse_root(f, root);
 }
 
 /* The header's length from the first eight bytes. */
@@ -211,9 +200,12 @@ ll_err ll_st_parse(const uint8_t *bytes, size_t n, uint64_t file_bytes, const ch
     return LL_HAND(out, f);
 }
 
-static ll_err open_fd(int fd, const char *path, ll_st_file **out)
+ll_err ll_st_open(const char *path, ll_st_file **out)
 {
     struct stat st;
+    *out = NULL;
+    LL_OWN_FD int fd = open(path, O_RDONLY | O_CLOEXEC);
+    CHECK(fd >= 0, LL_E_IO, "%s: %s", path, strerror(errno));
     CHECK(fstat(fd, &st) == 0, LL_E_IO, "%s: %s", path, strerror(errno));
     CHECK(S_ISREG(st.st_mode), LL_E_IO, "%s is not a regular file", path);
     uint64_t file_bytes = (uint64_t)st.st_size, length = 0;
@@ -224,20 +216,10 @@ static ll_err open_fd(int fd, const char *path, ll_st_file **out)
     LL_OWN_MEMORY uint8_t *head = (uint8_t *)malloc(8 + (size_t)length);
     CHECK(head, LL_E_MEM, "%s: not enough memory for a header of %lu bytes", path, length);
     TRY(ll_read_all(fd, path, head, 8 + (size_t)length, 0));
-    return ll_st_parse(head, 8 + (size_t)length, file_bytes, path, out);
-}
-
-ll_err ll_st_open(const char *path, ll_st_file **out)
-{
-    *out = NULL;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    CHECK(fd >= 0, LL_E_IO, "%s: %s", path, strerror(errno));
-    ll_err rc = open_fd(fd, path, out);
-    if (rc == LL_OK)
-        (*out)->fd = fd;
-    else
-        close(fd);
-    return rc;
+    TRY(ll_st_parse(head, 8 + (size_t)length, file_bytes, path, out));
+    (*out)->fd = fd;
+    fd = -1;
+    return LL_OK;
 }
 
 void ll_st_close(ll_st_file *f)

@@ -160,21 +160,14 @@ static ll_err fit_file(const ll_dataset *d, const ll_column *c, int64_t row, con
     return fit_path(d->fetcher, file, v, out);
 }
 
-static ll_err check_index(const ll_dataset *d, ll_split split, int64_t index)
-{
-    const ll_data_info *f = &d->info;
-    CHECK(f->kind == LL_IMAGES, LL_E_ARG, "dataset %s has tokens, not images", f->name);
-    CHECK(index >= 0 && index < f->n[split], LL_E_ARG, "image %ld of %s, expected 0 to %ld", index,
-          f->name, f->n[split] - 1);
-    return LL_OK;
-}
-
 ll_err ll_dataset_image(const ll_dataset *d, ll_split split, int64_t index, uint8_t *pixels,
                         int32_t *label)
 {
     static const ll_sampling plain = {.split = LL_VAL};
     uint8_t buffer[LL_MAX_WIDTH * LL_MAX_CHANNELS];
-    TRY(check_index(d, split, index));
+    CHECK(d->info.kind == LL_IMAGES, LL_E_ARG, "dataset %s has tokens, not images", d->info.name);
+    CHECK(index >= 0 && index < d->info.n[split], LL_E_ARG, "image %ld of %s, expected 0 to %ld",
+          index, d->info.name, d->info.n[split] - 1);
     ll_view v = view_of(d, &plain, 0);
     if (d->table) {
         const ll_column *x = ll_table_find(d->table, "x"), *y = ll_table_find(d->table, "y");

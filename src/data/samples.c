@@ -83,23 +83,6 @@ static ll_err read_text(const ll_dataset *d, const ll_tokenizer *t, const ll_fie
     return LL_OK;
 }
 
-static ll_err read_bytes(const ll_dataset *d, const ll_tokenizer *t, const ll_field *f,
-                         const char *path, const ll_bytes *b, ll_arena *a, ll_samples *out)
-{
-    if (b->size > 6 && !memcmp(b->data, "\x93NUMPY", 6)) {
-        ll_npy npy;
-        TRY(ll_npy_parse(b->data, b->size, path, &npy));
-        return read_rows(d, f, path, npy.type, b->data + npy.offset, npy.dim, npy.n_dim, a, out);
-    }
-    if (t || (d && d->info.kind == LL_TOKENS)) return read_text(d, t, f, path, b, a, out);
-    CHECK(b->size > 4 && !b->data[0] && !b->data[1], LL_E_IO,
-          "%s is neither a picture (.jpg, .jpeg, .png) nor a .npy or IDX file", path);
-    ll_idx idx;
-    TRY(ll_idx_parse(b->data, b->size, path, &idx));
-    return read_rows(d, f, path, (ll_elem){'u', 1, false}, b->data + idx.offset, idx.dim, idx.n_dim,
-                     a, out);
-}
-
 ll_err ll_samples_read(const ll_dataset *d, const ll_tokenizer *t, const ll_field *f,
                        const char *path, ll_arena *a, ll_samples *out)
 {
@@ -107,5 +90,16 @@ ll_err ll_samples_read(const ll_dataset *d, const ll_tokenizer *t, const ll_fiel
     *out = (ll_samples){0};
     if (ll_picture_named(path)) return read_picture(d, f, path, a, out);
     TRY(ll_bytes_map(path, &b));
-    return read_bytes(d, t, f, path, &b, a, out);
+    if (b.size > 6 && !memcmp(b.data, "\x93NUMPY", 6)) {
+        ll_npy npy;
+        TRY(ll_npy_parse(b.data, b.size, path, &npy));
+        return read_rows(d, f, path, npy.type, b.data + npy.offset, npy.dim, npy.n_dim, a, out);
+    }
+    if (t || (d && d->info.kind == LL_TOKENS)) return read_text(d, t, f, path, &b, a, out);
+    CHECK(b.size > 4 && !b.data[0] && !b.data[1], LL_E_IO,
+          "%s is neither a picture (.jpg, .jpeg, .png) nor a .npy or IDX file", path);
+    ll_idx idx;
+    TRY(ll_idx_parse(b.data, b.size, path, &idx));
+    return read_rows(d, f, path, (ll_elem){'u', 1, false}, b.data + idx.offset, idx.dim, idx.n_dim,
+                     a, out);
 }

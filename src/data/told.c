@@ -20,9 +20,8 @@ static void tell_files(const ll_data_info *f, ll_buf *b)
                   f->n[LL_VAL], f->file_bytes);
     ll_buf_printf(b, "\"crc32c\": \"%08x\", \"files\": %ld,\n \"first\": [", f->digest, f->n_file);
     for (int i = 0; i < f->n_file && i < LL_NOTED_FILES; i++) {
-        ll_buf_puts(b, i ? ",\n  {\"name\": " : "\n  {\"name\": ");
-        ll_buf_json(b, f->files[i].name);
-        ll_buf_printf(b, ", \"bytes\": %lu}", f->files[i].size);
+        ll_buf_printf(b, "%s\n  {\"name\": %s, \"bytes\": %lu}", i ? "," : "",
+                      ll_text_quoted(b->arena, f->files[i].name), f->files[i].size);
     }
     ll_buf_puts(b, "]");
 }
@@ -30,11 +29,9 @@ static void tell_files(const ll_data_info *f, ll_buf *b)
 void ll_dataset_tell(const ll_dataset *d, ll_buf *b)
 {
     const ll_data_info *f = &d->info;
-    ll_buf_puts(b, "{\"name\": ");
-    ll_buf_json(b, f->name);
-    ll_buf_puts(b, ", \"path\": ");
-    ll_buf_json(b, f->where);
-    ll_buf_printf(b, ",\n \"kind\": \"%s\"", kinds[f->kind]);
+    ll_buf_printf(b, "{\"name\": %s, \"path\": %s,\n \"kind\": \"%s\"",
+                  ll_text_quoted(b->arena, f->name), ll_text_quoted(b->arena, f->where),
+                  kinds[f->kind]);
     if (f->kind == LL_TOKENS) ll_buf_printf(b, ", \"text\": %s", f->is_text ? "true" : "false");
     if (f->kind == LL_IMAGES) {
         const double sizes[] = {(double)f->height, (double)f->width, (double)f->channels};
@@ -82,8 +79,16 @@ static ll_err read_images(ll_dataset *d, const json_t *j, const char *file)
     return LL_OK;
 }
 
-static ll_err read_told(ll_dataset *d, const json_t *j, const char *file)
+ll_err ll_told_parse(const char *text, size_t size, const char *file, ll_dataset **out)
 {
+    json_error_t why;
+    *out = NULL;
+    json_auto_t *j = json_loadb(text, size, 0, &why);
+    CHECK(j, LL_E_IO, "%s:%d: not valid JSON: %s", file, why.line, why.text);
+    ll_arena *arena = ll_arena_new();
+    LL_OWN(ll_dataset) d = LL_NEW(arena, ll_dataset);
+    d->arena = arena;
+    d->info.name = d->info.where = ll_arena_strdup(arena, file);
     ll_data_info *f = &d->info;
     const char *kind = json_string_value(json_object_get(j, "kind"));
     const json_t *names = json_object_get(j, "classes");
@@ -100,19 +105,6 @@ static ll_err read_told(ll_dataset *d, const json_t *j, const char *file)
         list[i] = ll_arena_strdup(d->arena, name);
     }
     if (f->classes) f->class_names = list;
-    return f->kind == LL_IMAGES ? read_images(d, j, file) : LL_OK;
-}
-
-ll_err ll_told_parse(const char *text, size_t size, const char *file, ll_dataset **out)
-{
-    json_error_t why;
-    *out = NULL;
-    json_auto_t *j = json_loadb(text, size, 0, &why);
-    CHECK(j, LL_E_IO, "%s:%d: not valid JSON: %s", file, why.line, why.text);
-    ll_arena *arena = ll_arena_new();
-    LL_OWN(ll_dataset) d = LL_NEW(arena, ll_dataset);
-    d->arena = arena;
-    d->info.name = d->info.where = ll_arena_strdup(arena, file);
-    TRY(read_told(d, j, file));
+    if (f->kind == LL_IMAGES) TRY(read_images(d, j, file));
     return LL_HAND(out, d);
 }

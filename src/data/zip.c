@@ -3,8 +3,8 @@
 #include "data/parse.h"
 
 #include "base/num.h"
+#include "base/own.h"
 
-#include <stdlib.h>
 #include <string.h>
 #include <zlib.h>
 
@@ -104,11 +104,11 @@ static bool inflate_all(const ll_zip_entry *e, uint8_t *out)
 
 ll_err ll_zip_inflate(const ll_zip_entry *e, const char *file, uint8_t **out)
 {
-    *out = malloc(e->raw + 1);
-    CHECK(*out, LL_E_MEM, "%s: not enough memory for %zu bytes; saved without packing it is mapped",
-          file, e->raw);
-    if (inflate_all(e, *out)) return LL_OK;
-    free(*out);
+    LL_OWN_MEMORY uint8_t *all = malloc(e->raw + 1);
     *out = NULL;
-    FAIL(LL_E_IO, "%s: the compressed data is damaged, or its checksum is wrong", file);
+    CHECK(all, LL_E_MEM, "%s: not enough memory for %zu bytes; saved without packing it is mapped",
+          file, e->raw);
+    CHECK(inflate_all(e, all), LL_E_IO,
+          "%s: the compressed data is damaged, or its checksum is wrong", file);
+    return LL_HAND(out, all);
 }

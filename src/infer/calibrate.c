@@ -72,9 +72,7 @@ static ll_err get_moments(const ll_calibration *c, ll_val x, int64_t cols, float
     LL_OWN_MEMORY float *h = (float *)malloc(bytes);
     CHECK(h, LL_E_MEM, "not enough memory for moments of %ld channels", cols);
     TRY(ll_session_get(c->s, moment_of(a, x), h, bytes));
-    *out = h;
-    h = NULL;
-    return LL_OK;
+    return LL_HAND(out, h);
 }
 
 /* ---- scales ---- */

@@ -49,14 +49,6 @@ static ll_err find_labels(const ll_data_info *f, int *out)
     FAIL(LL_E_ARG, "data %s has no label y for each sample: classes cannot be counted", f->name);
 }
 
-static ll_err check_classifier(const ll_run *r, const ll_predicts *p)
-{
-    CHECK(p->meaning != LL_NUMBERS && p->type.shape.n == 1 && p->type.dtype == LL_F32, LL_E_ARG,
-          "model %s is not a classifier: %s is not one row of logits or probabilities per sample",
-          r->model.name, p->name);
-    return LL_OK;
-}
-
 static int64_t likeliest(const float *row, int64_t n)
 {
     int64_t best = 0;
@@ -161,9 +153,13 @@ ll_err ll_classes_count(const ll_run *r, const ll_dataset *d, ll_session *share,
     const ll_data_info *f = ll_dataset_info(d);
     LL_OWN(ll_predictor) p = NULL;
     TRY(ll_predictor_open(r, share, NULL, &p));
-    TRY(check_classifier(r, ll_predictor_info(p)));
+    const ll_predicts *made = ll_predictor_info(p);
+    CHECK(made->meaning != LL_NUMBERS && made->type.shape.n == 1 && made->type.dtype == LL_F32,
+          LL_E_ARG,
+          "model %s is not a classifier: %s is not one row of logits or probabilities per sample",
+          r->model.name, made->name);
     if (samples <= 0 || samples > f->n[LL_VAL]) samples = f->n[LL_VAL];
-    int64_t n = ll_predictor_info(p)->type.shape.d[0];
+    int64_t n = made->type.shape.d[0];
     counting x = {.p = p, .d = d, .members = m, .arena = a};
     x.confusion = LL_NEW_ARRAY(a, int64_t, n * n);
     if (m) x.alone = LL_NEW_ARRAY(a, int64_t, m->n);
@@ -190,12 +186,9 @@ ll_class_score ll_class_score_of(const ll_classes *c, int64_t k)
 
 enum { LEFT = 130, TOP = 150, SIDE = 34, SMALL = 8, FEW = 40 };
 
-static void add_name(ll_buf *b, const ll_classes *c, int64_t k)
+static char *name_of(const ll_classes *c, int64_t k, ll_arena *a)
 {
-    if (c->names)
-        ll_plot_xml(b, c->names[k]);
-    else
-        ll_buf_printf(b, "%ld", k);
+    return c->names ? ll_plot_xml(a, c->names[k]) : ll_arena_printf(a, "%ld", k);
 }
 
 static void add_cell(ll_buf *b, const ll_classes *c, int64_t row, int64_t column, int side,
@@ -206,12 +199,10 @@ static void add_cell(ll_buf *b, const ll_classes *c, int64_t row, int64_t column
     if (!n) return;
     ll_buf_printf(
         b,
-        "<rect x=\"%g\" y=\"%g\" width=\"%d\" height=\"%d\" class=\"f%d\" opacity=\"%.3f\"><title>",
-        x, y, side - 1, side - 1, row == column ? 1 : 2, 0.1 + 0.5 * (double)n / of);
-    add_name(b, c, row);
-    ll_buf_puts(b, " taken for ");
-    add_name(b, c, column);
-    ll_buf_printf(b, ": %ld</title></rect>\n", n);
+        "<rect x=\"%g\" y=\"%g\" width=\"%d\" height=\"%d\" class=\"f%d\" opacity=\"%.3f\">"
+        "<title>%s taken for %s: %ld</title></rect>\n",
+        x, y, side - 1, side - 1, row == column ? 1 : 2, 0.1 + 0.5 * (double)n / of,
+        name_of(c, row, b->arena), name_of(c, column, b->arena), n);
     if (side == SIDE)
         ll_buf_printf(b,
                       "<text x=\"%g\" y=\"%g\" text-anchor=\"middle\" class=\"soft\">%ld</text>\n",
@@ -227,14 +218,11 @@ char *ll_classes_svg(const ll_classes *c, const char *title, ll_arena *a)
     ll_plot_words(&b, title, "rows: the class; columns: what it was taken for");
     for (int64_t k = 0; k < c->n && side == SIDE; k++) {
         double at = (double)(k * side) + side / 2.0 + 4;
-        ll_buf_printf(&b, "<text x=\"%d\" y=\"%g\" text-anchor=\"end\" class=\"soft\">", LEFT - 8,
-                      TOP + at);
-        add_name(&b, c, k);
+        const char *name = name_of(c, k, a);
         ll_buf_printf(&b,
-                      "</text>\n<text transform=\"translate(%g,%d) rotate(-45)\" class=\"soft\">",
-                      LEFT + at, TOP - 8);
-        add_name(&b, c, k);
-        ll_buf_puts(&b, "</text>\n");
+                      "<text x=\"%d\" y=\"%g\" text-anchor=\"end\" class=\"soft\">%s</text>\n<text "
+                      "transform=\"translate(%g,%d) rotate(-45)\" class=\"soft\">%s</text>\n",
+                      LEFT - 8, TOP + at, name, LEFT + at, TOP - 8, name);
     }
     for (int64_t i = 0; i < c->n; i++) {
         double of = fmax(1, (double)ll_class_score_of(c, i).support);

@@ -6,7 +6,6 @@
 #include "infer/evaluate.h"
 
 #include "base/num.h"
-#include "kern/blocks.h"
 #include "pass/packed.h"
 #include "infer/calibrate.h"
 

@@ -2,7 +2,6 @@
 #include "infer/generate.h"
 
 #include "base/num.h"
-#include "kern/blocks.h"
 #include "pass/packed.h"
 #include "weights/state.h"
 

@@ -114,30 +114,20 @@ static ll_err find_pass(ll_predictor *p, int64_t batch, pass **out)
     return ll_session_open(x->g, &o, &x->s);
 }
 
-static ll_err open_first(ll_predictor *p)
+ll_err ll_predictor_open(const ll_run *r, ll_session *share, const char *result, ll_predictor **out)
 {
+    LL_OWN(ll_predictor) p = (ll_predictor *)calloc(1, sizeof *p);
+    CHECK(p, LL_E_MEM, "not enough memory for a predictor");
+    p->run = r;
+    p->share = share;
+    p->asked = result;
     p->passes[0].batch = 1;
     TRY(ll_predictor_make(p, 1, &p->passes[0].g));
     p->n = 1;
     p->info.name = p->name;
     p->info.n_input = ll_run_fields(p->passes[0].g, p->info.inputs);
     CHECK(p->info.n_input >= 0, LL_E_ARG, "%s reads more than %d inputs", p->name, LL_MAX_FIELDS);
-    return LL_OK;
-}
-
-ll_err ll_predictor_open(const ll_run *r, ll_session *share, const char *result, ll_predictor **out)
-{
-    ll_predictor *p = (ll_predictor *)calloc(1, sizeof *p);
-    CHECK(p, LL_E_MEM, "not enough memory for a predictor");
-    p->run = r;
-    p->share = share;
-    p->asked = result;
-    ll_err rc = open_first(p);
-    if (rc == LL_OK)
-        *out = p;
-    else
-        ll_predictor_close(p);
-    return rc;
+    return LL_HAND(out, p);
 }
 
 void ll_predictor_close(ll_predictor *p)

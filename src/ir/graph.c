@@ -18,8 +18,7 @@ ll_graph *ll_graph_new(const char *name)
     ll_graph *g = LL_NEW(a, ll_graph);
     g->arena = a;
     g->name = ll_arena_strdup(a, name);
-    g->values = (ll_value *)ll_arena_grow(a, NULL, sizeof(ll_value), 0, &g->cap_value);
-    g->n_value = 1;
+    LL_PUSH(a, g->values, g->n_value, g->cap_value, (ll_value){0}); /* none */
     return g;
 }
 
@@ -105,10 +104,8 @@ const char *ll_scoped(ll_graph *g, const char *name)
 
 static ll_val new_value(ll_graph *g, ll_type type)
 {
-    g->values =
-        (ll_value *)ll_arena_grow(g->arena, g->values, sizeof(ll_value), g->n_value, &g->cap_value);
-    g->values[g->n_value] = (ll_value){.type = type, .node = -1};
-    return (ll_val){g->n_value++};
+    LL_PUSH(g->arena, g->values, g->n_value, g->cap_value, (ll_value){.type = type, .node = -1});
+    return (ll_val){g->n_value - 1};
 }
 
 const ll_data *ll_data_copy(ll_arena *arena, const ll_data *d)
@@ -246,9 +243,8 @@ void ll_graph_result(ll_graph *g, const char *name, ll_val v)
         ll_graph_reject(g, "two results are named %s", name);
         return;
     }
-    g->results = (ll_named *)ll_arena_grow(g->arena, g->results, sizeof(ll_named), g->n_result,
-                                           &g->cap_result);
-    g->results[g->n_result++] = (ll_named){ll_arena_strdup(g->arena, name), v};
+    LL_PUSH(g->arena, g->results, g->n_result, g->cap_result,
+            (ll_named){ll_arena_strdup(g->arena, name), v});
 }
 
 void ll_graph_update(ll_graph *g, ll_val input, ll_val next)
@@ -266,9 +262,7 @@ void ll_graph_update(ll_graph *g, ll_val input, ll_val next)
                   ll_dtype_name(b->type.dtype), ll_shape_print(&b->type.shape, got));
         return;
     }
-    g->updates = (ll_pair *)ll_arena_grow(g->arena, g->updates, sizeof(ll_pair), g->n_update,
-                                          &g->cap_update);
-    g->updates[g->n_update++] = (ll_pair){input, next};
+    LL_PUSH(g->arena, g->updates, g->n_update, g->cap_update, (ll_pair){input, next});
 }
 
 ll_dtype ll_wide(ll_dtype t)

@@ -134,10 +134,8 @@ static ll_err scan_field(ll_scan *s, const ll_attr_field *f, void *at)
 static ll_err find_field(ll_scan *s, const ll_op *op, const char *word, const char *from, int *out)
 {
     ll_near near = {.word = word};
-    for (*out = 0; op->attrs && op->attrs[*out].name; ++*out) {
-        if (!strcmp(op->attrs[*out].name, word)) return LL_OK;
-        ll_near_try(&near, op->attrs[*out].name);
-    }
+    for (*out = 0; op->attrs && op->attrs[*out].name; ++*out)
+        if (ll_near_try(&near, op->attrs[*out].name)) return LL_OK;
     return ll_scan_fail(s, from, "%s has no attribute %s%s", op->name, word, ll_near_hint(&near));
 }
 

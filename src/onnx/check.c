@@ -3,9 +3,7 @@
  * other than the one that was wanted, or a file that cannot be read, is a failure. */
 #include "onnx/scope.h"
 #include "base/file.h"
-#include "base/text.h"
 
-#include <dirent.h>
 #include <math.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -191,7 +189,7 @@ static ll_err find(const char *folder, ll_arena *a, const char ***out, int *coun
 {
     const char **list = NULL;
     int n = 0, capacity = 0;
-    DIR *d = opendir(folder);
+    LL_OWN(DIR) d = opendir(folder);
     CHECK(d, LL_E_IO, "%s cannot be opened: %m", folder);
     bool itself = !access(ll_arena_printf(a, "%s/model.onnx", folder), F_OK);
     for (struct dirent *e; !itself && (e = readdir(d));) {
@@ -200,10 +198,7 @@ static ll_err find(const char *folder, ll_arena *a, const char ***out, int *coun
             continue;
         LL_PUSH(a, list, n, capacity, ll_arena_printf(a, "%s/%s", folder, e->d_name));
     }
-    closedir(d);
-    if (itself) {
-        LL_PUSH(a, list, n, capacity, folder);
-    }
+    if (itself) LL_PUSH(a, list, n, capacity, folder);
     CHECK(n, LL_E_IO, "%s contains neither model.onnx nor folders with one", folder);
     qsort(list, (size_t)n, sizeof *list, by_name);
     *out = list;

@@ -31,9 +31,8 @@ static void count_op(ll_arena *a, const Onnx__Node *n, ll_onnx_summary *s, int *
     const char *name = ll_arena_printf(a, "%s%s%s", n->domain, *n->domain ? "." : "", n->op_type);
     int i = 0;
     while (i < s->n_missing && strcmp(s->missing[i].name, name)) i++;
-    if (i == s->n_missing) {
+    if (i == s->n_missing)
         LL_PUSH(a, s->missing, s->n_missing, *capacity, (ll_onnx_named){name, "", "", 0});
-    }
     s->missing[i].count++;
 }
 

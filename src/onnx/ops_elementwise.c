@@ -2,8 +2,6 @@
  * they lie. Whole numbers are of 32 bits; narrower ones wrap around as ONNX's do. */
 #include "onnx/walk.h"
 
-#include <math.h>
-
 /* Of the first operand, f; wide: whole numbers by way of f64. */
 static ll_err each(op *o, int type, bool wide, ll_val (*f)(op *o, ll_val x))
 {
@@ -19,9 +17,14 @@ static ll_val by_row(op *o, ll_val x)
     return o->row->one(o->g, x);
 }
 
+/* What a row makes: as the type is; of whole numbers by way of f64, cut off behind the point and,
+ * but for FAR, wrapped (of one operand they are as f64 has them); a truth. */
+enum { EXACT, BY_F64, FAR, TRUTH };
+
 static ll_err unary(op *o)
 {
-    return each(o, o->in[0]->type, o->row->kind, by_row);
+    int kind = o->row->kind;
+    return each(o, kind == TRUTH ? ONNX_BOOL : o->in[0]->type, kind == BY_F64, by_row);
 }
 
 /* Activations with numbers; what ONNX has where they are not given. */
@@ -85,10 +88,7 @@ static ll_val trunc_of(ll_graph *g, ll_val x)
     return ll_mul(g, ll_sign(g, x), ll_floor(g, ll_abs(g, x)));
 }
 
-/* kind: EXACT: whole numbers as they are; else by way of f64, cut off behind the point, and, but
- * for FAR, wrapped. The result's type is the first one's. */
-enum { EXACT, BY_F64, FAR };
-
+/* The result's type is the first one's, but of truths. */
 static ll_err binary(op *o)
 {
     ll_val v[2];
@@ -96,6 +96,8 @@ static ll_err binary(op *o)
     WANT(o, o->n_in == 2, "%d operands", o->n_in);
     TRY(ll_onnx_align(o, 2, o->in, v, &lies));
     int type = o->in[0]->type;
+    if (o->row->kind == TRUTH)
+        return ll_onnx_give(o, 0, ONNX_BOOL, o->row->two(o->g, v[0], v[1]), &lies);
     bool whole = ll_onnx_whole(type), far = whole && o->row->kind != EXACT;
     for (int i = 0; i < 2; i++) v[i] = ll_cast(o->g, v[i], far ? LL_F64 : ll_onnx_dtype(type));
     ll_val y = o->row->two(o->g, v[0], v[1]);
@@ -156,36 +158,35 @@ static ll_err clip(op *o)
     return ll_onnx_give(o, 0, x->type, v, &lies);
 }
 
-/* kind 1: x is an integer type's only by way of f64 */
 const row ll_rows_elementwise[] = {
     {"Abs", unary, .one = ll_abs},
     {"Neg", unary, .one = ll_neg},
     {"Sign", unary, .one = ll_sign},
-    {"Exp", unary, .one = ll_exp, .kind = 1},
-    {"Log", unary, .one = ll_log, .kind = 1},
-    {"Sqrt", unary, .one = ll_sqrt, .kind = 1},
-    {"Reciprocal", unary, .one = ll_reciprocal, .kind = 1},
-    {"Floor", unary, .one = ll_floor, .kind = 1},
-    {"Ceil", unary, .one = ll_ceil, .kind = 1},
-    {"Round", unary, .one = ll_round, .kind = 1},
-    {"Erf", unary, .one = ll_erf, .kind = 1},
-    {"Sin", unary, .one = ll_sin, .kind = 1},
-    {"Cos", unary, .one = ll_cos, .kind = 1},
-    {"Tan", unary, .one = ll_tan, .kind = 1},
-    {"Asin", unary, .one = ll_asin, .kind = 1},
-    {"Acos", unary, .one = ll_acos, .kind = 1},
-    {"Atan", unary, .one = ll_atan, .kind = 1},
-    {"Sinh", unary, .one = ll_sinh, .kind = 1},
-    {"Cosh", unary, .one = ll_cosh, .kind = 1},
-    {"Tanh", unary, .one = ll_tanh, .kind = 1},
-    {"Asinh", unary, .one = ll_asinh, .kind = 1},
-    {"Acosh", unary, .one = ll_acosh, .kind = 1},
-    {"Atanh", unary, .one = ll_atanh, .kind = 1},
-    {"Sigmoid", unary, .one = ll_sigmoid, .kind = 1},
-    {"Relu", unary, .one = ll_relu, .kind = 1},
-    {"Softplus", unary, .one = ll_softplus, .kind = 1},
-    {"Mish", unary, .one = ll_mish, .kind = 1},
-    {"HardSwish", unary, .one = ll_hard_swish, .kind = 1},
+    {"Exp", unary, .one = ll_exp, .kind = BY_F64},
+    {"Log", unary, .one = ll_log, .kind = BY_F64},
+    {"Sqrt", unary, .one = ll_sqrt, .kind = BY_F64},
+    {"Reciprocal", unary, .one = ll_reciprocal, .kind = BY_F64},
+    {"Floor", unary, .one = ll_floor, .kind = BY_F64},
+    {"Ceil", unary, .one = ll_ceil, .kind = BY_F64},
+    {"Round", unary, .one = ll_round, .kind = BY_F64},
+    {"Erf", unary, .one = ll_erf, .kind = BY_F64},
+    {"Sin", unary, .one = ll_sin, .kind = BY_F64},
+    {"Cos", unary, .one = ll_cos, .kind = BY_F64},
+    {"Tan", unary, .one = ll_tan, .kind = BY_F64},
+    {"Asin", unary, .one = ll_asin, .kind = BY_F64},
+    {"Acos", unary, .one = ll_acos, .kind = BY_F64},
+    {"Atan", unary, .one = ll_atan, .kind = BY_F64},
+    {"Sinh", unary, .one = ll_sinh, .kind = BY_F64},
+    {"Cosh", unary, .one = ll_cosh, .kind = BY_F64},
+    {"Tanh", unary, .one = ll_tanh, .kind = BY_F64},
+    {"Asinh", unary, .one = ll_asinh, .kind = BY_F64},
+    {"Acosh", unary, .one = ll_acosh, .kind = BY_F64},
+    {"Atanh", unary, .one = ll_atanh, .kind = BY_F64},
+    {"Sigmoid", unary, .one = ll_sigmoid, .kind = BY_F64},
+    {"Relu", unary, .one = ll_relu, .kind = BY_F64},
+    {"Softplus", unary, .one = ll_softplus, .kind = BY_F64},
+    {"Mish", unary, .one = ll_mish, .kind = BY_F64},
+    {"HardSwish", unary, .one = ll_hard_swish, .kind = BY_F64},
     {"LeakyRelu", activation, .kind = LEAKY},
     {"Elu", activation, .kind = ELU},
     {"Celu", activation, .kind = CELU},
@@ -213,20 +214,6 @@ const row ll_rows_elementwise[] = {
 
 /* ---- truths, comparisons, types ---- */
 
-static ll_err compare(op *o)
-{
-    ll_val v[2];
-    order lies;
-    WANT(o, o->n_in == 2, "%d operands", o->n_in);
-    TRY(ll_onnx_align(o, 2, o->in, v, &lies));
-    return ll_onnx_give(o, 0, ONNX_BOOL, o->row->two(o->g, v[0], v[1]), &lies);
-}
-
-static ll_err truth(op *o)
-{
-    return each(o, ONNX_BOOL, false, by_row);
-}
-
 static ll_val infinite(op *o, ll_val v)
 {
     ll_val none = ll_one(o, v, 0), y = ll_isinf(o->g, v);
@@ -250,10 +237,13 @@ static ll_err where(op *o)
     return ll_onnx_give(o, 0, o->in[1]->type, ll_select(o->g, v[0], v[1], v[2]), &lies);
 }
 
-static ll_err cast_to(op *o, int type)
+/* kind 1: to the type of the second operand. */
+static ll_err cast(op *o)
 {
     value *x = o->in[0];
     order lies;
+    WANT(o, !o->row->kind || o->n_in == 2, "%d operands", o->n_in);
+    int type = o->row->kind ? o->in[1]->type : (int)ll_attr_int(o, "to", 0);
     ll_val v = ll_onnx_any(o, x, &lies);
     WANT(o, ll_onnx_dtype(type) != LL_N_DTYPE, "to %s", ll_onnx_type_name(type));
     bool from_whole = ll_onnx_whole(x->type), to_whole = ll_onnx_whole(type);
@@ -268,17 +258,6 @@ static ll_err cast_to(op *o, int type)
     else if (type == ONNX_FLOAT && x->type == ONNX_DOUBLE)
         v = ll_cast(o->g, v, LL_F32);
     return ll_onnx_give(o, 0, type, v, &lies);
-}
-
-static ll_err cast(op *o)
-{
-    return cast_to(o, (int)ll_attr_int(o, "to", 0));
-}
-
-static ll_err cast_like(op *o)
-{
-    WANT(o, o->n_in == 2, "%d operands", o->n_in);
-    return cast_to(o, o->in[1]->type);
 }
 
 /* Bits that leave on the left are gone: wrapped; to the right: whole parts of halves. */
@@ -299,20 +278,20 @@ static ll_err bit_shift(op *o)
 }
 
 const row ll_rows_logic[] = {
-    {"Less", compare, 7, .two = ll_less},
-    {"LessOrEqual", compare, .two = ll_less_equal},
-    {"Greater", compare, 7, .two = ll_greater},
-    {"GreaterOrEqual", compare, .two = ll_greater_equal},
-    {"Equal", compare, 7, .two = ll_equal},
-    {"And", compare, 7, .two = ll_and},
-    {"Or", compare, 7, .two = ll_or},
-    {"Xor", compare, 7, .two = ll_xor},
-    {"Not", truth, .one = ll_not},
-    {"IsNaN", truth, .one = ll_isnan},
+    {"Less", binary, 7, .two = ll_less, .kind = TRUTH},
+    {"LessOrEqual", binary, .two = ll_less_equal, .kind = TRUTH},
+    {"Greater", binary, 7, .two = ll_greater, .kind = TRUTH},
+    {"GreaterOrEqual", binary, .two = ll_greater_equal, .kind = TRUTH},
+    {"Equal", binary, 7, .two = ll_equal, .kind = TRUTH},
+    {"And", binary, 7, .two = ll_and, .kind = TRUTH},
+    {"Or", binary, 7, .two = ll_or, .kind = TRUTH},
+    {"Xor", binary, 7, .two = ll_xor, .kind = TRUTH},
+    {"Not", unary, .one = ll_not, .kind = TRUTH},
+    {"IsNaN", unary, .one = ll_isnan, .kind = TRUTH},
     {"IsInf", is_inf},
     {"Where", where},
     {"Cast", cast, 6},
-    {"CastLike", cast_like},
+    {"CastLike", cast, .kind = 1},
     {"BitShift", bit_shift},
     {0},
 };

@@ -295,7 +295,7 @@ static ll_err reverse_sequence(op *o)
             ((int64_t *)h->data)[b * t + i] = b * t + (i < n[b] ? n[b] - 1 - i : i);
     }
     order lies;
-    ll_val v = ll_onnx_with_first(o, x, (int)batch, &lies);
+    ll_val v = ll_onnx_with(o, x, (int)batch, 0, &lies);
     WANT(o, lies.d[1] == time, "a sequence that lies otherwise");
     ll_shape s = ll_graph_shape(o->g, v);
     v = ll_reshape(o->g, v, LL_SHAPE(count * t, -1));

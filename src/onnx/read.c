@@ -218,16 +218,15 @@ static ll_err outside(const Onnx__Tensor *t, const char *folder, size_t want, ll
     CHECK((size_t)length == want, LL_E_IO, "tensor %s: %ld bytes of %s, expected %zu", t->name,
           length, at, want);
     const char *path = ll_arena_printf(a, "%s/%s", folder, at);
-    FILE *f = fopen(path, "rb");
+    LL_OWN(FILE) f = fopen(path, "rb");
     CHECK(f, LL_E_IO, "tensor %s: %s cannot be opened: %m", t->name, path);
     bool there =
         !fseek(f, 0, SEEK_END) && ftell(f) - offset >= (int64_t)want && !fseek(f, offset, SEEK_SET);
-    void *data = there ? ll_arena_try(a, want ? want : 1) : NULL;
-    bool ok = data && fread(data, 1, want, f) == want;
-    fclose(f);
     CHECK(there, LL_E_IO, "tensor %s: %s ends before byte %ld", t->name, path,
           (offset + (int64_t)want));
-    CHECK(ok, LL_E_IO, "tensor %s: %s cannot be read", t->name, path);
+    void *data = ll_arena_try(a, want ? want : 1);
+    CHECK(data && fread(data, 1, want, f) == want, LL_E_IO, "tensor %s: %s cannot be read", t->name,
+          path);
     *out = data;
     return LL_OK;
 }
@@ -328,11 +327,7 @@ ll_err ll_onnx_tensor(const Onnx__Tensor *t, int declared, const char *folder, l
     }
     host *h = ll_onnx_host(a, type, &s);
     CHECK(h, LL_E_MEM, "tensor %s has no room", t->name);
-    if (!n) {
-        *out = h;
-        return LL_OK;
-    }
-    TRY(raw ? from_raw(t, raw, n, h) : from_lists(t, n, h));
+    if (n) TRY(raw ? from_raw(t, raw, n, h) : from_lists(t, n, h));
     *out = h;
     return LL_OK;
 }

@@ -146,7 +146,7 @@ ll_val ll_onnx_any(op *o, value *x, order *lies)
     return ll_onnx_as(o, x, lies);
 }
 
-static ll_val with(op *o, value *x, int dim, int at, order *lies)
+ll_val ll_onnx_with(op *o, value *x, int dim, int at, order *lies)
 {
     order have = x->v.id ? x->lies : ll_plain;
     int n = 0;
@@ -160,12 +160,7 @@ static ll_val with(op *o, value *x, int dim, int at, order *lies)
 
 ll_val ll_onnx_with_last(op *o, value *x, int dim, order *lies)
 {
-    return with(o, x, dim, x->shape.n - 1, lies);
-}
-
-ll_val ll_onnx_with_first(op *o, value *x, int dim, order *lies)
-{
-    return with(o, x, dim, 0, lies);
+    return ll_onnx_with(o, x, dim, x->shape.n - 1, lies);
 }
 
 value *ll_onnx_known(op *o, const host *h)

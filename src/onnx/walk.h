@@ -144,9 +144,9 @@ ll_val ll_onnx_as(op *o, value *x, const order *lies);
 /* Operands from the first on are weights, which some files have as constants. */
 void ll_onnx_weights_from(op *o, int first);
 ll_val ll_onnx_any(op *o, value *x, order *lies); /* as it lies already */
-/* x with ONNX's dimension dim lying last, or first. */
+/* x with ONNX's dimension dim lying there, or last. */
+ll_val ll_onnx_with(op *o, value *x, int dim, int at, order *lies);
 ll_val ll_onnx_with_last(op *o, value *x, int dim, order *lies);
-ll_val ll_onnx_with_first(op *o, value *x, int dim, order *lies);
 /* Numbers that the walk made itself, as an operand. */
 value *ll_onnx_known(op *o, const host *h);
 /* x broadcast to a shape; its dimensions are the last ones. */

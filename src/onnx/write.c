@@ -163,18 +163,6 @@ static ll_err save(writer *w, const char *path)
     return ll_file_write(path, data, size);
 }
 
-static ll_err write_both(const ll_graph *g, const ll_graph *more, const char *path,
-                         ll_onnx_input *input, void *user)
-{
-    LL_OWN(ll_arena) a = ll_arena_new();
-    Onnx__Graph out = ONNX__GRAPH__INIT;
-    out.name = TEXT(g->name);
-    writer w = {.arena = a, .g = g, .more = more, .uses = ll_uses(g, a), .out = &out};
-    w.items = LL_NEW_ARRAY(a, item, g->n_value);
-    TRY(build(&w, input, user));
-    return save(&w, path);
-}
-
 static ll_err expanded(ll_onnx_graph *graph, void *user, int64_t batch, ll_graph **out)
 {
     LL_OWN(ll_graph) whole = NULL;
@@ -190,5 +178,11 @@ ll_err ll_onnx_write(ll_onnx_graph *graph, ll_onnx_input *input, void *user, con
     LL_OWN(ll_graph) more = NULL;
     TRY(expanded(graph, user, AT_LEAST, &g));
     TRY(expanded(graph, user, AT_LEAST + 1, &more));
-    return write_both(g, more, path, input, user);
+    LL_OWN(ll_arena) a = ll_arena_new();
+    Onnx__Graph out = ONNX__GRAPH__INIT;
+    out.name = TEXT(g->name);
+    writer w = {.arena = a, .g = g, .more = more, .uses = ll_uses(g, a), .out = &out};
+    w.items = LL_NEW_ARRAY(a, item, g->n_value);
+    TRY(build(&w, input, user));
+    return save(&w, path);
 }

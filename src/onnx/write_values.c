@@ -96,10 +96,9 @@ static Onnx__Tensor *tensor(writer *w, const char *name, int type, const ll_shap
 Onnx__Tensor *ll_wweight(writer *w, const char *name, int type, const ll_shape *s)
 {
     Onnx__Graph *g = w->out;
-    g->initializer =
-        (Onnx__Tensor **)ll_arena_grow(w->arena, g->initializer, sizeof *g->initializer,
-                                       (int)g->n_initializer, &w->tensor_capacity);
-    return g->initializer[g->n_initializer++] = tensor(w, name, type, s, NULL);
+    Onnx__Tensor *t = tensor(w, name, type, s, NULL);
+    LL_PUSH(w->arena, g->initializer, g->n_initializer, w->tensor_capacity, t);
+    return t;
 }
 
 Onnx__Tensor *ll_wconstant(writer *w, const char *name, int type, const ll_shape *s,

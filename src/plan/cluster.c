@@ -1,5 +1,6 @@
 /* cluster.c: cluster files: a table of keys, read by base/yaml.h. */
 #include "plan/cluster.h"
+#include "base/bundled.h"
 #include "base/file.h"
 #include "base/text.h"
 #include "base/yaml.h"
@@ -10,13 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define CLUSTER(name, ...) {name, (const char *)(const unsigned char[]){__VA_ARGS__}},
-static const struct {
-    const char *name, *text;
-} bundled[] = {
+static const ll_bundled bundled[] = {
 #include "cluster_list.inc"
-    {NULL, NULL}};
-#undef CLUSTER
+    {0}};
 
 enum { DEEPEST = 8 }; /* likes of likes */
 
@@ -106,15 +103,12 @@ typedef struct loading {
 
 static ll_err load_bundled(const char *what, ll_cluster *c, int depth, bool given[N_KEY]);
 
-static bool is_section(void *context, const char *word, ll_near *near)
+static bool is_section(void *, ll_near *near)
 {
     static const char *const sections[] = {"chip", "own", "node", "network", "cost"};
-    (void)context;
     bool found = false;
-    for (size_t i = 0; i < sizeof sections / sizeof *sections; i++) {
-        found |= !strcmp(word, sections[i]);
-        ll_near_try(near, sections[i]);
-    }
+    for (size_t i = 0; i < sizeof sections / sizeof *sections; i++)
+        found |= ll_near_try(near, sections[i]);
     return found;
 }
 
@@ -123,10 +117,7 @@ static ll_err check_topology(const ll_yaml_value *v)
     static const char *const known[] = {"fat-tree", "rail", "dragonfly", "torus"};
     ll_near near = {.word = v->value};
     bool found = false;
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
-        found |= !strcmp(v->value, known[i]);
-        ll_near_try(&near, known[i]);
-    }
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++) found |= ll_near_try(&near, known[i]);
     CHECK(found, LL_E_CONFIG, "%s: %s is '%.40s', expected one of%s%s", v->origin, v->key, v->value,
           near.known, ll_near_hint(&near));
     return LL_OK;
@@ -137,7 +128,7 @@ static ll_err assign(void *context, const ll_yaml_value *v)
     loading *l = (loading *)context;
     ll_near near = {.word = v->key};
     int i = 0;
-    while (i < N_KEY && strcmp(keys[i].name, v->key)) ll_near_try(&near, keys[i++].name);
+    while (i < N_KEY && !ll_near_try(&near, keys[i].name)) i++;
     CHECK(i < N_KEY, LL_E_CONFIG, "%s: unknown key %.60s of clusters%s", v->origin, v->key,
           ll_near_hint(&near));
     CHECK(!l->origin[i], LL_E_CONFIG, "%s: %s is already set (%s)", v->origin, v->key,
@@ -192,26 +183,14 @@ static ll_err parse(const char *bytes, size_t size, const char *file, ll_cluster
 static ll_err load_bundled(const char *what, ll_cluster *c, int depth, bool given[N_KEY])
 {
     ll_near near = {.word = what};
-    int i = 0;
-    for (; bundled[i].name && strcmp(bundled[i].name, what); i++)
-        ll_near_try(&near, bundled[i].name);
-    CHECK(bundled[i].name || !depth, LL_E_CONFIG,
+    const ll_bundled *b = ll_bundled_find(bundled, &near);
+    CHECK(b || !depth, LL_E_CONFIG,
           "like is '%.60s', expected a bundled cluster's name%s (clusters:%s)", what,
           ll_near_hint(&near), near.known);
-    CHECK(bundled[i].name, LL_E_ARG, "unknown cluster %.60s%s (clusters:%s, `this`, or a file)",
-          what, ll_near_hint(&near), near.known);
+    CHECK(b, LL_E_ARG, "unknown cluster %.60s%s (clusters:%s, `this`, or a file)", what,
+          ll_near_hint(&near), near.known);
     const char *file = ll_arena_printf(c->arena, "%s.yaml", what);
-    return parse(bundled[i].text, strlen(bundled[i].text), file, c, depth, given);
-}
-
-static ll_err load(const char *what, ll_cluster *c, bool given[N_KEY])
-{
-    enum { LIMIT = 1 << 20 };
-    size_t size = 0;
-    LL_OWN_MEMORY uint8_t *data = NULL;
-    if (!strchr(what, '/') && !ll_ends_with(what, ".yaml")) return load_bundled(what, c, 0, given);
-    TRY(ll_file_read(what, LIMIT, &data, &size));
-    return parse((const char *)data, size, what, c, 0, given);
+    return parse(b->text, strlen(b->text), file, c, depth, given);
 }
 
 /* Of chips that exist, products have some hundreds of FLOPs for a byte of memory: what is far from
@@ -266,21 +245,28 @@ static ll_cluster *fresh(void)
     return c;
 }
 
-ll_err ll_cluster_load(const char *what, ll_cluster **out)
-{
-    LL_OWN(ll_cluster) c = fresh();
-    bool given[N_KEY] = {0};
-    TRY(load(what, c, given));
-    TRY(finish(c, what, given));
-    return LL_HAND(out, c);
-}
-
 ll_err ll_cluster_parse(const char *bytes, size_t size, const char *file, ll_cluster **out)
 {
     LL_OWN(ll_cluster) c = fresh();
     bool given[N_KEY] = {0};
     TRY(parse(bytes, size, file, c, 0, given));
     TRY(finish(c, file, given));
+    return LL_HAND(out, c);
+}
+
+ll_err ll_cluster_load(const char *what, ll_cluster **out)
+{
+    enum { LIMIT = 1 << 20 };
+    LL_OWN_MEMORY uint8_t *data = NULL;
+    size_t size = 0;
+    if (strchr(what, '/') || ll_ends_with(what, ".yaml")) {
+        TRY(ll_file_read(what, LIMIT, &data, &size));
+        return ll_cluster_parse((const char *)data, size, what, out);
+    }
+    LL_OWN(ll_cluster) c = fresh();
+    bool given[N_KEY] = {0};
+    TRY(load_bundled(what, c, 0, given));
+    TRY(finish(c, what, given));
     return LL_HAND(out, c);
 }
 

@@ -157,11 +157,9 @@ static int by_time(const void *first, const void *second)
     return (i > k) - (i < k);
 }
 
-/* Of one mesh and schedule, and whether they fit; then in the order that they had. */
-static int by_kind(const void *first, const void *second)
+/* Of one mesh and schedule, and whether they fit: 0. */
+static int compare_kinds(const ll_candidate *x, const ll_candidate *y)
 {
-    const ll_candidate *x = *(const ll_candidate *const *)first,
-                       *y = *(const ll_candidate *const *)second;
     const double of[][2] = {{x->fits, y->fits},
                             {x->how.data, y->how.data},
                             {x->how.tensor, y->how.tensor},
@@ -170,16 +168,16 @@ static int by_kind(const void *first, const void *second)
                             {x->how.virtual_stages, y->how.virtual_stages}};
     for (size_t i = 0; i < sizeof of / sizeof *of; i++)
         if (of[i][0] != of[i][1]) return of[i][0] < of[i][1] ? -1 : 1;
-    int names = strcmp(ll_how_schedule(&x->how), ll_how_schedule(&y->how));
-    return names ? names : (x > y) - (x < y);
+    return strcmp(ll_how_schedule(&x->how), ll_how_schedule(&y->how));
 }
 
-static bool same_kind(const ll_candidate *x, const ll_candidate *y)
+/* Those of one kind in the order that they had. */
+static int by_kind(const void *first, const void *second)
 {
-    return x->fits == y->fits && x->how.data == y->how.data && x->how.tensor == y->how.tensor &&
-           x->how.pipe == y->how.pipe && x->how.context == y->how.context &&
-           x->how.virtual_stages == y->how.virtual_stages &&
-           !strcmp(ll_how_schedule(&x->how), ll_how_schedule(&y->how));
+    const ll_candidate *x = *(const ll_candidate *const *)first,
+                       *y = *(const ll_candidate *const *)second;
+    int kinds = compare_kinds(x, y);
+    return kinds ? kinds : (x > y) - (x < y);
 }
 
 /* Of those of a mesh and a schedule that take as long, to 0.5 %, the first. */
@@ -191,7 +189,7 @@ static void leave_likes(ll_found *f, ll_arena *arena)
     for (int i = 0; i < f->n; i++) sorted[i] = &f->best[i];
     qsort(sorted, (size_t)f->n, sizeof *sorted, by_kind);
     for (int i = 0, first = 0; i < f->n; i++) {
-        if (!same_kind(sorted[i], sorted[first])) first = i;
+        if (compare_kinds(sorted[i], sorted[first])) first = i;
         for (int k = first; k < i; k++)
             if (!left[sorted[k] - f->best] &&
                 fabs(sorted[i]->out.step_s / sorted[k]->out.step_s - 1) <= 0.005)

@@ -5,6 +5,8 @@
  * et al. 2011; eager: Li et al. 2020. */
 #include "run/consistency.h"
 
+#include "run/run_int.h"
+
 #include <string.h>
 
 static const ll_consistency presets[] = {
@@ -40,19 +42,21 @@ static bool is(const char *a, const char *b)
     return !strcmp(a, b);
 }
 
-static void choose_text(const char *said, const char **to)
+/* What is said, of keys of parallel that are its members, in place of what its preset has. */
+static void take_said(const ll_consistency *said, ll_consistency *out)
 {
-    if (*said) *to = said;
-}
-
-static void choose_int(int64_t said, int64_t *to)
-{
-    if (said >= 0) *to = said;
-}
-
-static void choose_number(double said, double *to)
-{
-    if (said >= 0) *to = said;
+    for (const ll_key *k = ll_run_keys; k->name; k++) {
+        size_t at = k->offset - offsetof(ll_run, parallel.said);
+        if (at >= sizeof *said) continue; /* of those before, too */
+        const void *from = (const char *)said + at;
+        void *to = (char *)out + at;
+        if (k->kind == LL_KEY_INT && *(const int64_t *)from >= 0)
+            *(int64_t *)to = *(const int64_t *)from;
+        else if (k->kind == LL_KEY_NUMBER && *(const double *)from >= 0)
+            *(double *)to = *(const double *)from;
+        else if (k->kind >= LL_KEY_TEXT && **(const char *const *)from)
+            *(const char **)to = *(const char *const *)from;
+    }
 }
 
 static bool plain(const ll_consistency *c)
@@ -132,24 +136,9 @@ ll_err ll_consistency_make(const ll_consistency *said, int64_t replicas, ll_cons
     const ll_consistency *p = presets;
     while (!is(p->name, said->name)) p++;
     *out = *p;
-    choose_text(said->what, &out->what);
-    choose_text(said->peers, &out->peers);
-    choose_text(said->codec, &out->codec);
-    choose_text(said->outer, &out->outer);
-    choose_text(said->seeds, &out->seeds);
-    choose_text(said->server, &out->server);
-    choose_int(said->staleness, &out->staleness);
-    choose_int(said->quorum, &out->quorum);
-    choose_int(said->every, &out->every);
-    choose_int(said->warm_up, &out->warm_up);
-    choose_int(said->group, &out->group);
-    choose_int(said->fragments, &out->fragments);
+    take_said(said, out);
     int64_t between = out->fragments > 0 ? out->every / out->fragments : 0; /* two exchanges */
-    if (out->delay >= between) out->delay = between ? between - 1 : 0;
-    choose_int(said->delay, &out->delay);
-    choose_number(said->outer_lr, &out->outer_lr);
-    choose_number(said->outer_momentum, &out->outer_momentum);
-    choose_number(said->elastic, &out->elastic);
+    if (said->delay < 0 && out->delay >= between) out->delay = between ? between - 1 : 0;
     CHECK(replicas > 1 || is(out->what, "gradient"), LL_E_CONFIG,
           "parallel.consistency=%s needs replicas: set parallel.replicas to 2 or more", said->name);
     TRY(check(out, said));

@@ -1,6 +1,5 @@
 /* run.c: finding a run file, overriding its settings, checking the whole. */
 #include "base/file.h"
-#include "base/near.h"
 #include "base/num.h"
 #include "base/text.h"
 #include "comm/codec.h"
@@ -18,16 +17,12 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 enum { FILE_READ_LIMIT = 1 << 20, SCHEDULE_LIMIT = 1 << 26 };
 
-/* ---- bundled runs, made of runs/ by the build ---- */
-#define RUN(name, ...) {name, (const char *)(const unsigned char[]){__VA_ARGS__}},
 static const ll_bundled bundled[] = {
 #include "run_list.inc"
-    {NULL, NULL}};
-#undef RUN
+    {0}};
 
 const ll_bundled *ll_bundled_runs(void)
 {
@@ -35,12 +30,6 @@ const ll_bundled *ll_bundled_runs(void)
 }
 
 /* ---- finding ---- */
-
-static bool is_file(const char *path)
-{
-    struct stat st;
-    return stat(path, &st) == 0 && !S_ISDIR(st.st_mode);
-}
 
 /* "runs/a.yaml" -> "a"; "runs/a/run.yaml" -> "a". */
 static const char *name_of(const char *path, ll_arena *arena)
@@ -73,16 +62,13 @@ static ll_err load_file(const char *path, ll_run **out)
 
 static ll_err load_bundled(const char *name, ll_run **out)
 {
-    ll_near near = {.word = name};
-    for (const ll_bundled *b = bundled; b->name; b++) {
-        if (!strcmp(b->name, name)) {
-            TRY(ll_run_parse(b->text, strlen(b->text), name, out));
-            (*out)->name = b->name;
-            return LL_OK;
-        }
-        ll_near_try(&near, b->name);
+    ll_near near = {.word = name}, model = near;
+    const ll_bundled *b = ll_bundled_find(bundled, &near);
+    if (b) {
+        TRY(ll_run_parse(b->text, strlen(b->text), name, out));
+        (*out)->name = b->name;
+        return LL_OK;
     }
-    ll_near model = {.word = name};
     for (const ll_model *const *m = ll_model_all(); *m; m++) ll_near_try(&model, (*m)->name);
     CHECK(!ll_model_find(name), LL_E_CONFIG,
           "'%s' is a model, not a run: write a run file with model: {name: %s}; bundled runs:%s",
@@ -98,14 +84,12 @@ static ll_err load_folder(const char *folder, ll_arena *scratch, ll_run **out)
 {
     char *place = ll_arena_strdup(scratch, folder);
     for (size_t n = strlen(place); n > 1 && place[n - 1] == '/'; n--) place[n - 1] = '\0';
-    ll_err rc = load_file(ll_arena_printf(scratch, "%s/run.yaml", place), out);
+    LL_OWN(ll_run) r = NULL;
+    ll_err rc = load_file(ll_arena_printf(scratch, "%s/run.yaml", place), &r);
     CHECK(rc != LL_E_IO, rc, "%s: the folder contains no run", ll_error_message());
     TRY(rc);
-    rc = ll_run_assign(*out, &(ll_setting){.key = "out", .value = place, .origin = place});
-    if (rc == LL_OK) return rc;
-    ll_run_free(*out);
-    *out = NULL;
-    return rc;
+    TRY(ll_run_assign(r, &(ll_setting){.key = "out", .value = place, .origin = place}));
+    return LL_HAND(out, r);
 }
 
 ll_err ll_run_load(const char *what, ll_run **out)
@@ -118,7 +102,7 @@ ll_err ll_run_load(const char *what, ll_run **out)
     const char *places[] = {"runs", LL_RUN_DIR};
     for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
         const char *path = ll_arena_printf(scratch, "%s/%s.yaml", places[i], what);
-        if (is_file(path)) return load_file(path, out);
+        if (ll_file_exists(path) && !ll_is_folder(path)) return load_file(path, out);
     }
     return load_bundled(what, out);
 }
@@ -184,13 +168,11 @@ static ll_err set_size(ll_run *r, const ll_size_note *note)
 {
     const char *name = note->name + strlen("model.");
     ll_near near = {.word = name};
-    for (ll_size *s = r->model.sizes; s->name; s++) {
-        if (!strcmp(s->name, name)) {
+    for (ll_size *s = r->model.sizes; s->name; s++)
+        if (ll_near_try(&near, s->name)) {
             ll_setting given = {.key = note->name, .value = note->value, .origin = note->origin};
             return ll_read_int(&given, 0, 1e9, &s->value);
         }
-        ll_near_try(&near, s->name);
-    }
     const char *at = note->origin, *by = ll_run_origin(r, "model.name");
     bool other =
         !strncmp(by, "--set", 5) && strncmp(at, "--set", 5); /* the file's is not asked for */
@@ -335,9 +317,8 @@ static ll_err finish_schedule(ll_run *r)
     ll_buf names = {.arena = a};
     ll_near near = {.word = name};
     for (int i = 0; (known = ll_pipeline_name(i)); i++) {
-        if (!strcmp(name, known)) return LL_OK;
+        if (ll_near_try(&near, known)) return LL_OK;
         ll_buf_printf(&names, "%s, ", known);
-        ll_near_try(&near, known);
     }
     ll_err rc = ll_file_read(name, SCHEDULE_LIMIT, &text, &size);
     LL_WANT(r, "parallel.schedule", rc == LL_OK,
@@ -421,15 +402,6 @@ static ll_err finish_params(ll_run *r)
             "train.optimizer=schedule-free-adamw needs train.schedule=constant, as its average "
             "replaces decay (train.warmup may be set), not %s",
             r->train.schedule.shape);
-    return LL_OK;
-}
-
-static ll_err finish_recompute(ll_run *r)
-{
-    ll_recompute_how how;
-    if (!*r->parallel.recompute) r->parallel.recompute = "none";
-    LL_WANT(r, "parallel.recompute", ll_recompute_parse(r->parallel.recompute, &how) == LL_OK,
-            "parallel.%s", ll_error_message());
     return LL_OK;
 }
 
@@ -590,7 +562,10 @@ static ll_err finish_parallel(ll_run *r)
 {
     TRY(finish_schedule(r));
     TRY(check_overlap(r));
-    TRY(finish_recompute(r));
+    ll_recompute_how how;
+    if (!*r->parallel.recompute) r->parallel.recompute = "none";
+    LL_WANT(r, "parallel.recompute", ll_recompute_parse(r->parallel.recompute, &how) == LL_OK,
+            "parallel.%s", ll_error_message());
     TRY(finish_conv(r));
     bool rows = !r->model.def->input || ll_run_takes_tokens(r);
     LL_WANT(r, "parallel.sequence", rows || !strcmp(r->parallel.sequence, "auto"),

@@ -14,6 +14,7 @@
  */
 #pragma once
 #include "base/arena.h"
+#include "base/bundled.h"
 #include "run/consistency.h"
 #include "run/schedule.h"
 
@@ -174,9 +175,4 @@ ll_run ll_run_replica(const ll_run *r, int replica);
  * by whose root most optimizers divide their steps. */
 double ll_run_replica_lr(const ll_run *r);
 
-/* Bundled runs, by name; ends with name NULL. */
-typedef struct ll_bundled {
-    const char *name;
-    const char *text; /* YAML, zero-terminated */
-} ll_bundled;
-const ll_bundled *ll_bundled_runs(void);
+const ll_bundled *ll_bundled_runs(void); /* ends with name NULL */

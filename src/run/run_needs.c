@@ -3,7 +3,6 @@
 #include "pass/target.h"
 #include "run/run_int.h"
 
-#include <stdio.h>
 #include <string.h>
 
 /* key is read where `of` is one of these words; or, without words, where `of` is set at all. */
@@ -42,17 +41,6 @@ static const struct {
     {"parallel.replica_lr", "parallel.replicas", NULL},
 };
 
-static bool is_among(const char *words, const char *word)
-{
-    size_t n = strlen(word);
-    for (const char *w = words; *w; w += strspn(w, " ")) {
-        size_t size = strcspn(w, " ");
-        if (size == n && !strncmp(w, word, n)) return true;
-        w += size;
-    }
-    return false;
-}
-
 /* "lars or larc", "adam, adamw or lamb" */
 static const char *listed(ll_arena *a, const char *words)
 {
@@ -72,7 +60,7 @@ static bool is_idle(const ll_run *r, const ll_run *usual, size_t i, ll_arena *a)
 {
     const char *key = needs[i].key, *of = needs[i].of, *it = ll_run_value(r, of, a);
     if (!strcmp(ll_run_value(r, key, a), ll_run_value(usual, key, a))) return false;
-    if (needs[i].words) return !is_among(needs[i].words, it);
+    if (needs[i].words) return !ll_lists(needs[i].words, ' ', it, strlen(it));
     return !strcmp(it, ll_run_value(usual, of, a));
 }
 

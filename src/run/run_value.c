@@ -107,8 +107,7 @@ static const char *choose(ll_run *r, const ll_key *k, const char *value, ll_near
         if (!strcmp(value, called[i][0])) near->word = called[i][1];
     for (const char *c = k->choices; *c; c += strspn(c, " ")) {
         size_t n = strcspn(c, " ");
-        char *word = (char *)ll_arena_copy(r->arena, c, n + 1);
-        word[n] = '\0';
+        const char *word = ll_arena_printf(r->arena, "%.*s", (int)n, c);
         if (!strcmp(word, value)) return word;
         ll_near_try(near, word);
         c += n;
@@ -279,14 +278,12 @@ static ll_err note_pattern(ll_run *r, const ll_pattern_section *sec, const ll_se
                 sizeof *list->v * (size_t)(list->n - i)); /* the end too */
         list->n--;
     }
-    if (list->n + 1 >= list->room) /* room for the end */
-        list->v = (ll_layout_rule *)ll_arena_grow(r->arena, list->v, sizeof *list->v, list->room,
-                                                  &list->room);
-    list->v[list->n++] =
-        (ll_layout_rule){ll_arena_strdup(r->arena, pattern),
-                         ll_arena_printf(r->arena, s->is_list ? "[%s]" : "%s", s->value),
-                         ll_arena_strdup(r->arena, s->origin)};
-    list->v[list->n] = (ll_layout_rule){0};
+    LL_PUSH(r->arena, list->v, list->n, list->room,
+            (ll_layout_rule){ll_arena_strdup(r->arena, pattern),
+                             ll_arena_printf(r->arena, s->is_list ? "[%s]" : "%s", s->value),
+                             ll_arena_strdup(r->arena, s->origin)});
+    LL_PUSH(r->arena, list->v, list->n, list->room, (ll_layout_rule){0});
+    list->n--; /* that was the end */
     return LL_OK;
 }
 
@@ -370,19 +367,16 @@ void ll_run_free(ll_run *r)
 /* ---- files ---- */
 
 /* Is there a key in this section? If not, near has the nearest name of one. */
-static bool is_section(void *context, const char *word, ll_near *near)
+static bool is_section(void *context, ll_near *near)
 {
     const ll_run *run = (const ll_run *)context;
-    for (const ll_pattern_section *s = ll_run_sections; s->name; s++) {
-        if (!strcmp(word, s->name)) return true;
-        ll_near_try(near, s->name);
-    }
+    for (const ll_pattern_section *s = ll_run_sections; s->name; s++)
+        if (ll_near_try(near, s->name)) return true;
     for (const ll_key *k = ll_run_keys; k->name; k++) {
         const char *dot = strchr(k->name, '.');
         const char *name =
             ll_arena_printf(run->arena, "%.*s", (int)(dot ? dot - k->name : 0), k->name);
-        if (dot && !strcmp(name, word)) return true;
-        if (dot) ll_near_try(near, name);
+        if (dot && ll_near_try(near, name)) return true;
     }
     return false;
 }

@@ -215,19 +215,6 @@ int ll_run_fields(const ll_graph *g, ll_field out[LL_MAX_FIELDS])
     return n;
 }
 
-/* A vocabulary that nobody has chosen is of a tokenizer. */
-static ll_err check_vocab(const ll_run *r, const ll_data_info *info)
-{
-    const ll_size *s = r->model.def->sizes;
-    while (s->name && strcmp(s->name, "vocab")) s++;
-    LL_WANT(r, "model.vocab",
-            !info->is_text || !s->name || s->value <= 256 || ll_run_size(r, "vocab", 0) != s->value,
-            "data %s holds bytes, but model.vocab is %s's default %ld: set model.vocab=256, or "
-            "data.tokenizer",
-            info->name, r->model.name, s->value);
-    return LL_OK;
-}
-
 static ll_err check_samples(const ll_run *r, const ll_data_info *info, const ll_graph *g)
 {
     bool tokens = ll_run_takes_tokens(r), other = tokens != (info->kind == LL_TOKENS);
@@ -236,7 +223,13 @@ static ll_err check_samples(const ll_run *r, const ll_data_info *info, const ll_
             info->name, tokens ? "images" : "tokens");
     for (int i = 1; i < g->n_value; i++)
         if (ll_is_batch(&g->values[i])) TRY(check_input(r, info, &g->values[i]));
-    TRY(check_vocab(r, info));
+    const ll_size *s = r->model.def->sizes;
+    while (s->name && strcmp(s->name, "vocab")) s++;
+    LL_WANT(r, "model.vocab", /* one that nobody has chosen is of a tokenizer */
+            !info->is_text || !s->name || s->value <= 256 || ll_run_size(r, "vocab", 0) != s->value,
+            "data %s holds bytes, but model.vocab is %s's default %ld: set model.vocab=256, or "
+            "data.tokenizer",
+            info->name, r->model.name, s->value);
     int64_t classes = ll_run_size(r, "classes", info->classes);
     const char *why = info->last_class ? info->last_class : info->note;
     CHECK(info->kind != LL_IMAGES || classes >= info->classes, LL_E_SHAPE,

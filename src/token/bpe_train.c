@@ -161,10 +161,8 @@ static int pair_of(learner *l, int a, int b)
     if (2u * (unsigned)l->n_pair >= l->mask) grow_table(l);
     unsigned at = slot_of(l, a, b);
     if (l->table[at]) return l->table[at] - 1;
-    l->pairs =
-        (pair *)ll_arena_grow(l->arena, l->pairs, sizeof *l->pairs, l->n_pair, &l->room_pair);
-    l->pairs[l->n_pair] = (pair){.a = a, .b = b};
-    l->table[at] = ++l->n_pair;
+    LL_PUSH(l->arena, l->pairs, l->n_pair, l->room_pair, (pair){.a = a, .b = b});
+    l->table[at] = l->n_pair;
     return l->n_pair - 1;
 }
 
@@ -174,9 +172,8 @@ static void change(learner *l, int a, int b, int64_t by, int in)
     int k = pair_of(l, a, b);
     pair *p = &l->pairs[k];
     p->count += by;
-    if (by > 0 && (!p->n || p->where[p->n - 1] != in)) {
+    if (by > 0 && (!p->n || p->where[p->n - 1] != in))
         LL_PUSH(l->arena, p->where, p->n, p->room, in);
-    }
     if (p->touched) return;
     p->touched = true;
     LL_PUSH(l->arena, l->touched, l->n_touched, l->room_touched, k);

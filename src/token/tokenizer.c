@@ -462,35 +462,30 @@ ll_err ll_tokenizer_parse(const uint8_t *bytes, size_t size, const char *path, l
     return LL_HAND(out, t);
 }
 
-static ll_err read_pair(ll_tokenizer *t, json_t *vocab, const char *text, size_t size)
-{
-    int lines = 1;
-    TRY(read_vocab(t, vocab));
-    TRY(fill_vocab(t, vocab));
-    const json_t *end = json_object_get(vocab, "<|endoftext|>");
-    if (end) t->tokens[t->eos = (int)json_integer_value(end)].kind = LL_TOKEN_SPECIAL;
-    for (size_t i = 0; i < size; i++) lines += text[i] == '\n';
-    merges m = {LL_NEW_ARRAY(t->arena, ll_merge, lines + 1), 0};
-    for (const char *p = text, *stop = text + size; p < stop;) {
-        const char *line = (const char *)memchr(p, '\n', (size_t)(stop - p));
-        size_t n = (size_t)((line ? line : stop) - p);
-        if (n && p[n - 1] == '\r') n--;
-        if (n && strncmp(p, "#version", n < 8 ? n : 8)) TRY(split_merge(t, vocab, &m, p, n));
-        p = line ? line + 1 : stop;
-    }
-    TRY(open_split(t, LL_PRETOK_GPT2));
-    return ll_tokenizer_finish(t, m.v, m.n);
-}
-
 ll_err ll_tokenizer_parse_pair(const char *vocab, size_t n_vocab, const char *text, size_t n_merges,
                                const char *path, ll_tokenizer **out)
 {
     LL_OWN(ll_tokenizer) t = ll_tokenizer_new(path);
     json_error_t e;
+    int lines = 1;
     *out = NULL;
-    json_auto_t *j = json_loadb(vocab, n_vocab, JSON_ALLOW_NUL, &e);
-    CHECK(j, LL_E_IO, "%s: vocab.json:%d: %s", path, e.line, e.text);
-    TRY(read_pair(t, j, text, n_merges));
+    json_auto_t *ids = json_loadb(vocab, n_vocab, JSON_ALLOW_NUL, &e);
+    CHECK(ids, LL_E_IO, "%s: vocab.json:%d: %s", path, e.line, e.text);
+    TRY(read_vocab(t, ids));
+    TRY(fill_vocab(t, ids));
+    const json_t *end = json_object_get(ids, "<|endoftext|>");
+    if (end) t->tokens[t->eos = (int)json_integer_value(end)].kind = LL_TOKEN_SPECIAL;
+    for (size_t i = 0; i < n_merges; i++) lines += text[i] == '\n';
+    merges m = {LL_NEW_ARRAY(t->arena, ll_merge, lines + 1), 0};
+    for (const char *p = text, *stop = text + n_merges; p < stop;) {
+        const char *line = (const char *)memchr(p, '\n', (size_t)(stop - p));
+        size_t n = (size_t)((line ? line : stop) - p);
+        if (n && p[n - 1] == '\r') n--;
+        if (n && strncmp(p, "#version", n < 8 ? n : 8)) TRY(split_merge(t, ids, &m, p, n));
+        p = line ? line + 1 : stop;
+    }
+    TRY(open_split(t, LL_PRETOK_GPT2));
+    TRY(ll_tokenizer_finish(t, m.v, m.n));
     return LL_HAND(out, t);
 }
 

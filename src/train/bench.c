@@ -227,15 +227,21 @@ static ll_err bench(const ll_run *r, ll_session *s, const ll_bench_opts *o, ll_b
     return time_steps(s, r->train.schedule.lr, o, out);
 }
 
-static ll_err bench_graph(const ll_run *r, const ll_machine *m, ll_graph *g, const ll_bench_opts *o,
-                          ll_bench_report *out)
+ll_err ll_bench_step(const ll_run *r, const ll_bench_opts *o, ll_bench_report *out)
 {
+    LL_OWN(ll_graph) g = NULL;
     LL_OWN(ll_session) s = NULL;
+    const ll_machine *m;
     ll_device_facts before = {0}, after = {0};
     ll_precision precision;
     ll_pruned pruned;
     ll_session_opts how = ll_run_session(r, NULL, NULL);
     how.compress = NULL;
+    *out = (ll_bench_report){0};
+    TRY(ll_machine_find(r->train.machine, &m));
+    CHECK(m->ask || !o->peak, LL_E_ARG, "a peak needs a device, which machine %s does not have",
+          m->target->name);
+    TRY(ll_run_graph(r, r->train.batch / ll_run_micro_batches(r), &r->train.optim, &g));
     TRY(ll_precision_parse(r->train.precision, &precision));
     if (m->ask) TRY(m->ask(0, precision, &before));
     snprintf(out->device, sizeof out->device, "%s", before.name);
@@ -247,16 +253,4 @@ static ll_err bench_graph(const ll_run *r, const ll_machine *m, ll_graph *g, con
     if (m->ask) TRY(m->ask(0, precision, &after));
     out->used_bytes = before.free_bytes - after.free_bytes;
     return LL_OK;
-}
-
-ll_err ll_bench_step(const ll_run *r, const ll_bench_opts *opts, ll_bench_report *out)
-{
-    LL_OWN(ll_graph) g = NULL;
-    const ll_machine *m;
-    *out = (ll_bench_report){0};
-    TRY(ll_machine_find(r->train.machine, &m));
-    CHECK(m->ask || !opts->peak, LL_E_ARG, "a peak needs a device, which machine %s does not have",
-          m->target->name);
-    TRY(ll_run_graph(r, r->train.batch / ll_run_micro_batches(r), &r->train.optim, &g));
-    return bench_graph(r, m, g, opts, out);
 }

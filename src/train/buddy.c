@@ -2,6 +2,7 @@
 #include "train/buddy_int.h"
 
 #include "base/crc32c.h"
+#include "base/file.h"
 #include "base/num.h"
 #include "run/ranks.h"
 
@@ -213,16 +214,14 @@ static ll_err meet_guests(ll_buddy *b)
 static ll_err map_file(const char *path, size_t bytes, bool make, char **out)
 {
     int how = O_RDWR | O_CLOEXEC | O_NOFOLLOW | (make ? O_CREAT | O_EXCL : 0);
-    int fd = open(path, how, 0600);
+    LL_OWN_FD int fd = open(path, how, 0600);
     CHECK(fd >= 0, LL_E_SYS, "%s: %s", path, strerror(errno));
     struct stat st;
     bool good =
         fstat(fd, &st) == 0 && st.st_uid == geteuid() && (!make || !ftruncate(fd, (off_t)bytes));
     void *at = good ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
-    int why = errno;
-    close(fd);
     CHECK(at != MAP_FAILED, LL_E_MEM, "%s: not enough memory for %zu bytes: %s", path, bytes,
-          strerror(why));
+          strerror(errno));
     *out = (char *)at;
     return LL_OK;
 }
@@ -230,7 +229,8 @@ static ll_err map_file(const char *path, size_t bytes, bool make, char **out)
 /* Memory that is not there would be seen as a signal, in the middle of a copy. */
 static ll_err reserve(const ll_buddy *b, const char *path, const share *g)
 {
-    int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW), why = fd < 0 ? errno : 0;
+    LL_OWN_FD int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    int why = fd < 0 ? errno : 0;
     for (int i = 0; i < g->n && !why; i++) {
         const ll_st_tensor *t = tensor_at(b, g->at[i]);
         ll_st_runs runs = ll_st_runs_of(&t->shape, &g->part[i], t->dtype);
@@ -238,7 +238,6 @@ static ll_err reserve(const ll_buddy *b, const char *path, const share *g)
             why = posix_fallocate(fd, (off_t)(b->image.at[g->at[i]] + ll_st_run_at(&runs, k)),
                                   (off_t)runs.bytes);
     }
-    if (fd >= 0) close(fd);
     CHECK(!why, LL_E_MEM,
           "%s: no room for %.1f MiB of the state (train.buddy): %s; set train.buddy=0, or enlarge "
           "/dev/shm",

@@ -8,9 +8,9 @@
 #define _GNU_SOURCE /* SEEK_DATA */
 #include "train/buddy_int.h"
 
+#include "base/file.h"
 #include "run/ranks.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -39,10 +39,9 @@ static void each_file(const char *job, void (*each)(void *context, const char *n
 {
     char prefix[64];
     int n = snprintf(prefix, sizeof prefix, "loopline-%s-", job);
-    DIR *d = opendir(FOLDER);
+    LL_OWN(DIR) d = opendir(FOLDER);
     for (struct dirent *e; d && (e = readdir(d));)
         if (!strncmp(e->d_name, prefix, (size_t)n)) each(context, e->d_name + n);
-    if (d) closedir(d);
 }
 
 typedef struct removal {
@@ -111,11 +110,10 @@ static void look(void *context, const char *rest)
     if (sscanf(rest, "%d-%d-seals%n", &name.start, &name.node, &end) != 2 || !end || rest[end])
         return;
     const char *path = ll_seals_path(a, &name, -1);
-    int fd = is_ours(path) ? open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW) : -1;
+    LL_OWN_FD int fd = is_ours(path) ? open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW) : -1;
     off_t size = fd < 0 ? 0 : lseek(fd, 0, SEEK_END);
     void *at = size >= (off_t)sizeof(seals) ? mmap(NULL, (size_t)size, PROT_READ, MAP_SHARED, fd, 0)
                                             : MAP_FAILED;
-    if (fd >= 0) close(fd);
     if (at == MAP_FAILED) return;
     const seals *t = (const seals *)at;
     bool good = t->magic == SEALS_MAGIC && t->n_slot > 0 && t->node >= 0 && t->node < t->n_node &&
@@ -194,7 +192,7 @@ static ll_err pass_on(ll_comm *c, int from, const char *path, int to, int64_t by
 {
     LL_OWN_MEMORY uint8_t *data = (uint8_t *)malloc(CHUNK);
     bool mine = ll_comm_rank(c) == from;
-    int fd = mine ? open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW) : -1;
+    LL_OWN_FD int fd = mine ? open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW) : -1;
     ll_err rc = data && (!mine || fd >= 0) ? LL_OK : RAISE(LL_E_SYS, "%s: cannot be read", path);
     rc = ll_comm_agree(c, rc);
     for (int64_t at = 0, range[2]; rc == LL_OK;) {
@@ -208,7 +206,6 @@ static ll_err pass_on(ll_comm *c, int from, const char *path, int to, int64_t by
         rc = ll_comm_agree(c, to >= 0 ? add(to, data, (size_t)n, range[0]) : LL_OK);
         at = range[0] + n;
     }
-    if (fd >= 0) close(fd);
     if (rc == LL_OK && to >= 0 && ftruncate(to, bytes))
         rc = RAISE(LL_E_SYS, "a state in memory: %s", strerror(errno));
     return ll_comm_agree(c, rc);
@@ -227,7 +224,8 @@ static ll_err bring_together(ll_comm *c, const char *job, const found *all, int 
 {
     LL_OWN(ll_arena) a = ll_arena_new();
     bool lead = leader_of(c, ll_comm_rank(c)) == ll_comm_rank(c);
-    int to = lead ? open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600) : -1;
+    int how = O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW;
+    LL_OWN_FD int to = lead ? open(path, how, 0600) : -1;
     ll_err rc = !lead || to >= 0 ? LL_OK : RAISE(LL_E_SYS, "%s: %s", path, strerror(errno));
     rc = ll_comm_agree(c, rc);
     for (int i = 0; i < n && rc == LL_OK; i++) {
@@ -235,7 +233,6 @@ static ll_err bring_together(ll_comm *c, const char *job, const found *all, int 
         if (take[i])
             rc = pass_on(c, i / MOST, ll_seals_path(a, &name, all[i].turn), to, all[i].bytes);
     }
-    if (to >= 0) close(to);
     return rc;
 }
 

@@ -2,7 +2,6 @@
  * differs is broken memory or arithmetic. Each tells what it holds, and a checksum; all see who is
  * alone. */
 #include "base/crc32c.h"
-#include "comm/comm.h"
 #include "run/ranks.h"
 #include "weights/state.h"
 

@@ -14,7 +14,6 @@
 #include "base/text.h"
 #include "train/recovery.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -113,15 +112,13 @@ ll_err ll_events_alone(const ll_events *e)
 {
     const char *mine = strrchr(e->path, '/') + 1;
     const char *folder = ll_arena_printf(e->arena, "%.*s", (int)(mine - e->path), e->path);
-    DIR *d = opendir(folder);
+    LL_OWN(DIR) d = opendir(folder);
     CHECK(d, LL_E_IO, "%s: %s", folder, strerror(errno));
-    int why = 0;
-    for (struct dirent *f; why == 0 && (f = readdir(d));)
-        if (!strncmp(f->d_name, PREFIX, strlen(PREFIX)) && strcmp(f->d_name, mine) &&
-            unlinkat(dirfd(d), f->d_name, 0))
-            why = errno;
-    closedir(d);
-    CHECK(why == 0, LL_E_IO, "%s: removing " PREFIX "*: %s", folder, strerror(why));
+    for (struct dirent *f; (f = readdir(d));) {
+        bool other = !strncmp(f->d_name, PREFIX, strlen(PREFIX)) && strcmp(f->d_name, mine);
+        CHECK(!other || !unlinkat(dirfd(d), f->d_name, 0), LL_E_IO, "%s: removing " PREFIX "*: %s",
+              folder, strerror(errno));
+    }
     return LL_OK;
 }
 
@@ -131,7 +128,7 @@ ll_err ll_events_open(const char *folder, int64_t first_step, ll_events **out)
     *out = NULL;
     TRY(ll_mkdirs(folder));
     LL_OWN(ll_arena) a = ll_arena_new();
-    int fd = create(a, folder, &path);
+    LL_OWN_FD int fd = create(a, folder, &path);
     CHECK(fd >= 0, LL_E_IO, "%s: creating: %s", path, strerror(errno));
     ll_events *e = LL_NEW(a, ll_events);
     *e = (ll_events){.arena = a,
@@ -140,13 +137,9 @@ ll_err ll_events_open(const char *folder, int64_t first_step, ll_events **out)
                      .event = {.arena = a},
                      .value = {.arena = a},
                      .pending = {.arena = a}};
-    ll_err rc = write_head(e, first_step);
-    if (rc != LL_OK) {
-        close(fd);
-        return rc;
-    }
+    TRY(write_head(e, first_step));
     *out = e;
-    a = NULL;
+    a = NULL, fd = -1;
     return LL_OK;
 }
 

@@ -231,10 +231,8 @@ ll_err ll_foresee_note(const char *folder, const ll_foreseen *f)
                   number(f->predicted_bytes), "bytes", number(f->measured_bytes),
                   "predicted_others", number(f->others[0]), "others", number(f->others[1]));
     LL_OWN_MEMORY char *text = json_dumps(j, JSON_COMPACT | JSON_REAL_PRECISION(9));
-    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    LL_OWN_FD int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     CHECK(fd >= 0, LL_E_IO, "%s cannot be written", path);
-    ll_err rc = ll_write_all(fd, path, text, strlen(text));
-    if (rc == LL_OK) rc = ll_write_all(fd, path, "\n", 1);
-    close(fd);
-    return rc;
+    TRY(ll_write_all(fd, path, text, strlen(text)));
+    return ll_write_all(fd, path, "\n", 1);
 }

@@ -43,25 +43,17 @@ ll_err ll_metrics_lines(const char *path, int64_t keep_to,
     return LL_OK;
 }
 
-static ll_err drop_after(const char *path, int fd, int64_t keep_to)
-{
-    size_t kept;
-    TRY(ll_metrics_lines(path, keep_to, NULL, NULL, &kept));
-    CHECK(ftruncate(fd, (off_t)kept) == 0, LL_E_IO, "%s: cutting to %zu bytes: %s", path, kept,
-          strerror(errno));
-    return LL_OK;
-}
-
 ll_err ll_metrics_open(const char *path, int64_t keep_to, ll_metrics **out)
 {
     *out = NULL;
     int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (keep_to < 0 ? O_TRUNC : 0);
-    int fd = open(path, flags, 0666);
+    LL_OWN_FD int fd = open(path, flags, 0666);
     CHECK(fd >= 0, LL_E_IO, "%s: %s", path, strerror(errno));
-    ll_err rc = keep_to < 0 ? LL_OK : drop_after(path, fd, keep_to);
-    if (rc != LL_OK) {
-        close(fd);
-        return rc;
+    if (keep_to >= 0) {
+        size_t kept;
+        TRY(ll_metrics_lines(path, keep_to, NULL, NULL, &kept));
+        CHECK(ftruncate(fd, (off_t)kept) == 0, LL_E_IO, "%s: cutting to %zu bytes: %s", path, kept,
+              strerror(errno));
     }
     ll_arena *a = ll_arena_new();
     ll_metrics *m = LL_NEW(a, ll_metrics);
@@ -71,6 +63,7 @@ ll_err ll_metrics_open(const char *path, int64_t keep_to, ll_metrics **out)
                       .line = {.arena = a},
                       .owed = {.arena = a}};
     *out = m;
+    fd = -1;
     return LL_OK;
 }
 

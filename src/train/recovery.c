@@ -49,23 +49,17 @@ char *ll_start_print(const ll_start *s, ll_arena *arena)
 ll_err ll_recovery_note(const ll_start *s, ll_recovery_event event, int64_t step, const char *text)
 {
     LL_OWN(ll_arena) a = ll_arena_new();
-    ll_buf b = {.arena = a};
     const char *path = ll_arena_printf(a, "%s/" NOTES, s->out);
-    ll_buf_printf(
-        &b,
-        "{\"step\":%ld,\"job\":\"%s\",\"start\":%d,\"event\":\"%s\",\"at\":%.3f,\"text\":", step,
-        s->job, s->number, events[event], ll_wall_now() - s->began);
-    ll_buf_json(&b, text);
-    ll_buf_puts(&b, "}\n");
-    int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    const char *line = ll_arena_printf(
+        a, "{\"step\":%ld,\"job\":\"%s\",\"start\":%d,\"event\":\"%s\",\"at\":%.3f,\"text\":%s}\n",
+        step, s->job, s->number, events[event], ll_wall_now() - s->began, ll_text_quoted(a, text));
+    LL_OWN_FD int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (fd < 0 && errno == ENOENT) return LL_OK; /* no folder yet: nothing is lost with it */
     CHECK(fd >= 0, LL_E_IO, "%s: %s", path, strerror(errno));
     ll_noted same;
     if (event == LL_LOST) (void)flock(fd, LOCK_EX); /* several ranks see it: one line */
     bool known = event == LL_LOST && ll_recovery_find(s, event, &same);
-    ll_err rc = known ? LL_OK : ll_write_all(fd, path, b.text, b.len);
-    close(fd);
-    return rc;
+    return known ? LL_OK : ll_write_all(fd, path, line, strlen(line));
 }
 
 void ll_recovery_remove(const ll_start *s)

@@ -191,10 +191,8 @@ static int lane_of(const ll_trace_event *e, double until[LANES], int *n)
 static void add_name(ll_buf *b, int pid, int tid, const char *what, const char *name)
 {
     ll_buf_printf(b,
-                  ",\n{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"%s\",\"args\":{\"name\":", pid,
-                  tid, what);
-    ll_buf_json(b, name);
-    ll_buf_puts(b, "}}");
+                  ",\n{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"%s\",\"args\":{\"name\":%s}}",
+                  pid, tid, what, ll_text_quoted(b->arena, name));
     if (strcmp(what, "thread_name")) return;
     ll_buf_printf(b,
                   ",\n{\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"name\":\"thread_sort_index\",\"args\":{"
@@ -205,8 +203,7 @@ static void add_name(ll_buf *b, int pid, int tid, const char *what, const char *
 static void add_field(ll_buf *b, const char *name, const char *value, bool *any)
 {
     if (!value) return;
-    ll_buf_printf(b, "%s\"%s\":", *any ? "," : "", name);
-    ll_buf_json(b, value);
+    ll_buf_printf(b, "%s\"%s\":%s", *any ? "," : "", name, ll_text_quoted(b->arena, value));
     *any = true;
 }
 
@@ -243,10 +240,10 @@ static void add_event(const ll_tracer *t, ll_buf *b, const ll_trace_event *e, in
     else
         snprintf(title, sizeof title, "%s%s%s", kind, *name ? " " : "", name);
     double from = common_us(t, e->from), us = common_us(t, e->to) - from;
-    ll_buf_puts(b, ",\n{\"ph\":\"X\",\"name\":");
-    ll_buf_json(b, title);
-    ll_buf_printf(b, ",\"cat\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,\"dur\":%.3f,\"args\":{",
-                  rows[e->row], pid, tid, from, us > 0 ? us : 0);
+    ll_buf_printf(b,
+                  ",\n{\"ph\":\"X\",\"name\":%s,\"cat\":\"%s\",\"pid\":%d,\"tid\":%d,\"ts\":%.3f,"
+                  "\"dur\":%.3f,\"args\":{",
+                  ll_text_quoted(b->arena, title), rows[e->row], pid, tid, from, us > 0 ? us : 0);
     if (action) {
         add_action(t, b, e);
         return;
@@ -298,18 +295,16 @@ static void write_rank(ll_tracer *t, ll_buf *b)
 
 static void write_head(const ll_tracer *t, ll_buf *b)
 {
-    ll_buf_puts(b, "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"program\":");
-    ll_buf_json(b, ll_arena_printf(t->arena, "loopline %s", ll_version()));
-    ll_buf_puts(b, ",\"run\":");
-    ll_buf_json(b, t->opts.title);
-    ll_buf_printf(b, ",\"ranks\":%d,\"mesh\":", t->c ? ll_comm_size(t->c) : 1);
     char mesh[LL_MESH_TEXT] = "";
-    ll_team *team = t->s->team;
-    if (team) ll_mesh_text(&team->m, mesh);
-    ll_buf_json(b, mesh);
-    ll_buf_puts(b, ",\"clocks\":\"rank 0's; those of others by ping-pongs, see process labels\"},\n"
-                   "\"traceEvents\":[\n{\"ph\":\"M\",\"pid\":0,\"name\":\"process_sort_index\","
-                   "\"args\":{\"sort_index\":0}}");
+    if (t->s->team) ll_mesh_text(&t->s->team->m, mesh);
+    ll_buf_printf(
+        b,
+        "{\"displayTimeUnit\":\"ms\",\"otherData\":{\"program\":\"loopline %s\",\"run\":%s,"
+        "\"ranks\":%d,\"mesh\":\"%s\",\"clocks\":\"rank 0's; those of others by "
+        "ping-pongs, see process labels\"},\n"
+        "\"traceEvents\":[\n{\"ph\":\"M\",\"pid\":0,\"name\":\"process_sort_index\","
+        "\"args\":{\"sort_index\":0}}",
+        ll_version(), ll_text_quoted(t->arena, t->opts.title), t->c ? ll_comm_size(t->c) : 1, mesh);
 }
 
 /* On rank 0: adds what rank r sends. */

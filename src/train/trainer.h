@@ -2,7 +2,6 @@
  *
  * What it tells as it goes reaches the caller through ll_train_events; it prints nothing itself. */
 #pragma once
-#include "machine/machine.h"
 #include "infer/evaluate.h"
 #include "train/goodput.h"
 #include "run/ranks.h"

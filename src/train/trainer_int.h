@@ -11,7 +11,6 @@
 #include "weights/checkpoint.h"
 #include "train/events.h"
 #include "train/metrics.h"
-#include "weights/state.h"
 #include "train/trace.h"
 #include "train/trainer.h"
 

@@ -8,7 +8,6 @@
 #include "weights/residual.h"
 #include "weights/state.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -70,14 +69,12 @@ static void add_name(listing *l, const char *name)
 static ll_err list(ll_arena *a, const char *run, const char *below, listing *l)
 {
     *l = (listing){.arena = a, .folder = ll_arena_printf(a, "%s/checkpoints%s", run, below)};
-    DIR *d = opendir(l->folder);
+    LL_OWN(DIR) d = opendir(l->folder);
     if (!d && errno == ENOENT) return LL_OK;
     CHECK(d, LL_E_IO, "%s: %s", l->folder, strerror(errno));
     errno = 0;
     for (struct dirent *e; (e = readdir(d)); errno = 0) add_name(l, e->d_name);
-    int why = errno;
-    closedir(d);
-    CHECK(why == 0, LL_E_IO, "%s: listing: %s", l->folder, strerror(why));
+    CHECK(errno == 0, LL_E_IO, "%s: listing: %s", l->folder, strerror(errno));
     if (l->n) qsort(l->steps, (size_t)l->n, sizeof *l->steps, ascending);
     return LL_OK;
 }
@@ -148,20 +145,15 @@ static const char *reason(const char *path)
 }
 
 /* A file named step-00000012 is of step 12. */
-static ll_err check_name(const ll_st_file *f, const char *path)
+static ll_err open_header(const char *path, ll_st_file **f)
 {
     const char *rest;
     int64_t named = step_of(ll_base_name(path), &rest), step;
+    TRY(ll_st_open(path, f));
     if (named < 0 || *rest) return LL_OK;
-    TRY(ll_checkpoint_int(f, "step", &step));
+    TRY(ll_checkpoint_int(*f, "step", &step));
     CHECK(step == named, LL_E_IO, "its metadata says step %ld", step);
     return LL_OK;
-}
-
-static ll_err open_header(const char *path, ll_st_file **f)
-{
-    TRY(ll_st_open(path, f));
-    return check_name(*f, path);
 }
 
 static ll_err check_readable(const char *path)
@@ -178,9 +170,7 @@ ll_err ll_checkpoint_open(ll_comm *c, const char *path, ll_st_file **out)
     TRY(ll_ranks_agree(c, check_readable(path)));
     ll_err rc = ll_ranks_agree(c, open_header(path, &f));
     if (rc == LL_OK) rc = ll_st_check(c, f);
-    if (rc == LL_OK) {
-        return LL_HAND(out, f);
-    }
+    if (rc == LL_OK) return LL_HAND(out, f);
     if (rc == LL_E_COMM) return rc; /* nobody knows whether the file is good */
     return ll_ranks_agree(c, RAISE(rc, "checkpoint %s is damaged (%s)", path, reason(path)));
 }

@@ -3,7 +3,6 @@
 
 #include "base/file.h"
 #include "kern/blocks.h"
-#include "pass/packed.h"
 #include "token/gguf.h"
 #include "token/tokenizer.h"
 
@@ -95,9 +94,7 @@ static ll_err find_map(const ll_run *r, const char *form, const char *what, ll_m
         TRY(ll_map_open(name, &m));
         LL_EACH (const ll_map_key, x, m->keys, m->n_key) {
             if (strcmp(x->kind, "model") || strncmp(x->of[0], form, strlen(form))) continue;
-            if (!strcmp(x->name, r->model.name)) {
-                return LL_HAND(out, m);
-            }
+            if (!strcmp(x->name, r->model.name)) return LL_HAND(out, m);
             snprintf(text + strlen(text), sizeof text - strlen(text), "%s%s", *text ? ", " : "",
                      x->name);
         }

@@ -45,8 +45,7 @@ static ll_err read_directory(file *f)
         if (!e.data) break;
         CHECK(!e.packed, LL_E_IO, "%s: %.*s is compressed, which torch.save does not do" REMEDY,
               f->path, (int)(e.name_size < 80 ? e.name_size : 80), e.name);
-        char *name = (char *)ll_arena_alloc(f->arena, e.name_size + 1);
-        memcpy(name, e.name, e.name_size);
+        const char *name = ll_arena_printf(f->arena, "%.*s", (int)e.name_size, e.name);
         LL_PUSH(f->arena, f->entries, f->n, f->capacity, (entry){name, e.data, e.size});
     }
     if (f->n) qsort(f->entries, (size_t)f->n, sizeof *f->entries, by_name);
@@ -350,11 +349,7 @@ static ll_err push_number(machine *m, int bytes, bool is_signed)
 static ll_err put(machine *m, uint64_t i)
 {
     if (!m->n_stack || i > (uint64_t)m->n_memo) return bad(m, "its memo has a hole");
-    if (i == (uint64_t)m->n_memo) {
-        m->memo = (value **)ll_arena_grow(m->f->arena, m->memo, sizeof *m->memo, m->n_memo,
-                                          &m->memo_room);
-        m->n_memo++;
-    }
+    if (i == (uint64_t)m->n_memo) LL_PUSH(m->f->arena, m->memo, m->n_memo, m->memo_room, NULL);
     m->memo[i] = m->stack[m->n_stack - 1];
     return LL_OK;
 }

@@ -129,10 +129,8 @@ static ll_err print_meta(ll_buf *b, const ll_st_writer *w)
     for (int i = 0; i < n; i++) {
         CHECK(i == 0 || strcmp(pairs[i - 1].key, pairs[i].key), LL_E_ARG,
               "%s: metadata %s is given twice", w->path, pairs[i].key);
-        if (i) ll_buf_puts(b, ",");
-        ll_buf_json(b, pairs[i].key);
-        ll_buf_puts(b, ":");
-        ll_buf_json(b, pairs[i].value);
+        ll_buf_printf(b, "%s%s:%s", i ? "," : "", ll_text_quoted(b->arena, pairs[i].key),
+                      ll_text_quoted(b->arena, pairs[i].value));
     }
     ll_buf_puts(b, "}");
     return LL_OK;
@@ -144,10 +142,9 @@ static void print_tensors(ll_buf *b, const ll_st_tensor *const *order, int n)
     for (int i = 0; i < n; i++) {
         const ll_st_tensor *t = order[i];
         char shape[LL_SHAPE_TEXT];
-        ll_buf_puts(b, ",");
-        ll_buf_json(b, t->name);
-        ll_buf_printf(b, ":{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[%zu,%zu]}",
-                      type_name(t->dtype), ll_shape_print(&t->shape, shape), at, at + bytes_of(t));
+        ll_buf_printf(b, ",%s:{\"dtype\":\"%s\",\"shape\":%s,\"data_offsets\":[%zu,%zu]}",
+                      ll_text_quoted(b->arena, t->name), type_name(t->dtype),
+                      ll_shape_print(&t->shape, shape), at, at + bytes_of(t));
         at += bytes_of(t);
     }
     ll_buf_puts(b, "}");

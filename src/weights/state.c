@@ -3,7 +3,6 @@
 
 #include "kern/blocks.h"
 #include "weights/checkpoint.h"
-#include "run/ranks.h"
 #include "weights/residual.h"
 #include "run/teacher.h"
 

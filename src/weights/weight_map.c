@@ -1,22 +1,16 @@
 /* weight_map.c: maps read, names and dimensions through them. */
 #include "weights/weight_map.h"
 
+#include "base/bundled.h"
 #include "base/file.h"
-#include "base/near.h"
 
 #include <ctype.h>
 
 enum { MAP_LIMIT = 1 << 20 };
 
-/* Bundled maps, made of maps/ by the build. */
-typedef struct bundled_map {
-    const char *name, *text;
-} bundled_map;
-#define MAP(name, ...) {name, (const char *)(const unsigned char[]){__VA_ARGS__}},
-static const bundled_map bundled[] = {
+static const ll_bundled bundled[] = {
 #include "map_list.inc"
-    {NULL, NULL}};
-#undef MAP
+    {0}};
 
 const char *ll_map_bundled(int i)
 {
@@ -50,11 +44,9 @@ static ll_err read_name(reader *r, const char **out)
     blanks(r);
     size_t n = strcspn(r->at, " \t\r,=");
     if (!n) return bad(r, "a name is missing");
-    char *name = (char *)ll_arena_copy(r->m->arena, r->at, n + 1);
-    name[n] = '\0';
+    *out = ll_arena_printf(r->m->arena, "%.*s", (int)n, r->at);
     r->at += n;
     blanks(r);
-    *out = name;
     return LL_OK;
 }
 
@@ -229,8 +221,7 @@ ll_err ll_map_parse(const char *text, size_t size, const char *name, ll_map **ou
     for (size_t at = 0; at < size; at++) {
         const char *end = (const char *)memchr(text + at, '\n', size - at);
         size_t n = end ? (size_t)(end - text) - at : size - at;
-        char *line = (char *)ll_arena_alloc(arena, n + 1);
-        memcpy(line, text + at, n);
+        char *line = ll_arena_printf(arena, "%.*s", (int)n, text + at);
         line[strcspn(line, "#")] = '\0';
         r.at = line;
         r.line++;
@@ -245,10 +236,8 @@ ll_err ll_map_open(const char *name, ll_map **out)
 {
     ll_near near = {.word = name};
     *out = NULL;
-    for (const bundled_map *b = bundled; b->name; b++) {
-        if (!strcmp(b->name, name)) return ll_map_parse(b->text, strlen(b->text), name, out);
-        ll_near_try(&near, b->name);
-    }
+    const ll_bundled *b = ll_bundled_find(bundled, &near);
+    if (b) return ll_map_parse(b->text, strlen(b->text), name, out);
     CHECK(strpbrk(name, "/."), LL_E_CONFIG,
           "unknown map of weights '%s'%s (maps:%s, or a file such as ./my.map)", name,
           ll_near_hint(&near), near.known);
