@@ -184,21 +184,14 @@ static ll_val lamb(rule_call *c)
 int ll_matrix_rows(const ll_graph *g, ll_val v)
 {
     int rows = 0;
-    if (ll_value_of(g, v)->node >= 0 || ll_value_of(g, v)->kind != LL_PARAM) return 0;
     for (int i = 0; i < g->n_node; i++) {
         const ll_node *n = &g->nodes[i];
         ll_matmul_parts p;
         if (n->of.phase != LL_FORWARD) continue;
         for (int k = 0; k < n->n_in; k++) {
             if (n->in[k].id != v.id) continue;
-            if (n->op != &ll_op_matmul || k != 1 ||
-                ll_matmul_read(((const ll_matmul_attr *)n->attr)->spec, &p) != LL_OK)
-                return 0;
-            int m = 0;
-            while (m < p.len[1] && ll_matmul_has(&p, 2, p.text[1][m])) m++;
-            for (int d = m; d < p.len[1]; d++)
-                if (ll_matmul_has(&p, 2, p.text[1][d])) return 0;
-            if (!m || m == p.len[1] || (rows && rows != m)) return 0;
+            int m = k == 1 ? ll_weight_rows(g, n, &p) : 0;
+            if (!m || (rows && rows != m)) return 0;
             rows = m;
         }
     }
