@@ -11,8 +11,6 @@
 
 #include "base/num.h"
 
-#include <stdio.h>
-
 static void note(ll_cutter *c, ll_val old, const ll_layout *l, ll_val made)
 {
     ll_held *v = LL_NEW(c->arena, ll_held);
