@@ -58,18 +58,14 @@ static size_t place(const ll_program *p, int slot)
     return s->offset + (s->region == LL_WORK ? p->persistent_bytes : 0);
 }
 
-static const char *c_type(const ll_program *p, int slot)
-{
-    return p->slots[slot].type.dtype == LL_I32 ? "int32_t" : "float";
-}
-
 /* Pointers of the tensors that the loops name. */
 static void pointers(ll_buf *b, const ll_program *p, const int *slots, int n, char letter,
                      const char *loops)
 {
     for (int k = 0; k < n; k++) {
         char name[16];
-        const char *type = c_type(p, slots[k]), *fixed = letter == 'x' ? "const " : "";
+        const char *fixed = letter == 'x' ? "const " : "";
+        const char *type = p->slots[slots[k]].type.dtype == LL_I32 ? "int32_t" : "float";
         snprintf(name, sizeof name, "%c%d", letter, k);
         if (strstr(loops, name))
             ll_buf_printf(b, "    %s%s *%s = (%s%s *)(m + %zu);\n", fixed, type, name, fixed, type,
@@ -97,10 +93,10 @@ static ll_err add_function(ll_buf *b, const ll_program *p, int i, bool *used)
 static void add_tensor(ll_buf *b, const ll_program *p, const ll_binding *x)
 {
     const ll_slot *s = &p->slots[x->slot];
-    ll_buf_printf(b, "{\"%s\", %zu, %lld, %d, \"", x->name, place(p, x->slot),
-                  (long long)ll_numel(&s->type.shape), s->type.dtype == LL_I32);
+    ll_buf_printf(b, "{\"%s\", %zu, %ld, %d, \"", x->name, place(p, x->slot),
+                  ll_numel(&s->type.shape), s->type.dtype == LL_I32);
     for (int d = 1; d < s->type.shape.n; d++) /* the first: of one sample */
-        ll_buf_printf(b, "%s%lld", d > 1 ? ", " : "", (long long)s->type.shape.d[d]);
+        ll_buf_printf(b, "%s%ld", d > 1 ? ", " : "", s->type.shape.d[d]);
     ll_buf_puts(b, "\"}");
 }
 

@@ -11,25 +11,25 @@
 
 #include <stdio.h>
 
-typedef long long big;
-
 /* for-lines of n loops, named by a letter and a number from `first` on. */
 static void nest(ll_buf *b, const int64_t *d, int n, int first)
 {
     for (int k = 0; k < n; k++)
-        ll_buf_printf(b, "    for (long i%d = 0; i%d < %lld; i%d++)\n", first + k, first + k,
-                      (big)d[k], first + k);
+        ll_buf_printf(b, "    for (long i%d = 0; i%d < %ld; i%d++)\n", first + k, first + k, d[k],
+                      first + k);
 }
 
-/* i0 * 12 + i1 + 3 */
-static void index_of(ll_buf *b, const int64_t *stride, int n, int first, int64_t offset)
+/* x0[3 + i0 * 12 + i1]; more: of the index, and what follows. */
+static void element(ll_buf *b, const char *array, const int64_t *stride, int n, int64_t offset,
+                    const char *more)
 {
-    ll_buf_printf(b, "%lld", (big)offset);
+    ll_buf_printf(b, "%s[%ld", array, offset);
     for (int k = 0; k < n; k++)
         if (stride[k] == 1)
-            ll_buf_printf(b, " + i%d", first + k);
+            ll_buf_printf(b, " + i%d", k);
         else if (stride[k])
-            ll_buf_printf(b, " + i%d * %lld", first + k, (big)stride[k]);
+            ll_buf_printf(b, " + i%d * %ld", k, stride[k]);
+    ll_buf_puts(b, more);
 }
 
 #define NUMBER 32
@@ -57,14 +57,13 @@ static ll_err moves(const ll_cloops *c, moves_of *of)
         const ll_walk *w = &m[k].w;
         int64_t bytes = (int64_t)m[k].bytes;
         nest(c->b, w->size, w->n, 0);
-        ll_buf_puts(c->b, "        y0[");
-        index_of(c->b, w->stride[LL_TO], w->n, 0, (m[k].y - base) / bytes);
-        ll_buf_puts(c->b, "] = ");
-        if (m[k].x) {
-            ll_buf_printf(c->b, "x%d[", c->n_in > 1 ? k : 0);
-            index_of(c->b, w->stride[LL_FROM], w->n, 0, (m[k].x - base) / bytes);
-        }
-        ll_buf_puts(c->b, m[k].x ? "];\n" : "0;\n");
+        char from[16];
+        snprintf(from, sizeof from, "x%d", c->n_in > 1 ? k : 0);
+        element(c->b, "        y0", w->stride[LL_TO], w->n, (m[k].y - base) / bytes, "] = ");
+        if (m[k].x)
+            element(c->b, from, w->stride[LL_FROM], w->n, (m[k].x - base) / bytes, "];\n");
+        else
+            ll_buf_puts(c->b, "0;\n");
     }
     return LL_OK;
 }
@@ -83,7 +82,7 @@ MOVES(transpose)
 
 static void each(const ll_cloops *c, int64_t n)
 {
-    ll_buf_printf(c->b, "    for (long e = 0; e < %lld; e++)", (big)n);
+    ll_buf_printf(c->b, "    for (long e = 0; e < %ld; e++)", n);
 }
 
 static ll_err fill(const ll_cloops *c)
@@ -98,20 +97,19 @@ static ll_err arange(const ll_cloops *c)
 {
     const ll_arange_attr *a = (const ll_arange_attr *)c->attr;
     each(c, a->n);
-    ll_buf_printf(c->b, " y0[e] = %.17g + %.17g * (double)(%lld + e);\n", a->start, a->step,
-                  (big)a->at);
+    ll_buf_printf(c->b, " y0[e] = %.17g + %.17g * (double)(%ld + e);\n", a->start, a->step, a->at);
     return LL_OK;
 }
 
 static ll_err embedding(const ll_cloops *c)
 {
     const ll_embedding_attr *a = (const ll_embedding_attr *)c->attr;
-    big v = c->in[0].shape.d[0], width = c->in[0].shape.d[1];
+    int64_t v = c->in[0].shape.d[0], width = c->in[0].shape.d[1];
     CHECK(!a->part, LL_E_ARG, "embedding of a part of its table has no C form");
     each(c, ll_numel(&c->in[1].shape));
     ll_buf_printf(c->b,
-                  " {\n        if (x1[e] < 0 || x1[e] >= %lld) return -1;\n"
-                  "        memcpy(y0 + e * %lld, x0 + (long)x1[e] * %lld, %lld * sizeof *y0);\n"
+                  " {\n        if (x1[e] < 0 || x1[e] >= %ld) return -1;\n"
+                  "        memcpy(y0 + e * %ld, x0 + (long)x1[e] * %ld, %ld * sizeof *y0);\n"
                   "    }\n",
                   v, width, width, width);
     return LL_OK;
@@ -126,14 +124,11 @@ static ll_err gather(const ll_cloops *c)
     CHECK(g.whole == g.v, LL_E_ARG, "gather of a part has no C form");
     ll_walk_strides(&c->out[0].shape, y);
     nest(c->b, g.d, g.n, 0);
-    ll_buf_puts(c->b, "    {\n        long row = x1[");
-    index_of(c->b, g.index, g.n, 0, 0);
-    ll_buf_printf(c->b, "];\n        if (row < 0 || row >= %lld) return -1;\n        y0[",
-                  (big)g.v);
-    index_of(c->b, y, g.n, 0, 0);
-    ll_buf_puts(c->b, "] = x0[");
-    index_of(c->b, g.x, g.n, 0, 0);
-    ll_buf_printf(c->b, " + row * %lld];\n    }\n", (big)g.step);
+    element(c->b, "    {\n        long row = x1", g.index, g.n, 0, "];\n");
+    ll_buf_printf(c->b, "        if (row < 0 || row >= %ld) return -1;\n", g.v);
+    element(c->b, "        y0", y, g.n, 0, "] = ");
+    element(c->b, "x0", g.x, g.n, 0, "");
+    ll_buf_printf(c->b, " + row * %ld];\n    }\n", g.step);
     return LL_OK;
 }
 
@@ -142,9 +137,9 @@ static ll_err onehot(const ll_cloops *c)
     const ll_onehot_attr *a = (const ll_onehot_attr *)c->attr;
     each(c, ll_numel(&c->in[0].shape));
     ll_buf_printf(c->b,
-                  "\n        for (long v = 0; v < %lld; v++) y0[e * %lld + v] = x0[e] == v + "
-                  "%lld;\n",
-                  (big)a->size, (big)a->size, (big)a->from);
+                  "\n        for (long v = 0; v < %ld; v++) y0[e * %ld + v] = x0[e] == v + "
+                  "%ld;\n",
+                  a->size, a->size, a->from);
     return LL_OK;
 }
 
@@ -152,11 +147,11 @@ static ll_err causal_mask(const ll_cloops *c)
 {
     const ll_mask_attr *a = (const ll_mask_attr *)c->attr;
     const ll_shape *x = &c->in[0].shape;
-    big t = x->d[x->n - 2], s = x->d[x->n - 1];
+    int64_t t = x->d[x->n - 2], s = x->d[x->n - 1];
     char text[NUMBER];
     each(c, ll_numel(x));
-    ll_buf_printf(c->b, " y0[e] = e %% %lld + %lld > e / %lld %% %lld + %lld ? %s : x0[e];\n", s,
-                  (big)a->at[1], s, t, (big)a->at[0], number(a->value, text));
+    ll_buf_printf(c->b, " y0[e] = e %% %ld + %ld > e / %ld %% %ld + %ld ? %s : x0[e];\n", s,
+                  a->at[1], s, t, a->at[0], number(a->value, text));
     return LL_OK;
 }
 
@@ -176,11 +171,9 @@ static ll_err reduce(const ll_cloops *c, const char *start, const char *step)
     nest(c->b, d, s.n_out, 0);
     ll_buf_printf(c->b, "    {\n    double s = %s;\n", start);
     nest(c->b, d + s.n_out, n - s.n_out, s.n_out);
-    ll_buf_puts(c->b, "    {\n        double v = x0[");
-    index_of(c->b, stride, n, 0, 0);
-    ll_buf_printf(c->b, "];\n        %s\n    }\n    y0[", step);
-    index_of(c->b, y, s.n_out, 0, 0);
-    ll_buf_puts(c->b, "] = s;\n    }\n");
+    element(c->b, "    {\n        double v = x0", stride, n, 0, "];\n");
+    ll_buf_printf(c->b, "        %s\n    }\n", step);
+    element(c->b, "    y0", y, s.n_out, 0, "] = s;\n    }\n");
     return LL_OK;
 }
 
@@ -208,13 +201,9 @@ static ll_err matmul(const ll_cloops *c)
     nest(c->b, d, free, 0);
     ll_buf_puts(c->b, "    {\n    double s = 0;\n");
     nest(c->b, d + free, n - free, free);
-    ll_buf_puts(c->b, "        s += (double)x0[");
-    index_of(c->b, at[0], n, 0, 0);
-    ll_buf_puts(c->b, "] * x1[");
-    index_of(c->b, at[1], n, 0, 0);
-    ll_buf_puts(c->b, "];\n    y0[");
-    index_of(c->b, at[2], free, 0, 0);
-    ll_buf_puts(c->b, "] = s;\n    }\n");
+    element(c->b, "        s += (double)x0", at[0], n, 0, "] * ");
+    element(c->b, "x1", at[1], n, 0, "];\n");
+    element(c->b, "    y0", at[2], free, 0, "] = s;\n    }\n");
     return LL_OK;
 }
 
@@ -222,13 +211,13 @@ static ll_err argmax(const ll_cloops *c)
 {
     const ll_order_attr *a = (const ll_order_attr *)c->attr;
     const ll_shape *x = &c->in[0].shape;
-    big inner = 1, n = x->d[a->dim];
+    int64_t inner = 1, n = x->d[a->dim];
     for (int d = (int)a->dim + 1; d < x->n; d++) inner *= x->d[d];
     each(c, ll_numel(&c->out[0].shape));
     ll_buf_printf(c->b,
-                  " {\n        long from = e / %lld * %lld + e %% %lld, best = 0;\n"
-                  "        for (long i = 1; i < %lld; i++) {\n"
-                  "            double v = x0[from + i * %lld], w = x0[from + best * %lld];\n"
+                  " {\n        long from = e / %ld * %ld + e %% %ld, best = 0;\n"
+                  "        for (long i = 1; i < %ld; i++) {\n"
+                  "            double v = x0[from + i * %ld], w = x0[from + best * %ld];\n"
                   "            if (%s) best = i;\n        }\n        y0[e] = best;\n    }\n",
                   inner, n * inner, inner, n, inner, inner,
                   a->least ? "v < w || (w != w && v == v)" : "v > w || (v != v && w == w)");
@@ -243,20 +232,19 @@ static void window(const ll_cloops *c, const int64_t size[2], const int64_t stri
     static const char *const names = "rsijop";
     for (int k = 0; k < 2; k++)
         ll_buf_printf(c->b,
-                      "        for (long %c = 0; %c < %lld; %c++) {\n"
-                      "            long %c = %c * %lld - %lld + %c * %lld;\n"
-                      "            if (%c < 0 || %c >= %lld) continue;\n",
-                      names[k], names[k], (big)size[k], names[k], names[2 + k], names[4 + k],
-                      (big)stride[k], (big)pad[2 * k], names[k], (big)dilation[k], names[2 + k],
-                      names[2 + k], (big)image[k]);
+                      "        for (long %c = 0; %c < %ld; %c++) {\n"
+                      "            long %c = %c * %ld - %ld + %c * %ld;\n"
+                      "            if (%c < 0 || %c >= %ld) continue;\n",
+                      names[k], names[k], size[k], names[k], names[2 + k], names[4 + k], stride[k],
+                      pad[2 * k], names[k], dilation[k], names[2 + k], names[2 + k], image[k]);
 }
 
 /* Over the result, an image. */
 static void pixels(const ll_cloops *c, const char *names)
 {
     for (int k = 0; k < 4; k++)
-        ll_buf_printf(c->b, "    for (long %c = 0; %c < %lld; %c++)\n", names[k], names[k],
-                      (big)c->out[0].shape.d[k], names[k]);
+        ll_buf_printf(c->b, "    for (long %c = 0; %c < %ld; %c++)\n", names[k], names[k],
+                      c->out[0].shape.d[k], names[k]);
 }
 
 static ll_err conv2d(const ll_cloops *c)
@@ -266,16 +254,15 @@ static ll_err conv2d(const ll_cloops *c)
     pixels(c, "nopf");
     ll_buf_puts(c->b, "    {\n        double sum = 0;\n");
     window(c, w + 1, a->stride, a->pad, a->dilation, x + 1);
-    ll_buf_printf(
-        c->b,
-        "            const float *a = x0 + ((n * %lld + i) * %lld + j) * %lld + f / %lld * "
-        "%lld;\n"
-        "            const float *b = x1 + ((f * %lld + r) * %lld + s) * %lld;\n"
-        "            for (long c = 0; c < %lld; c++) sum += (double)a[c] * b[c];\n"
-        "        }\n        }\n        y0[((n * %lld + o) * %lld + p) * %lld + f] = sum;\n"
-        "    }\n",
-        (big)x[1], (big)x[2], (big)x[3], (big)(w[0] / a->groups), (big)w[3], (big)w[1], (big)w[2],
-        (big)w[3], (big)w[3], (big)y[1], (big)y[2], (big)y[3]);
+    ll_buf_printf(c->b,
+                  "            const float *a = x0 + ((n * %ld + i) * %ld + j) * %ld + f / %ld * "
+                  "%ld;\n"
+                  "            const float *b = x1 + ((f * %ld + r) * %ld + s) * %ld;\n"
+                  "            for (long c = 0; c < %ld; c++) sum += (double)a[c] * b[c];\n"
+                  "        }\n        }\n        y0[((n * %ld + o) * %ld + p) * %ld + f] = sum;\n"
+                  "    }\n",
+                  x[1], x[2], x[3], (w[0] / a->groups), w[3], w[1], w[2], w[3], w[3], y[1], y[2],
+                  y[3]);
     return LL_OK;
 }
 
@@ -285,28 +272,27 @@ static ll_err conv2d_dx(const ll_cloops *c)
     static const char *const names = "rsopij";
     const ll_conv_attr *a = (const ll_conv_attr *)c->attr;
     const int64_t *y = c->in[0].shape.d, *w = c->in[1].shape.d, *x = c->out[0].shape.d;
-    big filters = w[0] / a->groups;
+    int64_t filters = w[0] / a->groups;
     pixels(c, "nijc");
     ll_buf_puts(c->b, "    {\n        double sum = 0;\n");
     for (int k = 0; k < 2; k++) {
         char tap = names[k], to = names[2 + k];
         ll_buf_printf(c->b,
-                      "        for (long %c = 0; %c < %lld; %c++) {\n"
-                      "            long %c = %c + %lld - %c * %lld;\n"
-                      "            if (%c < 0 || %c %% %lld || (%c /= %lld) >= %lld) continue;\n",
-                      tap, tap, (big)w[1 + k], tap, to, names[4 + k], (big)a->pad[2 * k], tap,
-                      (big)a->dilation[k], to, to, (big)a->stride[k], to, (big)a->stride[k],
-                      (big)y[1 + k]);
+                      "        for (long %c = 0; %c < %ld; %c++) {\n"
+                      "            long %c = %c + %ld - %c * %ld;\n"
+                      "            if (%c < 0 || %c %% %ld || (%c /= %ld) >= %ld) continue;\n",
+                      tap, tap, w[1 + k], tap, to, names[4 + k], a->pad[2 * k], tap, a->dilation[k],
+                      to, to, a->stride[k], to, a->stride[k], y[1 + k]);
     }
     ll_buf_printf(c->b,
-                  "            long f0 = c / %lld * %lld;\n"
-                  "            for (long f = f0; f < f0 + %lld; f++)\n"
-                  "                sum += (double)x0[((n * %lld + o) * %lld + p) * %lld + f] *\n"
-                  "                       x1[((f * %lld + r) * %lld + s) * %lld + c %% %lld];\n"
+                  "            long f0 = c / %ld * %ld;\n"
+                  "            for (long f = f0; f < f0 + %ld; f++)\n"
+                  "                sum += (double)x0[((n * %ld + o) * %ld + p) * %ld + f] *\n"
+                  "                       x1[((f * %ld + r) * %ld + s) * %ld + c %% %ld];\n"
                   "        }\n        }\n"
-                  "        y0[((n * %lld + i) * %lld + j) * %lld + c] = sum;\n    }\n",
-                  (big)w[3], filters, filters, (big)y[1], (big)y[2], (big)y[3], (big)w[1],
-                  (big)w[2], (big)w[3], (big)w[3], (big)x[1], (big)x[2], (big)x[3]);
+                  "        y0[((n * %ld + i) * %ld + j) * %ld + c] = sum;\n    }\n",
+                  w[3], filters, filters, y[1], y[2], y[3], w[1], w[2], w[3], w[3], x[1], x[2],
+                  x[3]);
     return LL_OK;
 }
 
@@ -318,10 +304,10 @@ static void pool(const ll_cloops *c, const char *start, const char *step, const 
     ll_buf_printf(c->b, "    {\n        %s\n", start);
     window(c, a->size, a->stride, a->pad, one, x + 1);
     ll_buf_printf(c->b,
-                  "            double v = x0[((n * %lld + i) * %lld + j) * %lld + f];\n"
+                  "            double v = x0[((n * %ld + i) * %ld + j) * %ld + f];\n"
                   "            %s\n        }\n        }\n"
-                  "        y0[((n * %lld + o) * %lld + p) * %lld + f] = %s;\n    }\n",
-                  (big)x[1], (big)x[2], (big)x[3], step, (big)y[1], (big)y[2], (big)y[3], value);
+                  "        y0[((n * %ld + o) * %ld + p) * %ld + f] = %s;\n    }\n",
+                  x[1], x[2], x[3], step, y[1], y[2], y[3], value);
 }
 
 static ll_err max_pool(const ll_cloops *c)
@@ -335,7 +321,7 @@ static ll_err avg_pool(const ll_cloops *c)
 {
     const ll_pool_attr *a = (const ll_pool_attr *)c->attr;
     char value[48];
-    snprintf(value, sizeof value, "sum / %lld", (big)(a->size[0] * a->size[1]));
+    snprintf(value, sizeof value, "sum / %ld", (a->size[0] * a->size[1]));
     pool(c, "double sum = 0;", "sum += v;", value);
     return LL_OK;
 }
@@ -345,19 +331,19 @@ static ll_err resample(const ll_cloops *c)
 {
     const ll_resample_attr *a = (const ll_resample_attr *)c->attr;
     const ll_shape *x = &c->in[0].shape, *y = &c->out[0].shape;
-    big inner = 1, outer = 1, rows = x->d[a->dim], out = y->d[a->dim];
+    int64_t inner = 1, outer = 1, rows = x->d[a->dim], out = y->d[a->dim];
     for (int d = 0; d < x->n; d++) *(d < a->dim ? &outer : &inner) *= d == a->dim ? 1 : x->d[d];
     CHECK(!a->back && !a->at[0] && !a->at[1], LL_E_ARG, "resample's transpose has no C form");
     ll_buf_printf(c->b,
-                  "    for (long u = 0; u < %lld; u++)\n    for (long v = 0; v < %lld; v++) {\n"
-                  "        const float *x = x0 + u * %lld + v;\n"
-                  "        float *y = y0 + u * %lld + v;\n",
+                  "    for (long u = 0; u < %ld; u++)\n    for (long v = 0; v < %ld; v++) {\n"
+                  "        const float *x = x0 + u * %ld + v;\n"
+                  "        float *y = y0 + u * %ld + v;\n",
                   outer, inner, rows * inner, out * inner);
     for (int64_t o = 0; o < out; o++) {
         ll_taps t = ll_taps_of(a, o);
-        ll_buf_printf(c->b, "        y[%lld] = 0", (big)o * inner);
+        ll_buf_printf(c->b, "        y[%ld] = 0", o * inner);
         for (int64_t k = 0; k < t.n; k++)
-            ll_buf_printf(c->b, " + %.17g * x[%lld]", ll_tap(&t, k), (big)(t.from + k) * inner);
+            ll_buf_printf(c->b, " + %.17g * x[%ld]", ll_tap(&t, k), (t.from + k) * inner);
         ll_buf_puts(c->b, ";\n");
     }
     ll_buf_puts(c->b, "    }\n");
@@ -368,18 +354,18 @@ static ll_err rope(const ll_cloops *c)
 {
     const ll_rope_attr *a = (const ll_rope_attr *)c->attr;
     const ll_shape *x = &c->in[0].shape;
-    big d = x->d[x->n - 1], half = d / 2, heads = x->n == 5 ? x->d[2] * x->d[3] : x->d[2];
+    int64_t d = x->d[x->n - 1], half = d / 2, heads = x->n == 5 ? x->d[2] * x->d[3] : x->d[2];
     CHECK(c->n_in == 1, LL_E_ARG, "rope with places given has no C form");
     each(c, ll_numel(x) / 2);
     ll_buf_printf(c->b,
-                  " {\n        long pair = e %% %lld, row = e / %lld, t = row / %lld %% %lld;\n"
-                  "        long i = row * %lld + pair%s, j = i + %lld;\n"
-                  "        double angle = (%lld + t) * pow(%.17g, -2.0 * pair / %lld);\n"
+                  " {\n        long pair = e %% %ld, row = e / %ld, t = row / %ld %% %ld;\n"
+                  "        long i = row * %ld + pair%s, j = i + %ld;\n"
+                  "        double angle = (%ld + t) * pow(%.17g, -2.0 * pair / %ld);\n"
                   "        double p = x0[i], q = x0[j], sine = %ssin(angle);\n"
                   "        y0[i] = p * cos(angle) - q * sine;\n"
                   "        y0[j] = p * sine + q * cos(angle);\n    }\n",
-                  half, half, heads, (big)x->d[1], d, a->interleaved ? " * 2" : "",
-                  a->interleaved ? 1 : half, (big)a->at, a->base, d, a->back ? "-" : "");
+                  half, half, heads, x->d[1], d, a->interleaved ? " * 2" : "",
+                  a->interleaved ? 1 : half, a->at, a->base, d, a->back ? "-" : "");
     return LL_OK;
 }
 
@@ -447,7 +433,7 @@ static ll_err fused(const ll_cloops *c)
         else if (f->repeat[i] == 1 && f->period[i] == ll_numel(&f->shape))
             ll_buf_puts(c->b, "e");
         else
-            ll_buf_printf(c->b, "e / %lld %% %lld", (big)f->repeat[i], (big)f->period[i]);
+            ll_buf_printf(c->b, "e / %ld %% %ld", f->repeat[i], f->period[i]);
         ll_buf_puts(c->b, "];\n");
     }
     for (int s = 0; s < f->n_step; s++) {

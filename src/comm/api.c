@@ -17,8 +17,8 @@ static ll_err make_call(ll_comm *c, ll_coll coll, const void *data, int64_t n, l
                         ll_reduce op, const ll_coll_opts *opts, ll_coll_call *out)
 {
     CHECK(c, LL_E_ARG, "no communicator");
-    CHECK(n >= 0 && (data || n == 0), LL_E_ARG, "%s of %lld elements%s", ll_coll_name(coll),
-          (long long)n, data ? "" : " without data");
+    CHECK(n >= 0 && (data || n == 0), LL_E_ARG, "%s of %ld elements%s", ll_coll_name(coll), n,
+          data ? "" : " without data");
     CHECK((int)t >= 0 && t < LL_N_DTYPE, LL_E_ARG, "unknown type %d", (int)t);
     bool eight = t == LL_F8_E4M3 || t == LL_F8_E5M2;
     CHECK(!eight || coll == LL_COLL_ALLGATHER || coll == LL_COLL_ALLTOALL ||
@@ -30,7 +30,7 @@ static ll_err make_call(ll_comm *c, ll_coll coll, const void *data, int64_t n, l
     *out = (ll_coll_call){
         .spec = {.coll = coll, .count = n}, .data = (void *)data, .dtype = t, .op = op};
     if (!opts) return LL_OK;
-    CHECK(opts->segment >= 0, LL_E_ARG, "segments of %lld elements", (long long)opts->segment);
+    CHECK(opts->segment >= 0, LL_E_ARG, "segments of %ld elements", opts->segment);
     out->spec.segment = opts->segment;
     out->site = opts->site;
     return opts->algorithm ? find_algorithm(coll, opts->algorithm, &out->algo) : LL_OK;

@@ -98,8 +98,8 @@ ll_err ll_choose(const ll_table *t, const ll_coll_spec *s, size_t elem_bytes, bo
         cut = w->segment_bytes;
     } else {
         *algo = by_rules(s, bytes, has_window, canonical);
-        CHECK(*algo, LL_E_COMM, "no algorithm can do %s of %lld elements on %d ranks%s",
-              ll_coll_name(s->coll), (long long)s->count, s->size,
+        CHECK(*algo, LL_E_COMM, "no algorithm can do %s of %ld elements on %d ranks%s",
+              ll_coll_name(s->coll), s->count, s->size,
               canonical ? " with its sums in canonical order" : "");
         if (bytes > 2 * (size_t)SEGMENT && !(*algo)->window) cut = SEGMENT;
     }

@@ -106,10 +106,9 @@ static ll_err check_window(const ll_comm *c, const ll_plan *p, size_t elem_bytes
           p->algo->name);
     size_t need = (size_t)p->sched->window * elem_bytes;
     CHECK(need <= c->half_bytes, LL_E_COMM,
-          "%s of %lld elements by %s needs %zu bytes of window at once, but has %zu: use smaller "
+          "%s of %ld elements by %s needs %zu bytes of window at once, but has %zu: use smaller "
           "segments, or window_bytes of %zu",
-          ll_coll_name(p->spec.coll), (long long)p->spec.count, p->algo->name, need, c->half_bytes,
-          2 * need);
+          ll_coll_name(p->spec.coll), p->spec.count, p->algo->name, need, c->half_bytes, 2 * need);
     return LL_OK;
 }
 

@@ -139,25 +139,15 @@ INLINE vec add(vec a, vec b, ll_dtype t)
 /* Lanes where a is larger, where both are equal, and where one is a NaN. */
 INLINE void compare(vec a, vec b, ll_dtype t, vec *larger, vec *equal, vec *nan)
 {
-    vec less;
-    if (t == LL_F64) {
-        *larger = (vec)((f64v)a > (f64v)b);
-        *equal = (vec)((f64v)a == (f64v)b);
-        less = (vec)((f64v)a < (f64v)b);
-    } else if (t == LL_I32) {
-        *larger = (vec)((i32v)a > (i32v)b);
-        *equal = (vec)((i32v)a == (i32v)b);
-        less = (vec)((i32v)a < (i32v)b);
-    } else if (t == LL_U8) {
-        *larger = (vec)((u8v)a > (u8v)b);
-        *equal = (vec)((u8v)a == (u8v)b);
-        less = (vec)((u8v)a < (u8v)b);
-    } else {
-        *larger = (vec)((f32v)a > (f32v)b);
-        *equal = (vec)((f32v)a == (f32v)b);
-        less = (vec)((f32v)a < (f32v)b);
-    }
-    *nan = ~(*larger | *equal | less);
+#define LANES(by)                                                                                  \
+    (t == LL_F64   ? (vec)((f64v)a by(f64v) b)                                                     \
+     : t == LL_I32 ? (vec)((i32v)a by(i32v) b)                                                     \
+     : t == LL_U8  ? (vec)((u8v)a by(u8v) b)                                                       \
+                   : (vec)((f32v)a by(f32v) b))
+    *larger = LANES(>);
+    *equal = LANES(==);
+    *nan = ~(*larger | *equal | LANES(<));
+#undef LANES
 }
 
 /* Equal numbers differ in bits only as zeros do, by their signs. */

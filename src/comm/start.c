@@ -14,16 +14,6 @@ static void enlist(ll_engine *e, ll_request *r)
     e->last = r;
 }
 
-static int tag_of(const ll_comm *c, int64_t number)
-{
-    return (int)(number % ((int64_t)c->t->max_tag + 1));
-}
-
-static bool uses_window(const ll_sched *s)
-{
-    return s->window > 0 || s->n_signal > 0;
-}
-
 /* Where data lies in memory of ll_comm_alloc; NULL: not there. All ranks must pass memory at the
  * same place of the same allocation. */
 static const ll_shared *find_shared(const ll_comm *c, const void *data, size_t bytes, size_t *at)
@@ -64,7 +54,7 @@ static ll_err prepare(ll_comm *c, const ll_coll_call *call, int64_t number, cons
                       .op = call->op,
                       .messages = messages,
                       .capacity = capacity,
-                      .tag = tag_of(c, number),
+                      .tag = (int)(number % ((int64_t)c->t->max_tag + 1)),
                       .number = number,
                       .what = what,
                       .site = call->site};
@@ -92,7 +82,7 @@ static ll_err give_buffers(ll_request *r, void *scratch)
                             &r->scratch));
         r->own[LL_SCRATCH] = (char *)c->engine->scratch[r->scratch].data;
     }
-    if (uses_window(s)) {
+    if (s->window > 0 || s->n_signal > 0) {
         CHECK(c->parts, LL_E_COMM, "a schedule with signals, but no window for them");
         CHECK((size_t)s->window * r->elem_bytes <= c->half_bytes, LL_E_COMM,
               "a schedule needs %zu bytes of window, but it has %zu",

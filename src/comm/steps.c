@@ -208,10 +208,9 @@ ll_err ll_request_advance(ll_request *r)
     }
     size_t expected = (size_t)r->sched->n_received * r->elem_bytes;
     CHECK(!expected || r->received == expected, LL_E_COMM,
-          "%s %lld%s%s: %zu bytes arrived, expected %zu: all ranks must call the same collectives "
+          "%s %ld%s%s: %zu bytes arrived, expected %zu: all ranks must call the same collectives "
           "on as many elements, in the same order",
-          r->what, (long long)r->number, r->site ? " of " : "", r->site ? r->site : "", r->received,
-          expected);
+          r->what, r->number, r->site ? " of " : "", r->site ? r->site : "", r->received, expected);
     finish(r);
     return LL_OK;
 }

@@ -19,8 +19,8 @@ static ll_err add_piece(ll_subsets *s, const ll_subset_piece *p, int64_t at, ll_
         for (int r = first; r < size; r++) {
             if (p->color[r] != p->color[first]) continue;
             CHECK(p->count[r] == p->count[first], LL_E_ARG,
-                  "ranks %d and %d sum %lld and %lld elements", first, r,
-                  (long long)p->count[first], (long long)p->count[r]);
+                  "ranks %d and %d sum %ld and %ld elements", first, r, p->count[first],
+                  p->count[r]);
             ranks[n++] = r;
         }
         sets[(*n_set)++] =

@@ -168,8 +168,8 @@ ll_err ll_mpi_library(mpi_transport *m, mpi_message *x, const ll_library_call *c
     TRY(room_for_places(x, s->size, &p));
     CHECK(
         s->count <= INT_MAX, LL_E_COMM,
-        "%lld elements: the MPI library's collectives take at most 2^31 - 1: use another algorithm",
-        (long long)s->count);
+        "%ld elements: the MPI library's collectives take at most 2^31 - 1: use another algorithm",
+        s->count);
     int n = (int)s->count;
     switch (s->coll) {
     case LL_COLL_ALLREDUCE:

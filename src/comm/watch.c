@@ -467,9 +467,7 @@ void ll_watch_close(ll_watch *w)
 {
     if (!w) return;
     w->closing = true;
-    if (w->running) {
-        if (eventfd_write(w->wake, 1) == 0) pthread_join(w->thread, NULL);
-    }
+    if (w->running && eventfd_write(w->wake, 1) == 0) pthread_join(w->thread, NULL);
     if (w->hub) ll_watch_hub_close(w->hub);
     ll_watch_send(&w->link, LL_WATCH_BYE, NULL);
     ll_watch_unlink(&w->link);

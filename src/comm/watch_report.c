@@ -84,7 +84,7 @@ static void add_place(line *l, const ll_watch_state *s)
         return;
     }
     add(l, "in %s", s->what);
-    if (s->number >= 0) add(l, " %lld", (long long)s->number);
+    if (s->number >= 0) add(l, " %ld", s->number);
     if (*s->site) add(l, " (%s)", s->site);
 }
 

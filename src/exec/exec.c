@@ -374,8 +374,8 @@ static ll_err check_finite(ll_exec *e, const ll_instr *x)
         for (int64_t i = 0, n = ll_numel(&t->shape); i < n; i++) {
             double v = ll_load(data, t->dtype, i);
             if (!isfinite(v)) e->bad = x;
-            CHECK(isfinite(v), LL_E_NUMERIC, "%s (%s) gives %g at element %lld of result %d",
-                  x->name, x->op, v, (long long)i, o);
+            CHECK(isfinite(v), LL_E_NUMERIC, "%s (%s) gives %g at element %ld of result %d",
+                  x->name, x->op, v, i, o);
         }
     }
     return LL_OK;

@@ -192,8 +192,8 @@ static ll_err find_culprit(ll_session *s, const char *what, double value)
     const char *found = rc == LL_OK          ? "every op is finite when run again by itself"
                         : rc == LL_E_NUMERIC ? "the first op that went wrong: "
                                              : "the op that went wrong could not be determined: ";
-    unsigned long long step = s->of_step ? s->of_step : s->step + 1;
-    FAIL(LL_E_NUMERIC, "step %llu: %s is %g; %s%s%s", step, what, value, found,
+    uint64_t step = s->of_step ? s->of_step : s->step + 1;
+    FAIL(LL_E_NUMERIC, "step %lu: %s is %g; %s%s%s", step, what, value, found,
          rc == LL_OK ? "" : ll_error_message(), origin);
 }
 
@@ -278,9 +278,9 @@ static ll_err complete_late(ll_session *s)
     TRY(ll_exec_wait(s->now->e));
     const char *bad = s->now == s->first ? NULL : not_finite(s);
     CHECK(!bad, LL_E_NUMERIC,
-          "step %llu: %s is %g; the op that went wrong is unknown where steps overlap: use another "
+          "step %lu: %s is %g; the op that went wrong is unknown where steps overlap: use another "
           "schedule than 2bw to find it",
-          (unsigned long long)s->step, bad, found(s, bad));
+          s->step, bad, found(s, bad));
     TRY(ll_exec_run(s->now->e, LL_UPDATE, s->step));
     s->told = s->now == s->first ? 0 : s->step;
     return LL_OK;

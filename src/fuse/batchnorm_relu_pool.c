@@ -78,8 +78,8 @@ static ll_err output(const void *attr, const ll_shape *x, ll_shape *y)
     for (int k = 0; k < 2; k++) {
         ll_axis ax = {a->size[k], a->stride[k], 1, {a->pad[2 * k], a->pad[2 * k + 1]}};
         y->d[1 + k] = ll_axis_out(&ax, x->d[1 + k]);
-        CHECK(y->d[1 + k] > 0, LL_E_SHAPE, "a window of %lld does not fit in %lld",
-              (long long)a->size[k], (long long)x->d[1 + k]);
+        CHECK(y->d[1 + k] > 0, LL_E_SHAPE, "a window of %ld does not fit in %ld", a->size[k],
+              x->d[1 + k]);
     }
     return LL_OK;
 }

@@ -35,13 +35,12 @@ static ll_err check_inputs(const ll_fused_attr *f, const ll_type *in)
     int64_t n = ll_numel(&f->shape);
     for (int i = 0; i < f->n_in; i++) {
         int64_t period = f->period[i], repeat = f->repeat[i];
-        CHECK(period == ll_numel(&in[i].shape), LL_E_GRAPH,
-              "operand %d has %lld elements, not %lld", i, (long long)ll_numel(&in[i].shape),
-              (long long)period);
+        CHECK(period == ll_numel(&in[i].shape), LL_E_GRAPH, "operand %d has %ld elements, not %ld",
+              i, ll_numel(&in[i].shape), period);
         CHECK(repeat > 0 && (n == 0 || (period > 0 && n / repeat >= period && n % repeat == 0 &&
                                         n / repeat % period == 0)),
-              LL_E_GRAPH, "operand %d: %lld elements, each %lld times, do not fill %lld", i,
-              (long long)period, (long long)repeat, (long long)n);
+              LL_E_GRAPH, "operand %d: %ld elements, each %ld times, do not fill %ld", i, period,
+              repeat, n);
     }
     return LL_OK;
 }

@@ -89,8 +89,8 @@ static bool guard(ll_match *m)
     if (product->n_in > 2 && ll_graph_dtype(g, product->in[2]) != LL_BF16)
         return ll_match_no(m, "the bias is not bf16");
     if (rows < LEAST || w.d[0] < LEAST || w.d[1] < LEAST || w.d[0] % 8 || w.d[1] % 8)
-        return ll_match_no(m, "logits of %lld rows, %lld columns, by sums of %lld", (long long)rows,
-                           (long long)w.d[0], (long long)w.d[1]);
+        return ll_match_no(m, "logits of %ld rows, %ld columns, by sums of %ld", rows, w.d[0],
+                           w.d[1]);
     ll_match_set(m, "dx_shape", &ll_value_of(g, ll_match_value(m, "dx"))->type.shape,
                  sizeof(ll_shape));
     ll_match_set(m, "u_shape", &ll_value_of(g, ll_match_value(m, "u"))->type.shape,

@@ -15,8 +15,7 @@ static ll_err infer(ll_infer *i)
     TRY(ll_check_index(i, 1));
     TRY(ll_infer_dims(i));
     CHECK(a->v == table->shape.d[0] && a->from >= 0 && a->from <= INT32_MAX, LL_E_ARG,
-          "v = %lld, from = %lld, for a table of %lld rows", (long long)a->v, (long long)a->from,
-          (long long)table->shape.d[0]);
+          "v = %ld, from = %ld, for a table of %ld rows", a->v, a->from, table->shape.d[0]);
     i->out[0].dtype = table->dtype;
     return LL_OK;
 }

@@ -18,7 +18,7 @@ static bool guard(ll_match *m)
     ll_shape s = ll_graph_shape(g, ll_match_value(m, "l"));
     int64_t n = s.d[s.n - 1];
     char spread[LL_SPEC_MAX] = {0};
-    if (n < LEAST) return ll_match_no(m, "%lld columns are few", (long long)n);
+    if (n < LEAST) return ll_match_no(m, "%ld columns are few", n);
     if (n % EVEN == 0) return false;
     s.d[s.n - 1] = ll_round_up(n, TO);
     int64_t more = s.d[s.n - 1] - n;

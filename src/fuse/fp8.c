@@ -200,11 +200,9 @@ static int put_letters(char *to, const ll_matmul_parts *p, int i, side s)
 }
 
 /* The attributes of the product; the columns of its result are the second operand's. */
-static ll_err attr_of(const lowering *l, const ll_node *n, int *first, ll_product_attr *a)
+static ll_err attr_of(const ll_node *n, const side s[2], int *first, ll_product_attr *a)
 {
     ll_matmul_parts p;
-    side s[2];
-    fits(l, n, s);
     TRY(ll_matmul_read((const char *)n->attr, &p));
     *a = (ll_product_attr){.out = ((const ll_matmul_attr *)n->attr)->out};
     if (n->op != &ll_op_matmul) *a = *(const ll_product_attr *)n->attr;
@@ -249,7 +247,7 @@ static ll_err lower_product(lowering *l, const ll_node *n)
     ll_val in[LL_MAX_IN], out[LL_MAX_OUT];
     int first, n_in = 4;
     fits(l, n, s);
-    TRY(attr_of(l, n, &first, &a));
+    TRY(attr_of(n, s, &first, &a));
     ll_graph_at(l->rw.to, n);
     for (int k = 0; k < 2; k++) {
         int from = k ? !first : first;

@@ -64,8 +64,7 @@ static ll_err infer(ll_infer *i)
     for (int k = 0; k < 4; k++)
         CHECK(i->in[k].dtype == LL_F32, LL_E_ARG, "operand %d is %s, expected f32", k,
               ll_dtype_name(i->in[k].dtype));
-    CHECK(a->bits >= 1 && a->bits <= 50, LL_E_ARG, "bits is %lld, expected 1 to 50",
-          (long long)a->bits);
+    CHECK(a->bits >= 1 && a->bits <= 50, LL_E_ARG, "bits is %ld, expected 1 to 50", a->bits);
     TRY(ll_check_bits(a->rounded, LL_F64));
     TRY(ll_infer_dims(i));
     i->out[0].dtype = LL_F64;

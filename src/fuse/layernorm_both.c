@@ -68,8 +68,7 @@ static bool guard(ll_match *m)
 {
     const ll_quantize_attr *a = (const ll_quantize_attr *)ll_match_node(m, "q")->attr;
     ll_shape s = ll_graph_shape(m->g, ll_match_value(m, "y"));
-    if (a->rows != s.n - 1)
-        return ll_match_no(m, "%lld of %d dimensions are rows", (long long)a->rows, s.n);
+    if (a->rows != s.n - 1) return ll_match_no(m, "%ld of %d dimensions are rows", a->rows, s.n);
     if (s.d[s.n - 1] > WIDEST) return ll_match_no(m, "rows are longer than %d", WIDEST);
     return true;
 }

@@ -14,11 +14,7 @@
 
 LL_KERNELS(packed_several)
 
-/* How many weights there are, and operands of each. */
-static int products_of(const ll_packed_several_attr *a, int n_out)
-{
-    return a->act == LL_PACKED_GATE ? 2 : n_out;
-}
+/* Operands of each of the weights. */
 static int operands_of(const ll_packed_several_attr *a)
 {
     return a->bits == 4 ? 3 : 2;
@@ -26,19 +22,19 @@ static int operands_of(const ll_packed_several_attr *a)
 
 static ll_err check(int n_in, int n_out, const ll_type *in, const ll_packed_several_attr *a)
 {
-    CHECK(a->bits == 4 || a->bits == 8, LL_E_ARG, "%lld bits", (long long)a->bits);
+    CHECK(a->bits == 4 || a->bits == 8, LL_E_ARG, "%ld bits", a->bits);
     CHECK(a->act >= 0 && a->act < LL_N_PACKED && (n_out == 1) == (a->act != LL_PACKED_NONE),
-          LL_E_ARG, "act %lld has not %d results", (long long)a->act, n_out);
-    int n = products_of(a, n_out), want = 1 + n * operands_of(a) + (a->act == LL_PACKED_ADD);
+          LL_E_ARG, "act %ld has not %d results", a->act, n_out);
+    int n = a->act == LL_PACKED_GATE ? 2 : n_out,
+        want = 1 + n * operands_of(a) + (a->act == LL_PACKED_ADD);
     CHECK(n_in == want, LL_E_ARG, "%d operands, expected %d", n_in, want);
     for (int i = 0; i < n; i++) {
         const ll_type *w = &in[1 + i * operands_of(a)];
         int64_t rows = ll_packed_rows(a, i);
         CHECK(w->dtype == LL_U8 && w[1].dtype == LL_F16 && rows > 0 && rows < w->shape.n - 1 &&
                   w->shape.d[w->shape.n - 1] == 4 * a->bits && w->shape.n - rows <= in->shape.n,
-              LL_E_SHAPE,
-              "weights %d are no blocks of %lld bits, or have not %lld rows' dimensions", i,
-              (long long)a->bits, (long long)rows);
+              LL_E_SHAPE, "weights %d are no blocks of %ld bits, or have not %ld rows' dimensions",
+              i, a->bits, rows);
     }
     return LL_OK;
 }

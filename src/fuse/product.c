@@ -69,14 +69,14 @@ int ll_product_columns(const char *spec)
 
 static ll_err check(const ll_infer *i, const ll_product_attr *a)
 {
-    CHECK(a->act >= 0 && a->act < LL_N_ACT, LL_E_ARG, "no act has number %lld", (long long)a->act);
+    CHECK(a->act >= 0 && a->act < LL_N_ACT, LL_E_ARG, "no act has number %ld", a->act);
     CHECK((a->bias & ~1) == 0, LL_E_ARG, "bias is 0 or 1");
     CHECK(a->scaled >= 0 && a->scaled < LL_N_SCALED, LL_E_ARG, "scaled is 0, 1 or 2");
     int want = 2 + (a->scaled ? 2 : 0) + (int)a->bias + has_more(a);
     CHECK(i->n_in == want, LL_E_ARG, "%d operands, expected %d", i->n_in, want);
     bool second = a->act == LL_ACT_GELU || a->act == LL_ACT_SLOPE || a->act == LL_ACT_TIMES;
-    CHECK(i->n_out == 1 ? a->act != LL_ACT_SLOPE : second, LL_E_ARG, "act %lld has not %d results",
-          (long long)a->act, i->n_out);
+    CHECK(i->n_out == 1 ? a->act != LL_ACT_SLOPE : second, LL_E_ARG, "act %ld has not %d results",
+          a->act, i->n_out);
     return LL_OK;
 }
 
@@ -212,7 +212,7 @@ static bool aligned(ll_match *m, ll_val v, int columns)
     ll_shape s = ll_graph_shape(g, v);
     int64_t n = (int64_t)ll_dtype_bytes(ll_graph_dtype(g, v));
     for (int i = s.n - columns; i < s.n; i++) n *= s.d[i];
-    return n % 16 == 0 || ll_match_no(m, "rows of %lld bytes are no multiple of 16", (long long)n);
+    return n % 16 == 0 || ll_match_no(m, "rows of %ld bytes are no multiple of 16", n);
 }
 
 /* What is added is spread along all dimensions but the columns. */

@@ -31,8 +31,8 @@ static ll_err infer(ll_infer *i)
     for (int k = 0; k < i->n_in; k++)
         CHECK(i->in[k].dtype == want, LL_E_ARG, "operand %d is %s, expected %s", k,
               ll_dtype_name(i->in[k].dtype), ll_dtype_name(want));
-    CHECK(r->enough >= 0 && r->enough <= LL_REACH_BITS, LL_E_ARG,
-          "enough is %lld, expected 0 to %d", (long long)r->enough, LL_REACH_BITS);
+    CHECK(r->enough >= 0 && r->enough <= LL_REACH_BITS, LL_E_ARG, "enough is %ld, expected 0 to %d",
+          r->enough, LL_REACH_BITS);
     TRY(ll_infer_dims(i));
     i->out[0].dtype = LL_F64;
     return LL_OK;

@@ -35,12 +35,11 @@ static bool guard(ll_match *m)
     int64_t f = w.d[0], c = w.d[3], rows = all.d[0] * all.d[1] * all.d[2];
     if (c < LEAST || rows < LEAST || f % 8 || c % 8)
         return ll_match_no(
-            m,
-            "%lld channels to %lld of %lld pixels: expected %d and more, channels multiples of 8",
-            (long long)c, (long long)f, (long long)rows, LEAST);
+            m, "%ld channels to %ld of %ld pixels: expected %d and more, channels multiples of 8",
+            c, f, rows, LEAST);
     return (c <= MOST && f >= c) ||
-           ll_match_no(m, "%lld channels to %lld: pays for at most %d to as many or more",
-                       (long long)c, (long long)f, MOST);
+           ll_match_no(m, "%ld channels to %ld: pays for at most %d to as many or more", c, f,
+                       MOST);
 }
 
 #define TAP "y = conv2d(x, w) {stride=[1,1], pad=[0,0,0,0], dilation=[1,1], groups=1, narrow=1}\n"

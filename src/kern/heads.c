@@ -20,21 +20,9 @@ ll_att ll_att_of(const ll_tensor *q, const ll_tensor *mask, const void *attr)
 {
     const ll_attend_attr *a = (const ll_attend_attr *)attr;
     const int64_t *x = q[0].shape.d, s = q[1].shape.d[1], n = x[2], d = x[4], e = q[2].shape.d[3];
-    ll_att p = {x[0],
-                x[1],
-                s,
-                n * x[3],
-                n,
-                d,
-                e,
-                a->causal ? a->ahead : s,
-                n * x[3] * d,
-                n * d,
-                n * e,
-                a->scale,
-                q[0].data,
-                q[1].data,
-                q[2].data};
+    ll_att p = {x[0], x[1], s, n * x[3], n, d, e, a->causal ? a->ahead : s};
+    p.q_row = n * x[3] * d, p.k_row = n * d, p.v_row = n * e;
+    p.scale = a->scale, p.q = q[0].data, p.k = q[1].data, p.v = q[2].data;
     if (!mask) return p;
     p.mask = mask->data;
     for (int64_t i = 4, step = 1; i >= 0; step *= mask->shape.d[i--])

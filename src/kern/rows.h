@@ -25,7 +25,7 @@ static inline ll_err ll_check_labels(const ll_tensor *label, int64_t of)
 {
     const int32_t *at = (const int32_t *)label->data;
     for (int64_t r = 0; r < ll_numel(&label->shape); r++)
-        CHECK(at[r] >= 0 && at[r] < of, LL_E_ARG, "label of row %lld is %d, expected 0 to %lld",
-              (long long)r, at[r], (long long)of - 1);
+        CHECK(at[r] >= 0 && at[r] < of, LL_E_ARG, "label of row %ld is %d, expected 0 to %ld", r,
+              at[r], of - 1);
     return LL_OK;
 }

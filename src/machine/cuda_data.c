@@ -288,13 +288,13 @@ ll_err ll_cuda_wait(ll_exec *e)
     int64_t none[LL_TROUBLE_SATURATED] = {0};
     TRY(ll_gpu_write(o->gpu, o->trouble, none, sizeof none));
     CHECK(t[0] != LL_TROUBLE_DENSE, LL_E_ARG,
-          "train.prune is 2:4, and weights are not: more than two of the four numbers from %lld on "
+          "train.prune is 2:4, and weights are not: more than two of the four numbers from %ld on "
           "of "
-          "row %lld of a product's are no zeros: load a checkpoint that was pruned so, or use "
+          "row %ld of a product's are no zeros: load a checkpoint that was pruned so, or use "
           "train.prune=none",
-          (long long)t[2], (long long)t[1]);
-    FAIL(LL_E_ARG, "%s %lld of the batch is %lld, which is outside of its range",
-         t[0] == 1 ? "the label of row" : "index", (long long)t[1], (long long)t[2]);
+          t[2], t[1]);
+    FAIL(LL_E_ARG, "%s %ld of the batch is %ld, which is outside of its range",
+         t[0] == 1 ? "the label of row" : "index", t[1], t[2]);
 }
 
 /* ---- all of it ---- */

@@ -202,26 +202,17 @@ static ll_val emit(ll_bwd *b, direction d, ll_val p, ll_val q, ll_val like)
     return v.id && ll_graph_dtype(g, v) != t ? ll_cast(g, v, t) : v;
 }
 
-static void grad(ll_bwd *b)
-{
-    ll_val dy = b->dout[0];
-    b->din[0] = emit(b, CONV_DX, dy, b->in[1], b->in[0]);
-    b->din[1] = emit(b, CONV_DW, dy, b->in[0], b->in[1]);
-}
-
-static void grad_dx(ll_bwd *b)
-{
-    ll_val d = b->dout[0];
-    b->din[0] = emit(b, CONV, d, b->in[1], b->in[0]);
-    b->din[1] = emit(b, CONV_DW, b->in[0], d, b->in[1]);
-}
-
-static void grad_dw(ll_bwd *b)
-{
-    ll_val d = b->dout[0];
-    b->din[0] = emit(b, CONV, b->in[1], d, b->in[0]);
-    b->din[1] = emit(b, CONV_DX, b->in[0], d, b->in[1]);
-}
+/* d: of the result; x, y: the operands, whose gradients are p and q. */
+#define GRAD(name, p, q)                                                                           \
+    static void name(ll_bwd *b)                                                                    \
+    {                                                                                              \
+        ll_val d = b->dout[0], x = b->in[0], y = b->in[1];                                         \
+        b->din[0] = p;                                                                             \
+        b->din[1] = q;                                                                             \
+    }
+GRAD(grad, emit(b, CONV_DX, d, y, x), emit(b, CONV_DW, d, x, y))
+GRAD(grad_dx, emit(b, CONV, d, y, x), emit(b, CONV_DW, x, d, y))
+GRAD(grad_dw, emit(b, CONV, y, d, x), emit(b, CONV_DX, x, d, y))
 
 /* ---- the largest terms: of what a window has and what a filter has, wherever in it ---- */
 

@@ -166,17 +166,9 @@ static const ll_op scatter_add = {
 
 /* ---- builders ---- */
 
-static bool is_dim(ll_graph *g, const char *what, ll_val x, int dim)
-{
-    int n = x.id ? ll_graph_shape(g, x).n : 0;
-    if (x.id && (dim < 0 || dim >= n))
-        ll_reject(g, LL_E_SHAPE, "%s%s: dimension %d of %d", g->scope, what, dim, n);
-    return x.id && dim >= 0 && dim < n;
-}
-
 ll_val ll_gather(ll_graph *g, ll_val x, ll_val index, int dim)
 {
-    if (!is_dim(g, "gather", x, dim) || !index.id) return (ll_val){0};
+    if (!ll_is_dim(g, "gather", x, dim) || !index.id) return (ll_val){0};
     ll_shape s = ll_graph_shape(g, x), n = ll_graph_shape(g, index);
     if (s.n + n.n - 1 > LL_MAX_DIMS)
         return ll_reject(g, LL_E_SHAPE, "%sgather: a result of %d dimensions, at most %d", g->scope,
@@ -201,7 +193,7 @@ static ll_gather_attr along(int n, int dim, int64_t v)
 
 ll_val ll_gather_elements(ll_graph *g, ll_val x, ll_val index, int dim)
 {
-    if (!is_dim(g, "gather_elements", x, dim) || !index.id) return (ll_val){0};
+    if (!ll_is_dim(g, "gather_elements", x, dim) || !index.id) return (ll_val){0};
     ll_shape s = ll_graph_shape(g, x), n = ll_graph_shape(g, index);
     for (int d = 0; d < s.n && s.n == n.n; d++)
         if (d != dim && n.d[d] < s.d[d]) x = ll_slice(g, x, d, 0, n.d[d]);
@@ -211,7 +203,7 @@ ll_val ll_gather_elements(ll_graph *g, ll_val x, ll_val index, int dim)
 
 ll_val ll_scatter_add(ll_graph *g, ll_val x, ll_val index, int dim, int64_t size)
 {
-    if (!is_dim(g, "scatter_add", x, dim)) return (ll_val){0};
+    if (!ll_is_dim(g, "scatter_add", x, dim)) return (ll_val){0};
     ll_gather_attr a = along(ll_graph_shape(g, x).n, dim, size);
     return LL_EMIT(g, &scatter_add, &a, x, index);
 }

@@ -57,6 +57,20 @@ ll_err ll_matmul_read(const char *spec, ll_matmul_parts *p)
     return LL_OK;
 }
 
+int ll_weight_rows(const ll_graph *g, const ll_node *n, ll_matmul_parts *p)
+{
+    int rows = 0;
+    if (n->op != &ll_op_matmul) return 0;
+    const ll_value *w = ll_value_of(g, n->in[1]);
+    if (w->node >= 0 || w->kind != LL_PARAM ||
+        ll_matmul_read(((const ll_matmul_attr *)n->attr)->spec, p) != LL_OK)
+        return 0;
+    while (rows < p->len[1] && ll_matmul_has(p, 2, p->text[1][rows])) rows++;
+    for (int i = rows; i < p->len[1]; i++)
+        if (ll_matmul_has(p, 2, p->text[1][i])) return 0;
+    return rows < p->len[1] ? rows : 0;
+}
+
 static ll_err loops(const void *attr, int, const ll_type *, char dims[LL_DIMS_TEXT])
 {
     const char *spec = (const char *)attr; /* the first field of both ops' */

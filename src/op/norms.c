@@ -17,12 +17,8 @@ static ll_val spread(ll_graph *g, ll_val v, const char *spec, ll_shape shape)
 /* "abc->ac" for dimension 1 of 3; false: there is no such dimension. */
 static bool without(ll_graph *g, const char *what, ll_val x, int dim, char spec[LL_SPEC_MAX])
 {
-    int n = x.id ? ll_graph_shape(g, x).n : 0;
-    if (!x.id) return false;
-    if (dim < 0 || dim >= n) {
-        ll_reject(g, LL_E_SHAPE, "%s%s: dimension %d of %d", g->scope, what, dim, n);
-        return false;
-    }
+    if (!ll_is_dim(g, what, x, dim)) return false;
+    int n = ll_graph_shape(g, x).n;
     snprintf(spec, LL_SPEC_MAX, "%.*s->%.*s%.*s", n, "abcdef", dim, "abcdef", n - dim - 1,
              &"abcdef"[dim + 1]);
     return true;

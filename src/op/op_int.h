@@ -12,6 +12,8 @@ ll_val ll_accum(ll_graph *g, ll_val x);
 /* Shapes from text: no negative dimension, and a number of elements that can be counted. */
 ll_err ll_check_shape(const ll_shape *s);
 ll_err ll_check_dim(int64_t dim, const ll_shape *s);
+/* Has x that dimension? Else, of x that is there, it is rejected. */
+bool ll_is_dim(ll_graph *g, const char *what, ll_val x, int dim);
 /* Products of type t may be rounded to multiples of 2^bits (base/num.h); 0: they are not. */
 ll_err ll_check_bits(int64_t bits, ll_dtype t);
 /* "ab_d->ab_d", or "ab_d->abd": of an op that works along dim. */
@@ -79,6 +81,9 @@ typedef struct ll_matmul_parts {
 } ll_matmul_parts;
 ll_err ll_matmul_read(const char *spec, ll_matmul_parts *p);
 bool ll_matmul_has(const ll_matmul_parts *p, int i, char letter); /* part i */
+/* Of a product with a parameter as its second operand, "Fc,Nc->FN": how many letters N are, rows of
+ * the weight, of which it sums over all others; 0: it is no such node. */
+int ll_weight_rows(const ll_graph *g, const ll_node *n, ll_matmul_parts *p);
 /* An op's loops, which are its spec's, if that fits; else it "is no what". */
 ll_err ll_spec_loops(const char *spec, bool (*fits)(const ll_spec *s), const char *what,
                      char dims[LL_DIMS_TEXT]);

@@ -209,11 +209,9 @@ ll_val ll_adaptive_avg_pool(ll_graph *g, ll_val x, int64_t out_h, int64_t out_w)
 
 ll_val ll_flip(ll_graph *g, ll_val x, int dim)
 {
-    ll_shape s = ll_graph_shape(g, x);
-    if (x.id && (dim < 0 || dim >= s.n))
-        return ll_reject(g, LL_E_SHAPE, "%sflip: dimension %d of %d", g->scope, dim, s.n);
-    if (!x.id || s.d[dim] < 2) return x;
-    int64_t n = s.d[dim];
+    if (!ll_is_dim(g, "flip", x, dim)) return (ll_val){0};
+    int64_t n = ll_graph_shape(g, x).d[dim];
+    if (n < 2) return x;
     ll_resample_attr a = {.dim = dim, .kind = LL_TAKE_REVERSE, .image = n, .out = n, .size = n};
     a.num = a.den = 1;
     return LL_EMIT(g, &resample, &a, x);

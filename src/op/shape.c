@@ -34,6 +34,14 @@ ll_err ll_check_dim(int64_t dim, const ll_shape *s)
     return LL_OK;
 }
 
+bool ll_is_dim(ll_graph *g, const char *what, ll_val x, int dim)
+{
+    int n = x.id ? ll_graph_shape(g, x).n : 0;
+    if (x.id && (dim < 0 || dim >= n))
+        ll_reject(g, LL_E_SHAPE, "%s%s: dimension %d of %d", g->scope, what, dim, n);
+    return x.id && dim >= 0 && dim < n;
+}
+
 ll_err ll_check_bits(int64_t bits, ll_dtype t)
 {
     CHECK(!bits || (bits >= 2 && bits <= LL_MOST_ROUNDED), LL_E_ARG,

@@ -70,12 +70,8 @@ typedef struct extent {
 
 static extent extent_of(const ll_conv *o, int k, int64_t image, int64_t taps)
 {
-    extent e = {o->stride[k] ? o->stride[k] : 1,
-                o->dilation[k] ? o->dilation[k] : 1,
-                o->pad[k],
-                o->pad[k] + o->pad_more[k],
-                0,
-                0};
+    extent e = {.before = o->pad[k], .after = o->pad[k] + o->pad_more[k]};
+    e.stride = o->stride[k] ? o->stride[k] : 1, e.dilation = o->dilation[k] ? o->dilation[k] : 1;
     int64_t all = image + e.before + e.after;
     e.span = (taps - 1) * e.dilation + 1;
     bool good = e.stride > 0 && e.dilation > 0 && taps > 0 && e.before >= 0 && e.after >= 0;

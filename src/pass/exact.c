@@ -376,20 +376,15 @@ static void find_gradients(ll_gridder *c)
 static void find_readers(ll_gridder *c)
 {
     const ll_graph *g = c->p->g;
-    int *readers = LL_NEW_ARRAY(c->p->arena, int, g->n_value);
+    const int *uses = ll_uses(g, c->p->arena);
     c->reader = LL_NEW_ARRAY(c->p->arena, int, g->n_value);
     c->mean = LL_NEW_ARRAY(c->p->arena, bool, g->n_value);
     for (int i = 0; i < g->n_value; i++) c->reader[i] = -1;
-    for (int i = 0; i < g->n_result; i++) readers[g->results[i].value.id]++;
-    for (int i = 0; i < g->n_update; i++) readers[g->updates[i].next.id]++;
     for (int i = g->n_node - 1; i >= 0; i--)
-        for (int k = 0; k < g->nodes[i].n_in; k++) {
-            c->reader[g->nodes[i].in[k].id] = i;
-            readers[g->nodes[i].in[k].id]++;
-        }
+        for (int k = 0; k < g->nodes[i].n_in; k++) c->reader[g->nodes[i].in[k].id] = i;
     for (int i = 1; i < g->n_value; i++) {
         const ll_value *v = &g->values[i];
-        c->mean[i] = v->node >= 0 && readers[i] == 1 && v->type.dtype == LL_F32 &&
+        c->mean[i] = v->node >= 0 && uses[i] == 1 && v->type.dtype == LL_F32 &&
                      is_plain_sum(g, &g->nodes[v->node]) && c->reader[i] >= 0 &&
                      g->nodes[c->reader[i]].op == ll_ew_op(LL_EW_scale);
     }

@@ -53,10 +53,12 @@ ll_err ll_gridder_cut(ll_gridder *c, const ll_layout *l, bool micro)
     return LL_OK;
 }
 
-/* Nodes emitted since `first` run where old node i does; what is no scalar lies as l says. */
-static ll_err place_since(ll_gridder *c, int first, int i, const ll_layout *l)
+/* Nodes emitted since the last call run where old node i does; what is no scalar lies as l says. */
+static ll_err place_new(ll_gridder *c, int i, const ll_layout *l)
 {
-    for (int k = first; k < c->rw.to->n_node; k++) {
+    TRY(ll_graph_check(c->rw.to));
+    for (; c->placed < c->rw.to->n_node; c->placed++) {
+        int k = c->placed;
         const ll_node *n = &c->rw.to->nodes[k];
         ll_loops loops;
         c->next.micro[k] = c->p->micro[i];
@@ -70,13 +72,15 @@ static ll_err place_since(ll_gridder *c, int first, int i, const ll_layout *l)
     return LL_OK;
 }
 
-/* Nodes emitted since `first`, whose loops have the letters of old node i's, are cut as that is.
- * What they do not keep of a cut loop they are a part of the largest of. */
-static ll_err place_by_letters(ll_gridder *c, int first, int i)
+/* The same of nodes whose loops have the letters of old node i's: they are cut as that is. What
+ * they do not keep of a cut loop they are a part of the largest of. */
+static ll_err place_by_letters(ll_gridder *c, int i)
 {
     ll_loops old, now;
+    TRY(ll_graph_check(c->rw.to));
     TRY(ll_node_loops(c->p->g, &c->p->g->nodes[i], &old));
-    for (int k = first; k < c->rw.to->n_node; k++) {
+    for (; c->placed < c->rw.to->n_node; c->placed++) {
+        int k = c->placed;
         const ll_node *n = &c->rw.to->nodes[k];
         ll_layout made = {0}, seen;
         TRY(ll_node_loops(c->rw.to, n, &now));
@@ -113,6 +117,7 @@ static ll_err reduce(ll_gridder *c, int i, ll_val v, const ll_layout *l, const i
     *out = (sum ? ll_sum : ll_absmax)(c->rw.to, v, spec);
     TRY(ll_graph_check(c->rw.to));
     ll_gridder_set(c, *out, &made, &seen);
+    c->placed = c->rw.to->n_node;
     return ll_gridder_cut(c, l, c->p->micro[i]);
 }
 
@@ -121,14 +126,13 @@ static ll_err largest(ll_gridder *c, int i, ll_val v, const ll_layout *l, ll_val
     return reduce(c, i, v, l, NULL, 0, false, out);
 }
 
-/* Something is lost where a is less than b; first: of the scalars that made them. */
-static ll_err lost_if_less(ll_gridder *c, int i, int first, ll_val a, ll_val b)
+/* Something is lost where scalar a is less than b. */
+static ll_err lost_if_less(ll_gridder *c, int i, ll_val a, ll_val b)
 {
     ll_graph *g = c->rw.to;
     ll_val lost = ll_cast(g, ll_less(g, a, b), LL_F32);
     c->lost = c->lost.id ? ll_max(g, c->lost, lost) : lost;
-    TRY(ll_graph_check(g));
-    return place_since(c, first, i, &(ll_layout){0});
+    return place_new(c, i, &(ll_layout){0});
 }
 
 /* A parameter's gradient: is the largest result less than `least` of the product of the largest
@@ -141,9 +145,8 @@ static ll_err guard_whole(ll_gridder *c, int i, ll_val y, const ll_layout *held,
     TRY(largest(c, i, y, held, &top));
     for (int s = 0; s < 2; s++)
         TRY(largest(c, i, m[s].value, &c->next.seen[m[s].value.id], &most[s]));
-    int first = g->n_node;
     ll_val could = ll_mul(g, ll_cast(g, most[0], LL_F64), ll_cast(g, most[1], LL_F64));
-    return lost_if_less(c, i, first, ll_cast(g, top, LL_F64), ll_scale(g, could, least));
+    return lost_if_less(c, i, ll_cast(g, top, LL_F64), ll_scale(g, could, least));
 }
 
 /* 1 / x of f32's magnitudes, subnormal ones as the least that is not; of 0, 0. */
@@ -163,30 +166,22 @@ static ll_err guard_taps(ll_gridder *c, int i, ll_val w, const ll_layout *l, con
                          ll_val largest_tap, const ll_grid_scale *filters)
 {
     ll_graph *g = c->rw.to;
-    ll_val least, top, sum;
-    int first = g->n_node;
-    ll_val small = inverse(g, ll_abs(g, w));
-    TRY(ll_graph_check(g));
-    TRY(place_since(c, first, i, l));
+    ll_val least, top, sum, small = inverse(g, ll_abs(g, w));
+    TRY(place_new(c, i, l));
     TRY(reduce(c, i, small, l, keep, n, false, &least));
     const ll_layout lies = c->next.seen[least.id];
-    first = g->n_node;
     least = ll_cast(g, inverse(g, least), LL_F64);
     largest_tap = ll_cast(g, largest_tap, LL_F64);
-    TRY(ll_graph_check(g));
-    TRY(place_since(c, first, i, &lies));
+    TRY(place_new(c, i, &lies));
     TRY(reduce(c, i, largest_tap, &lies, filters->dim, filters->n, false, &top));
     TRY(reduce(c, i, least, &lies, filters->dim, filters->n, false, &least));
     const ll_layout by_filter = c->next.seen[least.id];
-    first = g->n_node;
     ll_val some = ll_less(g, ll_fill(g, LL_F64, ll_graph_shape(g, least), 0), least);
     ll_val times = ll_mul(g, top, inverse(g, least));
     ll_val over = ll_sub(g, times, ll_scale(g, some, ldexp(1, TAPS)));
-    TRY(ll_graph_check(g));
-    TRY(place_since(c, first, i, &by_filter));
+    TRY(place_new(c, i, &by_filter));
     TRY(reduce(c, i, over, &by_filter, NULL, 0, true, &sum));
-    first = g->n_node;
-    return lost_if_less(c, i, first, ll_fill(g, LL_F64, LL_SCALAR, 0), sum);
+    return lost_if_less(c, i, ll_fill(g, LL_F64, LL_SCALAR, 0), sum);
 }
 
 /* The levels of factor s of old node i beside its scales: the largest over what neither the other
@@ -212,10 +207,8 @@ static ll_err level_of(ll_gridder *c, int i, const ll_loops *l, const ll_factor 
         lies = c->next.seen[of.id];
         TRY(guard_taps(c, i, x->x, &x->want, keep, n, of, &scale));
     }
-    int first = g->n_node;
     *out = ll_to_grid(g, of, &scale, LL_REACH_BITS, false, LL_U8);
-    TRY(ll_graph_check(g));
-    return place_since(c, first, i, &lies);
+    return place_new(c, i, &lies);
 }
 
 /* Is the mean of 2^l above `most`? */
@@ -232,24 +225,19 @@ static ll_err guard_terms(ll_gridder *c, int i, const ll_factor x[2], const ll_l
         TRY(level_of(c, i, &l, &x[s], &x[1 - s], &limb[s]->own, &level[s]));
         in[s] = ll_value_of(c->p->g, n->in[x[s].operand])->type;
     }
-    int first = g->n_node;
     /* Terms within a quarter of that need not be told apart. */
     ll_val reach = n->op->reach(g, n->attr, in, level, (int)log2(most) - 2);
-    TRY(ll_graph_check(g));
-    TRY(place_by_letters(c, first, i));
-    first = g->n_node;
+    TRY(place_by_letters(c, i));
     ll_shape shape = ll_graph_shape(g, reach);
     ll_val some = ll_less(g, ll_fill(g, LL_F32, shape, 0), reach);
     ll_val least = ll_fill(g, LL_F32, shape, ldexp(1, -MOST_LOST));
     ll_val times = ll_div(g, some, ll_max(g, reach, least));
     ll_val over = ll_sub(g, times, ll_scale(g, some, most));
     over = ll_cast(g, over, LL_F64);
-    TRY(ll_graph_check(g));
     ll_layout lies = c->next.seen[reach.id];
-    TRY(place_since(c, first, i, &lies));
+    TRY(place_new(c, i, &lies));
     TRY(reduce(c, i, over, &lies, NULL, 0, true, &sum));
-    first = g->n_node;
-    return lost_if_less(c, i, first, ll_fill(g, LL_F64, LL_SCALAR, 0), sum);
+    return lost_if_less(c, i, ll_fill(g, LL_F64, LL_SCALAR, 0), sum);
 }
 
 ll_err ll_guard_product(ll_gridder *c, int i, const ll_factor factor[2], const ll_limb *a,
@@ -257,6 +245,7 @@ ll_err ll_guard_product(ll_gridder *c, int i, const ll_factor factor[2], const l
                         const ll_grid_scale m[2])
 {
     const ll_node *n = &c->p->g->nodes[i];
+    c->placed = c->rw.to->n_node;
     /* Of the largest product: factors are off by a unit, products by half of one, and k add up. */
     double noise = sqrt(k) * (ldexp(1, -bits) + ldexp(k, -52));
     if (c->gradient[n->out[0].id]) return guard_whole(c, i, y, held, ldexp(noise, GOOD), m);

@@ -14,6 +14,7 @@ typedef struct ll_gridder {
     ll_val *own;       /* [old n_value] of a value that is f64 there: in its own type, or none */
     bool *wanted;      /* [old n_value] that one is read */
     ll_val lost;       /* 1: too little was left in this micro-batch, on any rank; or none */
+    int placed;        /* so many nodes of the new graph are */
 } ll_gridder;
 
 /* A part of an operand's bits: as fixed point, and its scales. */

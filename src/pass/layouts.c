@@ -174,10 +174,10 @@ ll_err ll_pins_find(const ll_graph *g, const ll_mesh *m, const ll_layout_rule *r
 
 /* ---- what follows from it ---- */
 
-/* That axis cuts; -1: none. */
+/* That axis cuts; -1: none, as where nothing is asked (NULL). */
 static int pin_dim(const ll_pin *pin, int axis)
 {
-    for (int d = 0; d < pin->n_dim; d++)
+    for (int d = 0; pin && d < pin->n_dim; d++)
         if (pin->layout.split[d] >> axis & 1) return d;
     return -1;
 }
@@ -227,8 +227,7 @@ ll_err ll_place_pinned(const placer *c, int node, const ll_loops *l, int a, int 
     int d;
     *loop = -1;
     for (int o = 0; o < n->n_out; o++) {
-        const ll_pin *pin = c->p->pins[n->out[o].id];
-        d = pin ? pin_dim(pin, a) : -1;
+        d = pin_dim(c->p->pins[n->out[o].id], a);
         int by = d >= 0 ? l->out[o][d] : 0;
         if (by < 0 || (d >= 0 && l->combine[by] == LL_WHOLE && !n->op->expand))
             return refuse(c, n->out[o], d, n);
@@ -248,8 +247,7 @@ ll_err ll_place_pinned(const placer *c, int node, const ll_loops *l, int a, int 
 bool ll_place_asked(const placer *c, const ll_node *n, const ll_loops *l, int a, int loop)
 {
     for (int o = 0; o < n->n_out; o++) {
-        const ll_pin *pin = c->p->pins[n->out[o].id];
-        int d = pin ? pin_dim(pin, a) : -1;
+        int d = pin_dim(c->p->pins[n->out[o].id], a);
         if (d >= 0 && l->out[o][d] == loop) return true;
     }
     return false;

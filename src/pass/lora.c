@@ -38,20 +38,6 @@ bool ll_patterns_have(ll_arena *a, const char *patterns, const char *name)
     return false;
 }
 
-/* Is it x W^T, "Fc,Nc->FN", with a parameter that is asked for? Then rows: letters of N. */
-static bool fits(const ll_graph *g, const ll_node *n, ll_matmul_parts *p, int *rows)
-{
-    if (n->op != &ll_op_matmul) return false;
-    const ll_value *w = ll_value_of(g, n->in[1]);
-    if (w->node >= 0 || w->kind != LL_PARAM ||
-        ll_matmul_read(((const ll_matmul_attr *)n->attr)->spec, p) != LL_OK)
-        return false;
-    for (*rows = 0; *rows < p->len[1] && ll_matmul_has(p, 2, p->text[1][*rows]);) ++*rows;
-    for (int i = *rows; i < p->len[1]; i++)
-        if (ll_matmul_has(p, 2, p->text[1][i]) || !ll_matmul_has(p, 0, p->text[1][i])) return false;
-    return *rows > 0 && *rows < p->len[1];
-}
-
 /* A letter that the spec has not. */
 static char free_letter(const char *spec)
 {
@@ -103,7 +89,7 @@ ll_err ll_lora(const ll_graph *g, int64_t rank, const char *patterns, ll_graph *
         ll_matmul_parts p;
         int rows;
         rc = ll_rewrite_copy(&rw, n);
-        if (rc != LL_OK || !fits(g, n, &p, &rows)) continue;
+        if (rc != LL_OK || !(rows = ll_weight_rows(g, n, &p))) continue;
         if (!ll_patterns_have(rw.to->arena, patterns, ll_value_of(g, n->in[1])->name)) continue;
         add(&rw, n, &p, rows, rank);
         rc = ll_graph_check(rw.to);

@@ -38,9 +38,9 @@ static ll_val average(rule_call *c, ll_val old, ll_val new, double weight)
     return v;
 }
 
-static ll_val decayed(rule_call *c) /* gradient + decay * p */
+static ll_val decayed(rule_call *c, ll_val d) /* d + decay * p */
 {
-    return c->decay ? ll_add(c->g, c->d, ll_scale(c->g, c->p, c->decay)) : c->d;
+    return c->decay ? ll_add(c->g, d, ll_scale(c->g, c->p, c->decay)) : d;
 }
 
 static double or (double v, double usual)
@@ -60,7 +60,7 @@ static ll_val step_by(rule_call *c, ll_val direction) /* p - lr * direction */
 
 static ll_val sgd(rule_call *c)
 {
-    return step_by(c, decayed(c));
+    return step_by(c, decayed(c, c->d));
 }
 
 static ll_val velocity(rule_call *c, ll_val d)
@@ -73,18 +73,18 @@ static ll_val velocity(rule_call *c, ll_val d)
 
 static ll_val momentum(rule_call *c)
 {
-    return step_by(c, velocity(c, decayed(c)));
+    return step_by(c, velocity(c, decayed(c, c->d)));
 }
 
 static ll_val nesterov(rule_call *c)
 {
-    ll_val d = decayed(c), v = velocity(c, d);
+    ll_val d = decayed(c, c->d), v = velocity(c, d);
     return step_by(c, ll_add(c->g, d, ll_scale(c->g, v, or (c->o->momentum, 0.9))));
 }
 
 static ll_val adagrad(rule_call *c)
 {
-    ll_val d = decayed(c), s = moment(c, "sum");
+    ll_val d = decayed(c, c->d), s = moment(c, "sum");
     ll_val next = ll_add(c->g, s, ll_square(c->g, d));
     ll_graph_update(c->g, s, next);
     ll_val root = ll_shift(c->g, ll_sqrt(c->g, next), or (c->o->eps, 1e-10));
@@ -93,7 +93,7 @@ static ll_val adagrad(rule_call *c)
 
 static ll_val rmsprop(rule_call *c)
 {
-    ll_val d = decayed(c);
+    ll_val d = decayed(c, c->d);
     ll_val s = average(c, moment(c, "square"), ll_square(c->g, d), or (c->o->beta2, 0.99));
     ll_val root = ll_shift(c->g, ll_sqrt(c->g, s), or (c->o->eps, 1e-8));
     return step_by(c, ll_div(c->g, d, root));
@@ -121,14 +121,12 @@ static ll_val adam_direction(rule_call *c, ll_val d)
 
 static ll_val adam(rule_call *c)
 {
-    return step_by(c, adam_direction(c, decayed(c)));
+    return step_by(c, adam_direction(c, decayed(c, c->d)));
 }
 
 static ll_val adamw(rule_call *c)
 {
-    ll_val direction = adam_direction(c, c->d);
-    if (c->decay) direction = ll_add(c->g, direction, ll_scale(c->g, c->p, c->decay));
-    return step_by(c, direction);
+    return step_by(c, decayed(c, adam_direction(c, c->d)));
 }
 
 /* a / b where both are positive, else 1 */
@@ -151,7 +149,7 @@ static ll_val local_rate(rule_call *c)
 
 static ll_val lars(rule_call *c)
 {
-    ll_val d = decayed(c);
+    ll_val d = decayed(c, c->d);
     if (!c->excluded) d = ll_mul(c->g, local_rate(c), d);
     ll_val v = velocity(c, ll_mul(c->g, c->lr, d));
     return ll_sub(c->g, c->p, v);
@@ -159,7 +157,7 @@ static ll_val lars(rule_call *c)
 
 static ll_val larc(rule_call *c)
 {
-    ll_val d = decayed(c);
+    ll_val d = decayed(c, c->d);
     if (!c->excluded) {
         ll_val rate = ll_div(c->g, ll_min(c->g, local_rate(c), c->lr), c->lr);
         d = ll_mul(c->g, rate, d);
@@ -174,8 +172,7 @@ static ll_val lamb(rule_call *c)
     o.eps = or (o.eps, 1e-6);
     rule_call mine = *c;
     mine.o = &o;
-    ll_val direction = adam_direction(&mine, c->d);
-    if (c->decay) direction = ll_add(g, direction, ll_scale(g, c->p, c->decay));
+    ll_val direction = decayed(c, adam_direction(&mine, c->d));
     if (!c->excluded)
         direction = ll_mul(g, ratio_or_one(g, norm(g, c->p), norm(g, direction)), direction);
     return step_by(c, direction);
@@ -184,21 +181,14 @@ static ll_val lamb(rule_call *c)
 int ll_matrix_rows(const ll_graph *g, ll_val v)
 {
     int rows = 0;
-    if (ll_value_of(g, v)->node >= 0 || ll_value_of(g, v)->kind != LL_PARAM) return 0;
     for (int i = 0; i < g->n_node; i++) {
         const ll_node *n = &g->nodes[i];
         ll_matmul_parts p;
         if (n->of.phase != LL_FORWARD) continue;
         for (int k = 0; k < n->n_in; k++) {
             if (n->in[k].id != v.id) continue;
-            if (n->op != &ll_op_matmul || k != 1 ||
-                ll_matmul_read(((const ll_matmul_attr *)n->attr)->spec, &p) != LL_OK)
-                return 0;
-            int m = 0;
-            while (m < p.len[1] && ll_matmul_has(&p, 2, p.text[1][m])) m++;
-            for (int d = m; d < p.len[1]; d++)
-                if (ll_matmul_has(&p, 2, p.text[1][d])) return 0;
-            if (!m || m == p.len[1] || (rows && rows != m)) return 0;
+            int m = k == 1 ? ll_weight_rows(g, n, &p) : 0;
+            if (!m || (rows && rows != m)) return 0;
             rows = m;
         }
     }
@@ -240,8 +230,7 @@ static ll_val muon(rule_call *c)
     d = orthogonal(g, d);
     if (tall) d = ll_transpose(g, d, "ij->ji");
     d = ll_scale(g, ll_reshape(g, d, s), 0.2 * sqrt((double)(tall ? flat.d[0] : flat.d[1])));
-    if (c->decay) d = ll_add(g, d, ll_scale(g, c->p, c->decay));
-    return step_by(c, d);
+    return step_by(c, decayed(c, d));
 }
 
 /* Gradients are taken at y = (1 - beta) z + beta x, the parameter; z takes the steps, and x, which
@@ -257,8 +246,7 @@ static ll_val schedule_free(rule_call *c)
                           (ll_type){type, LL_SCALAR}, (ll_init){0});
     ll_val v = average(c, moment(c, "square"), ll_square(g, c->d), b2);
     ll_val root = ll_sqrt(g, ll_mul(g, bias_correction(c, b2), v));
-    ll_val step = ll_div(g, c->d, ll_shift(g, root, or (c->o->eps, 1e-8)));
-    if (c->decay) step = ll_add(g, step, ll_scale(g, c->p, c->decay));
+    ll_val step = decayed(c, ll_div(g, c->d, ll_shift(g, root, or (c->o->eps, 1e-8))));
     ll_val from = ll_select(g, start, c->p, z), mean = ll_select(g, start, c->p, x);
     ll_val next = ll_sub(g, from, ll_mul(g, c->lr, step));
     ll_val square = ll_square(g, c->lr), total = ll_add(g, sum, square);

@@ -16,16 +16,11 @@ const char *ll_pack_name(ll_arena *a, const char *name, int bits, int part)
 /* Rows of x and of w are summed over the same, last letters: "Fc,Nc->FN". */
 static bool fits(const ll_graph *g, const ll_node *n, ll_matmul_parts *p, int *rows)
 {
-    if (n->op != &ll_op_matmul) return false;
+    *rows = ll_weight_rows(g, n, p);
+    if (!*rows) return false;
     const ll_value *w = ll_value_of(g, n->in[1]), *x = ll_value_of(g, n->in[0]);
-    if (w->node >= 0 || w->kind != LL_PARAM || w->type.dtype != LL_F32 ||
-        ll_matmul_read(((const ll_matmul_attr *)n->attr)->spec, p) != LL_OK)
-        return false;
-    int summed = 0;
-    while (summed < p->len[1] && !ll_matmul_has(p, 2, p->text[1][p->len[1] - 1 - summed])) summed++;
-    *rows = p->len[1] - summed;
-    int left = p->len[0] - summed;
-    return summed && *rows > 0 && left >= 0 && x->type.shape.n < LL_MAX_DIMS &&
+    int summed = p->len[1] - *rows, left = p->len[0] - summed;
+    return left >= 0 && w->type.dtype == LL_F32 && x->type.shape.n < LL_MAX_DIMS &&
            w->type.shape.n < LL_MAX_DIMS && w->type.shape.d[p->len[1] - 1] % LL_PACK == 0 &&
            !strncmp(p->text[0] + left, p->text[1] + *rows, (size_t)summed) &&
            p->len[2] == left + *rows && !strncmp(p->text[2], p->text[0], (size_t)left) &&

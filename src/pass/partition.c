@@ -11,8 +11,6 @@
 
 #include "base/num.h"
 
-#include <stdio.h>
-
 static void note(ll_cutter *c, ll_val old, const ll_layout *l, ll_val made)
 {
     ll_held *v = LL_NEW(c->arena, ll_held);
@@ -77,13 +75,12 @@ static ll_err emit_move(ll_cutter *c, const ll_move *v, const ll_layout *before,
 static ll_err walk(ll_cutter *c, ll_val v, const ll_layout *from, ll_val x, const ll_layout *l,
                    bool keep, ll_val *out)
 {
-    const ll_type *t = &ll_value_of(c->g, v)->type;
-    double bytes = (double)ll_type_bytes(t);
+    const ll_value *old = ll_value_of(c->g, v);
+    const ll_type *t = &old->type;
     ll_layout at = *from;
     ll_move moves[LL_MAX_MOVES];
-    const ll_value *old = ll_value_of(c->g, v);
     int n;
-    TRY(ll_reshard(c->m, &t->shape, bytes, from, l, moves, &n));
+    TRY(ll_reshard(c->m, &t->shape, (double)ll_type_bytes(t), from, l, moves, &n));
     for (int i = 0; i < n; i++) {
         ll_held *there = keep ? held_as(c, v, &moves[i].after) : NULL;
         if (there)

@@ -77,16 +77,12 @@ static ll_err place_inputs(placer *c)
 
 /* ---- gradients and moments belong to a parameter ---- */
 
-static bool same_shape(const placer *c, ll_val a, ll_val b)
-{
-    return ll_shape_equal(&value(c, a)->type.shape, &value(c, b)->type.shape);
-}
-
 /* Follows elementwise nodes of one shape back from an update to the means that it is made of. */
 static void claim(placer *c, ll_val v, ll_val param, int depth)
 {
     int n = value(c, v)->node;
-    if (n < 0 || depth > 64 || !same_shape(c, v, param)) return;
+    bool same = ll_shape_equal(&value(c, v)->type.shape, &value(c, param)->type.shape);
+    if (n < 0 || depth > 64 || !same) return;
     const ll_node *x = &c->g->nodes[n];
     if (x->op == &ll_op_accum) {
         c->grad_of[v.id] = param;

@@ -2,6 +2,7 @@
 #include "pass/stages_int.h"
 
 #include "base/text.h"
+#include "pass/lora.h"
 
 #include <float.h>
 #include <fnmatch.h>
@@ -179,16 +180,11 @@ static ll_err cut_by_cost(const finder *f, ll_arena *a, int *ends)
 }
 
 /* The first node after the last stage's beginning that each pattern matches begins a stage. */
-static ll_err cut_by_name(const finder *f, const char *names, int *ends)
+static ll_err cut_by_name(const finder *f, ll_arena *a, const char *names, int *ends)
 {
     int at = 1, i = 1;
-    for (const char *w = names + strspn(names, " ,"); *w; w += strspn(w, " ,")) {
-        size_t len = strcspn(w, " ,");
-        char word[128];
-        CHECK(len < sizeof word, LL_E_ARG, "stages: a pattern of %zu characters is too long", len);
-        memcpy(word, w, len);
-        word[len] = '\0';
-        w += len;
+    const char *rest = names;
+    for (const char *word; (word = ll_pattern_next(a, &rest));) {
         CHECK(i < f->n, LL_E_ARG, "stages: \"%s\" names the beginnings of more than %d stages",
               names, f->n);
         int k = at + 1;
@@ -220,7 +216,7 @@ ll_err ll_stages_find(const ll_graph *g, int n, const char *names, const ll_stag
     weigh_memory(&f, arena);
     list_cuts(&f, arena);
     int *ends = LL_NEW_ARRAY(arena, int, n + 1);
-    TRY(names && *names ? cut_by_name(&f, names, ends) : cut_by_cost(&f, arena, ends));
+    TRY(names && *names ? cut_by_name(&f, arena, names, ends) : cut_by_cost(&f, arena, ends));
     ll_stages *s = LL_NEW(arena, ll_stages);
     *s = (ll_stages){.n = n, .n_at = f.n_at, .of_at = LL_NEW_ARRAY(arena, int, f.n_at + 1)};
     s->cost = LL_NEW_ARRAY(arena, double, n + 1);

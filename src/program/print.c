@@ -54,7 +54,7 @@ static void put_call(ll_buf *b, const ll_program *p, const ll_instr *x)
     ll_buf_puts(b, ")");
     if (x->flops) ll_buf_printf(b, "  %sflop", LL_AMOUNT(x->flops));
     if (x->kernel.name) ll_buf_printf(b, "  by %s", x->kernel.name);
-    if (x->at_once) ll_buf_printf(b, ", %lld at once", (long long)x->at_once);
+    if (x->at_once) ll_buf_printf(b, ", %ld at once", x->at_once);
     if (x->scratch) ll_buf_printf(b, "  scratch %s", LL_BYTES(x->scratch));
 }
 

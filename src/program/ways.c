@@ -140,8 +140,8 @@ char *ll_ways_print(const ll_ways *w, ll_arena *arena)
     ll_buf b = {.arena = arena};
     ll_buf_puts(&b, "");
     for (int i = 0; i < w->n; i++)
-        ll_buf_printf(&b, "%.9g %zu %lld %s %s\n", w->v[i].seconds, w->v[i].scratch,
-                      (long long)w->v[i].at_once, w->v[i].solver, w->v[i].key);
+        ll_buf_printf(&b, "%.9g %zu %ld %s %s\n", w->v[i].seconds, w->v[i].scratch, w->v[i].at_once,
+                      w->v[i].solver, w->v[i].key);
     return b.text;
 }
 
@@ -150,9 +150,9 @@ ll_err ll_ways_parse(const char *text, ll_ways *w)
     for (int line = 1; *text; line++) {
         char solver[32], key[512];
         ll_way x = {.solver = solver, .key = key};
-        long long some;
+        int64_t some;
         int used = 0;
-        int n = sscanf(text, "%lf %zu %lld %31[^ \n] %511[^\n]%n", &x.seconds, &x.scratch, &some,
+        int n = sscanf(text, "%lf %zu %ld %31[^ \n] %511[^\n]%n", &x.seconds, &x.scratch, &some,
                        solver, key, &used);
         CHECK(n == 5 && isfinite(x.seconds) && x.seconds >= 0 && some >= 0 && text[used] == '\n',
               LL_E_IO, "line %d of measured convolutions is none: remove the file", line);

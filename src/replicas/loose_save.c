@@ -13,18 +13,15 @@ static void add(ll_st_list *l, const char *name, const ll_st_tensor *like, const
     l->parts[l->n++] = p;
 }
 
-static bool is_param(const ll_session *s, const char *name)
-{
-    return s->g->values[ll_find(s->g, name).id].kind == LL_PARAM;
-}
-
 /* Of the outer optimizer, of codecs, and of an exchange under way, for what is item t here; NULL:
  * it is on another stage. The first replica writes what all have in common; all: all ranks'. */
 static void add_outer(const ll_loose *x, ll_arena *a, const ll_st_tensor *like,
                       const ll_st_part *part, const ll_loose_item *t, bool all, ll_st_list *l)
 {
-    bool here = t && (all || x->index == 0), param = is_param(x->s, like->name);
-    if (!param && ll_is_moment(x->s->g, like->name)) return;
+    const ll_graph *g = x->s->g;
+    bool here = t && (all || x->index == 0);
+    bool param = g->values[ll_find(g, like->name).id].kind == LL_PARAM;
+    if (!param && ll_is_moment(g, like->name)) return;
     if (param && x->anchor)
         add(l, ll_arena_printf(a, LL_REPLICA "anchor.%s", like->name), like, part,
             here ? x->anchor + t->at : NULL);

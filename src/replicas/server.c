@@ -121,14 +121,6 @@ ll_err ll_turns_parse(const char *text, size_t size, const char *file, ll_turns 
     return rc;
 }
 
-static ll_err read_turns(const char *path, ll_turns *out)
-{
-    LL_OWN_MEMORY uint8_t *text = NULL;
-    size_t size;
-    TRY(ll_file_read(path, (size_t)1 << 30, &text, &size));
-    return ll_turns_parse((const char *)text, size, path, out);
-}
-
 /* begun: of the replica's number, and of turns. */
 static uint32_t sum_end(uint32_t begun, int64_t until)
 {
@@ -157,7 +149,10 @@ static ll_err check_turns(const ll_turns *t, const char *path, int index, uint32
 
 ll_err ll_turns_read(const char *path, int index, uint32_t settings, ll_turns *out)
 {
-    TRY(read_turns(path, out));
+    LL_OWN_MEMORY uint8_t *text = NULL;
+    size_t size;
+    TRY(ll_file_read(path, (size_t)1 << 30, &text, &size));
+    TRY(ll_turns_parse((const char *)text, size, path, out));
     return check_turns(out, path, index, settings);
 }
 
@@ -344,7 +339,7 @@ static ll_err do_turn(ll_server *x, unsigned what, float *v)
     if (what & TAKE) take_share(x);
     if (what & TAKE && changed && in_bound(x, x->hand[0].step)) what |= READ;
     if (what & AWAY) x->h->away++;
-    if (what & AWAY && in_rounds(&x->o)) ll_rounds_leave(x);
+    if (what & AWAY && in_rounds(&x->o)) ll_rounds_try_close(x);
     if (what & BACK) x->h->away = 0;
     if (what & READ && !is_open(x)) TRY(read_all(x, v, changed));
     x->h->turns++;
@@ -422,12 +417,6 @@ static ll_err take_turn(ll_server *x, unsigned what, float *v)
     return ll_ranks_share(x->o.mine, &turn, sizeof turn);
 }
 
-/* A replica's first rank waits for others; in a run that is repeated, for its turn alone. */
-static bool waits(const ll_server *x)
-{
-    return ll_ranks_lead(x->o.mine) && !x->o.replay;
-}
-
 ll_err ll_server_step(ll_server *x, float *v)
 {
     const ll_consistency *h = x->o.how;
@@ -445,7 +434,8 @@ ll_err ll_server_step(ll_server *x, float *v)
 ll_err ll_server_ready(ll_server *x, float *v)
 {
     if (x->o.how->staleness < 0 || in_rounds(&x->o)) return LL_OK;
-    if (waits(x)) TRY(ll_server_wait(x, in_bound, x->hand[0].step));
+    /* A replica's first rank waits for others; in a run that is repeated, for its turn alone. */
+    if (ll_ranks_lead(x->o.mine) && !x->o.replay) TRY(ll_server_wait(x, in_bound, x->hand[0].step));
     return x->unread ? take_turn(x, READ, v) : LL_OK;
 }
 

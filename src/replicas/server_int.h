@@ -59,10 +59,11 @@ size_t ll_rounds_bytes(const ll_server_opts *o);
 size_t ll_rounds_seen(const ll_server_opts *o, int64_t near);
 /* Before its turn: v is where others find it. */
 ll_err ll_rounds_lay(ll_server *x, const float *v);
-/* In a turn: what it laid there is in the round; it has gone to a meeting. Both may close it. Would
- * that (gives: the first) have to wait for updates, by this one of rounds before, or by others? */
+/* In a turn: what it laid there is in the round, which may close it; the round closes if it can, as
+ * this one has gone to a meeting. Would either (gives: the first) have to wait for updates, by this
+ * one of rounds before, or by others? */
 void ll_rounds_give(ll_server *x);
-void ll_rounds_leave(ll_server *x);
+void ll_rounds_try_close(ll_server *x);
 bool ll_rounds_full(const ll_server *x, bool gives);
 ll_err ll_rounds_catch_up(ll_server *x, int64_t round, bool gives);
 ll_err ll_rounds_wait(ll_server *x, bool gives);

@@ -144,19 +144,15 @@ static bool closes(const ll_server *x, int64_t given, int64_t fresh, int64_t awa
     return given && (given >= x->o.n - away || fresh >= (want > 1 ? want : 1));
 }
 
-static void close_round(ll_server_head *h, int64_t *before)
+void ll_rounds_try_close(ll_server *x)
 {
-    *before = h->before;
+    ll_server_head *h = x->h;
+    if (!closes(x, h->given, h->fresh, h->away)) return;
+    *before(x, h->round) = h->before;
     h->before += h->given;
     h->unmade = h->given;
     h->given = h->fresh = 0;
     h->round++;
-}
-
-static void try_close(ll_server *x)
-{
-    ll_server_head *h = x->h;
-    if (closes(x, h->given, h->fresh, h->away)) close_round(h, before(x, h->round));
 }
 
 void ll_rounds_give(ll_server *x)
@@ -167,12 +163,7 @@ void ll_rounds_give(ll_server *x)
     joined_by(x)[x->o.index] = h->round + 1;
     h->given++;
     h->fresh += x->made == h->round;
-    try_close(x);
-}
-
-void ll_rounds_leave(ll_server *x)
-{
-    try_close(x);
+    ll_rounds_try_close(x);
 }
 
 /* Who has yet to see the mean whose place the open round's would take. */

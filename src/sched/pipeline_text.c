@@ -137,8 +137,8 @@ static ll_err finish(reader *r, const ll_pipeline **out)
         CHECK(r->rank_of[s]-- > 0, LL_E_ARG, "%s: no rank has stage %d", r->name, s);
     TRY(ll_pipeline_sizes(r->n_rank, r->n_stage, r->n_micro));
     CHECK(r->n >= 2 * (int64_t)r->n_stage * r->n_micro, LL_E_ARG,
-          "%s: %lld actions are too few for %d stages of %d micro-batches", r->name,
-          (long long)r->n, r->n_stage, r->n_micro);
+          "%s: %ld actions are too few for %d stages of %d micro-batches", r->name, r->n,
+          r->n_stage, r->n_micro);
     ll_pipeline p = {ll_arena_strdup(r->arena, r->name), r->n_rank, r->n_stage, r->n_micro};
     p.rank_of = r->rank_of;
     p.n_action = r->n_action;

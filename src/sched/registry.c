@@ -90,8 +90,8 @@ ll_err ll_sched_build(ll_arena *arena, const ll_algo *a, const ll_coll_spec *s, 
                       const ll_sched **out)
 {
     CHECK(s->size > 0 && rank >= 0 && rank < s->size, LL_E_ARG, "rank %d of %d", rank, s->size);
-    CHECK(s->count >= 0 && s->segment >= 0, LL_E_ARG, "%lld elements in segments of %lld",
-          (long long)s->count, (long long)s->segment);
+    CHECK(s->count >= 0 && s->segment >= 0, LL_E_ARG, "%ld elements in segments of %ld", s->count,
+          s->segment);
     CHECK(s->root >= 0 && s->root < s->size, LL_E_ARG, "root %d of %d ranks", s->root, s->size);
     TRY(ll_algo_check(a, s));
     ll_steps e = {.arena = arena, .rank = rank, .size = s->size};

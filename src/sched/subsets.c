@@ -155,8 +155,7 @@ static ll_err check(const ll_subset *subsets, int n_subset, int size)
     for (int k = 0; k < n_subset; k++) {
         const ll_subset *s = &subsets[k];
         CHECK(s->n_rank > 0 && s->at >= 0 && s->count >= 0, LL_E_ARG,
-              "subset %d has %d ranks, and %lld elements at %lld", k, s->n_rank,
-              (long long)s->count, (long long)s->at);
+              "subset %d has %d ranks, and %ld elements at %ld", k, s->n_rank, s->count, s->at);
         for (int i = 0; i < s->n_rank; i++)
             CHECK(s->ranks[i] < size && s->ranks[i] > (i ? s->ranks[i - 1] : -1), LL_E_ARG,
                   "rank %d at place %d of subset %d: ranks must ascend and be less than %d",
@@ -167,8 +166,8 @@ static ll_err check(const ll_subset *subsets, int n_subset, int size)
             if (!s->count || !t->count) continue;
             for (int i = 0; i < s->n_rank; i++)
                 CHECK(index_of(t, s->ranks[i]) < 0, LL_E_ARG,
-                      "subsets %d and %d share rank %d and elements at %lld", j, k, s->ranks[i],
-                      (long long)(s->at > t->at ? s->at : t->at));
+                      "subsets %d and %d share rank %d and elements at %ld", j, k, s->ranks[i],
+                      (s->at > t->at ? s->at : t->at));
         }
     }
     return LL_OK;

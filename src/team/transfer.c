@@ -65,14 +65,12 @@ static void plan_exchange(ll_transfer *t, ll_arena *a, const ll_coll_attr *x, co
         for (int j = 0; j < p; j++) {
             if (h) {
                 ll_halo_share(h, p, i, &from, &to);
-                lo = h->need[2 * j] > from ? h->need[2 * j] : from;
-                hi = h->need[2 * j + 1] < to ? h->need[2 * j + 1] : to;
-                matrix[i * p + j] = hi > lo ? unit * (hi - lo) : 0;
-                if (i == t->me)
-                    t->give[j] = cut(t->in, dim, lo - from, hi > lo ? hi - from : lo - from);
-                if (j == t->me)
-                    t->take[i] =
-                        cut(t->out, dim, lo - h->need[2 * j], (hi > lo ? hi : lo) - h->need[2 * j]);
+                const int64_t *need = &h->need[2 * j];
+                lo = ll_max64(need[0], from);
+                hi = ll_max64(lo, ll_min64(need[1], to));
+                matrix[i * p + j] = unit * (hi - lo);
+                if (i == t->me) t->give[j] = cut(t->in, dim, lo - from, hi - from);
+                if (j == t->me) t->take[i] = cut(t->out, dim, lo - need[0], hi - need[0]);
             } else {
                 ll_share(x->extent, p, i, &from, &to);
                 ll_share(other, p, j, &lo, &hi);

@@ -102,11 +102,6 @@ static int affordable(const bench *b, ll_tune_cell *cell, double slice, runs *li
     return n;
 }
 
-static size_t data_bytes(const ll_tune_cell *cell)
-{
-    return cell->coll == LL_COLL_ALLTOALL ? 2 * cell->bytes : cell->bytes;
-}
-
 /* How many rounds fit in the time. A barrier takes about as long as the smallest messages. */
 static int rounds_in(const runs *list, int n, double seconds, int most)
 {
@@ -118,7 +113,7 @@ static int rounds_in(const runs *list, int n, double seconds, int most)
 /* The first look at all ways, after which those far behind are dropped. */
 static ll_err look(bench *b, ll_tune_cell *cell, double slice, double *elapsed)
 {
-    size_t need = data_bytes(cell);
+    size_t need = cell->coll == LL_COLL_ALLTOALL ? 2 * cell->bytes : cell->bytes;
     double until = *elapsed + slice;
     cell->tries = LL_NEW_ARRAY(b->t->arena, runs, SHORT_MAX);
     if (need > b->bytes) return LL_OK;

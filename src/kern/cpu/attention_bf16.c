@@ -112,25 +112,15 @@ static void across(const block *x, const half *a, int64_t a_row, const half *b, 
     ll_gemm_serial(&g);
 }
 
-/* to [n, columns] = a [n, keys] b [keys, columns]. */
-static void along(const block *x, const half *a, const half *b, int64_t b_row, int64_t columns,
-                  float *to)
+/* to [n, columns] = a b, of a [n, keys], b [keys, columns]; or, of the keys, to [keys, columns] +=
+ * a^T b, b [n, columns]. */
+static void times(const block *x, const half *a, bool of_keys, const half *b, int64_t b_row,
+                  int64_t columns, float *to)
 {
-    ll_gemm_call g = {.m = x->n, .n = columns, .k = x->keys, .bf16 = true};
-    g.scratch = x->r->gemm;
-    g.a = a, g.a_rs = x->r->width, g.a_cs = 1;
-    g.b = b, g.b_rs = b_row, g.b_cs = 1;
-    g.c = to, g.c_rs = columns, g.c_cs = 1;
-    ll_gemm_serial(&g);
-}
-
-/* to [keys, columns] += a^T b, a [n, keys], b [n, columns]. */
-static void down(const block *x, const half *a, const half *b, int64_t b_row, int64_t columns,
-                 float *to)
-{
-    ll_gemm_call g = {.m = x->keys, .n = columns, .k = x->n, .bf16 = true, .add = true};
-    g.scratch = x->r->gemm;
-    g.a = a, g.a_rs = 1, g.a_cs = x->r->width;
+    int64_t width = x->r->width;
+    ll_gemm_call g = {.n = columns, .bf16 = true, .add = of_keys, .scratch = x->r->gemm};
+    g.m = of_keys ? x->keys : x->n, g.k = of_keys ? x->n : x->keys;
+    g.a = a, g.a_rs = of_keys ? 1 : width, g.a_cs = of_keys ? width : 1;
     g.b = b, g.b_rs = b_row, g.b_cs = 1;
     g.c = to, g.c_rs = columns, g.c_cs = 1;
     ll_gemm_serial(&g);
@@ -194,7 +184,7 @@ static void one_head(const ll_att *p, const room *r, int64_t head, half *o, floa
             lse[i + q] = (float)((double)lse[i + q] + (sum > 0 ? log((double)sum) : 0));
             r->inverse[q] = sum > 0 ? 1 / sum : 0;
         }
-        along(&x, r->p, x.v, p->v_row, p->e, r->o);
+        times(&x, r->p, false, x.v, p->v_row, p->e, r->o);
         for (int64_t q = 0; q < x.n; q++)
             put_row(r->o + q * p->e, p->e, r->inverse[q], o + (i + q) * p->h * p->e);
     }
@@ -253,9 +243,9 @@ static void one_query_head(const ll_att *p, const room *r, const ll_att_grads *f
                 sum += ll_bf16_to_f32(dout[q * row + e]) * ll_bf16_to_f32(o[(i + q) * row + e]);
             slopes(&x, q, lse[i + q], sum);
         }
-        down(&x, r->p, dout, row, p->e, r->dv);
-        down(&x, r->dp, x.q, p->q_row, p->d, r->dk);
-        along(&x, r->dp, x.k, p->k_row, p->d, r->o);
+        times(&x, r->p, true, dout, row, p->e, r->dv);
+        times(&x, r->dp, true, x.q, p->q_row, p->d, r->dk);
+        times(&x, r->dp, false, x.k, p->k_row, p->d, r->o);
         put(r->o, x.n, p->d, (float)p->scale, (half *)f->dq + to + i * p->q_row, p->q_row);
     }
 }

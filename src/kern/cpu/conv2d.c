@@ -88,11 +88,6 @@ static int64_t at_once(const ll_kcall *c, int64_t images)
     return c->at_once > 0 ? ll_min64(c->at_once, images) : images;
 }
 
-static size_t bytes_of(const ll_tensor *t)
-{
-    return ll_tensor_bytes(t->dtype, &t->shape);
-}
-
 /* What the pieces need, the last of which may be smaller; of conv2d_dw also room for a piece's. */
 static size_t piece_room(const way *w, const ll_kcall *c, int64_t images, int64_t some)
 {
@@ -107,7 +102,8 @@ static size_t room_by(const way *w, const ll_kcall *c)
     int64_t some = at_once(c, v.n);
     v.m = w->m;
     if (some == v.n) return w->room[v.f64](&v);
-    return piece_room(w, c, v.n, some) + (w->d == LL_CONV_DW ? bytes_of(&c->out[0]) : 0);
+    size_t sum = w->d == LL_CONV_DW ? ll_tensor_bytes(c->out[0].dtype, &c->out[0].shape) : 0;
+    return piece_room(w, c, v.n, some) + sum;
 }
 
 /* Images [from, from + n) of a tensor that has some. */

@@ -29,12 +29,6 @@ enum {
     BLOCK_BYTES = 2 << 20,       /* of transformed tiles, of all threads */
 };
 
-/* Images, or filters: c numbers of h x w pixels, which lie so far apart as image, pixel and lane
- * say; and where the tile of result row 0, column 0 begins. */
-typedef struct picture {
-    int64_t h, w, c, image, pixel, lane, shift[2];
-} picture;
-
 /* Spectra of items (tiles, filters): numbers from item to item, from spot to spot, to the
  * imaginary part, and (X) to the second row. Of W items are channels of what is read. */
 typedef struct layout {
@@ -44,10 +38,10 @@ typedef struct layout {
 typedef struct plan {
     const ll_conv_shape *v;
     int t;
-    int64_t m[2];         /* outputs of a tile */
-    picture in, out, w;   /* read through tiles of T x T; of m x m; the filters */
+    ll_tiles tile;
+    ll_picture w;         /* the filters */
     layout lin, lout, lw; /* dw: lw is of its results, lout of dy */
-    int64_t down, across, tiles, block;
+    int64_t block;        /* tiles of one */
     size_t in_bytes, out_bytes, w_bytes, gemm_bytes, tile_bytes; /* the last two: a thread's */
     int64_t spots;
     struct { /* frequency and its opposite: where the transform leaves and takes them */
@@ -119,23 +113,10 @@ static void columns(const plan *p, ll_vec *z)
 static void set_pictures(plan *p)
 {
     const ll_conv_shape *v = p->v;
-    picture x = {v->h, v->w, v->c, v->h * v->w * v->c, v->c, 1, {0}};
-    picture y = {v->oh, v->ow, v->f, v->oh * v->ow * v->f, v->f, 1, {0}};
     int64_t one = v->r * v->s * v->c;
-    bool dx = v->d == LL_CONV_DX;
-    p->in = dx ? y : x;
-    p->out = dx ? x : y;
-    p->w = (picture){v->r, v->s, v->c, one, v->c, 1, {0}};
+    p->tile = ll_conv_tiles(v, p->t - v->r + 1, p->t - v->s + 1);
+    p->w = (ll_picture){v->r, v->s, v->c, one, v->c, 1, {0}};
     if (v->d == LL_CONV) p->w.c = v->f, p->w.image = 1, p->w.lane = one; /* of each channel */
-    for (int k = 0; k < 2; k++) {
-        int64_t taps = k ? v->s : v->r, pad = v->a.pad[2 * k];
-        p->m[k] = p->t - taps + 1;
-        p->out.shift[k] = -(v->a.at[k] % p->m[k]);
-        p->in.shift[k] = p->out.shift[k] - (dx ? taps - 1 - pad : pad);
-    }
-    p->down = ll_ceil_div(p->out.h - p->out.shift[0], p->m[0]);
-    p->across = ll_ceil_div(p->out.w - p->out.shift[1], p->m[1]);
-    p->tiles = p->out.h && p->out.w ? v->n * p->down * p->across : 0;
 }
 
 static void set_spots(plan *p)
@@ -166,17 +147,12 @@ static ll_gemm_call product_of(const plan *p, int64_t tiles)
     return g;
 }
 
-static size_t room(int64_t n)
-{
-    return ll_align64(sizeof(float) * (size_t)n);
-}
-
 static plan plan_of(const ll_conv_shape *v)
 {
     plan p = {.v = v, .t = v->m};
     set_pictures(&p);
     set_spots(&p);
-    int64_t in = ll_round_up(p.in.c, LL_LANES), out = ll_round_up(p.out.c, LL_LANES);
+    int64_t in = ll_round_up(p.tile.in.c, LL_LANES), out = ll_round_up(p.tile.out.c, LL_LANES);
     bool dw = v->d == LL_CONV_DW;
     int64_t c = ll_round_up(p.w.c, LL_LANES), f = dw ? v->f : in;
     p.lin = (layout){4 * in * p.spots, 2 * in, in, 2 * in * p.spots};
@@ -185,28 +161,17 @@ static plan plan_of(const ll_conv_shape *v)
     if (!dw) p.lw = (layout){c * p.spots, c, f * c * p.spots, 0};
     int64_t bytes = ll_max64(BLOCK_BYTES, 4 * 2 * f * c * p.spots);
     p.block = ll_max64(1, bytes / (4 * (p.lin.item + p.lout.item)));
-    p.block = ll_min64(p.block, p.tiles);
-    p.in_bytes = room(p.block * p.lin.item);
-    p.out_bytes = room(p.block * p.lout.item);
-    p.w_bytes = room(2 * f * c * p.spots);
-    p.tile_bytes = room(2 * LL_LANES * p.t * PITCH(p.t));
+    p.block = ll_min64(p.block, p.tile.all);
+    p.in_bytes = ll_conv_floats(p.block * p.lin.item);
+    p.out_bytes = ll_conv_floats(p.block * p.lout.item);
+    p.w_bytes = ll_conv_floats(2 * f * c * p.spots);
+    p.tile_bytes = ll_conv_floats(2 * LL_LANES * p.t * PITCH(p.t));
     ll_gemm_call g = product_of(&p, p.block);
     p.gemm_bytes = ll_gemm_serial_scratch(&g);
     return p;
 }
 
 /* ---- pixels and spots ---- */
-
-typedef struct corner {
-    int64_t n, y, x; /* of a tile in a picture; may lie outside */
-} corner;
-
-static corner corner_of(const plan *p, const picture *g, int64_t tile)
-{
-    int64_t at = tile % (p->down * p->across);
-    return (corner){tile / (p->down * p->across), at / p->across * p->m[0] + g->shift[0],
-                    at % p->across * p->m[1] + g->shift[1]};
-}
 
 static ll_vec load(const float *x, int64_t n, int64_t lane)
 {
@@ -218,7 +183,7 @@ static ll_vec load(const float *x, int64_t n, int64_t lane)
 
 /* The part of a tile of h x w pixels that lies in the picture, transformed, two vectors of
  * channels from c on. turned: the last pixel first. */
-static void take(const plan *p, const picture *g, corner k, int64_t h, int64_t w, bool turned,
+static void take(const plan *p, const ll_picture *g, ll_corner k, int64_t h, int64_t w, bool turned,
                  const float *x, int64_t c, const layout *l, float *to, ll_vec *z)
 {
     int64_t row = PITCH(p->t), all = p->t * row, left = g->c - c;
@@ -252,8 +217,8 @@ static void take(const plan *p, const picture *g, corner k, int64_t h, int64_t w
 
 /* The other way: the transform's first h x w pixels, where they lie in the picture. The inverse is
  * the transform with real and imaginary parts exchanged, before and behind. */
-static void put(const plan *p, const picture *g, corner k, int64_t h, int64_t w, const float *from,
-                const layout *l, int64_t c, float *y, ll_vec *z)
+static void put(const plan *p, const ll_picture *g, ll_corner k, int64_t h, int64_t w,
+                const float *from, const layout *l, int64_t c, float *y, ll_vec *z)
 {
     int64_t row = PITCH(p->t), all = p->t * row, left = g->c - c;
     const float scale = .25f / (float)(p->t * p->t); /* halves that take() leaves out, of both */
@@ -292,10 +257,10 @@ static void take_filters(const plan *p, const float *w, float *to, ll_vec *z)
 {
     const ll_conv_shape *v = p->v;
     int64_t n = pairs(p->w.c), items = p->lin.im;
-    picture none = {.c = p->w.c};
+    ll_picture none = {.c = p->w.c};
 #pragma omp for nowait
     for (int64_t i = 0; i < items * n; i++)
-        take(p, i / n < p->in.c ? &p->w : &none, (corner){i / n, 0, 0}, v->r, v->s,
+        take(p, i / n < p->tile.in.c ? &p->w : &none, (ll_corner){i / n, 0, 0}, v->r, v->s,
              v->d == LL_CONV_DX, w, i % n * 2 * LL_LANES, &p->lw, to + i / n * p->lw.item, z);
 }
 
@@ -304,29 +269,29 @@ static void put_filters(const plan *p, const float *from, float *dw, ll_vec *z)
     int64_t n = pairs(p->v->c);
 #pragma omp for
     for (int64_t i = 0; i < p->v->f * n; i++)
-        put(p, &p->w, (corner){i / n, 0, 0}, p->v->r, p->v->s, from + i / n * p->lw.item, &p->lw,
+        put(p, &p->w, (ll_corner){i / n, 0, 0}, p->v->r, p->v->s, from + i / n * p->lw.item, &p->lw,
             i % n * 2 * LL_LANES, dw, z);
 }
 
 static void take_tiles(const plan *p, bool in, int64_t from, int64_t to, const float *x, float *out,
                        ll_vec *z)
 {
-    const picture *g = in ? &p->in : &p->out;
+    const ll_picture *g = in ? &p->tile.in : &p->tile.out;
     const layout *l = in ? &p->lin : &p->lout;
-    int64_t n = pairs(g->c), h = in ? p->t : p->m[0], w = in ? p->t : p->m[1];
+    int64_t n = pairs(g->c), h = in ? p->t : p->tile.m[0], w = in ? p->t : p->tile.m[1];
 #pragma omp for
     for (int64_t i = from * n; i < to * n; i++)
-        take(p, g, corner_of(p, g, i / n), h, w, false, x, i % n * 2 * LL_LANES, l,
+        take(p, g, ll_conv_corner(&p->tile, g, i / n), h, w, false, x, i % n * 2 * LL_LANES, l,
              out + (i / n - from) * l->item, z);
 }
 
 static void put_tiles(const plan *p, int64_t from, int64_t to, const float *in, float *y, ll_vec *z)
 {
-    int64_t n = pairs(p->out.c);
+    int64_t n = pairs(p->tile.out.c);
 #pragma omp for nowait
     for (int64_t i = from * n; i < to * n; i++)
-        put(p, &p->out, corner_of(p, &p->out, i / n), p->m[0], p->m[1],
-            in + (i / n - from) * p->lout.item, &p->lout, i % n * 2 * LL_LANES, y, z);
+        put(p, &p->tile.out, ll_conv_corner(&p->tile, &p->tile.out, i / n), p->tile.m[0],
+            p->tile.m[1], in + (i / n - from) * p->lout.item, &p->lout, i % n * 2 * LL_LANES, y, z);
 }
 
 static void multiply(const plan *p, int64_t tiles, bool more, float *x, float *w, float *y,
@@ -351,9 +316,7 @@ static void multiply(const plan *p, int64_t tiles, bool more, float *x, float *w
 bool ll_conv_fft_fits(const ll_conv_shape *v, int t)
 {
     int64_t most = t / 2 + 1;
-    return !v->bf16 && !v->f64 && v->groups == 1 && v->a.stride[0] == 1 && v->a.stride[1] == 1 &&
-           v->a.dilation[0] == 1 && v->a.dilation[1] == 1 && v->r <= most && v->s <= most &&
-           v->r * v->s >= 16;
+    return ll_conv_tiled(v) && v->r <= most && v->s <= most && v->r * v->s >= 16;
 }
 
 size_t ll_conv_fft_room(const ll_conv_shape *v)
@@ -367,7 +330,7 @@ size_t ll_conv_fft_room(const ll_conv_shape *v)
 double ll_conv_fft_flops(const ll_conv_shape *v)
 {
     plan p = plan_of(v);
-    return 8.0 * (double)(p.spots * p.tiles) * (double)(v->c * v->f);
+    return 8.0 * (double)(p.spots * p.tile.all) * (double)(v->c * v->f);
 }
 
 void ll_conv_fft(const ll_conv_shape *v, const ll_kcall *c)
@@ -384,13 +347,13 @@ void ll_conv_fft(const ll_conv_shape *v, const ll_kcall *c)
         if (!dw) take_filters(&p, (const float *)c->in[1].data, w, z);
         int64_t from = 0, to;
         do { /* dw: once even without tiles: zeros */
-            to = ll_min64(from + p.block, p.tiles);
+            to = ll_min64(from + p.block, p.tile.all);
             take_tiles(&p, true, from, to, (const float *)c->in[dw].data, x, z);
             if (dw) take_tiles(&p, false, from, to, (const float *)c->in[0].data, y, z);
             multiply(&p, to - from, from > 0, x, w, y, mine + p.tile_bytes);
             if (!dw) put_tiles(&p, from, to, y, result, z);
             from = to;
-        } while (from < p.tiles);
+        } while (from < p.tile.all);
         if (dw) put_filters(&p, w, result, z);
     }
 }

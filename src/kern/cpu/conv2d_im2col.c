@@ -25,11 +25,6 @@ typedef struct plan {
     size_t columns, gemm;     /* bytes of scratch */
 } plan;
 
-static size_t operand_bytes(const ll_conv_shape *v)
-{
-    return v->f64 ? sizeof(double) : v->bf16 ? sizeof(uint16_t) : sizeof(float);
-}
-
 static bool is_image(const ll_conv_shape *v)
 {
     const ll_conv_attr *a = &v->a;
@@ -71,7 +66,7 @@ static plan plan_of(const ll_conv_shape *v)
 {
     plan p = {.v = v, .same = is_image(v), .width = v->r * v->s * v->cg, .all = v->n * v->oh};
     bool dx = v->d == LL_CONV_DX;
-    p.each = dx && v->bf16 ? sizeof(float) : operand_bytes(v);
+    p.each = v->f64 ? sizeof(double) : v->bf16 && !dx ? sizeof(uint16_t) : sizeof(float);
     int64_t row = v->ow * p.width * (int64_t)p.each, filters = v->fg * p.width * (int64_t)p.each;
     int64_t bytes = ll_max64(v->threads * FEWEST_BYTES, ll_min64(filters, MOST_BYTES));
     p.rows = p.same ? p.all : ll_min64(p.all, ll_max64(1, bytes / ll_max64(row, 1)));

@@ -48,12 +48,7 @@ typedef struct plan {
     size_t part_bytes, dy_bytes, x_bytes;
 } plan;
 
-/* Image rows under output rows [from, to), not clipped. */
-static int64_t first_row(const ll_conv_shape *v, int64_t from)
-{
-    return from * v->a.stride[0] - v->a.pad[0];
-}
-
+/* Image rows under so many output rows, not clipped. */
 static int64_t rows_under(const ll_conv_shape *v, int64_t rows)
 {
     return (rows - 1) * v->a.stride[0] + (v->r - 1) * v->a.dilation[0] + 1;
@@ -262,7 +257,7 @@ static void add_part(const ll_conv_shape *v, const plan *p, int64_t part, int64_
         b.n1 = (bi + 1) * v->n / p->n_image;
         b.o0 = br * v->oh / p->n_row;
         b.o1 = (br + 1) * v->oh / p->n_row;
-        b.i0 = first_row(v, b.o0);
+        b.i0 = b.o0 * v->a.stride[0] - v->a.pad[0];
         b.i1 = b.i0 + rows_under(v, b.o1 - b.o0);
         if (!p->joined) { /* only rows that exist */
             b.i0 = ll_min64(ll_max64(b.i0, 0), v->h);

@@ -43,20 +43,14 @@ enum {
 
 /* ---- sizes ---- */
 
-/* An image, and where in it the tiles of result row 0, column 0 begin. */
-typedef struct picture {
-    int64_t h, w, c, shift[2];
-} picture;
-
 typedef struct plan {
     const ll_conv_shape *v;
     const ll_winograd *f;
     int64_t a, spots;
-    picture in, out;      /* what is read through tiles of a x a, of m x m (dw: x and dy) */
-    int64_t down, across; /* tiles of an image */
-    int64_t tiles, block; /* of all images; of a block */
-    int64_t panels;       /* of NR filters (dw: channels) */
-    bool few;             /* tiles: see the top */
+    ll_tiles t;
+    int64_t block;                              /* tiles of one */
+    int64_t panels;                             /* of NR filters (dw: channels) */
+    bool few;                                   /* tiles: see the top */
     int64_t in_row, in_spot, out_row, out_spot; /* of transformed tiles; out: dw */
     int64_t panel_spot, sum_spot;               /* of a panel; of its products, or sums */
     size_t panel_bytes, in_bytes, out_bytes, sum_bytes;
@@ -69,49 +63,29 @@ static int64_t apart(int64_t n)
     return (ll_ceil_div(n, LINE) | 1) * LINE;
 }
 
-static size_t room(int64_t n)
-{
-    return ll_align64(sizeof(float) * (size_t)n);
-}
-
-static void set_pictures(const ll_conv_shape *v, plan *p)
-{
-    picture x = {v->h, v->w, v->c, {0}}, y = {v->oh, v->ow, v->f, {0}};
-    p->in = v->d == LL_CONV_DX ? y : x;
-    p->out = v->d == LL_CONV_DX ? x : y;
-    for (int k = 0; k < 2; k++) {
-        int64_t back = v->a.at[k] % p->f->m, pad = v->a.pad[2 * k];
-        p->out.shift[k] = -back;
-        p->in.shift[k] = -back - (v->d == LL_CONV_DX ? p->f->r - 1 - pad : pad);
-    }
-    p->down = ll_ceil_div(p->out.h - p->out.shift[0], p->f->m);
-    p->across = ll_ceil_div(p->out.w - p->out.shift[1], p->f->m);
-    p->tiles = p->out.h && p->out.w ? v->n * p->down * p->across : 0;
-}
-
 static plan plan_of(const ll_conv_shape *v)
 {
     plan p = {.v = v, .f = ll_winograd_for(v, v->m)};
     p.a = p.f->m + p.f->r - 1;
     p.spots = p.a * p.a;
-    set_pictures(v, &p);
+    p.t = ll_conv_tiles(v, p.f->m, p.f->m);
     bool dw = v->d == LL_CONV_DW;
-    p.panels = ll_ceil_div(dw ? p.in.c : p.out.c, NR);
-    p.in_row = apart(p.in.c);
-    p.out_row = dw ? apart(ll_round_up(p.out.c, MR)) : 0;
+    p.panels = ll_ceil_div(dw ? p.t.in.c : p.t.out.c, NR);
+    p.in_row = apart(p.t.in.c);
+    p.out_row = dw ? apart(ll_round_up(p.t.out.c, MR)) : 0;
     int64_t filters = p.panels * NR * (dw ? p.out_row : p.in_row);
-    p.few = p.tiles * (p.in_row + p.out_row) < filters;
+    p.few = p.t.all * (p.in_row + p.out_row) < filters;
     int64_t each = 4 * p.spots * (p.in_row + p.out_row + (dw ? 0 : NR));
     p.block = ll_max64(FEWEST, ll_min64(MANY, BLOCK_BYTES / each)) / MR * MR;
-    if (p.few) p.block = ll_max64(p.tiles, 1);
+    if (p.few) p.block = ll_max64(p.t.all, 1);
     p.in_spot = apart(p.block * p.in_row);
     p.out_spot = dw ? apart(p.block * p.out_row) : 0;
-    p.panel_spot = apart(p.in.c * NR);
+    p.panel_spot = apart(p.t.in.c * NR);
     p.sum_spot = apart((dw ? p.out_row : ll_round_up(p.block, MR)) * NR);
-    p.in_bytes = room(p.spots * p.in_spot);
-    p.out_bytes = room(p.spots * p.out_spot);
-    p.panel_bytes = dw ? 0 : room(p.spots * p.panel_spot);
-    p.sum_bytes = room(p.spots * p.sum_spot);
+    p.in_bytes = ll_conv_floats(p.spots * p.in_spot);
+    p.out_bytes = ll_conv_floats(p.spots * p.out_spot);
+    p.panel_bytes = dw ? 0 : ll_conv_floats(p.spots * p.panel_spot);
+    p.sum_bytes = ll_conv_floats(p.spots * p.sum_spot);
     return p;
 }
 
@@ -131,19 +105,8 @@ static shares shares_of(const plan *p)
 
 /* ---- tiles ---- */
 
-typedef struct corner {
-    int64_t n, y, x; /* of a tile in a picture; may lie outside */
-} corner;
-
-static corner corner_of(const plan *p, const picture *g, int64_t tile)
-{
-    int64_t m = p->f->m, at = tile % (p->down * p->across);
-    return (corner){tile / (p->down * p->across), at / p->across * m + g->shift[0],
-                    at % p->across * m + g->shift[1]};
-}
-
 /* Numbers of one pixel that lie in the picture, `some` of them, to or from a patch. */
-static void copy_patch(const picture *g, corner k, int64_t side, int64_t c, int64_t some,
+static void copy_patch(const ll_picture *g, ll_corner k, int64_t side, int64_t c, int64_t some,
                        float *image, float *patch, int64_t width, bool back)
 {
     for (int64_t i = ll_max64(0, -k.y); i < ll_min64(side, g->h - k.y); i++)
@@ -154,19 +117,19 @@ static void copy_patch(const picture *g, corner k, int64_t side, int64_t c, int6
         }
 }
 
-static bool within(const picture *g, corner k, int64_t side)
+static bool within(const ll_picture *g, ll_corner k, int64_t side)
 {
     return k.y >= 0 && k.x >= 0 && k.y + side <= g->h && k.x + side <= g->w;
 }
 
 /* Tiles [from, to) of the picture, transformed, the first at `first`. */
-static void take_tiles(const plan *p, const picture *g, ll_winograd_change *f, int64_t side,
+static void take_tiles(const plan *p, const ll_picture *g, ll_winograd_change *f, int64_t side,
                        const void *image, int64_t from, int64_t to, int64_t first, float *out,
                        int64_t row, int64_t spot)
 {
     float *x = (float *)image;
     for (int64_t t = from; t < to; t++) {
-        corner k = corner_of(p, g, t);
+        ll_corner k = ll_conv_corner(&p->t, g, t);
         float *at = out + (t - first) * row;
         int64_t c = 0;
         if (within(g, k, side)) {
@@ -199,7 +162,7 @@ static void order_taps(const plan *p, const float *w, int64_t panel, int64_t c, 
                        float *to)
 {
     const ll_conv_shape *v = p->v;
-    int64_t taps = v->r * v->s, cols = columns_of(p->out.c, panel), o = panel * NR;
+    int64_t taps = v->r * v->s, cols = columns_of(p->t.out.c, panel), o = panel * NR;
     for (int64_t t = 0; t < taps; t++, to += KEEP * NR) {
         if (v->d == LL_CONV_DX) { /* turned round; result channels lie together */
             for (int64_t k = 0; k < n; k++)
@@ -222,10 +185,10 @@ static void order_taps(const plan *p, const float *w, int64_t panel, int64_t c, 
 
 static void make_panel(const plan *p, const void *w, int64_t panel, float *to)
 {
-    int width = width_of(columns_of(p->out.c, panel));
+    int width = width_of(columns_of(p->t.out.c, panel));
     float taps[5 * 5 * KEEP * NR] = {0};
-    for (int64_t c = 0; c < p->in.c; c += KEEP) {
-        int64_t n = ll_min64(KEEP, p->in.c - c);
+    for (int64_t c = 0; c < p->t.in.c; c += KEEP) {
+        int64_t n = ll_min64(KEEP, p->t.in.c - c);
         order_taps(p, (const float *)w, panel, c, n, taps);
         for (int64_t k = 0; k < n; k++)
             p->f->w(taps + k * NR, p->f->r * KEEP * NR, KEEP * NR, to + (c + k) * width,
@@ -268,7 +231,7 @@ static void multiply(const plan *p, const float *in, int64_t tiles, const float 
     for (int64_t s = 0; s < p->spots; s++) {
         int64_t k = 0;
         do { /* once even without channels: zeros */
-            product t = {.a_row = p->in_row, .k = ll_min64(KC, p->in.c - k), .add = k > 0};
+            product t = {.a_row = p->in_row, .k = ll_min64(KC, p->t.in.c - k), .add = k > 0};
             t.b = panel + s * p->panel_spot + k * width;
             for (int64_t i = 0; i < tiles; i += MR) {
                 t.a = in + s * p->in_spot + i * p->in_row + k;
@@ -277,7 +240,7 @@ static void multiply(const plan *p, const float *in, int64_t tiles, const float 
                 (width == NR ? rows_wide : rows_narrow)(&t);
             }
             k += KC;
-        } while (k < p->in.c);
+        } while (k < p->t.in.c);
     }
 }
 
@@ -285,11 +248,11 @@ static void multiply(const plan *p, const float *in, int64_t tiles, const float 
 static void put_tiles(const plan *p, const float *sums, int64_t from, int64_t to, int64_t panel,
                       float *y)
 {
-    const picture *g = &p->out;
+    const ll_picture *g = &p->t.out;
     int64_t cols = columns_of(g->c, panel), m = p->f->m;
     int width = width_of(cols);
     for (int64_t t = from; t < to; t++, sums += NR) {
-        corner k = corner_of(p, g, t);
+        ll_corner k = ll_conv_corner(&p->t, g, t);
         if (cols == width && within(g, k, m)) {
             p->f->y(sums, p->a * p->sum_spot, p->sum_spot,
                     y + ((k.n * g->h + k.y) * g->w + k.x) * g->c + panel * NR, g->w * g->c, g->c,
@@ -306,14 +269,14 @@ static void put_tiles(const plan *p, const float *sums, int64_t from, int64_t to
 static void make_results(const plan *p, const float *in, int64_t from, int64_t to,
                          const float *panel, int64_t q, float *sums, float *y)
 {
-    multiply(p, in, to - from, panel, width_of(columns_of(p->out.c, q)), sums);
+    multiply(p, in, to - from, panel, width_of(columns_of(p->t.out.c, q)), sums);
     put_tiles(p, sums, from, to, q, y);
 }
 
 static void take_in(const plan *p, const void *x, int64_t from, int64_t to, int64_t first,
                     float *out)
 {
-    take_tiles(p, &p->in, p->f->x, p->a, x, from, to, first, out, p->in_row, p->in_spot);
+    take_tiles(p, &p->t.in, p->f->x, p->a, x, from, to, first, out, p->in_row, p->in_spot);
 }
 
 static int64_t share(int64_t n, int me, int team)
@@ -327,8 +290,8 @@ static void run_many(const plan *p, const ll_kcall *c, int me, int team, char *a
     for (int64_t q = me; q < p->panels; q += team)
         make_panel(p, c->in[1].data, q, (float *)(all + (size_t)q * p->panel_bytes));
 #pragma omp barrier
-    int64_t end = share(p->tiles, me + 1, team);
-    for (int64_t t = share(p->tiles, me, team), to; t < end; t = to) {
+    int64_t end = share(p->t.all, me + 1, team);
+    for (int64_t t = share(p->t.all, me, team), to; t < end; t = to) {
         to = ll_min64(t + p->block, end);
         take_in(p, c->in[0].data, t, to, t, in);
         for (int64_t q = 0; q < p->panels; q++)
@@ -340,11 +303,11 @@ static void run_few(const plan *p, const ll_kcall *c, int me, int team, char *al
 {
     float *panel = (float *)mine, *sums = (float *)(mine + p->panel_bytes);
     float *in = (float *)all, *y = (float *)c->out[0].data;
-    take_in(p, c->in[0].data, share(p->tiles, me, team), share(p->tiles, me + 1, team), 0, in);
+    take_in(p, c->in[0].data, share(p->t.all, me, team), share(p->t.all, me + 1, team), 0, in);
 #pragma omp barrier
     for (int64_t q = me; q < p->panels; q += team) {
         make_panel(p, c->in[1].data, q, panel);
-        make_results(p, in, 0, p->tiles, panel, q, sums, y);
+        make_results(p, in, 0, p->t.all, panel, q, sums, y);
     }
 }
 
@@ -367,11 +330,11 @@ static void add_products(const plan *p, const float *dy, const float *x, int64_t
 {
     product t = {.a_row = p->out_row, .b_row = p->in_row, .k = tiles};
     for (int64_t s = 0; s < p->spots; s++)
-        for (int64_t f = 0; f < p->out.c; f += MR) {
+        for (int64_t f = 0; f < p->t.out.c; f += MR) {
             t.a = dy + s * p->out_spot + f;
             t.b = x + s * p->in_spot + q * NR;
             t.sums = sums + s * p->sum_spot + f * NR;
-            (columns_of(p->in.c, q) > LL_LANES ? columns_wide : columns_narrow)(&t);
+            (columns_of(p->t.in.c, q) > LL_LANES ? columns_wide : columns_narrow)(&t);
         }
 }
 
@@ -391,7 +354,7 @@ static void put_panel(const plan *p, const float *sums, int64_t q, float *dw)
 static void take_out(const plan *p, const void *dy, int64_t from, int64_t to, int64_t first,
                      float *out)
 {
-    take_tiles(p, &p->out, p->f->dy, p->f->m, dy, from, to, first, out, p->out_row, p->out_spot);
+    take_tiles(p, &p->t.out, p->f->dy, p->f->m, dy, from, to, first, out, p->out_row, p->out_spot);
 }
 
 /* Part `part` of the tiles, for all panels. */
@@ -400,8 +363,8 @@ static void add_part(const plan *p, const ll_kcall *c, int64_t part, int64_t par
     float *x = (float *)mine, *dy = (float *)(mine + p->in_bytes);
     char *sums = mine + p->in_bytes + p->out_bytes;
     memset(sums, 0, (size_t)p->panels * p->sum_bytes);
-    int64_t end = p->tiles * (part + 1) / parts;
-    for (int64_t t = p->tiles * part / parts, to; t < end; t = to) {
+    int64_t end = p->t.all * (part + 1) / parts;
+    for (int64_t t = p->t.all * part / parts, to; t < end; t = to) {
         to = ll_min64(t + p->block, end);
         take_in(p, c->in[1].data, t, to, t, x);
         take_out(p, c->in[0].data, t, to, t, dy);
@@ -429,13 +392,13 @@ static void dw_many(const plan *p, const ll_kcall *c, int me, int team, char *ea
 static void dw_few(const plan *p, const ll_kcall *c, int me, int team, char *all, char *mine)
 {
     float *x = (float *)all, *dy = (float *)(all + p->in_bytes), *sums = (float *)mine;
-    int64_t from = share(p->tiles, me, team), to = share(p->tiles, me + 1, team);
+    int64_t from = share(p->t.all, me, team), to = share(p->t.all, me + 1, team);
     take_in(p, c->in[1].data, from, to, 0, x);
     take_out(p, c->in[0].data, from, to, 0, dy);
 #pragma omp barrier
     for (int64_t q = me; q < p->panels; q += team) {
         memset(sums, 0, p->sum_bytes);
-        add_products(p, dy, x, p->tiles, q, sums);
+        add_products(p, dy, x, p->t.all, q, sums);
         put_panel(p, sums, q, (float *)c->out[0].data);
     }
 }
@@ -444,8 +407,7 @@ static void dw_few(const plan *p, const ll_kcall *c, int me, int team, char *all
 
 bool ll_conv_winograd_fits(const ll_conv_shape *v, int m)
 {
-    return ll_winograd_for(v, m) && !v->bf16 && !v->f64 && v->groups == 1 && v->a.stride[0] == 1 &&
-           v->a.stride[1] == 1 && v->a.dilation[0] == 1 && v->a.dilation[1] == 1;
+    return ll_winograd_for(v, m) && ll_conv_tiled(v);
 }
 
 size_t ll_conv_winograd_room(const ll_conv_shape *v)
@@ -459,7 +421,7 @@ size_t ll_conv_winograd_room(const ll_conv_shape *v)
 double ll_conv_winograd_flops(const ll_conv_shape *v)
 {
     plan p = plan_of(v);
-    return 2.0 * (double)(p.spots * p.tiles) * (double)(v->c * v->f);
+    return 2.0 * (double)(p.spots * p.t.all) * (double)(v->c * v->f);
 }
 
 void ll_conv_winograd(const ll_conv_shape *v, const ll_kcall *c)

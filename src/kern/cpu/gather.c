@@ -12,8 +12,8 @@ static ll_err check_index(const ll_gather_walk *g, const ll_tensor *index)
 {
     const int32_t *i = (const int32_t *)index->data;
     for (int64_t k = 0; k < ll_numel(&index->shape); k++)
-        CHECK(i[k] >= 0 && i[k] < g->whole, LL_E_ARG, "index %lld is %d, expected 0 to %lld",
-              (long long)k, i[k], (long long)g->whole - 1);
+        CHECK(i[k] >= 0 && i[k] < g->whole, LL_E_ARG, "index %ld is %d, expected 0 to %ld", k, i[k],
+              g->whole - 1);
     return LL_OK;
 }
 

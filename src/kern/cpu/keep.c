@@ -5,7 +5,6 @@
 #include "kern/attr.h"
 #include "kern/cpu/row.h"
 
-#include <math.h>
 #include <omp.h>
 
 ll_kernel cache_keep_cpu;

@@ -83,15 +83,8 @@ static ll_err each(const ll_kcall *c, const ll_tensor *x, const ll_tensor *w, co
                    double (*value)(const conv *, int64_t, int64_t, int64_t, int64_t))
 {
     const ll_conv_attr *a = (const ll_conv_attr *)c->attr;
-    conv v = {a,
-              x,
-              w,
-              y,
-              x->shape.d,
-              w->shape.d,
-              y->shape.d,
-              w->shape.d[0] / a->groups,
-              ll_sum_start(a->bits)};
+    conv v = {a, x, w, y, x->shape.d, w->shape.d, y->shape.d};
+    v.fg = w->shape.d[0] / a->groups, v.start = ll_sum_start(a->bits);
     const ll_tensor *out = &c->out[0];
     const int64_t *s = out->shape.d;
     for (int64_t e = 0; e < ll_numel(&out->shape); e++) {

@@ -16,8 +16,8 @@ static ll_err place(const ll_gather_walk *g, const int32_t *index, int64_t e, in
     }
     int64_t row = index[i] - g->from;
     bool here = row >= 0 && row < g->v;
-    CHECK(index[i] >= 0 && index[i] < g->whole, LL_E_ARG, "index %lld is %d, expected 0 to %lld",
-          (long long)i, index[i], (long long)g->whole - 1);
+    CHECK(index[i] >= 0 && index[i] < g->whole, LL_E_ARG, "index %ld is %d, expected 0 to %ld", i,
+          index[i], g->whole - 1);
     *at = here ? *at + row * g->step : -1;
     return LL_OK;
 }

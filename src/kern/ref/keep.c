@@ -64,7 +64,7 @@ ll_err cache_keep_ref(const ll_kcall *c)
 {
     const int64_t *x = c->in[0].shape.d, all = c->in[3].shape.d[1] + x[1];
     LL_OWN_MEMORY double *room = (double *)malloc((size_t)(2 * all) * sizeof *room);
-    CHECK(room, LL_E_MEM, "not enough memory for %lld entries", (long long)all);
+    CHECK(room, LL_E_MEM, "not enough memory for %ld entries", all);
     for (int64_t i = 0; i < x[0] * x[2]; i++) keep_head(c, i / x[2], i % x[2], room);
     return LL_OK;
 }
