@@ -47,7 +47,7 @@ const char *ll_plan_about(const ll_cluster *c, ll_arena *a)
     if (c->own.source)
         ll_buf_printf(&b, "Kernel speed: measured with Loopline's own kernels on %s.",
                       c->own.source);
-    else if (!strcmp(c->chip.name, LL_CORE))
+    else if (ll_chip_is_core(&c->chip))
         ll_buf_puts(&b, "Kernel speed: matrix products and copies as measured on this machine.");
     else
         ll_buf_printf(&b,

@@ -33,7 +33,7 @@ static ll_err lower_rank(const ll_cut *c, const ll_session_opts *o, const ll_rec
     double beside, own;
     TRY(ll_machine_find(o->machine, &cpu));
     TRY(ll_cut_lowers(c, o, cpu, NULL, rank, LL_WHOLE_STEP, &l));
-    if (w->gpu) l.target = ll_target_device(), l.replayed = true;
+    if (w->device) l.target = w->device, l.replayed = true;
     TRY(ll_cut_beside(c, &l, rank, &beside));
     l.memory = !w->aside ? 0 : w->aside > (size_t)beside ? w->aside - (size_t)beside : 1;
     TRY(ll_cut_part(c, c->place, rank, &part));
@@ -88,7 +88,7 @@ ll_err ll_recipe_compile(const ll_run *r, const ll_graph *g, const ll_recipe *w,
     TRY(ll_cut_make(late ? late : g, &o, &how, &c));
     /* Times are a cluster's: of the program, what every machine has in it. */
     o.machine = NULL;
-    if (!w->gpu) o.precision = strcmp(r->train.precision, "f32") ? "bf16" : "f32";
+    if (!w->device) o.precision = strcmp(r->train.precision, "f32") ? "bf16" : "f32";
     o.threads = threads;
     o.any_order = false;
     o.conv = o.workspace = NULL;
@@ -99,7 +99,7 @@ ll_err ll_recipe_compile(const ll_run *r, const ll_graph *g, const ll_recipe *w,
 /* Of a rank, whose scratch is by thread: on this machine those that train would take. */
 static int threads_of(const ll_tries *s, const ll_recipe *w, int ranks)
 {
-    if (w->gpu) return 1;
+    if (w->device) return 1;
     if (!strcmp(s->cluster->name, "this")) return ll_cli_threads(s->run, ranks);
     return s->run->train.threads ? (int)s->run->train.threads : 1;
 }
@@ -265,7 +265,7 @@ void ll_tries_mesh(ll_tries *s, const char *mesh, int zero)
                    .per_node = (int)s->cluster->node.chips,
                    .micro = ll_run_micro_batches(s->run),
                    .recompute = s->run->parallel.recompute,
-                   .gpu = strcmp(s->cluster->chip.name, LL_CORE) != 0};
+                   .device = ll_chip_is_core(&s->cluster->chip) ? NULL : ll_target_device()};
     ll_tried o;
     snprintf(w.mesh, sizeof w.mesh, "%s", mesh);
     if (ll_tries_way(s, &w, &o)) LL_PUSH(s->arena, s->v, s->n, s->room, o);

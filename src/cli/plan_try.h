@@ -13,7 +13,7 @@ typedef struct ll_recipe {
     const char *recompute;         /* as parallel.recompute; NULL: nothing is made again */
     const ll_layout_rule *layouts; /* ends with pattern NULL; NULL: the run's own */
     size_t aside;                  /* values are laid aside to keep within these bytes; 0: none */
-    bool gpu;                      /* compiled as for machine cuda, if this build has it or not */
+    const ll_target *device;       /* compiled for it, if this build has it or not; NULL: cores */
 } ll_recipe;
 
 typedef struct ll_tried {

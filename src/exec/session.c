@@ -105,9 +105,9 @@ static ll_err agree(const ll_session *s, ll_err mine)
 static ll_err place_devices(ll_session *s)
 {
     ll_comm *c = s->opts.comm && ll_comm_size(s->opts.comm) > 1 ? s->opts.comm : NULL;
-    const char *transport = s->opts.transport, *codec = s->opts.compress;
+    const char *transport = s->opts.transport;
     ll_device_ask ask = {.transport = transport,
-                         .codec = codec && strcmp(codec, "none"),
+                         .codec = ll_codec_asked(s->opts.compress) != NULL,
                          .eight = !strcmp(s->opts.precision, "fp8")};
     TRY(agree(s, ll_machine_find(s->opts.machine, &s->machine)));
     if (!s->machine->place) {
@@ -304,7 +304,7 @@ static ll_err check_carries(const ll_session *s, const ll_session *other)
 static ll_err open_ends(ll_session *s)
 {
     ll_session_opts o = s->opts;
-    CHECK(!s->machine->wait, LL_E_ARG,
+    CHECK(s->machine->overlaps, LL_E_ARG,
           "machine %s does not support overlapping steps: use machine cpu, or another schedule "
           "than 2bw",
           s->machine->target->name);

@@ -217,7 +217,7 @@ ll_err ll_after_settle(ll_session *s, ll_err (*complete)(ll_session *s))
 
 ll_err ll_after_open(ll_session *s)
 {
-    CHECK(!s->machine->run, LL_E_ARG,
+    CHECK(s->machine->overlaps, LL_E_ARG,
           "machine %s does not support post_validation: use machine cpu, or leave it out",
           s->machine->target->name);
     ll_after *x = s->after = LL_NEW(s->arena, ll_after);

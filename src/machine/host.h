@@ -15,8 +15,8 @@ ll_err ll_host_map_aside(ll_exec *e, size_t bytes, char **out);
 ll_err ll_host_copy(ll_exec *e, ll_bound *b);
 ll_err ll_host_copy_wait(ll_exec *e, ll_bound *b);
 #define LL_HOST_MEMORY                                                                             \
-    .map = ll_host_map, .init = ll_host_init, .close = ll_host_unmap, .view = ll_host_view,        \
-    .put = ll_host_put, .read = ll_host_read, .begin = ll_host_begin,                              \
+    .overlaps = true, .map = ll_host_map, .init = ll_host_init, .close = ll_host_unmap,            \
+    .view = ll_host_view, .put = ll_host_put, .read = ll_host_read, .begin = ll_host_begin,        \
     .map_aside = ll_host_map_aside, .copy = ll_host_copy, .copy_wait = ll_host_copy_wait
 
 /* ---- link_host.c ---- */

@@ -105,6 +105,7 @@ struct ll_machine {
     const ll_target *target;
     const char *device; /* what kernels run on: "GPU"; NULL: this process's threads */
     size_t align;       /* of each micro-batch of batch data; 0: they lie one after another */
+    bool overlaps;      /* a step may begin before the last is over, and be taken back */
     const char *notes[LL_N_PRECISION]; /* how a precision computes, for people */
     const ll_link *const *links;       /* the first: through comm/ */
     /* ---- devices: all NULL where there are none ---- */

@@ -9,6 +9,8 @@
 #pragma once
 #include "base/arena.h"
 
+#include <string.h>
+
 #define LL_CORE "core" /* the name of a chip that is a core of this machine */
 
 typedef struct ll_chip {
@@ -31,6 +33,11 @@ typedef struct ll_chip {
     double launch;   /* us from one kernel to the next */
     double reserved; /* GB of context and libraries */
 } ll_chip;
+
+static inline bool ll_chip_is_core(const ll_chip *c)
+{
+    return !strcmp(c->name, LL_CORE);
+}
 
 /* What Loopline's own kernels were measured at on such a chip; 0: the chip's figure, which is of
  * other systems. */

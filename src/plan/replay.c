@@ -30,7 +30,7 @@ static bool sums(const ll_op *op, char loop)
 static double convolution(const ll_chip *c, const ll_program *p, const ll_instr *x, const ll_op *op,
                           const char *precision)
 {
-    bool plain = !strcmp(precision, "f32") || !strcmp(c->name, LL_CORE);
+    bool plain = !strcmp(precision, "f32") || ll_chip_is_core(c);
     if (plain) return x->flops / (ll_chip_peak(c, precision) * c->gemm_f32);
     const ll_shape *y = &p->slots[x->out[0]].type.shape, *w = &p->slots[x->in[1]].type.shape;
     bool dw = sums(op, 'n'), dx = sums(op, 'f');

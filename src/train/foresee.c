@@ -157,7 +157,7 @@ ll_err ll_foresee_step(const ll_session *s, ll_comm *c, int64_t steps, ll_waits 
     *without = "collectives of several devices are not predicted";
     if (s->machine->device && s->cut->place) return LL_OK;
     *without = s->opts.exact && !s->wide ? "steps that must be repeated with all bits" : NULL;
-    if (s->machine->device) return ll_rehearse_device(s->e, seconds);
+    if (s->machine->rehearse) return ll_rehearse_device(s->e, seconds);
     LL_OWN(ll_arena) arena = ll_arena_new();
     if (f.far) TRY(ll_tune_links(c, &f.links));
     for (int i = 0; f.far && s->cut->place && i < s->p->n_instr; i++) f.how.talk_s += talk(&f, i);
