@@ -170,6 +170,30 @@ names() {
         sed 's/^\([^:]*:[0-9]*\):.*/\1: an op is told by a field of ll_op, or by op\/ops.h/'
 }
 
+# A type's name is of one type: a struct, union or enum with a body, or a typedef. The same typedef
+# elsewhere is no other type; two in one file are cases of an #if. (Names of one file, without ll_,
+# are its own.)
+types() {
+    awk '
+    function defined(name, what) {
+        if (name !~ /^ll_/) return
+        if (!(name in file)) { file[name] = FILENAME; at[name] = FILENAME ":" FNR; is[name] = what }
+        else if (file[name] != FILENAME && (what == "" || is[name] != what))
+            print FILENAME ":" FNR ": there is another type " name ": " at[name]
+    }
+    /^(struct|union|enum) ll_[a-z0-9_]+ \{/ { defined($2, "") }
+    /^typedef (struct|union|enum) .*\{.*\}/ || /^\} *ll_[a-z0-9_]+/ {
+        sub(/.*\} */, ""); sub(/[^a-z0-9_].*/, ""); defined($0, "")
+        next
+    }
+    /^typedef [^{]*$/ && !/^typedef (struct|union|enum) [a-z0-9_]+ [a-z0-9_]+;/ {
+        gsub(/struct |\/\*.*|__attribute__.*/, "")
+        if (match($0, /[ *]ll_[a-z0-9_]+\)?([(\[]|[; ]*$)/)) {
+            name = substr($0, RSTART, RLENGTH); gsub(/[^a-z0-9_]/, "", name); defined(name, $0)
+        }
+    }' "${src[@]}"
+}
+
 unfinished() {
     ours | grep -v '^scripts/lint\.sh$' |
         xargs grep -nIwE 'TODO|FIXME|XXX|HACK' /dev/null |
@@ -220,7 +244,7 @@ format() {
         sed -n 's/^\([^:]*:[0-9]*\):.*error:.*/\1: not as clang-format would have it/p' | sort -u
 }
 
-rules=${RULES:-"include_direction includes_again circles headers_alone sizes op_switch names unfinished readers test_names file_tops format"} # RULES=names: that one alone
+rules=${RULES:-"include_direction includes_again circles headers_alone sizes op_switch names types unfinished readers test_names file_tops format"} # RULES=names: that one alone
 bad=0
 for rule in $rules; do
     $rule >"$out"

@@ -15,6 +15,11 @@ static inline int64_t ll_ceil_div(int64_t a, int64_t b)
 {
     return (a + b - 1) / b;
 }
+/* a / b rounded down, for any a and b > 0. */
+static inline int64_t ll_floor_div(int64_t a, int64_t b)
+{
+    return a / b - (a % b < 0);
+}
 /* a rounded up to a multiple of `to`. */
 static inline int64_t ll_round_up(int64_t a, int64_t to)
 {
@@ -39,6 +44,12 @@ static inline uint64_t ll_hash(uint64_t h, const void *data, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i++) h = (h ^ ((const uint8_t *)data)[i]) * 1099511628211u;
     return h;
+}
+/* A hash with a number more, cheaper than ll_hash; begin with anything. */
+static inline uint64_t ll_mix64(uint64_t h, uint64_t word)
+{
+    h = (h ^ word) * 0x9e3779b97f4a7c15u;
+    return h ^ h >> 29;
 }
 /* Bytes rounded up to whole cache lines. */
 static inline size_t ll_align64(size_t bytes)

@@ -3,31 +3,31 @@
 
 #include <math.h>
 
-static bool is_log10(const ll_axis *a)
+static bool is_log10(const ll_plot_axis *a)
 {
     return a->ticks == LL_TICKS_POWER || a->ticks == LL_TICKS_TIME;
 }
 
-double ll_axis_pixel(const ll_axis *a, double tick)
+double ll_plot_pixel(const ll_plot_axis *a, double tick)
 {
     return a->from + (tick - a->lo) / (a->hi - a->lo) * (a->to - a->from);
 }
 
-double ll_axis_place(const ll_axis *a, double v)
+double ll_plot_place(const ll_plot_axis *a, double v)
 {
     if (is_log10(a)) v = log10(v > 0 ? v : 1e-300);
     if (a->ticks == LL_TICKS_BYTES) v = log2(v > 0 ? v : 1e-300);
-    return ll_axis_pixel(a, v);
+    return ll_plot_pixel(a, v);
 }
 
-double ll_axis_step(double v)
+double ll_plot_step(double v)
 {
     double power = pow(10, floor(log10(v)));
     double lead = v / power;
     return power * (lead <= 1.0001 ? 1 : lead <= 2.0001 ? 2 : lead <= 5.0001 ? 5 : 10);
 }
 
-void ll_axis_round(ll_axis *a, double lo, double hi)
+void ll_plot_round(ll_plot_axis *a, double lo, double hi)
 {
     if (!(hi - lo > 1e-9 * fabs(hi))) {
         double room = fabs(lo) > 0 ? fabs(lo) * 0.1 : 1;
@@ -35,14 +35,14 @@ void ll_axis_round(ll_axis *a, double lo, double hi)
         hi += room;
     }
     bool whole = is_log10(a) || a->ticks == LL_TICKS_BYTES;
-    a->step = whole ? ceil((hi - lo) / 8) : ll_axis_step((hi - lo) / 7);
+    a->step = whole ? ceil((hi - lo) / 8) : ll_plot_step((hi - lo) / 7);
     if (whole && a->step < 1) a->step = 1;
     a->lo = floor(lo / a->step + 1e-9) * a->step;
     a->hi = ceil(hi / a->step - 1e-9) * a->step;
     if (a->hi <= a->lo) a->hi = a->lo + a->step;
 }
 
-bool ll_axis_tick(const ll_axis *a, int i, double *out)
+bool ll_plot_tick(const ll_plot_axis *a, int i, double *out)
 {
     enum { TICKS_MAX = 20 }; /* many more than there are, unless a step is lost in rounding */
     double first = ceil(a->lo / a->step - 1e-9) * a->step;
@@ -70,7 +70,7 @@ static void put_time(ll_buf *b, double v)
         ll_buf_printf(b, "%g s", pow(10, v));
 }
 
-void ll_axis_text(ll_buf *b, const ll_axis *a, double v)
+void ll_plot_text(ll_buf *b, const ll_plot_axis *a, double v)
 {
     if (a->ticks == LL_TICKS_POWER)
         ll_buf_printf(b, "%g", pow(10, v));
@@ -88,30 +88,30 @@ void ll_axis_text(ll_buf *b, const ll_axis *a, double v)
         ll_buf_printf(b, "%g", v);
 }
 
-void ll_plot_left(ll_buf *b, const ll_axis *y, double left, double right, const char *name)
+void ll_plot_left(ll_buf *b, const ll_plot_axis *y, double left, double right, const char *name)
 {
     double v;
-    for (int i = 0; ll_axis_tick(y, i, &v); i++) {
-        double at = ll_axis_pixel(y, v);
+    for (int i = 0; ll_plot_tick(y, i, &v); i++) {
+        double at = ll_plot_pixel(y, v);
         ll_buf_printf(b, "<path class=\"grid\" d=\"M%g %.1fH%g\"/>", left, at, right);
         ll_buf_printf(b, "<text class=\"soft\" text-anchor=\"end\" x=\"%g\" y=\"%.1f\">", left - 10,
                       at + 4);
-        ll_axis_text(b, y, v);
+        ll_plot_text(b, y, v);
         ll_buf_puts(b, "</text>\n");
     }
     ll_buf_printf(b, "<text class=\"soft\" text-anchor=\"end\" x=\"%g\" y=\"%g\">%s</text>\n",
                   left - 10, y->to - 14, name);
 }
 
-void ll_plot_bottom(ll_buf *b, const ll_axis *x, double y, const char *name)
+void ll_plot_bottom(ll_buf *b, const ll_plot_axis *x, double y, const char *name)
 {
     double v;
-    for (int i = 0; ll_axis_tick(x, i, &v); i++) {
-        double at = ll_axis_pixel(x, v);
+    for (int i = 0; ll_plot_tick(x, i, &v); i++) {
+        double at = ll_plot_pixel(x, v);
         ll_buf_printf(b, "<path class=\"base\" d=\"M%.1f %gv5\"/>", at, y);
         ll_buf_printf(b, "<text class=\"soft\" text-anchor=\"middle\" x=\"%.1f\" y=\"%g\">", at,
                       y + 20);
-        ll_axis_text(b, x, v);
+        ll_plot_text(b, x, v);
         ll_buf_puts(b, "</text>\n");
     }
     ll_buf_printf(b, "<path class=\"base\" d=\"M%g %gH%g\"/>\n", x->from, y, x->to);

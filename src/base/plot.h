@@ -11,26 +11,26 @@ typedef enum ll_ticks {
     LL_TICKS_TIME     /* the axis has logarithms to base 10 of seconds: 10 us, 1 ms */
 } ll_ticks;
 
-typedef struct ll_axis {
+typedef struct ll_plot_axis {
     double lo, hi;   /* values, or their logarithms */
     double step;     /* between ticks */
     double from, to; /* pixels of lo and hi */
     ll_ticks ticks;
-} ll_axis;
+} ll_plot_axis;
 
 /* Where a value lies (not its logarithm), where a tick lies. */
-double ll_axis_place(const ll_axis *a, double v);
-double ll_axis_pixel(const ll_axis *a, double tick);
+double ll_plot_place(const ll_plot_axis *a, double v);
+double ll_plot_pixel(const ll_plot_axis *a, double tick);
 /* Moves both ends out to ticks. */
-void ll_axis_round(ll_axis *a, double lo, double hi);
+void ll_plot_round(ll_plot_axis *a, double lo, double hi);
 /* The least of 1, 2, 5 times a power of ten that is not less than v. */
-double ll_axis_step(double v);
+double ll_plot_step(double v);
 /* Tick i, a multiple of the step with a zero that is exactly zero; false: there are no more. */
-bool ll_axis_tick(const ll_axis *a, int i, double *out);
-void ll_axis_text(ll_buf *b, const ll_axis *a, double tick);
+bool ll_plot_tick(const ll_plot_axis *a, int i, double *out);
+void ll_plot_text(ll_buf *b, const ll_plot_axis *a, double tick);
 /* The lines and numbers of an axis at the left and one at the bottom of a plot. */
-void ll_plot_left(ll_buf *b, const ll_axis *y, double left, double right, const char *name);
-void ll_plot_bottom(ll_buf *b, const ll_axis *x, double y, const char *name);
+void ll_plot_left(ll_buf *b, const ll_plot_axis *y, double left, double right, const char *name);
+void ll_plot_bottom(ll_buf *b, const ll_plot_axis *x, double y, const char *name);
 
 /* Everything up to the first curve: size, title for screen readers, colours (classes l1 to l8 for
  * lines, f1 to f8 for areas and words, soft, grid, base), background. Ends with ll_plot_end. */

@@ -43,14 +43,14 @@ static const char *number(double v, char out[NUMBER])
 
 /* ---- elements moved ---- */
 
-typedef int moves_of(const ll_kcall *c, ll_move m[LL_MOVES]);
+typedef int moves_of(const ll_kcall *c, ll_kernel_move m[LL_MOVES]);
 
 /* Move i of several is of operand i. Of addresses only what lies between them is looked at. */
 static ll_err moves(const ll_cloops *c, moves_of *of)
 {
     char *const base = (char *)64;
     ll_tensor in[LL_MAX_IN], out = {base, c->out[0].dtype, c->out[0].shape};
-    ll_move m[LL_MOVES];
+    ll_kernel_move m[LL_MOVES];
     for (int k = 0; k < c->n_in; k++) in[k] = (ll_tensor){base, c->in[k].dtype, c->in[k].shape};
     int n = of(&(ll_kcall){.attr = c->attr, .n_in = c->n_in, .in = in, .out = &out}, m);
     for (int k = 0; k < n; k++) {

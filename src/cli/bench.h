@@ -49,7 +49,7 @@ typedef struct ll_comm_bench_report {
     ll_dtype dtype;
     int ranks, nodes;
     size_t segment_bytes; /* as asked for; 0: was not */
-    const ll_table *tuner;
+    const ll_tuned_table *tuner;
     ll_comm_bench_point *points;
     int n_point;
 } ll_comm_bench_report;

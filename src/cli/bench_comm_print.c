@@ -160,8 +160,8 @@ static void put_mark(ll_buf *b, int index, double x, double y, double r)
             index % N_COLOR + 1, x - r, y - r, 2 * r, 2 * r);
 }
 
-static void draw_curve(ll_buf *b, const ll_comm_bench_report *r, const ll_axis *x, const ll_axis *y,
-                       const char *name, int index, bool predicted)
+static void draw_curve(ll_buf *b, const ll_comm_bench_report *r, const ll_plot_axis *x,
+                       const ll_plot_axis *y, const char *name, int index, bool predicted)
 {
     bool open = false;
     ll_plot_path(b, index % N_COLOR + 1, predicted ? 1.2 : 2,
@@ -170,19 +170,19 @@ static void draw_curve(ll_buf *b, const ll_comm_bench_report *r, const ll_axis *
         const ll_comm_bench_row *w = row_of(&r->points[i], name);
         double s = !w ? 0 : predicted ? w->predicted_s : w->median_s;
         if (s > 0)
-            ll_plot_point(b, &open, ll_axis_place(x, (double)r->points[i].bytes),
-                          ll_axis_place(y, s));
+            ll_plot_point(b, &open, ll_plot_place(x, (double)r->points[i].bytes),
+                          ll_plot_place(y, s));
     }
     ll_plot_path_end(b);
     for (int i = 0; i < r->n_point && !predicted; i++) {
         const ll_comm_bench_row *w = row_of(&r->points[i], name);
         if (w)
-            put_mark(b, index, ll_axis_place(x, (double)r->points[i].bytes),
-                     ll_axis_place(y, w->median_s), w->chosen ? 5.5 : 3);
+            put_mark(b, index, ll_plot_place(x, (double)r->points[i].bytes),
+                     ll_plot_place(y, w->median_s), w->chosen ? 5.5 : 3);
     }
 }
 
-static void set_axes(const ll_comm_bench_report *r, ll_axis *x, ll_axis *y)
+static void set_axes(const ll_comm_bench_report *r, ll_plot_axis *x, ll_plot_axis *y)
 {
     double lo[2] = {INFINITY, INFINITY}, hi[2] = {0, 0};
     LL_EACH (const ll_comm_bench_point, p, r->points, r->n_point) {
@@ -194,10 +194,10 @@ static void set_axes(const ll_comm_bench_report *r, ll_axis *x, ll_axis *y)
             hi[1] = fmax(hi[1], fmax(s, t));
         }
     }
-    *x = (ll_axis){.from = LEFT, .to = RIGHT, .ticks = LL_TICKS_BYTES};
-    *y = (ll_axis){.from = BOTTOM, .to = TOP, .ticks = LL_TICKS_TIME};
-    ll_axis_round(x, log2(lo[0]), log2(hi[0]));
-    ll_axis_round(y, log10(fmax(lo[1], 1e-9)), log10(fmax(hi[1], 1e-9)));
+    *x = (ll_plot_axis){.from = LEFT, .to = RIGHT, .ticks = LL_TICKS_BYTES};
+    *y = (ll_plot_axis){.from = BOTTOM, .to = TOP, .ticks = LL_TICKS_TIME};
+    ll_plot_round(x, log2(lo[0]), log2(hi[0]));
+    ll_plot_round(y, log10(fmax(lo[1], 1e-9)), log10(fmax(hi[1], 1e-9)));
 }
 
 /* Names at the right, in the order of the curves' ends and apart from each other. */
@@ -221,7 +221,7 @@ ll_err ll_comm_bench_svg(const ll_comm_bench_report *r, const char *path)
 {
     LL_OWN(ll_arena) a = ll_arena_new();
     ll_buf b = {.arena = a};
-    ll_axis x, y;
+    ll_plot_axis x, y;
     const char **names;
     int n = names_of(a, r, &names);
     const char *title =

@@ -173,17 +173,17 @@ static void draw_panel(ll_buf *b, const row *rows, int n, int k)
             hi = fmax(hi, rows[i].points[p].loss);
         }
     if (!(most > 0)) most = 1;
-    ll_axis x = {.from = left, .to = right}, y = {.from = BOTTOM, .to = TOP};
-    ll_axis_round(&x, 0, most);
-    ll_axis_round(&y, lo < hi ? lo : hi - 1, hi);
+    ll_plot_axis x = {.from = left, .to = right}, y = {.from = BOTTOM, .to = TOP};
+    ll_plot_round(&x, 0, most);
+    ll_plot_round(&y, lo < hi ? lo : hi - 1, hi);
     ll_plot_left(b, &y, left, right, k ? "" : "training loss");
     ll_plot_bottom(b, &x, BOTTOM, axis_names[k]);
     for (int i = 0; i < n; i++) {
         bool open = false;
         ll_plot_path(b, i % 8 + 1, 1.6, "");
         for (int p = 0; p < rows[i].n; p++)
-            ll_plot_point(b, &open, ll_axis_place(&x, rows[i].points[p].x[k]),
-                          ll_axis_place(&y, rows[i].points[p].loss));
+            ll_plot_point(b, &open, ll_plot_place(&x, rows[i].points[p].x[k]),
+                          ll_plot_place(&y, rows[i].points[p].loss));
         ll_plot_path_end(b);
     }
 }

@@ -88,7 +88,7 @@ typedef struct cut { /* a run's graph, as sessions of it have it */
     ll_session_opts asked;
     const ll_machine *machine;
     ll_context *ctx; /* of the GPU; NULL: none */
-    ll_steps steps;
+    ll_step_order steps;
     ll_room room;
     ll_cut *of;
     ll_graph *part;     /* the rank's that is asked for; NULL: nothing is cut */
@@ -404,7 +404,7 @@ static ll_err show(const opts *o, const ll_run *r, const ll_graph *g)
         c.asked.recompute = NULL;
         c.asked.memory = 0;
     }
-    TRY(ll_steps_of(g, &c.asked, &c.steps));
+    TRY(ll_step_order_of(g, &c.asked, &c.steps));
     if (c.steps.late) TRY(ll_delay(g, &late));
     TRY(ll_machine_find(r->train.machine, &c.machine));
     if (c.machine->open_context) TRY(c.machine->open_context(0, &c.ctx)); /* where there is a GPU */

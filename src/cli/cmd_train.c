@@ -285,7 +285,7 @@ static ll_err train(const opts *o, const ll_start *start, ll_comm *c, ll_run *r)
 {
     TRY(ll_comm_agree(c, check_named(r)));
     TRY(choose_folder(o, c, r));
-    ll_view v = {.c = c, .plain = o->plain};
+    ll_train_view v = {.c = c, .plain = o->plain};
     ll_train_opts t = {.comm = c,
                        .resume = o->resume,
                        .resume_from = o->from,
@@ -293,7 +293,7 @@ static ll_err train(const opts *o, const ll_start *start, ll_comm *c, ll_run *r)
                        .trace = o->trace,
                        .timeline = o->timeline,
                        .start = o->job ? start : NULL,
-                       .watch = ll_view_watch(&v)};
+                       .watch = ll_train_view_watch(&v)};
     TRY(read_words(o, &t));
     ll_train_report report;
     ll_err rc = ll_train(r, &t, &report);
@@ -306,8 +306,8 @@ static ll_err train(const opts *o, const ll_start *start, ll_comm *c, ll_run *r)
     TRY(rc);
     if (report.signal) ll_cli_exit_with(LL_EXIT_STOPPED);
     if (ll_comm_rank(c)) return LL_OK;
-    ll_view_end(r, &report, t.start);
-    if (o->json) TRY(ll_view_json(r, &report, t.start));
+    ll_train_view_end(r, &report, t.start);
+    if (o->json) TRY(ll_train_view_json(r, &report, t.start));
     int status = report.signal ? LL_EXIT_STOPPED : 0;
     return o->job ? note_done(start, report.steps, status) : LL_OK;
 }

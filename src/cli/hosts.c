@@ -63,7 +63,7 @@ void ll_hosts_probe(ll_hosts *h, const sigset_t *signals, bool all)
         if (!all && !h->v[i].dead) continue;
         const char *where = ll_arena_printf(h->arena, "%s:1", h->v[i].name);
         asked[i] =
-            ll_cli_spawn(&(ll_launch){.ranks = 1, .hosts = where, .probe = true}, signals, -1);
+            ll_cli_spawn(&(ll_mpiexec){.ranks = 1, .hosts = where, .probe = true}, signals, -1);
         open += asked[i] > 0;
         h->v[i].dead = true;
     }

@@ -134,7 +134,7 @@ ll_err ll_cli_self(char path[LL_SELF])
     return LL_OK;
 }
 
-ll_err ll_cli_mpiexec_run(const ll_launch *how)
+ll_err ll_cli_mpiexec_run(const ll_mpiexec *how)
 {
     char self[LL_SELF], count[24];
     TRY(ll_cli_self(self));
@@ -170,7 +170,7 @@ ll_err ll_cli_mpiexec_run(const ll_launch *how)
          mpiexec, strerror(errno));
 }
 
-pid_t ll_cli_spawn(const ll_launch *how, const sigset_t *signals, int out)
+pid_t ll_cli_spawn(const ll_mpiexec *how, const sigset_t *signals, int out)
 {
     fflush(NULL);
     pid_t parent = getpid(), child = fork();
@@ -215,7 +215,7 @@ ll_err ll_cli_wait(int64_t ranks, const ll_care *care)
         if (getppid() != parent) _exit(1);
         if (care) setpgid(0, 0);
         dup2(ends[1], STDOUT_FILENO);
-        if (ll_cli_mpiexec_run(&(ll_launch){.ranks = ranks}) != LL_OK)
+        if (ll_cli_mpiexec_run(&(ll_mpiexec){.ranks = ranks}) != LL_OK)
             fprintf(stderr, "%s: %s\n", ll_cli_name(), ll_error_text());
         _exit(1);
     }

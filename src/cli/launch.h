@@ -41,20 +41,20 @@ ll_err ll_cli_wait(int64_t ranks, const ll_care *care);
 /* ll_cli_launch of those that take a mesh and no -n. Many more ranks than cores are not started
  * unless a launcher was asked to. */
 ll_err ll_cli_launch_mesh(const char *mesh, int64_t ranks, const ll_care *care);
-typedef struct ll_launch {
+typedef struct ll_mpiexec {
     int64_t ranks;
     const char *hosts; /* "a:2,b:2"; NULL: the launcher's own */
     const char *job;   /* a word for the ranks; NULL: none */
     bool probe;        /* in place of the ranks: a program that does nothing */
-} ll_launch;
+} ll_mpiexec;
 /* The file of this very program. */
 #define LL_SELF 4096
 ll_err ll_cli_self(char path[LL_SELF]);
 /* Becomes mpiexec; returns only with a failure. */
-ll_err ll_cli_mpiexec_run(const ll_launch *how);
+ll_err ll_cli_mpiexec_run(const ll_mpiexec *how);
 /* Starts one, away from the terminal's signals, that ends when this process does; signals: that it
  * blocks; out: a file, its standard output. */
-pid_t ll_cli_spawn(const ll_launch *how, const sigset_t *signals, int out);
+pid_t ll_cli_spawn(const ll_mpiexec *how, const sigset_t *signals, int out);
 int ll_cli_code(int status); /* of waitpid: an exit status, or 128 and the signal */
 /* The exit status of a program that would end with code: in place of 0 an error, which is told,
  * where not all that it printed could be written (whole: what went there past stdio). */

@@ -48,7 +48,7 @@ typedef struct ll_shown {
     bool offload, fits;
     double step_s, spread;  /* 80 % lie between step_s / spread and step_s * spread */
     double model, hardware; /* FLOPs of a rank: of the model, and that are done */
-    ll_bytes bytes;
+    ll_lm_bytes bytes;
     double bubble, exposed_s, moved;
 } ll_shown;
 /* The best of some number of ranks. */
@@ -58,7 +58,7 @@ typedef struct ll_of_ranks {
     double step_s;
 } ll_of_ranks;
 
-typedef struct ll_plans {
+typedef struct ll_plan_results {
     const ll_plan_opts *o;
     const ll_run *run, *file; /* file: as it is, before any setting */
     const ll_cluster *cluster;
@@ -70,21 +70,21 @@ typedef struct ll_plans {
     ll_of_ranks quickest; /* of all numbers of ranks that were looked at; ranks 0: none were */
     const char *scaling;  /* where fewer ranks are as quick: that, and what to do; NULL */
     ll_arena *arena;
-} ll_plans;
+} ll_plan_results;
 /* Looks at divisors of the ranks that could be as quick as the best plan, and sets quickest and
  * scaling. best: of so many ranks one of the quickest ways that fit; false: there is none. */
-void ll_plan_fewer(ll_plans *p, bool (*best)(const void *context, ll_of_ranks *out),
+void ll_plan_fewer(ll_plan_results *p, bool (*best)(const void *context, ll_of_ranks *out),
                    const void *context);
 /* Models that are no transformers, and all on this machine: compiled and replayed. */
-ll_err ll_plan_graph(ll_plans *p, const ll_mesh *m);
-void ll_plan_table(const ll_plans *p);
-json_t *ll_plan_json(const ll_plans *p, const ll_shown *s);
-json_t *ll_plans_json(const ll_plans *p, json_t *plans, const char *bound);
+ll_err ll_plan_graph(ll_plan_results *p, const ll_mesh *m);
+void ll_plan_table(const ll_plan_results *p);
+json_t *ll_plan_json(const ll_plan_results *p, const ll_shown *s);
+json_t *ll_plan_results_json(const ll_plan_results *p, json_t *plans, const char *bound);
 /* Words with which train takes a plan: what was given, and what the file has otherwise. */
-const char *ll_plan_words(const ll_plans *p, const ll_shown *s);
+const char *ll_plan_words(const ll_plan_results *p, const ll_shown *s);
 /* Where the best does not fit, least: bytes that do; more: what would, in words. */
-ll_err ll_plan_check_fits(const ll_plans *p, double least, const char *more);
-void ll_plan_tell_train(const ll_plans *p);                /* of the best */
+ll_err ll_plan_check_fits(const ll_plan_results *p, double least, const char *more);
+void ll_plan_tell_train(const ll_plan_results *p);         /* of the best */
 const char *ll_plan_notes(const ll_shown *s, ll_arena *a); /* what has no column */
 /* A word as a shell takes it. */
 const char *ll_plan_word(const char *word, ll_arena *a);
@@ -96,7 +96,7 @@ const char *ll_plan_machine(const ll_cluster *c);
 
 /* ---- pictures of a search ---- */
 /* Timeline, memory, roofline, scaling, time against cost: one HTML file. */
-ll_err ll_plan_report(const char *path, const ll_plans *p, const ll_search *s,
+ll_err ll_plan_report(const char *path, const ll_plan_results *p, const ll_search *s,
                       const ll_candidate *best, double tokens);
 /* The simulated pipeline as a Chrome trace. */
 ll_err ll_plan_trace(const char *path, const ll_search *s, const ll_candidate *c);

@@ -6,14 +6,14 @@
 static const double alike = 1.05; /* steps that differ by less are as quick */
 
 /* No step is shorter than its arithmetic at the chips' peak. */
-static double least_s(const ll_plans *p, int64_t ranks)
+static double least_s(const ll_plan_results *p, int64_t ranks)
 {
     double flops = p->v[0].model * (double)p->o->ranks;
     return flops / ll_chip_peak(&p->cluster->chip, p->run->train.precision) / (double)ranks;
 }
 
 /* Slower is what is so beyond the plan's own doubt. */
-static const char *say(const ll_plans *p, const ll_of_ranks *few)
+static const char *say(const ll_plan_results *p, const ll_of_ranks *few)
 {
     int64_t ranks = p->o->ranks, batch = p->run->train.batch;
     double longer = p->v[0].step_s / few->step_s;
@@ -30,7 +30,7 @@ static const char *say(const ll_plans *p, const ll_of_ranks *few)
         LL_COUNTED(few->ranks, "rank"), batch * ranks / few->ranks, ranks, few->ranks, batch);
 }
 
-void ll_plan_fewer(ll_plans *p, bool (*best)(const void *context, ll_of_ranks *out),
+void ll_plan_fewer(ll_plan_results *p, bool (*best)(const void *context, ll_of_ranks *out),
                    const void *context)
 {
     double step_s = p->v[0].step_s;

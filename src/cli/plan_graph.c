@@ -228,7 +228,7 @@ static bool best_of_ranks(const void *context, ll_of_ranks *out)
     return out->step_s < INFINITY;
 }
 
-static void print_text(const ll_plans *p, const ll_tries *s)
+static void print_text(const ll_plan_results *p, const ll_tries *s)
 {
     ll_plan_table(p);
     tell_bound(&s->v[0].out);
@@ -240,7 +240,7 @@ static void print_text(const ll_plans *p, const ll_tries *s)
         fprintf(stderr, "The run has layouts of its own: no others were tried.\n");
 }
 
-ll_err ll_plan_graph(ll_plans *p, const ll_mesh *m)
+ll_err ll_plan_graph(ll_plan_results *p, const ll_mesh *m)
 {
     LL_OWN(ll_graph) g = NULL;
     const ll_plan_opts *o = p->o;
@@ -281,7 +281,7 @@ ll_err ll_plan_graph(ll_plans *p, const ll_mesh *m)
     ll_plan_fewer(p, best_of_ranks, &s);
     json_t *plans = o->json ? LL_JSON_LIST(i, p->n, ll_plan_json(p, &p->v[i])) : NULL;
     if (o->json)
-        return ll_cli_json(LL_JSON_ADD(ll_plans_json(p, plans, bound_of(&s.v[0].out)),
+        return ll_cli_json(LL_JSON_ADD(ll_plan_results_json(p, plans, bound_of(&s.v[0].out)),
                                        LL_IS("left_out", s.left_out),
                                        LL_IS("why_left_out", s.left_out ? s.trouble : NULL)));
     print_text(p, &s);

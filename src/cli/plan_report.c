@@ -19,19 +19,19 @@ typedef struct point {
 static void plot(ll_buf *b, const char *title, const char *caption, const char *xs, const char *ys,
                  const point *p, int n, bool logs)
 {
-    ll_axis x = {.from = LEFT, .to = RIGHT, .ticks = logs ? LL_TICKS_POWER : LL_TICKS_PLAIN};
-    ll_axis y = {.from = BOTTOM, .to = TOP, .ticks = x.ticks};
+    ll_plot_axis x = {.from = LEFT, .to = RIGHT, .ticks = logs ? LL_TICKS_POWER : LL_TICKS_PLAIN};
+    ll_plot_axis y = {.from = BOTTOM, .to = TOP, .ticks = x.ticks};
     double lo[2] = {INFINITY, INFINITY}, hi[2] = {-INFINITY, -INFINITY};
     for (int i = 0; i < n; i++) {
         double v[2] = {logs ? log10(p[i].x) : p[i].x, logs ? log10(p[i].y) : p[i].y};
         for (int k = 0; k < 2; k++) lo[k] = fmin(lo[k], v[k]), hi[k] = fmax(hi[k], v[k]);
     }
     for (int k = 0; k < 2; k++) {
-        ll_axis *a = k ? &y : &x;
+        ll_plot_axis *a = k ? &y : &x;
         if (!logs) lo[k] = fmin(lo[k], 0);
         if (hi[k] - lo[k] < 1e-9) hi[k] = lo[k] + 1;
-        a->step = logs ? 1 : ll_axis_step((hi[k] - lo[k]) / 6);
-        ll_axis_round(a, lo[k], hi[k]);
+        a->step = logs ? 1 : ll_plot_step((hi[k] - lo[k]) / 6);
+        ll_plot_round(a, lo[k], hi[k]);
     }
     ll_buf_printf(b, "<h2>%s</h2>\n", title);
     ll_plot_begin(b, WIDTH, HEIGHT, title);
@@ -44,13 +44,13 @@ static void plot(ll_buf *b, const char *title, const char *caption, const char *
             if (p[i].color != color || p[i].name) continue;
             if (!any) ll_plot_path(b, color, 2, "");
             any = true;
-            ll_plot_point(b, &open, ll_axis_place(&x, p[i].x), ll_axis_place(&y, p[i].y));
+            ll_plot_point(b, &open, ll_plot_place(&x, p[i].x), ll_plot_place(&y, p[i].y));
         }
         if (any) ll_plot_path_end(b);
     }
     for (int i = 0; i < n; i++)
         if (p[i].name) {
-            double cx = ll_axis_place(&x, p[i].x), cy = ll_axis_place(&y, p[i].y);
+            double cx = ll_plot_place(&x, p[i].x), cy = ll_plot_place(&y, p[i].y);
             bool right = cx > 0.75 * RIGHT;
             double dy = i % 2 ? -6 - 13 * (i / 2 % 3) : 17 + 13 * (i / 2 % 3); /* not on others */
             ll_buf_printf(b,
@@ -68,9 +68,9 @@ static void draw_memory(ll_buf *b, const ll_candidate *c, ll_arena *a)
     const ll_pipeline *p = c->out.pipeline;
     int last = p->n_rank - 1, n = 0;
     point *v = LL_NEW_ARRAY(a, point, 2 * (p->n_action[0] + p->n_action[last]) + 4);
-    const ll_bytes *m = &c->out.bytes;
+    const ll_lm_bytes *m = &c->out.bytes;
     const double gib = 1 << 30;
-    double fixed = ll_bytes_tensors(m) - m->activations, most = c->out.times.peak[0];
+    double fixed = ll_lm_bytes_tensors(m) - m->activations, most = c->out.times.peak[0];
     for (int k = 0; k < 2; k++) {
         int r = k ? last : 0;
         double held = 0, unit = most > 0 ? m->activations / most : 0;
@@ -182,7 +182,7 @@ static void draw_scaling(ll_buf *b, const ll_search *s, double tokens)
     }
 }
 
-static void table(ll_buf *b, const ll_plans *p)
+static void table(ll_buf *b, const ll_plan_results *p)
 {
     ll_buf_puts(b, "<table><tr><th>mesh<th>schedule<th>micro-batch of a rank<th>ZeRO<th>recompute"
                    "<th>step<th>80 %<th>tokens/s<th>tensors<th>bubble<th>exposed</tr>\n");
@@ -194,7 +194,7 @@ static void table(ll_buf *b, const ll_plans *p)
                       s->zero, s->recompute, LL_TIME(s->step_s), LL_TIME(s->step_s / s->spread),
                       LL_TIME(s->step_s * s->spread),
                       LL_AMOUNT((double)(p->run->train.batch * p->seq) / s->step_s),
-                      LL_BYTES(ll_bytes_tensors(&s->bytes)), ll_plan_notes(s, b->arena),
+                      LL_BYTES(ll_lm_bytes_tensors(&s->bytes)), ll_plan_notes(s, b->arena),
                       100 * s->bubble, LL_TIME(s->exposed_s));
     ll_buf_printf(b,
                   "</table>\n<p>%s</p>\n<p>To train the best: <code>loopline train %s "
@@ -217,7 +217,7 @@ static ll_err detail(const ll_search *s, const ll_candidate *best, ll_arena *a, 
     return LL_OK;
 }
 
-ll_err ll_plan_report(const char *path, const ll_plans *p, const ll_search *s,
+ll_err ll_plan_report(const char *path, const ll_plan_results *p, const ll_search *s,
                       const ll_candidate *c, double tokens)
 {
     LL_OWN(ll_arena) a = ll_arena_new();

@@ -146,7 +146,7 @@ static json_t *training_json(const ll_training *t)
 }
 
 /* What the file says of that is one answer of many. */
-static void tell_answered(const ll_plans *w)
+static void tell_answered(const ll_plan_results *w)
 {
     const ll_run_parallel *p = &w->file->parallel;
     const struct {
@@ -233,7 +233,7 @@ static bool best_of_ranks(const void *context, ll_of_ranks *out)
     return true;
 }
 
-static json_t *plan_json(const ll_plans *p, const ll_search *s, const ll_candidate *c, int i)
+static json_t *plan_json(const ll_plan_results *p, const ll_search *s, const ll_candidate *c, int i)
 {
     const ll_outcome *o = &c->out;
     double tokens = (double)p->o->tokens;
@@ -337,17 +337,18 @@ static void explain(const ll_search *s, const ll_found *f, const advice *a, doub
             t.interval_s / 60, t.kwh, t.co2_kg, t.price);
 }
 
-static ll_err print_json(const ll_plans *p, const ll_search *s, const ll_found *f, const advice *a)
+static ll_err print_json(const ll_plan_results *p, const ll_search *s, const ll_found *f,
+                         const advice *a)
 {
     json_t *plans = LL_JSON_LIST(i, p->n, plan_json(p, s, &f->best[i], (int)i));
     return ll_cli_json(LL_JSON_ADD(
-        ll_plans_json(p, plans, ll_outcome_bound(&f->best[0].out)),
+        ll_plan_results_json(p, plans, ll_outcome_bound(&f->best[0].out)),
         LL_IS("saves", LL_JSON(LL_IS("memory_1gib", a->memory), LL_IS("link_10_percent", a->link),
                                LL_IS("network_10_percent", a->network),
                                LL_IS("memory_bandwidth_10_percent", a->bandwidth)))));
 }
 
-static ll_err plan(ll_plans *p, const ll_lm *m)
+static ll_err plan(ll_plan_results *p, const ll_lm *m)
 {
     enum { MANY = 4000 }; /* plans, that take a second or so */
     const ll_plan_opts *o = p->o;
@@ -382,7 +383,7 @@ static ll_err plan(ll_plans *p, const ll_lm *m)
     ll_plan_table(p);
     tell_answered(p);
     /* of what does not fit, the first has fewest */
-    TRY(ll_plan_check_fits(p, ll_bytes_tensors(&p->v[0].bytes),
+    TRY(ll_plan_check_fits(p, ll_lm_bytes_tensors(&p->v[0].bytes),
                            p->v[0].fits ? "" : enough_ranks(&s, p->arena)));
     explain(&s, &f, &a, (double)o->tokens);
     if (p->scaling) fprintf(stderr, "%s\n", p->scaling);
@@ -429,7 +430,7 @@ ll_err ll_plan_run(const ll_plan_opts *o)
     CHECK(!own.mesh || mesh.n_rank == own.ranks, LL_E_ARG,
           "--mesh %s needs %d ranks, but --ranks is %ld", own.mesh, mesh.n_rank, own.ranks);
     const ll_cluster mine = ll_cluster_own(c);
-    ll_plans p = {.o = &own, .run = r, .file = file, .cluster = &mine, .arena = a};
+    ll_plan_results p = {.o = &own, .run = r, .file = file, .cluster = &mine, .arena = a};
     if (ll_run_takes_tokens(r)) p.seq = ll_run_size(r, "seq", 0);
     if (here || !is_lm(r, &m)) return ll_plan_graph(&p, &mesh); /* compiled and replayed */
     LL_OWN(ll_graph) g = NULL;

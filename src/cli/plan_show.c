@@ -73,7 +73,7 @@ const char *ll_plan_word(const char *word, ll_arena *a)
 }
 
 /* Settings as they were given, but for those that the plan answers. */
-static void add_given(ll_buf *b, const ll_plans *p)
+static void add_given(ll_buf *b, const ll_plan_results *p)
 {
     static const char *const answered[] = {
         "parallel.mesh",           "parallel.zero",      "parallel.schedule", "parallel.transport",
@@ -90,7 +90,7 @@ static void add_given(ll_buf *b, const ll_plans *p)
         ll_buf_printf(b, " -s train.machine=%s", machine);
 }
 
-const char *ll_plan_words(const ll_plans *p, const ll_shown *s)
+const char *ll_plan_words(const ll_plan_results *p, const ll_shown *s)
 {
     const ll_run_parallel *was = &p->file->parallel;
     const ll_chip *chip = &p->cluster->chip;
@@ -127,7 +127,7 @@ const char *ll_plan_words(const ll_plans *p, const ll_shown *s)
     return b.len ? b.text + 1 : "";
 }
 
-static double percent(const ll_plans *p, const ll_shown *s, double flops)
+static double percent(const ll_plan_results *p, const ll_shown *s, double flops)
 {
     return 100 * flops / s->step_s / ll_chip_peak(&p->cluster->chip, p->run->train.precision);
 }
@@ -139,7 +139,7 @@ static json_t *layouts_json(const ll_layout_rule *rules)
     return j;
 }
 
-json_t *ll_plan_json(const ll_plans *p, const ll_shown *s)
+json_t *ll_plan_json(const ll_plan_results *p, const ll_shown *s)
 {
     return LL_JSON(
         LL_IS("mesh", s->mesh), LL_IS("layout", layouts_json(s->layouts)),
@@ -153,7 +153,7 @@ json_t *ll_plan_json(const ll_plans *p, const ll_shown *s)
         LL_IS("tokens_per_s", p->seq ? (double)(p->run->train.batch * p->seq) / s->step_s : NAN),
         LL_IS("model_flops_per_rank", s->model), LL_IS("percent_of_peak", percent(p, s, s->model)),
         LL_IS("hardware_percent_of_peak", percent(p, s, s->hardware)),
-        LL_IS("bytes_per_rank", (int64_t)ll_bytes_tensors(&s->bytes)),
+        LL_IS("bytes_per_rank", (int64_t)ll_lm_bytes_tensors(&s->bytes)),
         LL_IS("reserved_bytes", (int64_t)s->bytes.reserved),
         LL_IS("bytes_by_kind", LL_JSON(LL_IS("weights", (int64_t)s->bytes.weights),
                                        LL_IS("gradients", (int64_t)s->bytes.gradients),
@@ -164,7 +164,7 @@ json_t *ll_plan_json(const ll_plans *p, const ll_shown *s)
         LL_IS("bytes_moved", s->moved));
 }
 
-static json_t *scaling_json(const ll_plans *p)
+static json_t *scaling_json(const ll_plan_results *p)
 {
     const ll_of_ranks *q = &p->quickest;
     if (!q->ranks) return json_null();
@@ -172,7 +172,7 @@ static json_t *scaling_json(const ll_plans *p)
                    LL_IS("step_s", q->step_s), LL_IS("note", p->scaling));
 }
 
-json_t *ll_plans_json(const ll_plans *p, json_t *plans, const char *bound)
+json_t *ll_plan_results_json(const ll_plan_results *p, json_t *plans, const char *bound)
 {
     return LL_JSON(LL_IS("cluster", p->cluster->name), LL_IS("cluster_about", p->cluster->about),
                    LL_IS("kernels", p->cluster->own.source), LL_IS("ranks", p->o->ranks),
@@ -193,7 +193,7 @@ const char *ll_plan_notes(const ll_shown *s, ll_arena *a)
     return b.text;
 }
 
-void ll_plan_table(const ll_plans *p)
+void ll_plan_table(const ll_plan_results *p)
 {
     const ll_chip *chip = &p->cluster->chip;
     double batch = (double)p->run->train.batch;
@@ -215,7 +215,7 @@ void ll_plan_table(const ll_plans *p)
                 LL_TIME(s->step_s * s->spread),
                 LL_AMOUNT(batch * (double)(p->seq ? p->seq : 1) / s->step_s),
                 percent(p, s, s->model), percent(p, s, s->hardware),
-                LL_BYTES(ll_bytes_tensors(&s->bytes)), ll_plan_notes(s, p->arena));
+                LL_BYTES(ll_lm_bytes_tensors(&s->bytes)), ll_plan_notes(s, p->arena));
     fprintf(stderr,
             "v: pipeline stages per rank; micro x number: micro-batch size per rank, and "
             "micro-batches per step;\nz: ZeRO stage; model %%, hardware %%: model and hardware "
@@ -223,7 +223,7 @@ void ll_plan_table(const ll_plans *p)
             ll_plan_about(p->cluster, p->arena));
 }
 
-ll_err ll_plan_check_fits(const ll_plans *p, double least, const char *more)
+ll_err ll_plan_check_fits(const ll_plan_results *p, double least, const char *more)
 {
     const ll_chip *chip = &p->cluster->chip;
     int64_t ranks = p->o->ranks;
@@ -236,7 +236,7 @@ ll_err ll_plan_check_fits(const ll_plans *p, double least, const char *more)
     return LL_OK;
 }
 
-void ll_plan_tell_train(const ll_plans *p)
+void ll_plan_tell_train(const ll_plan_results *p)
 {
     bool here = ll_plan_machine(p->cluster) || !strcmp(p->cluster->name, "this");
     const ll_model *m = ll_model_find(p->o->run);

@@ -78,8 +78,8 @@ ll_err ll_recipe_compile(const ll_run *r, const ll_graph *g, const ll_recipe *w,
     *out = NULL;
     if (!g) TRY(ll_run_graph(r, r->train.batch / w->micro, &r->train.optim, &own));
     if (!g) g = own;
-    ll_steps steps;
-    TRY(ll_steps_of(g, &o, &steps));
+    ll_step_order steps;
+    TRY(ll_step_order_of(g, &o, &steps));
     if (steps.late) TRY(ll_delay(g, &late));
     ll_cut_opts how = {.per_node = w->per_node,
                        .canonical = r->parallel.canonical,

@@ -471,7 +471,7 @@ static bool again(job *j, int code, int64_t *before, int64_t *idle)
 static ll_err run_once(job *j, int *code)
 {
     TRY(plan(j, &j->ranks, j->start.mesh, &j->host_words));
-    const ll_launch how = {
+    const ll_mpiexec how = {
         .ranks = j->ranks, .hosts = j->host_words, .job = ll_start_print(&j->start, j->arena)};
     if (j->ranks < j->mesh.n_rank)
         fprintf(stderr, "%s: %ld rank%s of %d, on %s, until %s\n", ll_cli_name(), j->ranks,

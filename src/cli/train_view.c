@@ -14,7 +14,7 @@ enum { SMALL_GEMM = 384 };
 /* By what collectives are chosen. */
 static void tell_tuner(const ll_comm *c)
 {
-    const ll_table *t = ll_comm_table(c);
+    const ll_tuned_table *t = ll_comm_table(c);
     const char *file = t ? t->file : NULL;
     if (!t)
         fprintf(stderr,
@@ -38,7 +38,7 @@ static void tell_devices(const ll_devices *s, const char *kind)
     if (s->n > 1) fprintf(stderr, "collectives between %ss: %s\n", kind, s->why);
 }
 
-static void find_peak(ll_view *v, const ll_train_start *s)
+static void find_peak(ll_train_view *v, const ll_train_start *s)
 {
     ll_device_facts f = {0};
     ll_precision precision;
@@ -187,7 +187,7 @@ static void tell_forecast(const ll_train_start *s)
 static void on_start(void *context, const ll_train_start *s)
 {
     LL_OWN(ll_arena) a = ll_arena_new();
-    ll_view *v = (ll_view *)context;
+    ll_train_view *v = (ll_train_view *)context;
     char place[256];
     ll_progress_free(v->p); /* of the phase before */
     v->first = true;
@@ -247,7 +247,7 @@ static void on_start(void *context, const ll_train_start *s)
 
 static void on_step(void *context, const ll_train_step *s)
 {
-    ll_view *v = (ll_view *)context;
+    ll_train_view *v = (ll_train_view *)context;
     if (v->peak && s->made_gflops > v->peak && !v->device)
         v->peak = s->made_gflops; /* the product was timed in a bad moment */
     if (v->device && v->first)
@@ -271,7 +271,7 @@ static void on_step(void *context, const ll_train_step *s)
 
 static void on_score(void *context, int64_t step, const ll_score *s)
 {
-    ll_view *v = (ll_view *)context;
+    ll_train_view *v = (ll_train_view *)context;
     char more[LL_MAX_METRICS * (LL_METRIC_NAME + 16)] = "";
     size_t at = 0;
     if (!isnan(s->accuracy))
@@ -285,17 +285,17 @@ static void on_score(void *context, int64_t step, const ll_score *s)
 
 static void on_timeline(void *context, const ll_timeline *t)
 {
-    ll_view *v = (ll_view *)context;
+    ll_train_view *v = (ll_train_view *)context;
     ll_progress_note(v->p, "%.*s", (int)strlen(t->text) - 1, t->text);
 }
 
 static void on_note(void *context, const char *text)
 {
-    ll_view *v = (ll_view *)context;
+    ll_train_view *v = (ll_train_view *)context;
     ll_progress_note(v->p, "%s", text);
 }
 
-ll_train_events ll_view_watch(ll_view *v)
+ll_train_events ll_train_view_watch(ll_train_view *v)
 {
     return (ll_train_events){v, on_start, on_step, on_score, on_timeline, on_note};
 }
@@ -355,7 +355,7 @@ static void show_foreseen(const ll_train_report *t)
                 100 * t->others[0], 100 * t->others[1]);
 }
 
-void ll_view_end(const ll_run *r, const ll_train_report *t, const ll_start *job)
+void ll_train_view_end(const ll_run *r, const ll_train_report *t, const ll_start *job)
 {
     if (t->signal && job) /* by who started it, who knows why, and may start it again */
         fprintf(
@@ -410,7 +410,7 @@ void ll_view_end(const ll_run *r, const ll_train_report *t, const ll_start *job)
     fprintf(stderr, "\n%s: checkpoints/ metrics.jsonl curve.svg run.yaml\n", r->out);
 }
 
-ll_err ll_view_json(const ll_run *r, const ll_train_report *t, const ll_start *job)
+ll_err ll_train_view_json(const ll_run *r, const ll_train_report *t, const ll_start *job)
 {
     json_t *j = LL_JSON(
         LL_IS("model", r->model.name), LL_IS("parameters", t->parameters), LL_IS("ranks", t->ranks),

@@ -4,7 +4,7 @@
 #include "train/recovery.h"
 #include "train/trainer.h"
 
-typedef struct ll_view {
+typedef struct ll_train_view {
     const ll_comm *c;
     bool plain; /* lines in place of a bar */
     ll_progress *p;
@@ -14,9 +14,9 @@ typedef struct ll_view {
     const char *unit;
     bool tokens, device, first; /* first: no step is done yet */
     bool held_up;               /* the product was, by other processes, whenever it was timed */
-} ll_view;
+} ll_train_view;
 
-ll_train_events ll_view_watch(ll_view *v);
+ll_train_events ll_train_view_watch(ll_train_view *v);
 /* job: that this is a start of; NULL: it is started once. */
-void ll_view_end(const ll_run *r, const ll_train_report *t, const ll_start *job);
-ll_err ll_view_json(const ll_run *r, const ll_train_report *t, const ll_start *job);
+void ll_train_view_end(const ll_run *r, const ll_train_report *t, const ll_start *job);
+ll_err ll_train_view_json(const ll_run *r, const ll_train_report *t, const ll_start *job);

@@ -64,7 +64,7 @@ static double apart(size_t a, size_t b)
 }
 
 /* The entry of the nearest size; one for memory of its own stands in for one that is shared. */
-static const ll_tuned *nearest(const ll_table *t, const ll_coll_spec *s, size_t bytes)
+static const ll_tuned *nearest(const ll_tuned_table *t, const ll_coll_spec *s, size_t bytes)
 {
     const ll_tuned *best = NULL;
     for (int i = 0; i < t->n_entry; i++) {
@@ -78,7 +78,7 @@ static const ll_tuned *nearest(const ll_table *t, const ll_coll_spec *s, size_t 
     return best;
 }
 
-static const ll_tuned_way *by_table(const ll_table *t, const ll_coll_spec *s, size_t bytes,
+static const ll_tuned_way *by_table(const ll_tuned_table *t, const ll_coll_spec *s, size_t bytes,
                                     bool has_window, bool canonical)
 {
     if (!t || t->size != s->size) return NULL;
@@ -88,7 +88,7 @@ static const ll_tuned_way *by_table(const ll_table *t, const ll_coll_spec *s, si
     return NULL;
 }
 
-ll_err ll_choose(const ll_table *t, const ll_coll_spec *s, size_t elem_bytes, bool has_window,
+ll_err ll_choose(const ll_tuned_table *t, const ll_coll_spec *s, size_t elem_bytes, bool has_window,
                  bool canonical, const ll_algo **algo, int64_t *segment)
 {
     size_t bytes = (size_t)s->count * elem_bytes, cut = 0;
@@ -107,7 +107,7 @@ ll_err ll_choose(const ll_table *t, const ll_coll_spec *s, size_t elem_bytes, bo
     return LL_OK;
 }
 
-const char *ll_choose_why(const ll_table *t, const ll_coll_spec *s, size_t elem_bytes)
+const char *ll_choose_why(const ll_tuned_table *t, const ll_coll_spec *s, size_t elem_bytes)
 {
     const ll_tuned *e =
         t && t->size == s->size ? nearest(t, s, (size_t)s->count * elem_bytes) : NULL;
@@ -116,7 +116,7 @@ const char *ll_choose_why(const ll_table *t, const ll_coll_spec *s, size_t elem_
 
 /* ---- what is in it ---- */
 
-void ll_table_free(ll_table *t)
+void ll_tuned_table_free(ll_tuned_table *t)
 {
     if (t) ll_arena_free(t->arena);
 }
@@ -133,7 +133,7 @@ static bool counts(const ll_tuned *e)
     return e->coll == LL_COLL_ALLREDUCE && !e->shared && e->n_way > 0;
 }
 
-size_t ll_choose_bucket_bytes(const ll_table *t)
+size_t ll_choose_bucket_bytes(const ll_tuned_table *t)
 {
     const size_t unknown = (size_t)4 << 20;
     if (!t) return unknown;

@@ -21,7 +21,7 @@ typedef struct ll_tuned {
     const char *why; /* "fastest of 3 measured: window 12 us, ring 31 us" */
 } ll_tuned;
 
-typedef struct ll_table {
+typedef struct ll_tuned_table {
     ll_arena *arena; /* of all of it */
     int size;        /* ranks that it is for */
     ll_link_model model;
@@ -31,17 +31,17 @@ typedef struct ll_table {
                        * table worth keeping */
     bool was_read;
     double seconds; /* that the tuning took */
-} ll_table;
+} ll_tuned_table;
 
-void ll_table_free(ll_table *t);
-LL_OWNED(ll_table, ll_table_free);
+void ll_tuned_table_free(ll_tuned_table *t);
+LL_OWNED(ll_tuned_table, ll_tuned_table_free);
 /* A choice for a call, from the table (may be NULL) or the built-in rules. *segment is in elements,
  * 0 where the algorithm does not cut. */
-ll_err ll_choose(const ll_table *t, const ll_coll_spec *s, size_t elem_bytes, bool has_window,
+ll_err ll_choose(const ll_tuned_table *t, const ll_coll_spec *s, size_t elem_bytes, bool has_window,
                  bool canonical, const ll_algo **algo, int64_t *segment);
 /* Is it a choice at all? canonical: sums must be in that order. */
 bool ll_choose_may(const ll_algo *a, const ll_coll_spec *s, bool has_window, bool canonical);
 /* Why, in words: the table's; NULL where rules decide. */
-const char *ll_choose_why(const ll_table *t, const ll_coll_spec *s, size_t elem_bytes);
+const char *ll_choose_why(const ll_tuned_table *t, const ll_coll_spec *s, size_t elem_bytes);
 /* The bucket size from which on larger messages gain less than a tenth per byte. */
-size_t ll_choose_bucket_bytes(const ll_table *t);
+size_t ll_choose_bucket_bytes(const ll_tuned_table *t);

@@ -326,14 +326,14 @@ size_t ll_comm_window_bytes(const ll_comm *c)
     return c->half_bytes;
 }
 
-void ll_comm_set_table(ll_comm *c, ll_table *t)
+void ll_comm_set_table(ll_comm *c, ll_tuned_table *t)
 {
-    if (c->table != t) ll_table_free(c->table);
+    if (c->table != t) ll_tuned_table_free(c->table);
     c->table = t;
     c->n_table++; /* choices made by the one before are not found any more */
 }
 
-const ll_table *ll_comm_table(const ll_comm *c)
+const ll_tuned_table *ll_comm_table(const ll_comm *c)
 {
     return c->table;
 }

@@ -80,11 +80,11 @@ void ll_comm_slow(ll_comm *c, bool slow);
 const ll_comm_opts *ll_comm_options(const ll_comm *c);
 
 /* ---- how algorithms are chosen (choose.h) ---- */
-/* The communicator holds it from now on, and lets go of one it had (ll_table_free), as its close
- * does; NULL takes it away. Calls under way keep what was chosen for them. */
-void ll_comm_set_table(ll_comm *c, ll_table *t);
+/* The communicator holds it from now on, and lets go of one it had (ll_tuned_table_free), as its
+ * close does; NULL takes it away. Calls under way keep what was chosen for them. */
+void ll_comm_set_table(ll_comm *c, ll_tuned_table *t);
 /* NULL where there is none: then choices follow from built-in rules. */
-const ll_table *ll_comm_table(const ll_comm *c);
+const ll_tuned_table *ll_comm_table(const ll_comm *c);
 /* As ll_comm_open, ll_comm_from_mpi (comm: an MPI_Comm *; NULL: open) and ll_comm_split, which are
  * tune/open.c's, without a table. */
 ll_err ll_comm_open_untuned(const void *comm, const ll_comm_opts *opts, ll_comm **out);

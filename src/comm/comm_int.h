@@ -129,7 +129,7 @@ struct ll_comm {
     ll_comm_opts opts;
     ll_arena *arena;
     ll_plans plans;
-    ll_table *table;
+    ll_tuned_table *table;
     int64_t n_table; /* there were so far */
     ll_shared *shared;
     /* The window: a cache line with the rank's signal counter, then two halves. */

@@ -3,6 +3,7 @@
  * is part of what is kept. */
 #include "comm/comm_int.h"
 
+#include "base/num.h"
 #include "base/types.h"
 
 #include <string.h>
@@ -11,23 +12,17 @@
  * every call must not fill the memory. */
 enum { LISTS = 1024, MOST_PLANS = 4096 };
 
-static uint64_t mix(uint64_t h, uint64_t word)
-{
-    h = (h ^ word) * 0x9e3779b97f4a7c15u;
-    return h ^ h >> 29;
-}
-
 static uint64_t hash_key(const plan_key *k)
 {
     uint64_t words[sizeof *k / 8], h = 1;
     memcpy(words, k, sizeof words);
-    for (size_t i = 0; i < sizeof words / sizeof *words; i++) h = mix(h, words[i]);
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) h = ll_mix64(h, words[i]);
     return h;
 }
 
 static uint64_t hash_cuts(const int64_t *cuts, int64_t n, uint64_t h)
 {
-    for (int64_t i = 0; cuts && i < n; i++) h = mix(h, (uint64_t)cuts[i]);
+    for (int64_t i = 0; cuts && i < n; i++) h = ll_mix64(h, (uint64_t)cuts[i]);
     return h;
 }
 

@@ -64,7 +64,7 @@ struct ll_dataset {
     ll_bytes *blocks;
     int n_blocks, block_capacity;
     ll_save *saves;
-    struct ll_held *held;
+    struct ll_at_close *held;
     struct ll_fetcher *fetcher; /* fetch.h; NULL: files are read as they are used */
 };
 
@@ -76,11 +76,11 @@ static inline double ll_data_held_out(ll_dataset *d)
 }
 
 /* Anything else that is let go when a dataset closes. */
-typedef struct ll_held {
+typedef struct ll_at_close {
     void (*let_go)(void *what);
     void *what;
-    struct ll_held *next;
-} ll_held;
+    struct ll_at_close *next;
+} ll_at_close;
 
 /* A set known by name. */
 typedef struct ll_known {

@@ -460,7 +460,7 @@ void ll_dataset_close(ll_dataset *d)
 {
     if (!d) return;
     ll_cache_wait(d);
-    for (const ll_held *h = d->held; h; h = h->next) h->let_go(h->what);
+    for (const ll_at_close *h = d->held; h; h = h->next) h->let_go(h->what);
     for (int i = 0; i < d->n_blocks; i++) ll_bytes_free(&d->blocks[i]);
     ll_fetcher_close(d->fetcher);
     ll_arena_free(d->arena);

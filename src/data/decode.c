@@ -52,12 +52,12 @@ static void jpeg_message(j_common_ptr z, int level)
 
 /* Pixels of the window and a margin for the filter, at the coarsest scale that is not below the
  * result's. */
-static ll_err jpeg_rows(jpeg *j, const ll_view *v, ll_picture *out)
+static ll_err jpeg_rows(jpeg *j, const ll_picture_view *v, ll_picture *out)
 {
     struct jpeg_decompress_struct *z = &j->z;
     const int64_t margin = 4;
     TRY(sizes_fit(j->file, z->image_height, z->image_width));
-    ll_crop w = ll_view_crop(v, z->image_height, z->image_width);
+    ll_crop w = ll_picture_view_crop(v, z->image_height, z->image_width);
     bool cmyk = z->num_components == 4;
     z->out_color_space = cmyk ? JCS_CMYK : v->channels == 1 ? JCS_GRAYSCALE : JCS_RGB;
     z->scale_denom = 8;
@@ -102,7 +102,7 @@ static ll_err jpeg_rows(jpeg *j, const ll_view *v, ll_picture *out)
     return LL_OK;
 }
 
-static ll_err jpeg_parse(const uint8_t *b, size_t size, const char *file, const ll_view *v,
+static ll_err jpeg_parse(const uint8_t *b, size_t size, const char *file, const ll_picture_view *v,
                          ll_picture *out)
 {
     jpeg j = {.file = file};
@@ -123,7 +123,8 @@ static ll_err jpeg_parse(const uint8_t *b, size_t size, const char *file, const 
     return rc;
 }
 #else
-static ll_err jpeg_parse(const uint8_t *, size_t, const char *file, const ll_view *, ll_picture *)
+static ll_err jpeg_parse(const uint8_t *, size_t, const char *file, const ll_picture_view *,
+                         ll_picture *)
 {
     FAIL(LL_E_IO, "%s: this program was built without libjpeg: install libjpeg-dev and build again",
          file);
@@ -162,13 +163,13 @@ static void png_give(png_structp p, png_bytep out, size_t n)
     s->left -= n;
 }
 
-static ll_err png_rows(png *s, const ll_view *v, ll_picture *out)
+static ll_err png_rows(png *s, const ll_picture_view *v, ll_picture *out)
 {
     png_read_info(s->p, s->info);
     out->height = png_get_image_height(s->p, s->info);
     out->width = png_get_image_width(s->p, s->info);
     TRY(sizes_fit(s->file, out->height, out->width));
-    out->window = ll_view_crop(v, out->height, out->width);
+    out->window = ll_picture_view_crop(v, out->height, out->width);
     if (v->map)
         png_set_packing(s->p); /* few bits a pixel as they are, one byte each */
     else
@@ -188,7 +189,7 @@ static ll_err png_rows(png *s, const ll_view *v, ll_picture *out)
     return LL_OK;
 }
 
-static ll_err png_parse(const uint8_t *b, size_t size, const char *file, const ll_view *v,
+static ll_err png_parse(const uint8_t *b, size_t size, const char *file, const ll_picture_view *v,
                         ll_picture *out)
 {
     png s = {.at = b, .left = size, .file = file};
@@ -206,14 +207,15 @@ static ll_err png_parse(const uint8_t *b, size_t size, const char *file, const l
     return rc;
 }
 #else
-static ll_err png_parse(const uint8_t *, size_t, const char *file, const ll_view *, ll_picture *)
+static ll_err png_parse(const uint8_t *, size_t, const char *file, const ll_picture_view *,
+                        ll_picture *)
 {
     FAIL(LL_E_IO, "%s: this program was built without libpng: install libpng-dev and build again",
          file);
 }
 #endif
 
-ll_err ll_picture_parse(const uint8_t *b, size_t size, const char *file, const ll_view *v,
+ll_err ll_picture_parse(const uint8_t *b, size_t size, const char *file, const ll_picture_view *v,
                         ll_picture *out)
 {
     *out = (ll_picture){0};

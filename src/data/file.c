@@ -41,8 +41,8 @@ void ll_dataset_keep(ll_dataset *d, const ll_bytes *b)
 
 void ll_dataset_hold(ll_dataset *d, void (*let_go)(void *what), void *what)
 {
-    ll_held *h = LL_NEW(d->arena, ll_held);
-    *h = (ll_held){let_go, what, d->held};
+    ll_at_close *h = LL_NEW(d->arena, ll_at_close);
+    *h = (ll_at_close){let_go, what, d->held};
     d->held = h;
 }
 

@@ -9,7 +9,7 @@
 #define TRIES 10
 
 /* The largest window of the result's proportions, and of that `centre` in the middle. */
-static ll_crop middle(const ll_view *v, double height, double width)
+static ll_crop middle(const ll_picture_view *v, double height, double width)
 {
     double scale = fmin(height / (double)v->height, width / (double)v->width) * v->centre;
     ll_crop w = {.height = scale * (double)v->height, .width = scale * (double)v->width};
@@ -18,7 +18,7 @@ static ll_crop middle(const ll_view *v, double height, double width)
     return w;
 }
 
-ll_crop ll_view_crop(const ll_view *v, int64_t height, int64_t width)
+ll_crop ll_picture_view_crop(const ll_picture_view *v, int64_t height, int64_t width)
 {
     const ll_sampling *how = v->how;
     if (how->split != LL_TRAIN || how->scale[1] <= 0)
@@ -109,7 +109,8 @@ static void line_of_taps(const ll_picture *p, const taps *t, int64_t y, size_t f
 }
 
 /* Rows are combined first, which is done for many pixels at once, then what is left along them. */
-static ll_err resample(const ll_view *v, const ll_picture *p, const char *file, uint8_t *out)
+static ll_err resample(const ll_picture_view *v, const ll_picture *p, const char *file,
+                       uint8_t *out)
 {
     const int c = p->channels;
     const size_t n = (size_t)(p->width * c);
@@ -148,7 +149,7 @@ static void convert(const uint8_t *p, int have, int want, int64_t n, uint8_t *ou
 }
 
 /* Brightness, contrast and saturation, each by a factor within 1 +- jitter. */
-static void change_colours(const ll_view *v, uint8_t *p)
+static void change_colours(const ll_picture_view *v, uint8_t *p)
 {
     const int c = v->channels;
     const int64_t n = v->height * v->width;
@@ -165,7 +166,8 @@ static void change_colours(const ll_view *v, uint8_t *p)
     }
 }
 
-ll_err ll_view_fit(const ll_view *v, const ll_picture *p, const char *file, uint8_t *out)
+ll_err ll_picture_view_fit(const ll_picture_view *v, const ll_picture *p, const char *file,
+                           uint8_t *out)
 {
     LL_OWN_MEMORY uint8_t *room = NULL;
     const int64_t n = v->height * v->width;
@@ -180,7 +182,7 @@ ll_err ll_view_fit(const ll_view *v, const ll_picture *p, const char *file, uint
     return LL_OK;
 }
 
-void ll_view_map(const ll_view *v, const ll_picture *p, uint8_t *out)
+void ll_picture_view_map(const ll_picture_view *v, const ll_picture *p, uint8_t *out)
 {
     const ll_crop *w = &p->window;
     for (int64_t y = 0; y < v->height; y++)

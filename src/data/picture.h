@@ -23,23 +23,24 @@ static inline void ll_picture_drop(ll_picture *p)
 #define LL_OWN_PICTURE __attribute__((cleanup(ll_picture_drop))) ll_picture
 
 /* What is wanted of a picture. */
-typedef struct ll_view {
+typedef struct ll_picture_view {
     const ll_sampling *how;
     int64_t position;
     int64_t height, width; /* of the result */
     int channels;
     double centre; /* the part of the largest window of these proportions that is seen */
     bool map;      /* numbers of classes: palettes and few bits are left as they are */
-} ll_view;
+} ll_picture_view;
 
-ll_crop ll_view_crop(const ll_view *v, int64_t height, int64_t width);
+ll_crop ll_picture_view_crop(const ll_picture_view *v, int64_t height, int64_t width);
 /* The window as bytes [v->height, v->width, v->channels]. */
-ll_err ll_view_fit(const ll_view *v, const ll_picture *p, const char *file, uint8_t *out);
+ll_err ll_picture_view_fit(const ll_picture_view *v, const ll_picture *p, const char *file,
+                           uint8_t *out);
 /* Of a map, one channel: the nearest pixels. */
-void ll_view_map(const ll_view *v, const ll_picture *p, uint8_t *out);
+void ll_picture_view_map(const ll_picture_view *v, const ll_picture *p, uint8_t *out);
 
 /* decode.c: a JPEG or PNG as bytes; of a JPEG no more pixels than the window, and no finer than the
  * result needs. Any bytes may be given. */
-ll_err ll_picture_parse(const uint8_t *bytes, size_t size, const char *file, const ll_view *v,
-                        ll_picture *out);
+ll_err ll_picture_parse(const uint8_t *bytes, size_t size, const char *file,
+                        const ll_picture_view *v, ll_picture *out);
 bool ll_picture_named(const char *name); /* does it end as a picture's file does? */

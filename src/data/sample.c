@@ -106,14 +106,14 @@ static const uint8_t *row_of(const ll_dataset *d, const picture *p, int64_t y,
     return buffer;
 }
 
-static ll_view view_of(const ll_dataset *d, const ll_sampling *how, int64_t position)
+static ll_picture_view view_of(const ll_dataset *d, const ll_sampling *how, int64_t position)
 {
-    return (ll_view){.how = how,
-                     .position = position,
-                     .height = d->info.height,
-                     .width = d->info.width,
-                     .channels = (int)d->info.channels,
-                     .centre = d->centre};
+    return (ll_picture_view){.how = how,
+                             .position = position,
+                             .height = d->info.height,
+                             .width = d->info.width,
+                             .channels = (int)d->info.channels,
+                             .centre = d->centre};
 }
 
 static bool as_kept(const ll_dataset *d, const ll_sampling *how)
@@ -125,7 +125,8 @@ static bool as_kept(const ll_dataset *d, const ll_sampling *how)
 }
 
 /* A kept image, brought to the view's size. */
-static ll_err fit_kept(const ll_dataset *d, const picture *p, const ll_view *v, uint8_t *out)
+static ll_err fit_kept(const ll_dataset *d, const picture *p, const ll_picture_view *v,
+                       uint8_t *out)
 {
     uint8_t buffer[LL_MAX_WIDTH * LL_MAX_CHANNELS];
     const size_t row = (size_t)(d->raw_width * d->raw_channels);
@@ -133,28 +134,28 @@ static ll_err fit_kept(const ll_dataset *d, const picture *p, const ll_view *v, 
                             .height = d->raw_height,
                             .width = d->raw_width,
                             .channels = (int)d->raw_channels,
-                            .window = ll_view_crop(v, d->raw_height, d->raw_width)};
+                            .window = ll_picture_view_crop(v, d->raw_height, d->raw_width)};
     CHECK(whole.pixels, LL_E_MEM, "%s: not enough memory for an image", d->info.name);
     for (int64_t y = 0; y < d->raw_height; y++)
         memcpy(whole.pixels + (size_t)y * row, row_of(d, p, y, buffer), row);
-    return ll_view_fit(v, &whole, d->info.name, out);
+    return ll_picture_view_fit(v, &whole, d->info.name, out);
 }
 
 /* A picture, brought to the view's size; a map has one channel. */
-static ll_err fit_path(ll_fetcher *s, const char *file, const ll_view *v, uint8_t *out)
+static ll_err fit_path(ll_fetcher *s, const char *file, const ll_picture_view *v, uint8_t *out)
 {
     LL_OWN_PICTURE p = {0};
     LL_OWN_BYTES b = {0};
     TRY(s ? ll_fetcher_take(s, file, &b) : ll_bytes_map(file, &b));
     TRY(ll_picture_parse(b.data, b.size, file, v, &p));
-    if (!v->map) return ll_view_fit(v, &p, file, out);
-    ll_view_map(v, &p, out);
+    if (!v->map) return ll_picture_view_fit(v, &p, file, out);
+    ll_picture_view_map(v, &p, out);
     return LL_OK;
 }
 
 /* Likewise, of a row. */
-static ll_err fit_file(const ll_dataset *d, const ll_column *c, int64_t row, const ll_view *v,
-                       uint8_t *out)
+static ll_err fit_file(const ll_dataset *d, const ll_column *c, int64_t row,
+                       const ll_picture_view *v, uint8_t *out)
 {
     const char *file = ll_column_part(c, &row)->paths[row];
     return fit_path(d->fetcher, file, v, out);
@@ -168,7 +169,7 @@ ll_err ll_dataset_image(const ll_dataset *d, ll_split split, int64_t index, uint
     CHECK(d->info.kind == LL_IMAGES, LL_E_ARG, "dataset %s has tokens, not images", d->info.name);
     CHECK(index >= 0 && index < d->info.n[split], LL_E_ARG, "image %ld of %s, expected 0 to %ld",
           index, d->info.name, d->info.n[split] - 1);
-    ll_view v = view_of(d, &plain, 0);
+    ll_picture_view v = view_of(d, &plain, 0);
     if (d->table) {
         const ll_column *x = ll_table_find(d->table, "x"), *y = ll_table_find(d->table, "y");
         int64_t row = ll_table_row(d->table, split, index);
@@ -313,7 +314,7 @@ ll_err ll_image_read(const ll_dataset *d, const ll_sampling *how, int64_t positi
     if (out[1]) *(int32_t *)out[1] = p.label;
     if (!out[0]) return LL_OK;
     if (!as_kept(d, how)) {
-        ll_view v = view_of(d, how, position);
+        ll_picture_view v = view_of(d, how, position);
         bytes = malloc((size_t)(v.height * v.width * v.channels));
         CHECK(bytes, LL_E_MEM, "%s: not enough memory for an image", d->info.name);
         TRY(fit_kept(d, &p, &v, bytes));
@@ -350,7 +351,7 @@ ll_err ll_table_read(const ll_dataset *d, const ll_sampling *how, int64_t positi
 {
     const ll_table *t = d->table;
     int64_t row = ll_table_row(t, how->split, ll_sample_index(d, how, position));
-    ll_view v = view_of(d, how, position);
+    ll_picture_view v = view_of(d, how, position);
     motion m = motion_at(how, position);
     LL_OWN_MEMORY uint8_t *bytes = NULL;
     for (int i = 0; i < t->n; i++) {
@@ -376,7 +377,7 @@ ll_err ll_table_read(const ll_dataset *d, const ll_sampling *how, int64_t positi
 ll_err ll_dataset_picture(const ll_dataset *d, const char *path, float *out)
 {
     static const ll_sampling plain = {.split = LL_VAL};
-    ll_view v = view_of(d, &plain, 0);
+    ll_picture_view v = view_of(d, &plain, 0);
     LL_OWN_MEMORY uint8_t *bytes = malloc((size_t)(v.height * v.width * v.channels));
     CHECK(bytes, LL_E_MEM, "%s: not enough memory for an image", path);
     TRY(fit_path(NULL, path, &v, bytes));
@@ -454,7 +455,7 @@ static int needs_of_row(const ll_table *t, int64_t row, ll_need *out)
     for (int i = 0; i < t->n; i++) {
         const ll_column *c = &t->columns[i];
         int64_t at = row;
-        const ll_part *p = ll_column_part(c, &at);
+        const ll_data_part *p = ll_column_part(c, &at);
         size_t bytes = (size_t)ll_numel(&c->shape) * (size_t)c->type.bytes;
         if (p->paths)
             out[n++] = (ll_need){.path = p->paths[at]};

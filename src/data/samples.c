@@ -42,7 +42,8 @@ static ll_err read_rows(const ll_dataset *d, const ll_field *f, const char *path
             ((float *)out->data)[i] = d->scale[i % d->info.channels][data[i]];
         return LL_OK;
     }
-    ll_part part = {.file = path, .n = out->n, .data = data, .stride = (size_t)(n * type.bytes)};
+    ll_data_part part = {
+        .file = path, .n = out->n, .data = data, .stride = (size_t)(n * type.bytes)};
     ll_column c = {.name = f->name, .field = f->name, .type = type, .shape = f->shape};
     if (image) c.factor = 1 / 255.0; /* as where it is trained (table.c) */
     c.parts = &part, c.n_part = 1;

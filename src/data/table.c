@@ -116,7 +116,7 @@ static ll_err take(ll_dataset *d, const ll_array *a, const char *field)
           "%s: array %s has %d dimensions, expected 1 to %d, the first for samples", t->file,
           a->name, a->n_dim, LL_MAX_DIMS);
     TRY(find_column(d, a, field, &c));
-    ll_part p = a->rows;
+    ll_data_part p = a->rows;
     p.file = t->file, p.n = a->dim[0];
     if (!p.stride) p.stride = (size_t)ll_numel(&c->shape) * (size_t)a->type.bytes;
     LL_PUSH(d->arena, c->parts, c->n_part, c->capacity, p);
@@ -160,7 +160,7 @@ ll_err ll_table_file_end(ll_dataset *d)
     ll_table *t = d->table;
     TRY(all_found(d));
     CHECK(t->n > 0, LL_E_IO, "%s has no arrays of samples", t->file);
-    const ll_part *first = &t->columns[0].parts[t->columns[0].n_part - 1];
+    const ll_data_part *first = &t->columns[0].parts[t->columns[0].n_part - 1];
     for (int i = 0; i < t->n; i++) {
         const ll_column *c = &t->columns[i];
         CHECK(c->n_part == t->columns[0].n_part && c->parts[c->n_part - 1].file == t->file, LL_E_IO,
@@ -293,7 +293,7 @@ static void swap_bytes(uint8_t *p, int64_t n, int bytes)
         }
 }
 
-static ll_err convert(const ll_column *c, const ll_part *part, int64_t row, const uint8_t *raw,
+static ll_err convert(const ll_column *c, const ll_data_part *part, int64_t row, const uint8_t *raw,
                       const ll_field *f, void *out)
 {
     const int64_t n = ll_numel(&c->shape);
@@ -325,16 +325,16 @@ static ll_err convert(const ll_column *c, const ll_part *part, int64_t row, cons
     return LL_OK;
 }
 
-const ll_part *ll_column_part(const ll_column *c, int64_t *row)
+const ll_data_part *ll_column_part(const ll_column *c, int64_t *row)
 {
-    const ll_part *p = c->parts;
+    const ll_data_part *p = c->parts;
     while (*row >= p->n) *row -= p++->n;
     return p;
 }
 
 ll_err ll_column_read(const ll_column *c, int64_t row, const ll_field *f, void *out)
 {
-    const ll_part *p = ll_column_part(c, &row);
+    const ll_data_part *p = ll_column_part(c, &row);
     size_t bytes = (size_t)ll_numel(&c->shape) * (size_t)c->type.bytes;
     const uint8_t *raw = p->data + (size_t)row * p->stride;
     LL_OWN_MEMORY uint8_t *room = NULL;

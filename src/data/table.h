@@ -15,7 +15,7 @@
 #include "data/parse.h"
 
 /* Some of a column's rows: from data on, stride apart; read one by one; or pictures. */
-typedef struct ll_part {
+typedef struct ll_data_part {
     const char *file;
     int64_t n;
     const uint8_t *data;
@@ -24,7 +24,7 @@ typedef struct ll_part {
     const void *user;
     const char *const *paths; /* files by row */
     const int64_t *line;      /* of text: the file's, by row; or NULL */
-} ll_part;
+} ll_data_part;
 
 typedef struct ll_array {
     const char *name;
@@ -34,7 +34,7 @@ typedef struct ll_array {
     int n_dim;        /* of the whole, the first one rows; more than LL_MAX_DIMS cannot be taken */
     int64_t dim[LL_MAX_DIMS];
     double factor, offset; /* a number is stored * factor + offset; factor 0: as stored */
-    ll_part rows;          /* but for file and n */
+    ll_data_part rows;     /* but for file and n */
     bool map;              /* of classes: pictures that are taken as they are, without blending */
 } ll_array;
 
@@ -44,7 +44,7 @@ typedef struct ll_column {
     ll_elem type;
     ll_shape shape; /* of a row */
     double factor, offset;
-    ll_part *parts; /* those of training first */
+    ll_data_part *parts; /* those of training first */
     int n_part, capacity;
     bool picture, map;
 } ll_column;
@@ -78,6 +78,6 @@ int64_t ll_table_row(const ll_table *t, ll_split split, int64_t i);
 /* A column by its field; NULL: none. */
 const ll_column *ll_table_find(const ll_table *t, const char *field);
 /* Its part with a row, which becomes the row's number there. */
-const ll_part *ll_column_part(const ll_column *c, int64_t *row);
+const ll_data_part *ll_column_part(const ll_column *c, int64_t *row);
 /* A row's numbers as a field's. */
 ll_err ll_column_read(const ll_column *c, int64_t row, const ll_field *f, void *out);

@@ -224,9 +224,9 @@ static bool tells_of_lost_bits(const ll_graph *g)
     return ll_find_result(g, "loss").id || ll_find_result(g, "grad_norm").id;
 }
 
-ll_err ll_steps_of(const ll_graph *g, const ll_session_opts *asked, ll_steps *out)
+ll_err ll_step_order_of(const ll_graph *g, const ll_session_opts *asked, ll_step_order *out)
 {
-    *out = (ll_steps){0};
+    *out = (ll_step_order){0};
     TRY(ll_pipe_overlaps(g, asked->mesh, asked->schedule, &out->overlap));
     out->late = out->overlap || (asked->delay && g->n_update); /* of what trains */
     /* A step cannot be made again on all bits when the next one has begun: they are taken at once,

@@ -52,9 +52,9 @@ ll_err ll_cut_bytes(const ll_session_opts *asked, const ll_program *p, double *b
 ll_err ll_cut_beside(const ll_cut *c, const ll_lower_opts *how, int rank, double *bytes);
 
 /* How steps of a graph follow each other. */
-typedef struct ll_steps {
+typedef struct ll_step_order {
     bool overlap; /* the next one begins before this one is over */
     bool late;    /* gradients are of what parameters were a step before: ll_delay */
     bool wide;    /* exact sums are of all bits at once, for no step can be made again */
-} ll_steps;
-ll_err ll_steps_of(const ll_graph *g, const ll_session_opts *asked, ll_steps *out);
+} ll_step_order;
+ll_err ll_step_order_of(const ll_graph *g, const ll_session_opts *asked, ll_step_order *out);

@@ -5,6 +5,8 @@
  * where the part lies asks for; and stages of a pipeline are different nodes. */
 #include "exec/cut.h"
 
+#include "base/num.h"
+
 typedef struct cutting { /* a dimension of n elements, by axes */
     int64_t n;
     ll_axes axes;
@@ -21,8 +23,7 @@ typedef struct marks {
 
 static void mix(uint64_t *mark, int64_t v)
 {
-    *mark = (*mark ^ (uint64_t)v) * 0x9e3779b97f4a7c15ull;
-    *mark ^= *mark >> 29;
+    *mark = ll_mix64(*mark, (uint64_t)v);
 }
 
 /* Layouts on the way from one to another are cut by fewer of the axes. */

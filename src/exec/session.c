@@ -271,9 +271,9 @@ static ll_err check_after(const ll_graph *g, const ll_session_opts *o, bool over
     return LL_OK;
 }
 
-static ll_err find_steps(const ll_graph *g, const ll_session_opts *o, ll_steps *out)
+static ll_err find_steps(const ll_graph *g, const ll_session_opts *o, ll_step_order *out)
 {
-    TRY(ll_steps_of(g, o, out));
+    TRY(ll_step_order_of(g, o, out));
     CHECK(!out->overlap || !o->offload, LL_E_ARG,
           "offload cannot be combined with schedule 2bw, whose steps overlap: use one of them");
     CHECK(!out->overlap || !o->memory, LL_E_ARG,
@@ -319,7 +319,7 @@ static ll_err open_ends(ll_session *s)
 
 ll_err ll_session_open(ll_graph *g, const ll_session_opts *opts, ll_session **out)
 {
-    ll_steps steps;
+    ll_step_order steps;
     ll_session_opts o = *opts;
     *out = NULL;
     ll_err fits = find_steps(g, opts, &steps);

@@ -21,12 +21,12 @@ ll_err ll_draw_check(const ll_draw_opts *s)
     return LL_OK;
 }
 
-static bool likelier(const ll_candidate *a, const ll_candidate *b)
+static bool likelier(const ll_draw_candidate *a, const ll_draw_candidate *b)
 {
     return a->logit != b->logit ? a->logit > b->logit : a->token < b->token;
 }
 
-LL_HEAP(ll_candidate, likelier)
+LL_HEAP(ll_draw_candidate, likelier)
 
 /* Tokens that were there; each is of its own logit, however often it was. */
 static void penalise(const ll_draw_from *from, double by, float *x)
@@ -95,26 +95,26 @@ static int32_t draw_of_all(const among *a, double u)
 }
 
 /* Candidates of a heap, the likeliest first. */
-static void make_heap(ll_candidate *h, int64_t n)
+static void make_heap(ll_draw_candidate *h, int64_t n)
 {
     for (int64_t i = n / 2 - 1; i >= 0; i--) heap_sift(h, n, i);
 }
 
 /* Takes number k out: those taken lie at the end, the first last. */
-static void take(ll_candidate *h, int64_t n, int64_t k)
+static void take(ll_draw_candidate *h, int64_t n, int64_t k)
 {
-    ll_candidate x = h[0];
+    ll_draw_candidate x = h[0];
     h[0] = h[n - 1 - k];
     h[n - 1 - k] = x;
     heap_sift(h, n - 1 - k, 0);
 }
 
 /* A logit that k tokens have at least: so many stretches have one. */
-static double floor_of(const among *a, int64_t k, ll_candidate *room)
+static double floor_of(const among *a, int64_t k, ll_draw_candidate *room)
 {
     int64_t n = 0;
     for (int64_t i = 0; i < a->n; i += STRETCH, n++)
-        room[n] = (ll_candidate){ll_row_top(a->x + i, end_of(a, i) - i), (int32_t)n};
+        room[n] = (ll_draw_candidate){ll_row_top(a->x + i, end_of(a, i) - i), (int32_t)n};
     if (k > n) return -INFINITY;
     make_heap(room, n);
     for (int64_t i = 0; i + 1 < k; i++) take(room, n, i);
@@ -122,13 +122,13 @@ static double floor_of(const among *a, int64_t k, ll_candidate *room)
 }
 
 /* Those with this logit or more, as a heap. */
-static int64_t gather(const among *a, double least, ll_candidate *h)
+static int64_t gather(const among *a, double least, ll_draw_candidate *h)
 {
     int64_t n = 0;
     for (int64_t from = 0; from < a->n; from += STRETCH) {
         if (ll_row_top(a->x + from, end_of(a, from) - from) < least) continue;
         for (int64_t i = from; i < end_of(a, from); i++)
-            if (a->x[i] >= least) h[n++] = (ll_candidate){a->x[i], (int32_t)i};
+            if (a->x[i] >= least) h[n++] = (ll_draw_candidate){a->x[i], (int32_t)i};
     }
     make_heap(h, n);
     return n;
@@ -136,7 +136,7 @@ static int64_t gather(const among *a, double least, ll_candidate *h)
 
 /* Of the likeliest that count, in their order. What weighs less than all that top_p leaves out, by
  * the number of tokens, is none of them; within rounding. */
-static int32_t draw_of_some(const among *a, const ll_draw_opts *s, double u, ll_candidate *h)
+static int32_t draw_of_some(const among *a, const ll_draw_opts *s, double u, ll_draw_candidate *h)
 {
     const double heat = s->temperature, near = 1e-3;
     double part = s->top_p > 0 && s->top_p < 1 ? s->top_p : 2, sum = 0, kept = 0;

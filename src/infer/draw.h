@@ -19,13 +19,13 @@ typedef struct ll_draw_from {
     const int32_t *tokens; /* that were there */
     int64_t n;
 } ll_draw_from;
-typedef struct ll_candidate {
+typedef struct ll_draw_candidate {
     float logit;
     int32_t token;
-} ll_candidate;
+} ll_draw_candidate;
 typedef struct ll_draw_room { /* [vocab] each */
     float *logits;
-    ll_candidate *heap;
+    ll_draw_candidate *heap;
 } ll_draw_room;
 /* Draw number i: of seed, stream and i alone. */
 int32_t ll_draw(const ll_draw_from *from, const ll_draw_opts *s, int64_t i, ll_draw_room *room);

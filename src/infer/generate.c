@@ -201,7 +201,7 @@ ll_err ll_generator_open(const ll_run *r, const ll_generator_opts *o, ll_generat
     g->logits = LL_NEW_ARRAY(a, float, n);
     g->made = LL_NEW_ARRAY(a, float, n *(g->step[2] ? g->step[2] : 1));
     g->room.logits = LL_NEW_ARRAY(a, float, g->vocab);
-    g->room.heap = LL_NEW_ARRAY(a, ll_candidate, g->vocab);
+    g->room.heap = LL_NEW_ARRAY(a, ll_draw_candidate, g->vocab);
     g->of = LL_NEW_ARRAY(a, sequence, g->batch);
     return LL_HAND(out, g);
 }

@@ -5,7 +5,7 @@
 #include "base/text.h"
 #include "ir/op.h"
 
-enum { LL_NAME_MAX = 1023, LL_WORD_MAX = 63 };
+enum { LL_WORD_MAX = 63 };
 #define LL_TEXT_NUMEL ((int64_t)1 << 40) /* elements of one tensor, at most */
 
 enum { LL_N_INIT = LL_GIVEN + 1 };

@@ -23,10 +23,8 @@ typedef struct ll_matmul_attr {
     int64_t bits;
 } ll_matmul_attr;
 
-/* product: a matmul and what surrounds it (fuse/product.c); bias: whether there is one; act: an
- * ll_act */
-/* scaled: operands are 8-bit floats, and their scales follow them; FAST: sums may be kept in fewer
- * bits for a while; sparse: of each four numbers of b that lie beside each other two are 0 */
+/* SCALED: operands are 8-bit floats, and their scales follow them; FAST: sums may be kept in fewer
+ * bits for a while */
 typedef enum ll_scaled { LL_UNSCALED, LL_SCALED, LL_SCALED_FAST, LL_N_SCALED } ll_scaled;
 typedef enum ll_act {
     LL_ACT_NONE,
@@ -37,6 +35,9 @@ typedef enum ll_act {
     LL_ACT_TIMES,
     LL_N_ACT
 } ll_act;
+/* product: a matmul and what surrounds it (fuse/product.c); bias: whether there is one; act: an
+ * ll_act; scaled: an ll_scaled; sparse: of each four numbers of b that lie beside each other two
+ * are 0 */
 typedef struct ll_product_attr {
     char spec[LL_SPEC_MAX];
     ll_dtype out;

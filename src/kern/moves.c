@@ -5,11 +5,11 @@
 #include "kern/attr.h"
 
 /* All of the box, from element x of the operand on (NULL: zeros), to element y of the result on. */
-static ll_move move_of(const ll_kcall *c, const ll_shape *box, const ll_tensor *from, int64_t x,
-                       int64_t y)
+static ll_kernel_move move_of(const ll_kcall *c, const ll_shape *box, const ll_tensor *from,
+                              int64_t x, int64_t y)
 {
     const ll_tensor *to = &c->out[0];
-    ll_move m = {.w = {.n = box->n, .walkers = 2}, .bytes = ll_dtype_bytes(to->dtype)};
+    ll_kernel_move m = {.w = {.n = box->n, .walkers = 2}, .bytes = ll_dtype_bytes(to->dtype)};
     memcpy(m.w.size, box->d, sizeof m.w.size);
     ll_walk_strides(&to->shape, m.w.stride[LL_TO]);
     if (from) ll_walk_strides(&from->shape, m.w.stride[LL_FROM]);
@@ -26,7 +26,7 @@ static int64_t step_of(const ll_tensor *t, int64_t dim)
     return stride[dim];
 }
 
-int ll_slice_moves(const ll_kcall *c, ll_move m[LL_MOVES])
+int ll_slice_moves(const ll_kcall *c, ll_kernel_move m[LL_MOVES])
 {
     const ll_range_attr *a = c->attr;
     m[0] = move_of(c, &c->out[0].shape, &c->in[0], a->from * step_of(&c->in[0], a->dim), 0);
@@ -34,14 +34,15 @@ int ll_slice_moves(const ll_kcall *c, ll_move m[LL_MOVES])
 }
 
 /* A box of n indices along dim, the others as in the result: from x, or of zeros. */
-static ll_move part_of(const ll_kcall *c, int64_t dim, int64_t n, const ll_tensor *x, int64_t at)
+static ll_kernel_move part_of(const ll_kcall *c, int64_t dim, int64_t n, const ll_tensor *x,
+                              int64_t at)
 {
     ll_shape box = c->out[0].shape;
     box.d[dim] = n;
     return move_of(c, &box, x, 0, at * step_of(&c->out[0], dim));
 }
 
-int ll_pad_moves(const ll_kcall *c, ll_move m[LL_MOVES])
+int ll_pad_moves(const ll_kcall *c, ll_kernel_move m[LL_MOVES])
 {
     const ll_range_attr *a = c->attr;
     int64_t middle = c->in[0].shape.d[a->dim];
@@ -51,7 +52,7 @@ int ll_pad_moves(const ll_kcall *c, ll_move m[LL_MOVES])
     return 3;
 }
 
-int ll_concat_moves(const ll_kcall *c, ll_move m[LL_MOVES])
+int ll_concat_moves(const ll_kcall *c, ll_kernel_move m[LL_MOVES])
 {
     const ll_range_attr *a = c->attr;
     LL_ASSERT(c->n_in <= LL_MOVES);
@@ -61,7 +62,7 @@ int ll_concat_moves(const ll_kcall *c, ll_move m[LL_MOVES])
     return c->n_in;
 }
 
-int ll_reshape_moves(const ll_kcall *c, ll_move m[LL_MOVES])
+int ll_reshape_moves(const ll_kcall *c, ll_kernel_move m[LL_MOVES])
 {
     ll_tensor x = c->in[0];
     x.shape = c->out[0].shape;
@@ -69,7 +70,7 @@ int ll_reshape_moves(const ll_kcall *c, ll_move m[LL_MOVES])
     return 1;
 }
 
-static int by_letters(const ll_kcall *c, const char *spec, ll_move m[LL_MOVES])
+static int by_letters(const ll_kcall *c, const char *spec, ll_kernel_move m[LL_MOVES])
 {
     ll_spec s;
     LL_ASSERT(ll_spec_parse(spec, &s) == LL_OK);
@@ -81,12 +82,12 @@ static int by_letters(const ll_kcall *c, const char *spec, ll_move m[LL_MOVES])
     return 1;
 }
 
-int ll_transpose_moves(const ll_kcall *c, ll_move m[LL_MOVES])
+int ll_transpose_moves(const ll_kcall *c, ll_kernel_move m[LL_MOVES])
 {
     return by_letters(c, ((const ll_spec_attr *)c->attr)->spec, m);
 }
 
-int ll_broadcast_moves(const ll_kcall *c, ll_move m[LL_MOVES])
+int ll_broadcast_moves(const ll_kcall *c, ll_kernel_move m[LL_MOVES])
 {
     return by_letters(c, ((const ll_broadcast_attr *)c->attr)->spec, m);
 }

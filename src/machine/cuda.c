@@ -79,8 +79,8 @@ static ll_err open(ll_exec *e)
     e->own = o;
     o->views = LL_NEW_ARRAY(e->arena, ll_cuda_view, p->n_slot + 1);
     o->packing = LL_NEW_ARRAY(e->arena, void *, p->n_instr + 1);
-    o->segments =
-        LL_NEW_ARRAY(e->arena, ll_segment, (size_t)ll_program_rounds(p) * (size_t)p->n_instr + 1);
+    o->segments = LL_NEW_ARRAY(e->arena, ll_cuda_segment,
+                               (size_t)ll_program_rounds(p) * (size_t)p->n_instr + 1);
     if (share) {
         o->gpu = ll_cuda_of(share)->gpu;
     } else {

@@ -7,10 +7,11 @@
 #include "machine/host.h"
 #include "machine/merge.h"
 
-typedef struct ll_segment { /* launches and copies between two collectives, in one micro-batch */
+/* Launches and copies between two collectives, in one micro-batch. */
+typedef struct ll_cuda_segment {
     int runs;
     ll_gpu_graph *graph, *marked; /* marked: with timing events around each launch */
-} ll_segment;
+} ll_cuda_segment;
 
 typedef struct ll_span { /* launches from .. to - 1, in a micro-batch of a step */
     int from, to, micro;
@@ -34,8 +35,8 @@ typedef struct ll_cuda {
     ll_cuda_view *views;
     void **packing;
     ll_launch *launches;
-    int end[LL_N_SECTION]; /* section s is launches [end[s-1], end[s]) */
-    ll_segment *segments;  /* [n_micro][n_instr] */
+    int end[LL_N_SECTION];     /* section s is launches [end[s-1], end[s]) */
+    ll_cuda_segment *segments; /* [n_micro][n_instr] */
     void *clock, *trouble, *tables, *staging;
     uint64_t step;
     bool started;

@@ -214,7 +214,7 @@ static ll_err queue(ll_exec *e, const ll_span *s, ll_may_run *may, bool marks)
     return marks ? ll_gpu_mark(ll_cuda_of(e)->gpu, s->to - s->from) : LL_OK;
 }
 
-static ll_segment *segment_of(ll_exec *e, const ll_span *s)
+static ll_cuda_segment *segment_of(ll_exec *e, const ll_span *s)
 {
     return &ll_cuda_of(e)->segments[(size_t)s->micro * (size_t)e->p->n_instr + (size_t)s->from];
 }
@@ -241,7 +241,7 @@ static ll_err capture(ll_exec *e, const ll_span *s, ll_may_run *may, bool marks,
  * nothing may be captured (see below): there graphs are made before, of what is not measured. */
 static ll_err replay(ll_exec *e, const ll_span *s, bool marks)
 {
-    ll_segment *x = segment_of(e, s);
+    ll_cuda_segment *x = segment_of(e, s);
     ll_gpu_graph **graph = marks ? &x->marked : &x->graph;
     if (!*graph && (x->runs++ == 0 || (marks && has_messages(e)))) return queue(e, s, NULL, marks);
     if (!*graph) TRY(capture(e, s, NULL, marks, graph));

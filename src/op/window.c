@@ -3,11 +3,6 @@
 
 #include "base/num.h"
 
-static int64_t floor_div(int64_t a, int64_t b)
-{
-    return a / b - (a % b < 0);
-}
-
 static int64_t clamp(int64_t x, int64_t lo, int64_t hi)
 {
     return ll_max64(lo, ll_min64(x, hi));
@@ -15,7 +10,7 @@ static int64_t clamp(int64_t x, int64_t lo, int64_t hi)
 
 int64_t ll_axis_out(const ll_axis *a, int64_t image)
 {
-    return floor_div(image + a->pad[0] + a->pad[1] - ll_axis_span(a), a->stride) + 1;
+    return ll_floor_div(image + a->pad[0] + a->pad[1] - ll_axis_span(a), a->stride) + 1;
 }
 
 /* Padding after the end that gives just n rows of output. */
@@ -41,8 +36,8 @@ ll_range ll_axis_out_part(ll_axis *a, ll_range image, int64_t n)
     ll_range r = {0, 0};
     if (image.to > image.from) {
         int64_t first = image.from + a->pad[0] - ll_axis_span(a) + 1;
-        r.from = clamp(-floor_div(-first, a->stride), 0, n);
-        r.to = clamp(floor_div(image.to - 1 + a->pad[0], a->stride) + 1, r.from, n);
+        r.from = clamp(-ll_floor_div(-first, a->stride), 0, n);
+        r.to = clamp(ll_floor_div(image.to - 1 + a->pad[0], a->stride) + 1, r.from, n);
     }
     a->pad[0] += image.from - r.from * a->stride;
     fit_end(a, r.to - r.from, image.to - image.from);

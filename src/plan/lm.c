@@ -4,14 +4,14 @@
 #include <math.h>
 #include <string.h>
 
-double ll_bytes_tensors(const ll_bytes *b)
+double ll_lm_bytes_tensors(const ll_lm_bytes *b)
 {
     return b->weights + b->gradients + b->optimizer + b->activations + b->buffers;
 }
 
-double ll_bytes_sum(const ll_bytes *b)
+double ll_lm_bytes_sum(const ll_lm_bytes *b)
 {
-    return ll_bytes_tensors(b) + b->reserved;
+    return ll_lm_bytes_tensors(b) + b->reserved;
 }
 
 double ll_lm_parameters(const ll_lm *m)

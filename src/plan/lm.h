@@ -70,12 +70,13 @@ typedef struct ll_how {
     ll_piped *piped; /* [LL_REMAKE_FULL + 1], kept from way to way of one pipeline; NULL: not */
 } ll_how;
 
-typedef struct ll_bytes {
+typedef struct ll_lm_bytes {
     double weights, gradients, optimizer, activations, buffers;
     double reserved; /* of the chip: what libraries and the driver have, which is no tensor */
-} ll_bytes;
-double ll_bytes_tensors(const ll_bytes *b); /* which train.memory limits */
-double ll_bytes_sum(const ll_bytes *b);     /* and what is reserved: which the chip has room for */
+} ll_lm_bytes;
+double ll_lm_bytes_tensors(const ll_lm_bytes *b); /* which train.memory limits */
+double ll_lm_bytes_sum(
+    const ll_lm_bytes *b); /* and what is reserved: which the chip has room for */
 
 typedef struct ll_outcome {
     double step_s;
@@ -87,7 +88,7 @@ typedef struct ll_outcome {
     double parameters;                  /* of the model */
     double model_flops, hardware_flops; /* of a step, all ranks */
     double moved;                       /* bytes that a rank sends in a step */
-    ll_bytes bytes;                     /* of the rank with most */
+    ll_lm_bytes bytes;                  /* of the rank with most */
     const ll_pipeline *pipeline;        /* NULL: one stage. For pictures; in the arena */
     ll_pipeline_times times;
 } ll_outcome;

@@ -248,10 +248,10 @@ static void find_memory(step *s, const double *peak)
         if (r == 0) ends += s->ends_params;
         if (r == (int)h->pipe - 1 && (h->pipe > 1 || !s->m->tied)) ends += s->ends_params;
         double params = layers * s->layer_params + ends;
-        ll_bytes b = {.weights = params * y->param_bytes / per[0],
-                      .gradients = params * (y->grad_bytes + y->kept_bytes) / per[1],
-                      .optimizer = h->offload ? 0 : params * y->state_bytes / per[2],
-                      .activations = (h->pipe > 1 ? peak[r] : layers) * kept(s, h->remake)};
+        ll_lm_bytes b = {.weights = params * y->param_bytes / per[0],
+                         .gradients = params * (y->grad_bytes + y->kept_bytes) / per[1],
+                         .optimizer = h->offload ? 0 : params * y->state_bytes / per[2],
+                         .activations = (h->pipe > 1 ? peak[r] : layers) * kept(s, h->remake)};
         if (h->remake >= LL_REMAKE_FFN) b.activations += kept(s, LL_REMAKE_NONE);
         if (h->zero >= 3)
             b.buffers +=
@@ -260,7 +260,7 @@ static void find_memory(step *s, const double *peak)
         if (h->tensor > 1) b.buffers += 4 * tokens * s->m->width;
         if (s->m->dropout) b.buffers += 4 * tokens * s->m->width;
         b.reserved = 1e9 * s->c->chip.reserved;
-        if (ll_bytes_sum(&b) > most) most = ll_bytes_sum(&b), s->out->bytes = b;
+        if (ll_lm_bytes_sum(&b) > most) most = ll_lm_bytes_sum(&b), s->out->bytes = b;
     }
 }
 

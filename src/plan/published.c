@@ -383,7 +383,7 @@ static ll_err try_step(const table *t, int64_t row, const ll_cluster *c, const l
         LL_OWN(ll_arena) scratch = ll_arena_new();
         TRY(ll_lm_step(c, m, h, scratch, false, o));
         o->pipeline = NULL;
-        double bytes = ll_bytes_sum(&o->bytes), most = 1e9 * c->chip.memory;
+        double bytes = ll_lm_bytes_sum(&o->bytes), most = 1e9 * c->chip.memory;
         *fits = bytes <= most;
         if (bytes <= most * (1 + memory_doubt) || told || h->remake == LL_REMAKE_FULL) return LL_OK;
     }
@@ -495,7 +495,7 @@ static ll_err predict(const table *t, int64_t row, ll_published *r)
     r->measured = measured_step(t, row, &m);
     r->predicted = o.step_s * slowed(t, row);
     r->kind = ll_how_kind(&h);
-    fill(t, row, &d, ll_bytes_sum(&o.bytes), r);
+    fill(t, row, &d, ll_lm_bytes_sum(&o.bytes), r);
     if (!says(t, row, "mem_kind", "smi") && !r->out_of_memory)
         r->predicted_memory -= d.chip.reserved; /* the allocator's own count */
     else                                        /* blocks that it keeps beyond what is used */

@@ -63,8 +63,8 @@ const char *ll_how_kind(const ll_how *h)
 
 bool ll_plan_fits(const ll_search *s, const ll_outcome *o)
 {
-    return ll_bytes_sum(&o->bytes) <= 1e9 * s->cluster->chip.memory &&
-           (!s->memory || ll_bytes_tensors(&o->bytes) <= s->memory);
+    return ll_lm_bytes_sum(&o->bytes) <= 1e9 * s->cluster->chip.memory &&
+           (!s->memory || ll_lm_bytes_tensors(&o->bytes) <= s->memory);
 }
 
 static ll_err try_one(walk *w, const ll_how *h)
@@ -151,7 +151,7 @@ static int by_time(const void *first, const void *second)
 {
     const ll_candidate *x = (const ll_candidate *)first, *y = (const ll_candidate *)second;
     if (x->fits != y->fits) return y->fits - x->fits;
-    double i = ll_bytes_sum(&x->out.bytes), k = ll_bytes_sum(&y->out.bytes);
+    double i = ll_lm_bytes_sum(&x->out.bytes), k = ll_lm_bytes_sum(&y->out.bytes);
     float a = (float)x->out.step_s, b = (float)y->out.step_s; /* rounding is no difference */
     if (x->fits && a != b) return a > b ? 1 : -1;
     return (i > k) - (i < k);

@@ -170,7 +170,6 @@ typedef struct ll_unbound {
 void ll_program_call(const ll_program *p, const ll_instr *x, ll_unbound *out);
 /* Listing for people: a line per instruction with its slots, and the memory summary. */
 char *ll_program_print(const ll_program *p, ll_arena *arena);
-/* A program's bytes by what they are for; their sum is p->bytes. */
 /* FLOPs of products (matmul, convolution, attention) in a step. */
 typedef struct ll_program_work {
     double loops;  /* as ops' loops count them */
@@ -182,6 +181,7 @@ ll_program_work ll_program_flops(const ll_program *p);
  * copies on several ranks and the update add does not count. g: of one micro-batch. */
 double ll_model_flops(const ll_graph *g, int n_micro);
 
+/* A program's bytes by what they are for; their sum is p->bytes. */
 typedef struct ll_memory_kinds {
     size_t parameters, state,
         batch;        /* state: moments, statistics, constants; batch: data and scalars */

@@ -424,7 +424,7 @@ static void outer_step(ll_loose *x, const ll_fragment *f, float *d, bool at_once
 static void *fly(void *arg)
 {
     ll_loose *x = (ll_loose *)arg;
-    ll_flight *f = &x->flight;
+    ll_loose_flight *f = &x->flight;
     omp_set_num_threads(1); /* cores are at work */
     f->rc = means(x, &f->of, f->step, x->due, &f->bytes);
     if (f->rc) snprintf(f->text, sizeof f->text, "%s", ll_error_message());
@@ -446,7 +446,7 @@ static ll_err take_off(ll_loose *x, const ll_fragment *f, int64_t done)
     TRY(ll_loose_land(x));
     TRY(ll_loose_add_due(x));
     differences(x, f, x->due);
-    x->flight = (ll_flight){.under_way = true, .of = *f, .step = done};
+    x->flight = (ll_loose_flight){.under_way = true, .of = *f, .step = done};
     if (ll_thread_start(&x->flight.thread, fly, x)) return LL_OK;
     x->flight.under_way = false;
     FAIL(LL_E_SYS, "no thread could be started for an exchange between replicas");
@@ -456,13 +456,13 @@ static ll_err has_landed(void *arg, ll_awaited *now)
 {
     now->what = "an exchange between replicas";
     now->site = "parallel.delay";
-    now->done = __atomic_load_n(&((const ll_flight *)arg)->done, __ATOMIC_ACQUIRE);
+    now->done = __atomic_load_n(&((const ll_loose_flight *)arg)->done, __ATOMIC_ACQUIRE);
     return LL_OK;
 }
 
 ll_err ll_loose_land(ll_loose *x)
 {
-    ll_flight *f = &x->flight;
+    ll_loose_flight *f = &x->flight;
     if (!f->under_way) return LL_OK;
     ll_err rc = ll_comm_await(x->world, has_landed, f);
     pthread_join(f->thread, NULL); /* the watch's failure ends its waits, too */

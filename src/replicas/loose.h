@@ -39,7 +39,7 @@ typedef struct ll_fragment { /* tensors that are exchanged together, and their e
 } ll_fragment;
 
 /* An exchange that is on its way, beside steps: a thread has the communicator of peers. */
-typedef struct ll_flight {
+typedef struct ll_loose_flight {
     bool under_way;
     ll_fragment of;
     int64_t step; /* after which it began */
@@ -49,7 +49,7 @@ typedef struct ll_flight {
     char text[1024];
     int64_t bytes;
     double far; /* squares of the distance from the mean */
-} ll_flight;
+} ll_loose_flight;
 
 /* Others read of it what they want. */
 typedef struct ll_loose {
@@ -67,7 +67,7 @@ typedef struct ll_loose {
     float *own, *mean;           /* [all] */
     float *anchor, *velocity;    /* [params] or NULL */
     float *due; /* [shared] or NULL: what an exchange that has come, or comes, changes */
-    ll_flight flight;
+    ll_loose_flight flight;
     float *room;          /* what neighbours send, [shared] each */
     int *to, *from, most; /* whom this exchange goes to and comes from; -1: nobody */
     bool feedback;        /* of codecs */

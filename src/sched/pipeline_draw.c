@@ -129,22 +129,22 @@ static void put_action(ll_buf *b, const ll_pipeline *p, ll_action a, double x, d
 }
 
 static void put_rank(ll_buf *b, const ll_pipeline *p, const ll_pipeline_times *t, int r,
-                     const ll_axis *x, double unit)
+                     const ll_plot_axis *x, double unit)
 {
     ll_interval s = span_of(p, t);
     double y = TOP + ROW * r;
     ll_buf_printf(b, "<text class=\"soft\" text-anchor=\"end\" x=\"%d\" y=\"%g\">%d</text>",
                   LEFT - 10, y + 15, r);
-    put_bar(b, IDLE, 0.15, LEFT, y, ll_axis_pixel(x, (s.end - s.start) * unit) - LEFT);
+    put_bar(b, IDLE, 0.15, LEFT, y, ll_plot_pixel(x, (s.end - s.start) * unit) - LEFT);
     ll_buf_puts(b, "</rect>\n");
     for (int k = 0; k < p->n_action[r]; k++) {
-        double left = ll_axis_pixel(x, (t->start[r][k] - s.start) * unit);
-        double right = ll_axis_pixel(x, (t->end[r][k] - s.start) * unit);
+        double left = ll_plot_pixel(x, (t->start[r][k] - s.start) * unit);
+        double right = ll_plot_pixel(x, (t->end[r][k] - s.start) * unit);
         put_action(b, p, p->actions[r][k], left, y, right - left);
     }
     if (!t->update) return;
-    double left = ll_axis_pixel(x, (t->update[r].start - s.start) * unit);
-    put_bar(b, UPDATE, 1, left, y, ll_axis_pixel(x, (t->update[r].end - s.start) * unit) - left);
+    double left = ll_plot_pixel(x, (t->update[r].start - s.start) * unit);
+    put_bar(b, UPDATE, 1, left, y, ll_plot_pixel(x, (t->update[r].end - s.start) * unit) - left);
     ll_buf_puts(b, "<title>update</title></rect>\n");
 }
 
@@ -174,8 +174,8 @@ void ll_pipeline_draw_svg(ll_buf *b, const ll_pipeline *p, const ll_pipeline_tim
     ll_interval s = span_of(p, t);
     double all = s.end - s.start, unit = 1e-6;
     if (!t->in_flops) unit = all < 1e-3 ? 1e6 : all < 1 ? 1e3 : 1;
-    ll_axis x = {.from = LEFT, .to = RIGHT};
-    ll_axis_round(&x, 0, all * unit);
+    ll_plot_axis x = {.from = LEFT, .to = RIGHT};
+    ll_plot_round(&x, 0, all * unit);
     int bottom = TOP + ROW * p->n_rank + 4;
     ll_plot_begin(b, RIGHT + 30, bottom + 60, title.text);
     ll_buf_puts(b, "<style>.in{fill:#fff;font-size:10px;text-anchor:middle}\n"

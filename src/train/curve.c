@@ -17,7 +17,7 @@ enum { WIDTH = 860, HEIGHT = 460, LEFT = 64, TOP = 114, BOTTOM = 56 };
 typedef struct picture {
     ll_buf svg;
     const ll_curve *curve;
-    ll_axis x, loss, accuracy;
+    ll_plot_axis x, loss, accuracy;
     int right; /* where the plot ends, in pixels */
     ll_points smooth;
 } picture;
@@ -57,8 +57,8 @@ static void set_x(picture *p)
     if (!(lo <= hi)) lo = 0, hi = 1;
     if (lo > 0 && lo < 0.2 * hi) lo = 0; /* a run starts at step 1: the axis at 0 */
     if (!(hi > lo)) hi = lo + 1;
-    p->x = (ll_axis){.lo = lo, .hi = hi, .from = LEFT, .to = p->right};
-    p->x.step = fmax(1, ll_axis_step((hi - lo) / 8)); /* steps are whole */
+    p->x = (ll_plot_axis){.lo = lo, .hi = hi, .from = LEFT, .to = p->right};
+    p->x.step = fmax(1, ll_plot_step((hi - lo) / 8)); /* steps are whole */
 }
 
 /* Of the smooth line and of validation: one raw spike does not flatten the picture. */
@@ -68,13 +68,13 @@ static void set_loss(picture *p)
     widen(&p->smooth, false, &lo, &hi);
     widen(&p->curve->val_loss, false, &lo, &hi);
     if (!(lo <= hi)) lo = 0, hi = 1;
-    p->loss = (ll_axis){.from = HEIGHT - BOTTOM, .to = TOP};
+    p->loss = (ll_plot_axis){.from = HEIGHT - BOTTOM, .to = TOP};
     bool powers = lo > 0 && hi / lo > 100;
     p->loss.ticks = powers ? LL_TICKS_POWER : LL_TICKS_PLAIN;
     if (powers)
-        ll_axis_round(&p->loss, log10(lo), log10(hi));
+        ll_plot_round(&p->loss, log10(lo), log10(hi));
     else
-        ll_axis_round(&p->loss, lo > 0 && lo < 0.3 * hi ? 0 : lo, hi);
+        ll_plot_round(&p->loss, lo > 0 && lo < 0.3 * hi ? 0 : lo, hi);
 }
 
 static void set_accuracy(picture *p)
@@ -82,8 +82,8 @@ static void set_accuracy(picture *p)
     double lo = INFINITY, hi = -INFINITY;
     widen(&p->curve->val_accuracy, false, &lo, &hi);
     if (!(lo <= hi)) lo = 0, hi = 1;
-    p->accuracy = (ll_axis){.from = HEIGHT - BOTTOM, .to = TOP, .ticks = LL_TICKS_PERCENT};
-    ll_axis_round(&p->accuracy, 100 * lo, 100 * hi);
+    p->accuracy = (ll_plot_axis){.from = HEIGHT - BOTTOM, .to = TOP, .ticks = LL_TICKS_PERCENT};
+    ll_plot_round(&p->accuracy, 100 * lo, 100 * hi);
     if (p->accuracy.hi > 100 && hi <= 1) p->accuracy.hi = 100;
     if (p->accuracy.lo < 0 && lo >= 0) p->accuracy.lo = 0;
 }
@@ -122,10 +122,10 @@ static void draw_axes(picture *p)
     ll_plot_bottom(b, &p->x, HEIGHT - BOTTOM, "step");
     if (!has_points(&p->curve->val_accuracy)) return;
     double v;
-    for (int i = 0; ll_axis_tick(&p->accuracy, i, &v); i++) {
+    for (int i = 0; ll_plot_tick(&p->accuracy, i, &v); i++) {
         ll_buf_printf(b, "<text class=\"f3\" x=\"%d\" y=\"%.1f\">", p->right + 10,
-                      ll_axis_pixel(&p->accuracy, v) + 4);
-        ll_axis_text(b, &p->accuracy, v);
+                      ll_plot_pixel(&p->accuracy, v) + 4);
+        ll_plot_text(b, &p->accuracy, v);
         ll_buf_puts(b, "</text>\n");
     }
     ll_buf_printf(b, "<text class=\"f3\" x=\"%d\" y=\"%d\">accuracy</text>\n", p->right - 6,
@@ -144,16 +144,16 @@ static void draw_raw(picture *p)
             i++;
             continue;
         }
-        double x = ll_axis_place(&p->x, t->x[i]), lo = t->y[i], hi = lo;
+        double x = ll_plot_place(&p->x, t->x[i]), lo = t->y[i], hi = lo;
         int end = i + 1;
         while (thin && end < t->n && usable(t, end) &&
-               ll_axis_place(&p->x, t->x[end]) < floor(x) + 1) {
+               ll_plot_place(&p->x, t->x[end]) < floor(x) + 1) {
             lo = fmin(lo, t->y[end]);
             hi = fmax(hi, t->y[end]);
             end++;
         }
-        ll_plot_point(&p->svg, &open, x, ll_axis_place(&p->loss, hi));
-        if (lo < hi) ll_plot_point(&p->svg, &open, x, ll_axis_place(&p->loss, lo));
+        ll_plot_point(&p->svg, &open, x, ll_plot_place(&p->loss, hi));
+        if (lo < hi) ll_plot_point(&p->svg, &open, x, ll_plot_place(&p->loss, lo));
         i = end;
     }
     ll_plot_path_end(&p->svg);
@@ -175,18 +175,18 @@ static void draw_smooth(picture *p)
     double drawn_at = -1;
     ll_plot_path(&p->svg, 1, 2.2, "");
     for (int i = 0; i < s->n; i++) {
-        double x = ll_axis_place(&p->x, s->x[i]);
+        double x = ll_plot_place(&p->x, s->x[i]);
         if (i && i < s->n - 1 && x - drawn_at < 1) continue;
-        ll_plot_point(&p->svg, &open, x, ll_axis_place(&p->loss, s->y[i]));
+        ll_plot_point(&p->svg, &open, x, ll_plot_place(&p->loss, s->y[i]));
         drawn_at = x;
     }
     ll_plot_path_end(&p->svg);
     if (s->n == 1)
-        put_marker(&p->svg, 1, ll_axis_place(&p->x, s->x[0]), ll_axis_place(&p->loss, s->y[0]));
+        put_marker(&p->svg, 1, ll_plot_place(&p->x, s->x[0]), ll_plot_place(&p->loss, s->y[0]));
 }
 
 /* Validation: a line, and marks where they do not touch. scale: from data to the axis. */
-static void draw_validation(picture *p, const ll_points *v, const ll_axis *y, double scale,
+static void draw_validation(picture *p, const ll_points *v, const ll_plot_axis *y, double scale,
                             int color)
 {
     if (!has_points(v)) return;
@@ -194,16 +194,16 @@ static void draw_validation(picture *p, const ll_points *v, const ll_axis *y, do
     ll_plot_path(&p->svg, color, 1.8, color == 3 ? " stroke-dasharray=\"6 4\"" : "");
     for (int i = 0; i < v->n; i++) {
         if (usable(v, i))
-            ll_plot_point(&p->svg, &open, ll_axis_place(&p->x, v->x[i]),
-                          ll_axis_place(y, scale * v->y[i]));
+            ll_plot_point(&p->svg, &open, ll_plot_place(&p->x, v->x[i]),
+                          ll_plot_place(y, scale * v->y[i]));
         else
             open = false;
     }
     ll_plot_path_end(&p->svg);
     for (int i = 0; i < v->n && v->n <= (p->right - LEFT) / 14; i++)
         if (usable(v, i))
-            put_marker(&p->svg, color, ll_axis_place(&p->x, v->x[i]),
-                       ll_axis_place(y, scale * v->y[i]));
+            put_marker(&p->svg, color, ll_plot_place(&p->x, v->x[i]),
+                       ll_plot_place(y, scale * v->y[i]));
     ll_buf_puts(&p->svg, "\n");
 }
 

@@ -182,7 +182,7 @@ static ll_err read_entry(const reader *r, const json_t *o, ll_tuned *e)
 }
 
 static ll_err read_table(const reader *r, const json_t *root, const char *key, int size,
-                         ll_table *t)
+                         ll_tuned_table *t)
 {
     const char *was;
     double format, ranks;
@@ -208,14 +208,14 @@ static ll_err read_table(const reader *r, const json_t *root, const char *key, i
 }
 
 ll_err ll_tune_parse(const char *text, size_t bytes, const char *path, const char *key, int size,
-                     ll_table **out)
+                     ll_tuned_table **out)
 {
     *out = NULL;
     json_error_t why;
     json_auto_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, &why);
     CHECK(root, LL_E_IO, "%s: not JSON: %s (line %d)", path, why.text, why.line);
     ll_arena *arena = ll_arena_new();
-    LL_OWN(ll_table) t = LL_NEW(arena, ll_table);
+    LL_OWN(ll_tuned_table) t = LL_NEW(arena, ll_tuned_table);
     t->arena = arena;
     t->was_read = true;
     TRY(read_table(&(reader){arena, path}, root, key, size, t));
@@ -238,7 +238,7 @@ static json_t *entry_json(const ll_tuned *e)
                      (json_int_t)e->bytes, "shared", (int)e->shared, "why", e->why, "ways", ways);
 }
 
-ll_err ll_tune_write(const ll_table *t, const char *path, const char *key)
+ll_err ll_tune_write(const ll_tuned_table *t, const char *path, const char *key)
 {
     const ll_link_model *m = &t->model;
     json_t *entries = json_array();

@@ -5,7 +5,7 @@
 /* A communicator that was made so. */
 static ll_err tune(ll_err rc, ll_comm **c)
 {
-    const ll_table *table;
+    const ll_tuned_table *table;
     if (rc || !*c) return rc;
     if (ll_comm_options(*c)->tune == LL_TUNE_TABLE) rc = ll_tune_read(*c, &table);
     if (ll_comm_options(*c)->tune == LL_TUNE_MEASURE) rc = ll_tune(*c, NULL, &table);

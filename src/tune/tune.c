@@ -18,13 +18,13 @@ static void load(const char *path, const char *key, int size, const char *otherw
                  size_t *bytes)
 {
     struct stat st;
-    ll_table *t = NULL;
+    ll_tuned_table *t = NULL;
     *text = NULL;
     *bytes = 0;
     if (!path || stat(path, &st) != 0) return;
     if (ll_file_read(path, FILE_MAX, text, bytes) == LL_OK &&
         ll_tune_parse((const char *)*text, *bytes, path, key, size, &t) == LL_OK) {
-        ll_table_free(t);
+        ll_tuned_table_free(t);
         return;
     }
     fprintf(stderr, "loopline: warning: %s; %s\n", ll_error_message(), otherwise);
@@ -35,7 +35,7 @@ static void load(const char *path, const char *key, int size, const char *otherw
 
 /* The table of the file, equal on every rank; NULL where there is none. */
 static ll_err read_table(ll_comm *c, const char *path, const char *key, const char *otherwise,
-                         ll_table **out)
+                         ll_tuned_table **out)
 {
     *out = NULL;
     LL_OWN_MEMORY uint8_t *text = NULL;
@@ -77,7 +77,7 @@ static const char *reason(ll_arena *arena, const ll_tune_cell *cell)
     return b.text;
 }
 
-static void fill_entries(ll_table *out, const ll_tuning *t)
+static void fill_entries(ll_tuned_table *out, const ll_tuning *t)
 {
     ll_tuned *list = LL_NEW_ARRAY(out->arena, ll_tuned, t->n_cell);
     for (int i = 0; i < t->n_cell; i++) {
@@ -93,7 +93,8 @@ static void fill_entries(ll_table *out, const ll_tuning *t)
     out->entries = list;
 }
 
-static ll_err measure(ll_comm *c, double began, double budget_s, ll_arena *arena, ll_table *out)
+static ll_err measure(ll_comm *c, double began, double budget_s, ll_arena *arena,
+                      ll_tuned_table *out)
 {
     ll_tuning t = {.c = c, .arena = arena, .began = began, .budget_s = budget_s};
     if (ll_comm_size(c) == 1) { /* nothing to choose by */
@@ -110,7 +111,7 @@ static ll_err measure(ll_comm *c, double began, double budget_s, ll_arena *arena
 
 /* Were the small all-reduces measured, at least? Where not even these were, the machine is busy
  * with something else, and a table would keep that for ever. */
-static bool worth_keeping(const ll_table *t)
+static bool worth_keeping(const ll_tuned_table *t)
 {
     for (int i = 0; i < t->n_entry; i++) {
         const ll_tuned *e = &t->entries[i];
@@ -134,7 +135,7 @@ static ll_err check_ours(const char *path)
 }
 
 /* Rank 0 writes; that it could not is no failure of the tuning. */
-static void keep(ll_comm *c, ll_table *t, const char *path, const char *key)
+static void keep(ll_comm *c, ll_tuned_table *t, const char *path, const char *key)
 {
     t->file = worth_keeping(t) ? path : NULL;
     if (ll_comm_rank(c) != 0) return;
@@ -145,29 +146,29 @@ static void keep(ll_comm *c, ll_table *t, const char *path, const char *key)
     t->file = NULL;
 }
 
-ll_err ll_tune_read(ll_comm *c, const ll_table **out)
+ll_err ll_tune_read(ll_comm *c, const ll_tuned_table **out)
 {
     *out = NULL;
     if (ll_comm_size(c) == 1) return LL_OK;
     LL_OWN(ll_arena) arena = ll_arena_new();
     const char *key = ll_tune_key(arena, c);
-    ll_table *t = NULL;
+    ll_tuned_table *t = NULL;
     TRY(read_table(c, ll_tune_path(arena, c, key), key, "by rules then", &t));
     if (t) ll_comm_set_table(c, t);
     *out = t;
     return LL_OK;
 }
 
-ll_err ll_tune(ll_comm *c, const ll_tune_opts *opts, const ll_table **out)
+ll_err ll_tune(ll_comm *c, const ll_tune_opts *opts, const ll_tuned_table **out)
 {
     double began = ll_now(), budget = opts && opts->budget_s > 0 ? opts->budget_s : 1.5;
     bool fresh = opts && opts->fresh, alone = ll_comm_size(c) == 1;
     ll_arena *arena = ll_arena_new();
     const char *key = ll_tune_key(arena, c), *path = ll_tune_path(arena, c, key);
-    ll_table *t = NULL;
+    ll_tuned_table *t = NULL;
     ll_err rc = fresh || alone ? LL_OK : read_table(c, path, key, "measuring anew", &t);
     if (rc == LL_OK && !t) {
-        t = LL_NEW(arena, ll_table);
+        t = LL_NEW(arena, ll_tuned_table);
         t->arena = arena;
         t->size = ll_comm_size(c);
         rc = measure(c, began, budget, arena, t);
@@ -176,7 +177,7 @@ ll_err ll_tune(ll_comm *c, const ll_tune_opts *opts, const ll_table **out)
     }
     if (!t || t->arena != arena) ll_arena_free(arena);
     if (rc != LL_OK) {
-        ll_table_free(t);
+        ll_tuned_table_free(t);
         return ll_frame(rc, __FILE__, __LINE__, __func__);
     }
     ll_comm_set_table(c, t);

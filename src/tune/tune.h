@@ -11,10 +11,10 @@ typedef struct ll_tune_opts {
 } ll_tune_opts;
 
 /* Collective. Belongs to the communicator from now on; every call without an algorithm uses it. */
-ll_err ll_tune(ll_comm *c, const ll_tune_opts *opts, const ll_table **out);
+ll_err ll_tune(ll_comm *c, const ll_tune_opts *opts, const ll_tuned_table **out);
 /* Collective. The table of an earlier tuning, where there is one; else *out is NULL, and nothing is
  * changed. */
-ll_err ll_tune_read(ll_comm *c, const ll_table **out);
+ll_err ll_tune_read(ll_comm *c, const ll_tuned_table **out);
 /* Collective. The model alone, measured now (a fraction of a second on links that are not slow). */
 ll_err ll_tune_links(ll_comm *c, ll_link_model *out);
 const char *ll_tune_cpu(ll_arena *arena); /* this machine's processor, as the system calls it */

@@ -49,5 +49,5 @@ const char *ll_tune_path(ll_arena *arena, ll_comm *c, const char *key);
 /* Any bytes as a table. Fails, saying what is wrong, unless it is one for this key (NULL: any) and
  * so many ranks. path is for messages. */
 ll_err ll_tune_parse(const char *text, size_t bytes, const char *path, const char *key, int size,
-                     ll_table **out);
-ll_err ll_tune_write(const ll_table *t, const char *path, const char *key);
+                     ll_tuned_table **out);
+ll_err ll_tune_write(const ll_tuned_table *t, const char *path, const char *key);

@@ -64,10 +64,10 @@ static void put_jpeg(const char *path, int k, int height, int width)
     put_file(path, file, make_jpeg(file, k, height, width, 3, 95));
 }
 
-static ll_view view(const ll_sampling *how, int64_t position, int64_t height, int64_t width,
-                    int channels)
+static ll_picture_view view(const ll_sampling *how, int64_t position, int64_t height, int64_t width,
+                            int channels)
 {
-    return (ll_view){how, position, height, width, channels, 1, false};
+    return (ll_picture_view){how, position, height, width, channels, 1, false};
 }
 
 /* What is decoded of a part, at a coarser scale, is what the whole picture has there. */
@@ -77,24 +77,24 @@ static void jpeg_windows(void **state)
     size_t n = make_jpeg(file, 1, 150, 200, 3, 95);
     static uint8_t out[64 * 64 * 3], whole[200 * 150 * 3];
     ll_sampling plain = {.split = LL_VAL};
-    ll_view all = view(&plain, 0, 150, 200, 3);
+    ll_picture_view all = view(&plain, 0, 150, 200, 3);
     LL_OWN_PICTURE full = {0};
     ok(ll_picture_parse(file, n, "f", &all, &full));
     assert_int_equal(full.height * 1000 + full.width, 150200);
-    ok(ll_view_fit(&all, &full, "f", whole));
+    ok(ll_picture_view_fit(&all, &full, "f", whole));
     assert_memory_equal(whole, full.pixels, sizeof whole); /* no size to change: no byte changes */
     int smaller = 0;
     for (int64_t p = 0; p < 40; p++) {
         ll_sampling how = {.seed = 5, .scale = {0.05, 0.9}};
         int64_t h = 10 + p, w = 8 + p % 13;
-        ll_view v = view(&how, p, h, w, 3);
-        ll_crop c = ll_view_crop(&v, 150, 200);
+        ll_picture_view v = view(&how, p, h, w, 3);
+        ll_crop c = ll_picture_view_crop(&v, 150, 200);
         assert_true(c.y >= 0 && c.x >= 0 && c.y + c.height <= 150 && c.x + c.width <= 200);
         assert_true(c.height * c.width >= 0.049 * 30000 && c.height * c.width <= 0.91 * 30000);
         LL_OWN_PICTURE part = {0};
         ok(ll_picture_parse(file, n, "f", &v, &part));
         smaller += part.height * part.width < 150 * 200 / 4;
-        ok(ll_view_fit(&v, &part, "f", out));
+        ok(ll_picture_view_fit(&v, &part, "f", out));
         for (int64_t y = 0; y < h; y++)
             for (int64_t x = 0; x < w; x++) {
                 double fy = c.y + ((double)y + 0.5) * c.height / (double)h;
@@ -116,21 +116,21 @@ static void channels(void **state)
     const int wants[] = {1, 3, 4};
     for (int i = 0; i < 64; i++) memcpy(rgba + 4 * i, (uint8_t[]){200, 100, 50, 128}, 4);
     for (int i = 0; i < 3; i++) {
-        ll_view v = view(&plain, 0, 8, 8, wants[i]);
+        ll_picture_view v = view(&plain, 0, 8, 8, wants[i]);
         LL_OWN_PICTURE p = {0};
         ok(ll_picture_parse(file, make_png(file, rgba, 8, 8, PNG_FORMAT_RGBA), "f", &v, &p));
-        ok(ll_view_fit(&v, &p, "f", out));
+        ok(ll_picture_view_fit(&v, &p, "f", out));
         const uint8_t grey[1] = {124}, all[4] = {200, 100, 50, 128};
         assert_memory_equal(out, i == 0 ? grey : all, (size_t)wants[i]);
         assert_memory_equal(out + 63 * wants[i], i == 0 ? grey : all, (size_t)wants[i]);
         LL_OWN_PICTURE g = {0};
         ok(ll_picture_parse(file, make_jpeg(file, 0, 8, 8, 1, 100), "f", &v, &g));
-        ok(ll_view_fit(&v, &g, "f", out));
+        ok(ll_picture_view_fit(&v, &g, "f", out));
         for (int c = 0; c < wants[i]; c++)
             assert_in_range(out[c], c == 3 ? 255 : 18, c == 3 ? 255 : 22);
         LL_OWN_PICTURE ink = {0}; /* written as Adobe does: 255 is none */
         ok(ll_picture_parse(file, make_jpeg(file, 0, 8, 8, 4, 100), "f", &v, &ink));
-        ok(ll_view_fit(&v, &ink, "f", out));
+        ok(ll_picture_view_fit(&v, &ink, "f", out));
         for (int c = 0; c < wants[i]; c++)
             assert_in_range(out[c], c == 3 ? 255 : 97, c == 3 ? 255 : 103);
     }
@@ -373,7 +373,7 @@ static void broken(void **state)
 {
     (void)state;
     ll_sampling plain = {.split = LL_VAL};
-    ll_view v = view(&plain, 0, 16, 16, 3);
+    ll_picture_view v = view(&plain, 0, 16, 16, 3);
     LL_OWN_PICTURE p = {0};
     uint8_t grey[32 * 32];
     memset(grey, 9, sizeof grey);
@@ -396,7 +396,7 @@ static void broken(void **state)
 {
     (void)state;
     ll_picture p;
-    fails(ll_picture_parse((const uint8_t *)"\xff\xd8\xff", 3, "f", &(ll_view){0}, &p),
+    fails(ll_picture_parse((const uint8_t *)"\xff\xd8\xff", 3, "f", &(ll_picture_view){0}, &p),
           "built without libjpeg");
 }
 #endif

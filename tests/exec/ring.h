@@ -16,7 +16,7 @@ static inline ll_comm *open_ring(void)
                                           {"all-gather", "ring"},
                                           {"all-to-all", "direct"}};
     ll_comm *c;
-    ll_table *t;
+    ll_tuned_table *t;
     ll_arena *a = ll_arena_new();
     ll_buf b = {.arena = a};
     no_error(ll_comm_open(&(ll_comm_opts){.timeout_s = 120, .table = ""}, &c));

@@ -12,7 +12,7 @@ static void must(bool holds)
     if (!holds) abort();
 }
 
-static void choose(const ll_table *t, ll_coll coll, int64_t count)
+static void choose(const ll_tuned_table *t, ll_coll coll, int64_t count)
 {
     const ll_algo *a;
     int64_t segment;
@@ -23,7 +23,7 @@ static void choose(const ll_table *t, ll_coll coll, int64_t count)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    ll_table *t;
+    ll_tuned_table *t;
     if (ll_tune_parse((const char *)data, size, "fuzz", NULL, 4, &t) != LL_OK) {
         must(!t && ll_error_text()[0]);
         return 0;
@@ -36,6 +36,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         choose(t, e[i].coll, (int64_t)(e[i].bytes / 4 % 100000));
     }
     must(ll_choose_bucket_bytes(t) > 0);
-    ll_table_free(t);
+    ll_tuned_table_free(t);
     return 0;
 }

@@ -12,18 +12,18 @@ enum { VOCAB = 1037, DRAWS = 400 };
 
 static int likelier(const void *a, const void *b)
 {
-    const ll_candidate *x = (const ll_candidate *)a, *y = (const ll_candidate *)b;
+    const ll_draw_candidate *x = (const ll_draw_candidate *)a, *y = (const ll_draw_candidate *)b;
     if (x->logit != y->logit) return x->logit < y->logit ? 1 : -1;
     return (x->token > y->token) - (x->token < y->token);
 }
 
-static double weight(const ll_candidate *c, double top, double heat)
+static double weight(const ll_draw_candidate *c, double top, double heat)
 {
     return exp((c->logit - top) / heat);
 }
 
 /* Candidates in their order; how many count. */
-static int count(ll_candidate *c, const ll_draw_opts *s)
+static int count(ll_draw_candidate *c, const ll_draw_opts *s)
 {
     double top = -INFINITY, sum = 0, kept = 0;
     bool p = s->top_p > 0 && s->top_p < 1;
@@ -43,9 +43,9 @@ static int count(ll_candidate *c, const ll_draw_opts *s)
 
 static int32_t plainly(const ll_draw_from *from, const ll_draw_opts *s, int64_t number)
 {
-    ll_candidate c[VOCAB];
+    ll_draw_candidate c[VOCAB];
     bool was[VOCAB] = {0};
-    for (int i = 0; i < VOCAB; i++) c[i] = (ll_candidate){from->logits[i], i};
+    for (int i = 0; i < VOCAB; i++) c[i] = (ll_draw_candidate){from->logits[i], i};
     for (int i = 0; i < from->n && s->repetition > 0; i++) {
         float *x = &c[from->tokens[i]].logit;
         if (was[from->tokens[i]]) continue;
@@ -85,7 +85,7 @@ static void as_plainly(void **)
         {.temperature = 1.5, .min_p = 1},
         {.temperature = 2, .top_k = 40, .top_p = 0.9, .min_p = 0.02, .repetition = 1.1}};
     static float x[VOCAB], room[VOCAB];
-    static ll_candidate heap[VOCAB];
+    static ll_draw_candidate heap[VOCAB];
     static const int32_t there[] = {3, 900, 3, 1036, 512, 64, 63};
     ll_draw_from from = {x, VOCAB, there, 7};
     for (int i = 0; i < VOCAB; i++) /* some of one logit: the first comes first */

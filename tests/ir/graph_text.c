@@ -10,7 +10,7 @@
 
 #include <ctype.h>
 
-enum { NODES_MAX = 1000000, INPUTS_MAX = 16384, NAMED_MAX = 16384 };
+enum { NODES_MAX = 1000000, INPUTS_MAX = 16384, NAMED_MAX = 16384, NAME_LENGTH = 1023 };
 
 static ll_err scan_type(ll_scan *s, ll_type *out)
 {
@@ -166,14 +166,14 @@ static ll_err scan_ref(parser *p, ll_val *out)
     return LL_OK;
 }
 
-static ll_err scan_name(parser *p, const char *what, char name[LL_NAME_MAX + 1])
+static ll_err scan_name(parser *p, const char *what, char name[NAME_LENGTH + 1])
 {
-    return ll_scan_string(&p->s, what, name, LL_NAME_MAX + 1);
+    return ll_scan_string(&p->s, what, name, NAME_LENGTH + 1);
 }
 
 static ll_err scan_def(parser *p, def *d)
 {
-    char name[LL_NAME_MAX + 1];
+    char name[NAME_LENGTH + 1];
     ll_scan_blank(&p->s);
     *d = (def){.from = p->s.at};
     TRY(scan_number(p, &d->number));
@@ -242,7 +242,7 @@ static ll_err scan_init(parser *p, const ll_type *type, ll_init *init)
 
 static ll_err parse_input(parser *p, const def *defs, int n_def, const char *word, const char *from)
 {
-    char name[LL_NAME_MAX + 1];
+    char name[NAME_LENGTH + 1];
     ll_init init = {0};
     int kind = LL_PARAM;
     while (kind < LL_N_KIND && strcmp(word, ll_kind_name((ll_kind)kind))) kind++;
@@ -267,7 +267,7 @@ static ll_err parse_input(parser *p, const def *defs, int n_def, const char *wor
 /* The node's name after '#'; none: the op's stays. */
 static ll_err parse_node_name(parser *p, ll_node *n)
 {
-    char name[LL_NAME_MAX + 1];
+    char name[NAME_LENGTH + 1];
     int len = 0;
     if (!ll_scan_is(&p->s, '#')) return LL_OK;
     ll_scan_blank(&p->s);
@@ -275,9 +275,9 @@ static ll_err parse_node_name(parser *p, ll_node *n)
         TRY(scan_name(p, "the node's name", name));
     } else {
         while (p->s.at[len] && !isspace((unsigned char)p->s.at[len])) len++;
-        if (len == 0 || len > LL_NAME_MAX)
+        if (len == 0 || len > NAME_LENGTH)
             return ll_scan_fail(&p->s, p->s.at, "expected a node's name of 1 to %d bytes",
-                                LL_NAME_MAX);
+                                NAME_LENGTH);
         memcpy(name, p->s.at, (size_t)len);
         name[len] = '\0';
         p->s.at += len;
@@ -363,7 +363,7 @@ static ll_err parse_definition(parser *p)
 /* result "name" = %1, update "name" = %1, block 1 */
 static ll_err parse_other(parser *p)
 {
-    char word[LL_WORD_MAX + 1], name[LL_NAME_MAX + 1];
+    char word[LL_WORD_MAX + 1], name[NAME_LENGTH + 1];
     const char *from = p->s.at;
     ll_graph *g = p->g;
     ll_val v;
@@ -411,7 +411,7 @@ static ll_err end_line(parser *p)
 /* graph "name" { */
 static ll_err parse_head(parser *p)
 {
-    char word[LL_WORD_MAX + 1], name[LL_NAME_MAX + 1];
+    char word[LL_WORD_MAX + 1], name[NAME_LENGTH + 1];
     const char *first = p->s.at + strspn(p->s.at, " \t\r");
     if (*first == '\n' || *first == '#') TRY(end_line(p));
     ll_scan_blank(&p->s);

@@ -302,7 +302,7 @@ static void drops(void **state)
         assert_int_equal(ll_lm_step(c, &m, &h, a, false, &o[k]), LL_OK);
     }
     assert_true(o[1].step_s > o[0].step_s && o[1].step_s < 1.2 * o[0].step_s);
-    assert_true(ll_bytes_sum(&o[1].bytes) > ll_bytes_sum(&o[0].bytes));
+    assert_true(ll_lm_bytes_sum(&o[1].bytes) > ll_lm_bytes_sum(&o[0].bytes));
 }
 
 /* Between stages every rank along tensor sends its part, whatever system it is. */
@@ -356,7 +356,7 @@ static void offload(void **state)
     ll_outcome o;
     h.offload = false;
     assert_int_equal(ll_lm_step(c, &m, &h, a, false, &o), LL_OK);
-    assert_true(o.step_s < f.best[0].out.step_s && ll_bytes_sum(&o.bytes) > 80e9);
+    assert_true(o.step_s < f.best[0].out.step_s && ll_lm_bytes_sum(&o.bytes) > 80e9);
 }
 
 /* Hosts of a node, whose links go from host to host, and systems whose names are parts of words. */
@@ -419,7 +419,7 @@ static void searches(void **state)
     s.ranks = 64, s.batch = 128, s.zero = s.remake = -1;
     assert_int_equal(ll_plan_search(&s, a, &f), LL_OK);
     assert_true(f.best[0].fits);
-    assert_true(ll_bytes_sum(&f.best[0].out.bytes) <= 80e9);
+    assert_true(ll_lm_bytes_sum(&f.best[0].out.bytes) <= 80e9);
     for (int i = 1; i < f.n; i++)
         assert_true(!f.best[i].fits || f.best[i].out.step_s >= f.best[0].out.step_s);
     for (int i = 1; i < f.n; i++) /* of a mesh and a schedule no two that take as long */
@@ -434,7 +434,7 @@ static void searches(void **state)
         ll_outcome o;
         assert_int_equal(ll_lm_step(c, &m, &f.best[i].how, a, false, &o), LL_OK);
         assert_true(o.step_s == f.best[i].out.step_s && o.moved == f.best[i].out.moved);
-        assert_true(ll_bytes_sum(&o.bytes) == ll_bytes_sum(&f.best[i].out.bytes));
+        assert_true(ll_lm_bytes_sum(&o.bytes) == ll_lm_bytes_sum(&f.best[i].out.bytes));
     }
     char mesh[LL_HOW_TEXT];
     s.tensor = 8, s.pipe = 4, s.data = 2, s.context = 1;

@@ -22,7 +22,7 @@ static char path[4096];
     } while (0)
 
 /* A number of everything that choices follow from. */
-static double print_of(const ll_table *t)
+static double print_of(const ll_tuned_table *t)
 {
     int n = t->n_entry;
     uint32_t crc = 0;
@@ -38,14 +38,14 @@ static double print_of(const ll_table *t)
     return crc;
 }
 
-static void equal_on_all_ranks(const ll_table *t)
+static void equal_on_all_ranks(const ll_tuned_table *t)
 {
     double both[2] = {print_of(t), -print_of(t)};
     OK(ll_comm_allreduce(comm, both, 2, LL_F64, LL_REDUCE_MAX, NULL));
     assert_true(both[0] == -both[1]);
 }
 
-static void check_entries(const ll_table *t)
+static void check_entries(const ll_tuned_table *t)
 {
     int n = t->n_entry, n_allreduce = 0, n_measured = 0;
     const ll_tuned *e = t->entries;
@@ -84,7 +84,7 @@ static void sums_with_the_table(void)
 static void tunes_once_and_reads_then(void **state)
 {
     (void)state;
-    const ll_table *t;
+    const ll_tuned_table *t;
     assert_null(ll_comm_table(comm));
     double budget = 0.7; /* a machine that is busy may need more for a table worth keeping */
     OK(ll_tune(comm, &(ll_tune_opts){.budget_s = budget}, &t));
@@ -115,7 +115,7 @@ static void broken_files_are_measured_anew(void **state)
         fputs("{\"loopline_comm_table\": 1, \"key\": \"another machine\"}", f);
         fclose(f);
     }
-    const ll_table *t;
+    const ll_tuned_table *t;
     OK(ll_comm_barrier(comm));
     OK(ll_tune(comm, &(ll_tune_opts){.budget_s = 0.5}, &t));
     assert_false(t->was_read);

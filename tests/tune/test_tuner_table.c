@@ -85,7 +85,7 @@ static const char table[] =
     "  \"ways\": [{\"algorithm\": \"shared\", \"segment_bytes\": 0, \"predicted_us\": 9,"
     "   \"measured_us\": 4}]}]}";
 
-static const char *choice(const ll_table *t, ll_coll_spec s, bool window, bool canonical,
+static const char *choice(const ll_tuned_table *t, ll_coll_spec s, bool window, bool canonical,
                           int64_t *segment)
 {
     const ll_algo *a;
@@ -98,7 +98,7 @@ static const char *choice(const ll_table *t, ll_coll_spec s, bool window, bool c
 static void a_table_is_followed(void **state)
 {
     (void)state;
-    ll_table *t;
+    ll_tuned_table *t;
     int64_t g;
     if (ll_tune_parse(table, strlen(table), "t", "here", 4, &t) != LL_OK)
         fail_msg("%s", ll_error_text());
@@ -124,12 +124,12 @@ static void a_table_is_followed(void **state)
                         "window");
     assert_int_equal(ll_choose_bucket_bytes(t), 1048576); /* 0.76 ns a byte; 16 MB: 0.75 */
     assert_true(ll_choose_bucket_bytes(NULL) > 0);
-    ll_table_free(t);
+    ll_tuned_table_free(t);
 }
 
 static void a_table_survives_the_file(void **state)
 {
-    ll_table *t, *u;
+    ll_tuned_table *t, *u;
     assert_int_equal(ll_tune_parse(table, strlen(table), "t", NULL, 4, &t), LL_OK);
     const char *path = tmpdir_path(state, "a/b/table.json");
     if (ll_tune_write(t, path, "there") != LL_OK) fail_msg("%s", ll_error_text());
@@ -148,8 +148,8 @@ static void a_table_survives_the_file(void **state)
         assert_true(et[i].ways[0].measured_s == eu[i].ways[0].measured_s);
     }
     assert_memory_equal(&t->model, &u->model, sizeof(ll_link_model));
-    ll_table_free(t);
-    ll_table_free(u);
+    ll_tuned_table_free(t);
+    ll_tuned_table_free(u);
     free(text);
 }
 
@@ -160,7 +160,7 @@ static void broken(const char *old, const char *new, const char *words)
     const char *at = strstr(table, old);
     assert_non_null(at);
     snprintf(text, sizeof text, "%.*s%s%s", (int)(at - table), table, new, at + strlen(old));
-    ll_table *t;
+    ll_tuned_table *t;
     assert_int_equal(ll_tune_parse(text, strlen(text), "t.json", "here", 4, &t), LL_E_IO);
     assert_null(t);
     if (!strstr(ll_error_text(), words) || !strstr(ll_error_text(), "t.json"))
@@ -182,7 +182,7 @@ static void broken_tables_are_refused(void **state)
     broken("\"bytes\": 4096", "\"bytes\": 0", "0 bytes");
     broken("\"segment_bytes\": 0", "\"segment_bytes\": -4", "segment_bytes");
     broken("\"entries\": [", "\"entries\": 1, \"x\": [", "entries is not a list");
-    ll_table *t;
+    ll_tuned_table *t;
     for (size_t n = 0; n < strlen(table); n++)
         assert_int_equal(ll_tune_parse(table, n, "t.json", "here", 4, &t), LL_E_IO);
 }

@@ -281,7 +281,7 @@ static void run_tile(const plan *p, const float **r, float *slots, int64_t e, in
         int place = p->place[t->y];
         float *y = place >= 0 ? slots + (size_t)place * LL_TILE
                               : (float *)p->out[IN_OUTPUT - place].data + e;
-        ll_steps[t->op](y, r[t->x[0]], r[t->x[1]], r[t->x[2]], t->k, t->j, n);
+        ll_chain_steps[t->op](y, r[t->x[0]], r[t->x[1]], r[t->x[2]], t->k, t->j, n);
         r[t->y] = y;
     }
     for (int o = 0; o < f->n_out; o++)

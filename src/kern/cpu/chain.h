@@ -7,8 +7,8 @@
 enum { LL_TILE = 1024 }; /* elements a step works on at once: a few tiles fit the first cache */
 
 /* One step over n elements. y may be a, b or c. */
-typedef void ll_step(float *y, const float *a, const float *b, const float *c, float k, float j,
-                     int n);
+typedef void ll_chain_step(float *y, const float *a, const float *b, const float *c, float k,
+                           float j, int n);
 
 /* A product with a sum after it, both rounded: X(name, operands, value at element i) */
 #define LL_PAIRS(X)                                                                                \
@@ -28,8 +28,8 @@ enum ll_step_op {
 #undef X
         LL_N_STEP
 };
-extern ll_step *const ll_steps[LL_N_STEP];
-#define X(name, operands, value) extern ll_step ll_##name##_step; /* steps_pair.c */
+extern ll_chain_step *const ll_chain_steps[LL_N_STEP];
+#define X(name, operands, value) extern ll_chain_step ll_##name##_step; /* steps_pair.c */
 LL_PAIRS(X)
 #undef X
 /* About how many additions one element of an op costs, to decide on threads. */

@@ -39,7 +39,7 @@ typedef struct plan {
     const ll_conv_shape *v;
     int t;
     ll_tiles tile;
-    ll_picture w;         /* the filters */
+    ll_conv_image w;      /* the filters */
     layout lin, lout, lw; /* dw: lw is of its results, lout of dy */
     int64_t block;        /* tiles of one */
     size_t in_bytes, out_bytes, w_bytes, gemm_bytes, tile_bytes; /* the last two: a thread's */
@@ -115,7 +115,7 @@ static void set_pictures(plan *p)
     const ll_conv_shape *v = p->v;
     int64_t one = v->r * v->s * v->c;
     p->tile = ll_conv_tiles(v, p->t - v->r + 1, p->t - v->s + 1);
-    p->w = (ll_picture){v->r, v->s, v->c, one, v->c, 1, {0}};
+    p->w = (ll_conv_image){v->r, v->s, v->c, one, v->c, 1, {0}};
     if (v->d == LL_CONV) p->w.c = v->f, p->w.image = 1, p->w.lane = one; /* of each channel */
 }
 
@@ -183,8 +183,8 @@ static ll_vec load(const float *x, int64_t n, int64_t lane)
 
 /* The part of a tile of h x w pixels that lies in the picture, transformed, two vectors of
  * channels from c on. turned: the last pixel first. */
-static void take(const plan *p, const ll_picture *g, ll_corner k, int64_t h, int64_t w, bool turned,
-                 const float *x, int64_t c, const layout *l, float *to, ll_vec *z)
+static void take(const plan *p, const ll_conv_image *g, ll_corner k, int64_t h, int64_t w,
+                 bool turned, const float *x, int64_t c, const layout *l, float *to, ll_vec *z)
 {
     int64_t row = PITCH(p->t), all = p->t * row, left = g->c - c;
     memset(z, 0, p->tile_bytes);
@@ -217,7 +217,7 @@ static void take(const plan *p, const ll_picture *g, ll_corner k, int64_t h, int
 
 /* The other way: the transform's first h x w pixels, where they lie in the picture. The inverse is
  * the transform with real and imaginary parts exchanged, before and behind. */
-static void put(const plan *p, const ll_picture *g, ll_corner k, int64_t h, int64_t w,
+static void put(const plan *p, const ll_conv_image *g, ll_corner k, int64_t h, int64_t w,
                 const float *from, const layout *l, int64_t c, float *y, ll_vec *z)
 {
     int64_t row = PITCH(p->t), all = p->t * row, left = g->c - c;
@@ -257,7 +257,7 @@ static void take_filters(const plan *p, const float *w, float *to, ll_vec *z)
 {
     const ll_conv_shape *v = p->v;
     int64_t n = pairs(p->w.c), items = p->lin.im;
-    ll_picture none = {.c = p->w.c};
+    ll_conv_image none = {.c = p->w.c};
 #pragma omp for nowait
     for (int64_t i = 0; i < items * n; i++)
         take(p, i / n < p->tile.in.c ? &p->w : &none, (ll_corner){i / n, 0, 0}, v->r, v->s,
@@ -276,7 +276,7 @@ static void put_filters(const plan *p, const float *from, float *dw, ll_vec *z)
 static void take_tiles(const plan *p, bool in, int64_t from, int64_t to, const float *x, float *out,
                        ll_vec *z)
 {
-    const ll_picture *g = in ? &p->tile.in : &p->tile.out;
+    const ll_conv_image *g = in ? &p->tile.in : &p->tile.out;
     const layout *l = in ? &p->lin : &p->lout;
     int64_t n = pairs(g->c), h = in ? p->t : p->tile.m[0], w = in ? p->t : p->tile.m[1];
 #pragma omp for

@@ -52,11 +52,6 @@ typedef struct range {
     int64_t from, to;
 } range;
 
-static int64_t floor_div(int64_t a, int64_t b)
-{
-    return a / b - (a % b < 0);
-}
-
 static int64_t gcd(int64_t a, int64_t b)
 {
     return b ? gcd(b, a % b) : a;
@@ -107,8 +102,8 @@ static int64_t phases(const ll_conv_shape *v, int k)
 static range inside(const axis *x, int64_t m)
 {
     int64_t at = m * x->step + x->shift;
-    range r = {ll_max64(0, -floor_div(at, x->gap)),
-               ll_min64(x->taps, floor_div(x->source - 1 - at, x->gap) + 1)};
+    range r = {ll_max64(0, -ll_floor_div(at, x->gap)),
+               ll_min64(x->taps, ll_floor_div(x->source - 1 - at, x->gap) + 1)};
     return r.to > r.from ? r : (range){0, 0};
 }
 
@@ -139,7 +134,8 @@ static range source_rows(const ll_conv_shape *v, int64_t from, int64_t to)
 {
     int64_t stride = v->a.stride[0], pad = v->a.pad[0], span = (v->r - 1) * v->a.dilation[0];
     if (v->d == LL_CONV) return (range){from * stride - pad, (to - 1) * stride - pad + span + 1};
-    return (range){-floor_div(-(from + pad - span), stride), floor_div(to - 1 + pad, stride) + 1};
+    return (range){-ll_floor_div(-(from + pad - span), stride),
+                   ll_floor_div(to - 1 + pad, stride) + 1};
 }
 
 static void choose_blocks(const ll_conv_shape *v, plan *p)

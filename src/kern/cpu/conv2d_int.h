@@ -64,14 +64,14 @@ bool ll_conv_tiled(const ll_conv_shape *v);
 
 /* Images: c numbers of h x w pixels, which lie so far apart as image, pixel and lane say; and where
  * the tile of result row 0, column 0 begins. */
-typedef struct ll_picture {
+typedef struct ll_conv_image {
     int64_t h, w, c, image, pixel, lane, shift[2];
-} ll_picture;
+} ll_conv_image;
 
 /* Tiles of m outputs each, laid in the whole image (ll_conv_attr.at): what they read, through tiles
  * of m + taps - 1, and what they make (of conv2d_dw x and dy); those of an image, and of all. */
 typedef struct ll_tiles {
-    ll_picture in, out;
+    ll_conv_image in, out;
     int64_t m[2], down, across, all;
 } ll_tiles;
 ll_tiles ll_conv_tiles(const ll_conv_shape *v, int64_t m_rows, int64_t m_columns);
@@ -79,7 +79,7 @@ ll_tiles ll_conv_tiles(const ll_conv_shape *v, int64_t m_rows, int64_t m_columns
 typedef struct ll_corner {
     int64_t n, y, x; /* of a tile in a picture; may lie outside */
 } ll_corner;
-ll_corner ll_conv_corner(const ll_tiles *t, const ll_picture *g, int64_t tile);
+ll_corner ll_conv_corner(const ll_tiles *t, const ll_conv_image *g, int64_t tile);
 
 /* Element i of an operand, which may be bf16. */
 static inline ll_real ll_conv_at(const void *x, bool bf16, int64_t i)

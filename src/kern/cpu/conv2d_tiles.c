@@ -9,8 +9,8 @@ bool ll_conv_tiled(const ll_conv_shape *v)
 
 ll_tiles ll_conv_tiles(const ll_conv_shape *v, int64_t m_rows, int64_t m_columns)
 {
-    ll_picture x = {v->h, v->w, v->c, v->h * v->w * v->c, v->c, 1, {0}};
-    ll_picture y = {v->oh, v->ow, v->f, v->oh * v->ow * v->f, v->f, 1, {0}};
+    ll_conv_image x = {v->h, v->w, v->c, v->h * v->w * v->c, v->c, 1, {0}};
+    ll_conv_image y = {v->oh, v->ow, v->f, v->oh * v->ow * v->f, v->f, 1, {0}};
     bool dx = v->d == LL_CONV_DX;
     ll_tiles t = {.in = dx ? y : x, .out = dx ? x : y, .m = {m_rows, m_columns}};
     for (int k = 0; k < 2; k++) {
@@ -24,7 +24,7 @@ ll_tiles ll_conv_tiles(const ll_conv_shape *v, int64_t m_rows, int64_t m_columns
     return t;
 }
 
-ll_corner ll_conv_corner(const ll_tiles *t, const ll_picture *g, int64_t tile)
+ll_corner ll_conv_corner(const ll_tiles *t, const ll_conv_image *g, int64_t tile)
 {
     int64_t at = tile % (t->down * t->across);
     return (ll_corner){tile / (t->down * t->across), at / t->across * t->m[0] + g->shift[0],

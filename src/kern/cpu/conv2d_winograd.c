@@ -106,7 +106,7 @@ static shares shares_of(const plan *p)
 /* ---- tiles ---- */
 
 /* Numbers of one pixel that lie in the picture, `some` of them, to or from a patch. */
-static void copy_patch(const ll_picture *g, ll_corner k, int64_t side, int64_t c, int64_t some,
+static void copy_patch(const ll_conv_image *g, ll_corner k, int64_t side, int64_t c, int64_t some,
                        float *image, float *patch, int64_t width, bool back)
 {
     for (int64_t i = ll_max64(0, -k.y); i < ll_min64(side, g->h - k.y); i++)
@@ -117,13 +117,13 @@ static void copy_patch(const ll_picture *g, ll_corner k, int64_t side, int64_t c
         }
 }
 
-static bool within(const ll_picture *g, ll_corner k, int64_t side)
+static bool within(const ll_conv_image *g, ll_corner k, int64_t side)
 {
     return k.y >= 0 && k.x >= 0 && k.y + side <= g->h && k.x + side <= g->w;
 }
 
 /* Tiles [from, to) of the picture, transformed, the first at `first`. */
-static void take_tiles(const plan *p, const ll_picture *g, ll_winograd_change *f, int64_t side,
+static void take_tiles(const plan *p, const ll_conv_image *g, ll_winograd_change *f, int64_t side,
                        const void *image, int64_t from, int64_t to, int64_t first, float *out,
                        int64_t row, int64_t spot)
 {
@@ -248,7 +248,7 @@ static void multiply(const plan *p, const float *in, int64_t tiles, const float 
 static void put_tiles(const plan *p, const float *sums, int64_t from, int64_t to, int64_t panel,
                       float *y)
 {
-    const ll_picture *g = &p->t.out;
+    const ll_conv_image *g = &p->t.out;
     int64_t cols = columns_of(g->c, panel), m = p->f->m;
     int width = width_of(cols);
     for (int64_t t = from; t < to; t++, sums += NR) {

@@ -26,7 +26,7 @@ typedef struct line {
 typedef struct crew {
     int threads;
     bool over;
-    ll_part *part;
+    ll_thread_part *part;
     const void *job;
     int64_t n, parts;
     line given; /* how often there was work */
@@ -107,7 +107,7 @@ void ll_crew(int threads, void (*lead)(void *), void *given)
     }
 }
 
-void ll_in_parts(int threads, int64_t n, ll_part *part, const void *job)
+void ll_in_parts(int threads, int64_t n, ll_thread_part *part, const void *job)
 {
     int64_t parts = ll_min64(threads, n);
     if (parts <= 1) {

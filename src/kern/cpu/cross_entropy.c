@@ -8,7 +8,7 @@ ll_kernel cross_entropy_cpu, cross_entropy_grad_cpu, correct_cpu;
 
 /* All rows of x in parts; work: operations of an element. */
 static ll_err each_row(const ll_kcall *c, const ll_tensor *x, const ll_tensor *label, int work,
-                       ll_part *part)
+                       ll_thread_part *part)
 {
     int64_t rows = ll_rows(x), v = ll_cols(x);
     TRY(ll_check_labels(label, v));

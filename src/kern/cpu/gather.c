@@ -90,11 +90,11 @@ static ll_err pick(const ll_kcall *c, const ll_gather_walk *g)
     int64_t n = ll_numel(&y->shape);
     if (!n) return LL_OK;
     size_t bytes = ll_dtype_bytes(x->dtype);
-    ll_part *rows = x->dtype == LL_F32   ? rows_float
-                    : x->dtype == LL_F64 ? rows_double
-                    : bytes == 4         ? rows_uint32_t
-                    : bytes == 2         ? rows_uint16_t
-                                         : rows_uint8_t;
+    ll_thread_part *rows = x->dtype == LL_F32   ? rows_float
+                           : x->dtype == LL_F64 ? rows_double
+                           : bytes == 4         ? rows_uint32_t
+                           : bytes == 2         ? rows_uint16_t
+                                                : rows_uint8_t;
     ll_in_parts(ll_team(c, 2 * n), n / j.g.d[j.g.n - 1], rows, &j);
     return LL_OK;
 }

@@ -62,7 +62,7 @@ ll_err argmax_cpu(const ll_kcall *c)
     const ll_order_attr *a = (const ll_order_attr *)c->attr;
     int64_t all = ll_numel(&c->in[0].shape);
     job j = job_of(c, a->dim);
-    ll_part *lines = TYPED(argmax, c->in[0].dtype);
+    ll_thread_part *lines = TYPED(argmax, c->in[0].dtype);
     j.least = a->least;
     if (!lines) return argmax_ref(c);
     ll_in_parts(ll_team(c, all), all ? all / j.n / j.inner : 0, lines, &j);
@@ -152,7 +152,7 @@ ll_err cumsum_cpu(const ll_kcall *c)
     j.exclusive = a->exclusive, j.reverse = a->reverse;
     int64_t all = ll_numel(&c->in[0].shape);
     int64_t items = all ? all / j.n / j.inner * ll_ceil_div(j.inner, SIDE) : 0;
-    ll_part *lines = TYPED(cumsum, c->in[0].dtype);
+    ll_thread_part *lines = TYPED(cumsum, c->in[0].dtype);
     if (!lines) return cumsum_ref(c);
     ll_in_parts(ll_team(c, all), items, lines, &j);
     return LL_OK;

@@ -12,9 +12,9 @@ static inline int ll_team(const ll_kcall *c, int64_t work)
 }
 
 /* Makes items [from, to) of a job. */
-typedef void ll_part(const void *job, int64_t from, int64_t to);
+typedef void ll_thread_part(const void *job, int64_t from, int64_t to);
 /* Makes n items in even parts, one for each thread, or fewer where there are fewer items. */
-void ll_in_parts(int threads, int64_t n, ll_part *part, const void *job);
+void ll_in_parts(int threads, int64_t n, ll_thread_part *part, const void *job);
 /* The same; each part has a number below `threads`, for room of its own. */
 typedef void ll_numbered_part(const void *job, int number, int64_t from, int64_t to);
 void ll_in_numbered_parts(int threads, int64_t n, ll_numbered_part *part, const void *job);

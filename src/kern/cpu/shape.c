@@ -16,7 +16,7 @@ typedef uint32_t word __attribute__((may_alias));  /* an element of 4 bytes, of 
 typedef uint64_t dword __attribute__((may_alias)); /* of 8 */
 
 typedef struct move {
-    ll_move of;
+    ll_kernel_move of;
     bool swaps;
     int64_t items; /* elements; or blocks along the last dimension but one, of everything outside */
 } move;
@@ -51,7 +51,7 @@ static void copy_row(char *y, const char *x, size_t bytes, int64_t n)
 }
 
 /* Elements [from, to), by rows along the last dimension: copied, or one element repeated. */
-static void move_rows(const ll_move *m, int64_t from, int64_t to)
+static void move_rows(const ll_kernel_move *m, int64_t from, int64_t to)
 {
     const ll_walk *w = &m->w;
     int last = w->n - 1;
@@ -123,7 +123,7 @@ static void swap_block(const void *x, int64_t xs, void *y, int64_t ys, int64_t n
 
 /* Items are (outer, block of j), j being the last dimension but one, and i the last. Blocks of
  * BLOCK x BLOCK touch as many lines of the operand as of the result. */
-static void swap_items(const ll_move *m, int64_t from, int64_t to)
+static void swap_items(const ll_kernel_move *m, int64_t from, int64_t to)
 {
     const ll_walk *w = &m->w;
     int i_dim = w->n - 1, j_dim = w->n - 2;
@@ -180,7 +180,7 @@ static void some_moves(const void *given, int64_t first, int64_t end)
     }
 }
 
-static ll_err run(const ll_kcall *c, const ll_move *given, int n)
+static ll_err run(const ll_kcall *c, const ll_kernel_move *given, int n)
 {
     static const uint64_t zero;
     int threads = ll_team(c, ll_numel(&c->out[0].shape));
@@ -197,7 +197,7 @@ static ll_err run(const ll_kcall *c, const ll_move *given, int n)
 #define KERNEL(name)                                                                               \
     ll_err name##_cpu(const ll_kcall *c)                                                           \
     {                                                                                              \
-        ll_move m[LL_MOVES];                                                                       \
+        ll_kernel_move m[LL_MOVES];                                                                \
         return run(c, m, ll_##name##_moves(c, m));                                                 \
     }
 KERNEL(slice)
@@ -210,7 +210,7 @@ KERNEL(broadcast)
 ll_err fill_cpu(const ll_kcall *c)
 {
     char value[8];
-    ll_move m[LL_MOVES];
+    ll_kernel_move m[LL_MOVES];
     ll_store(value, c->out[0].dtype, 0, ((const ll_fill_attr *)c->attr)->value);
     ll_reshape_moves(&(ll_kcall){.in = c->out, .out = c->out}, m);
     memset(m->w.stride[FROM], 0, sizeof m->w.stride[FROM]);

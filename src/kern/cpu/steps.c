@@ -110,7 +110,7 @@ LL_EW(X)
 #undef X
 
 #pragma GCC diagnostic ignored "-Woverride-init" /* the later entry is the faster one */
-ll_step *const ll_steps[LL_N_STEP] = {
+ll_chain_step *const ll_chain_steps[LL_N_STEP] = {
 #define X(name, operands, value) [LL_EW_##name] = name##_in_double,
     LL_EW(X)
 #undef X

@@ -62,7 +62,7 @@ static size_t widen(ll_walk *w, size_t bytes, const void *x, const void *y)
     return bytes;
 }
 
-template <class T> static ll_err run_move(const ll_kcall *c, const ll_move *m)
+template <class T> static ll_err run_move(const ll_kcall *c, const ll_kernel_move *m)
 {
     const ll_walk *w = &m->w;
     int64_t n = 1;
@@ -86,7 +86,7 @@ template <class T> static ll_err run_move(const ll_kcall *c, const ll_move *m)
     return launch_each(c, n, move<T>, *w, n, m->x, m->y);
 }
 
-static ll_err run_walk(const ll_kcall *c, ll_move m)
+static ll_err run_walk(const ll_kcall *c, ll_kernel_move m)
 {
     for (int i = 0; i < m.w.n; i++)
         if (m.w.size[i] == 0) return LL_OK;
@@ -126,9 +126,10 @@ static ll_err reshape(const ll_kcall *c)
 }
 
 /* Zeros are filled in before. */
-template <int (*moves_of)(const ll_kcall *, ll_move *)> static ll_err run_moves(const ll_kcall *c)
+template <int (*moves_of)(const ll_kcall *, ll_kernel_move *)>
+static ll_err run_moves(const ll_kcall *c)
 {
-    ll_move m[LL_MOVES];
+    ll_kernel_move m[LL_MOVES];
     int n = moves_of(c, m);
     bool zeros = false;
     for (int i = 0; i < n; i++) zeros |= !m[i].x;
