@@ -590,9 +590,10 @@ typedef struct ll_session_opts {
     int zero;   /* 1: moments, 2: and gradients, 3: and parameters are cut over axis data */
     bool exact; /* sums are exact: the same bits on every mesh and any number of threads */
     /* A codec for the gradients that are summed over axis data: "bf16", "f16", "qsgd:BITS",
-     * "onebit", "topk:SHARE[:BITS]"; "factors": those of fully connected layers are made from the
-     * factors of all ranks, which are gathered; NULL or "none": sums in f32, or factors where that
-     * sends clearly less. */
+     * "int8" and "int4" (either with ":huffman"), "onebit", "topk:SHARE[:BITS]", "lossless" (the
+     * sums keep their bits); "factors": those of fully connected layers are made from the factors
+     * of all ranks, which are gathered; NULL or "none": sums in f32, or factors where that sends
+     * clearly less. */
     const char *compress;
     const ll_layout_rule *layouts; /* ends with pattern NULL; NULL: none */
     /* Products and windows are made in pieces, so that ranks compute while they wait for each
@@ -614,8 +615,9 @@ typedef struct ll_session_opts {
      * that memory has no room for lie in a file there, or in that, while nobody reads them, copied
      * beside the kernels. No bit of a result depends on it. NULL: all stay in memory. */
     const char *offload;
-    /* Of machine cuda: how GPUs talk: "auto" (NULL: by NCCL where every rank has a GPU of its own,
-     * else through pinned memory), "nccl", "host". */
+    /* Of machine cuda: how GPUs talk: "nccl", "host" (through pinned memory), "auto" (NULL: by NCCL
+     * where every rank has a GPU of its own, the mesh has no axis pipe, sums are not canonical and
+     * compress is none, else as "host"). */
     const char *transport;
     /* Of axis pipe: in which order its stages take micro-batches: "1f1b" (NULL), "gpipe",
      * "interleaved", "breadth-first", "zb-h1", "zb-h2", "zb-v", "dualpipe-v", "auto" (by costs), or
@@ -648,8 +650,10 @@ typedef struct ll_session_opts {
     const char *conv, *workspace;
 } ll_session_opts;
 /* Fails with the graph's mistake; LL_E_ARG: options that are not known or exclude each other;
- * LL_E_SHARD: the graph cannot be cut so; LL_E_MEM: its memory is not there; LL_E_DEVICE: there is
- * no such GPU; LL_E_IO: no file can be made to offload to; LL_E_COMM. *out is NULL then. */
+ * LL_E_CONFIG: opts.layouts has one that cannot be read, is of no value, or cannot be; LL_E_SHAPE:
+ * a parameter or state is another in opts.share; LL_E_SHARD: the graph cannot be cut so; LL_E_MEM:
+ * its memory is not there; LL_E_DEVICE: there is no such GPU; LL_E_IO: no file can be made to
+ * offload to, or that of measured convolutions is damaged; LL_E_COMM. *out is NULL then. */
 LL_API ll_err ll_session_open(ll_graph *g, const ll_session_opts *opts, ll_session **out);
 LL_API void ll_session_close(ll_session *s);
 /* Copies batch data in (for micro-batch i), or parameters and state. bytes must be the tensor's; on
@@ -658,8 +662,8 @@ LL_API void ll_session_close(ll_session *s);
  * micro-batch or number of bytes; LL_E_DEVICE. */
 LL_API ll_err ll_session_set(ll_session *s, const char *name, int micro, const void *data,
                              size_t bytes);
-/* Copies an input or result out: bytes of all of it, or of this rank's piece. LL_E_ARG, LL_E_IO,
- * LL_E_COMM, LL_E_DEVICE. */
+/* Copies an input or result out: bytes of all of it, or of this rank's piece. LL_E_ARG: there is
+ * none of that name or number of bytes; what ll_session_settle fails with. */
 LL_API ll_err ll_session_get(ll_session *s, const char *name, void *data, size_t bytes);
 /* One step: every micro-batch, then the update. Graphs without ll_minimize ignore lr.
  * LL_E_NUMERIC: the loss or the gradient is not finite, and parameters are as they were; LL_E_ARG:
@@ -674,10 +678,15 @@ LL_API ll_err ll_session_settle(ll_session *s);
 /* A scalar result; NaN, with ll_error_text, where there is none of that name. */
 LL_API double ll_session_result(ll_session *s, const char *name);
 LL_API size_t ll_session_bytes(const ll_session *s); /* of the one slab, all told */
-/* Parameters, state and the step count as a safetensors file, written beside and renamed. Files of
- * others (docs/own.md) give parameters and statistics. LL_E_IO: it cannot be written, or read or is
- * damaged; LL_E_SHAPE: it has other tensors than this session; LL_E_COMM. Collective on a mesh. */
+/* Parameters, state and the step count as a safetensors file, written beside and renamed. LL_E_IO:
+ * it cannot be written; LL_E_SYS: no random number for its name meanwhile; LL_E_COMM; what
+ * ll_session_settle fails with. Collective on a mesh. */
 LL_API ll_err ll_session_save(ll_session *s, const char *path);
+/* Such a file, or one of others (docs/own.md), which gives parameters and statistics. LL_E_IO: it
+ * cannot be read or is damaged; LL_E_SHAPE: it has other tensors than this session; LL_E_COMM,
+ * LL_E_DEVICE. Of others' also LL_E_NUMERIC: blocks of 8 or 4 bits are given what is not finite;
+ * LL_E_SHARD: with opts.delay, both versions of a parameter are not laid out alike. Collective on a
+ * mesh. */
 LL_API ll_err ll_session_load(ll_session *s, const char *path);
 
 /* ---- ranks: processes that work together ---- */

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The house rules that a machine can check, as fast as awk and grep are. Prints file:line: what is
+# The coding conventions that a machine can check, as fast as awk and grep are. Prints file:line: what is
 # wrong, one line each, then a count; fails if there are any.
 set -uo pipefail
 cd "$(dirname "$0")/.."

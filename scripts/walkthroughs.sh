@@ -74,7 +74,8 @@ generator=()
 command -v ninja >/dev/null && generator=(-G Ninja)
 cmake -S . -B build "${generator[@]}" -DLL_CUDA=OFF -DLL_WERROR=OFF -DCMAKE_BUILD_TYPE=Debug \
     -DCMAKE_C_FLAGS_DEBUG=-O0 >build.log
-cmake --build build -j "$(nproc)" --target test_op test_fuse test_verify bench_algorithms >>build.log ||
+cmake --build build -j "$(nproc)" --target test_op test_elementwise test_fuse \
+    test_verify test_mpi_collectives bench_algorithms >>build.log ||
     { tail -n 40 build.log && exit 1; }
 found() { # WHAT PATTERN COMMAND...: the command passes, and its output has the pattern
     local what=$1 pattern=$2
@@ -86,10 +87,13 @@ found() { # WHAT PATTERN COMMAND...: the command passes, and its output has the 
 for op in lse softsign softcap; do
     found "op $op" "OK \] $op\$" env ONLY=$op build/test_op
 done
+found "elementwise op softsign, all numbers" 'PASSED' build/test_elementwise
 found "kernel variant lse_one" '^by one: ' env ONLY=lse build/test_op
-found "fusion add_rmsnorm" 'OK \] add_rmsnorm' env ONLY=add_rmsnorm build/test_fuse
+found "fusion residual_rmsnorm" 'OK \] residual_rmsnorm' env ONLY=residual_rmsnorm build/test_fuse
+found "kernel of residual_rmsnorm" 'OK \] residual_rmsnorm' env ONLY=residual_rmsnorm build/test_op
 found "algorithm shout" 'shout' build/bench_algorithms
 found "algorithm shout, proved" 'PASSED' env ONLY=shout build/test_verify
+found "algorithm shout, run" '100% tests passed' ctest --test-dir build -R '^test_mpi_collectives_3$'
 if command -v nvcc >/dev/null; then
     nvcc -std=c++17 -arch=sm_90 -Isrc -Iinclude -Ibuild/gen -c src/kern/cuda/softcap.cu -o softcap.o
     echo "kernel softcap.cu: compiles"

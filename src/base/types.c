@@ -128,8 +128,9 @@ double ll_load_any(const void *data, ll_dtype t, int64_t i)
     case LL_U8: return ((const uint8_t *)data)[i];
     case LL_F8_E4M3: return f8_value(((const uint8_t *)data)[i], &e4m3);
     case LL_F8_E5M2: return f8_value(((const uint8_t *)data)[i], &e5m2);
-    default: return NAN;
+    case LL_N_DTYPE: break;
     }
+    LL_ASSERT(!"an element type");
 }
 
 static double within(double v, double low, double high)
@@ -148,6 +149,6 @@ void ll_store(void *data, ll_dtype t, int64_t i, double v)
     case LL_U8: ((uint8_t *)data)[i] = (uint8_t)within(v, 0, 255); break;
     case LL_F8_E4M3: ((uint8_t *)data)[i] = f8_of(v, &e4m3); break;
     case LL_F8_E5M2: ((uint8_t *)data)[i] = f8_of(v, &e5m2); break;
-    default: LL_ASSERT(!"an element type");
+    case LL_N_DTYPE: LL_ASSERT(!"an element type");
     }
 }

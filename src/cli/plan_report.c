@@ -153,7 +153,7 @@ static void draw_scaling(ll_buf *b, const ll_search *s, double tokens)
     enum { MOST = 8 };
     scale at[MOST];
     point v[4 * MOST];
-    static char names[MOST][32];
+    char names[MOST][32];
     for (int weak = 0; weak < 2; weak++) {
         int n = scale_over(s, tokens, weak, at, MOST), k = 0;
         if (n < 2) continue;

@@ -300,15 +300,15 @@ static ll_err convert(const ll_column *c, const ll_data_part *part, int64_t row,
     const bool whole = !ll_dtype_is_float(f->dtype);
     const double most = f->dtype == LL_U8 ? 255 : INT32_MAX,
                  least = f->dtype == LL_U8 ? 0 : INT32_MIN;
-    uint8_t turned[CHUNK * 8];
+    uint8_t swapped[CHUNK * 8];
     double v[CHUNK];
     for (int64_t at = 0; at < n; at += CHUNK) {
         int64_t some = n - at < CHUNK ? n - at : CHUNK;
         const uint8_t *p = raw + at * c->type.bytes;
         if (c->type.swap) {
-            memcpy(turned, p, (size_t)(some * c->type.bytes));
-            swap_bytes(turned, some, c->type.bytes);
-            p = turned;
+            memcpy(swapped, p, (size_t)(some * c->type.bytes));
+            swap_bytes(swapped, some, c->type.bytes);
+            p = swapped;
         }
         load(c->type, p, some, v);
         for (int64_t i = 0; c->factor != 0 && i < some; i++) v[i] = v[i] * c->factor + c->offset;

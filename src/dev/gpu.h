@@ -56,6 +56,8 @@ typedef struct ll_gpu_piece {
 } ll_gpu_piece;
 ll_err ll_gpu_pieces(ll_gpu *g, const ll_gpu_piece *pieces, int n);
 
+enum { LL_GPU_CHANNELS = 24 }; /* at most, of messages from GPU to GPU: a stream each */
+
 /* All of the above is in the stream that computes; beside it are those of kernels that run at the
  * same time, of uploads, of collectives, of what is laid aside and comes back, and of messages. */
 typedef enum ll_stream_id {
@@ -67,7 +69,7 @@ typedef enum ll_stream_id {
     LL_STREAM_STORE,
     LL_STREAM_LOAD,
     LL_STREAM_CHANNEL, /* and behind it: of messages, each made when it is first asked for */
-    LL_STREAMS = LL_STREAM_CHANNEL + 24
+    LL_STREAMS = LL_STREAM_CHANNEL + LL_GPU_CHANNELS
 } ll_stream_id;
 void *ll_gpu_stream(ll_gpu *g, ll_stream_id s); /* NULL: cannot be had */
 /* To pinned memory, or from it. */

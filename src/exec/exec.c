@@ -399,7 +399,7 @@ static ll_err run_one(ll_exec *e, int i, bool checked)
         TRY(e->machine->copy(e, b));
     else if (b->instr->collective)
         TRY(e->link->start(e, b));
-    else if (!e->hollow)
+    else if (!e->no_kernels)
         TRY(run_kernel(e, b));
     if (e->n_in_flight)
         TRY(ll_comm_poll(e->comm)); /* kernels are long: what is under way moves on */
@@ -415,13 +415,13 @@ static ll_err run_one(ll_exec *e, int i, bool checked)
 
 /* The first instruction of this rank, counted over micro-batches, that gave a number that is not
  * finite. It is told at the end of the section: others may wait for what this rank has to send. */
-typedef struct culprit {
+typedef struct bad_instr {
     int32_t at; /* INT32_MAX: none */
     char message[512];
-} culprit;
+} bad_instr;
 
-/* Collectives spread such numbers: of all ranks' culprits the first is the one to name. */
-static ll_err tell(ll_exec *e, const culprit *mine)
+/* Collectives spread such numbers: of all ranks' instructions the first is the one to name. */
+static ll_err tell(ll_exec *e, const bad_instr *mine)
 {
     int32_t first = mine->at;
     ll_err rc = LL_OK;
@@ -464,7 +464,7 @@ typedef struct sweep {
     int micro, times;
     uint64_t step;
     bool checked, own; /* own: but for what is late */
-    culprit bad;
+    bad_instr bad;
 } sweep;
 
 static ll_err run_at(void *given, int i)
@@ -632,10 +632,10 @@ ll_err ll_exec_run_part(ll_exec *e, ll_exec_part part, uint64_t step)
     case LL_HEAD: return run_range(e, LL_MICRO, 0, e->head, step, false, false);
     case LL_OWN: return run_range(e, LL_REPORT, end[LL_MICRO], end[LL_REPORT], step, false, true);
     case LL_TAIL:
-    case LL_HOLLOW: {
-        e->hollow = part == LL_HOLLOW;
+    case LL_MESSAGES: {
+        e->no_kernels = part == LL_MESSAGES;
         ll_err rc = run_range(e, LL_MICRO, e->head, end[LL_MICRO], step, false, false);
-        e->hollow = false;
+        e->no_kernels = false;
         return rc;
     }
     case LL_ASK:

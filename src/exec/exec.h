@@ -41,12 +41,12 @@ ll_err ll_exec_begin(ll_exec *e, uint64_t step);
 /* Parts of a pipeline's step, so that the next can begin before other stages have told its results.
  */
 typedef enum ll_exec_part {
-    LL_HEAD,   /* of the micro-batches, what comes before the first backward pass */
-    LL_TAIL,   /* the rest of them */
-    LL_HOLLOW, /* the rest without its kernels: what others wait for is sent, whatever it holds */
-    LL_OWN,    /* of the report, all but results that other stages tell */
-    LL_ASK,    /* these are asked for */
-    LL_HEAR    /* and awaited */
+    LL_HEAD,     /* of the micro-batches, what comes before the first backward pass */
+    LL_TAIL,     /* the rest of them */
+    LL_MESSAGES, /* the rest without its kernels: what others wait for is sent, whatever it holds */
+    LL_OWN,      /* of the report, all but results that other stages tell */
+    LL_ASK,      /* these are asked for */
+    LL_HEAR      /* and awaited */
 } ll_exec_part;
 ll_err ll_exec_run_part(ll_exec *e, ll_exec_part part, uint64_t step);
 bool ll_exec_is_late(const ll_exec *e, int slot); /* a result that comes with LL_HEAR */

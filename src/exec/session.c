@@ -37,8 +37,8 @@ static ll_err find_team(ll_session *s, const ll_mesh *m)
     const ll_session *like = s->opts.share;
     char mine[LL_MESH_TEXT], other[LL_MESH_TEXT] = "";
     if (like && like->team && like->team->c == s->opts.comm) ll_mesh_text(&like->team->m, other);
-    s->guest = !strcmp(ll_mesh_text(m, mine), other);
-    if (!s->guest) return ll_team_open(s->opts.comm, m, &s->team);
+    s->borrowed = !strcmp(ll_mesh_text(m, mine), other);
+    if (!s->borrowed) return ll_team_open(s->opts.comm, m, &s->team);
     s->team = like->team;
     return LL_OK;
 }
@@ -154,7 +154,7 @@ static void forget(ll_session *s)
     ll_program_free(s->p);
     ll_graph_free(s->part);
     ll_cut_free(s->cut);
-    if (!s->guest) ll_team_close(s->team);
+    if (!s->borrowed) ll_team_close(s->team);
     if (s->ctx) s->machine->close_context(s->ctx);
     s->p = NULL;
     s->part = NULL;

@@ -28,7 +28,7 @@ struct ll_session {
     ll_devices devices; /* n 0: the machine has none */
     ll_context *ctx;
     ll_team *team;  /* NULL: alone */
-    bool guest;     /* the team is another session's */
+    bool borrowed;  /* the team is another session's */
     ll_cut *cut;    /* of g, over the team's mesh */
     ll_graph *part; /* this rank's; NULL: nothing is cut */
     ll_ways ways;   /* of convolutions, as measured */

@@ -175,7 +175,7 @@ static ll_err go_on(ll_session *s)
         tell(s);
         return ll_exec_run_part(s->e, LL_TAIL, s->step);
     }
-    TRY(ll_exec_run_part(s->e, LL_HOLLOW, s->step));
+    TRY(ll_exec_run_part(s->e, LL_MESSAGES, s->step));
     TRY(make_again(s));
     tell(s);
     s->now = s; /* that one may have been wide */

@@ -9,7 +9,7 @@
 #include <math.h>
 #include <stdio.h>
 
-enum { CULPRIT_TEXT = 300 };
+enum { ORIGIN_TEXT = 300 };
 
 static size_t whole_bytes(const ll_slot *x)
 {
@@ -127,7 +127,7 @@ static ll_err set_scalar(ll_session *s, const char *name, double v)
     return ll_exec_put(s->e, slot, 0, &room);
 }
 
-/* Copies batch data and per-step scalars to the program that looks for the culprit. */
+/* Copies batch data and per-step scalars to the program that looks for the op that went wrong. */
 static ll_err copy_inputs(const ll_session *s, ll_exec *to, const ll_program *p)
 {
     for (int i = 0; i < p->n_input; i++) {
@@ -148,7 +148,7 @@ static ll_err run_until_bad(const ll_session *s, ll_exec *e)
 /* What of the model an instruction is of, where its own name does not say: exact sums and
  * expansions make many of one op. */
 static void tell_origin(const ll_graph *g, const ll_program *p, const ll_instr *x,
-                        char out[CULPRIT_TEXT])
+                        char out[ORIGIN_TEXT])
 {
     for (int i = 0; i < g->n_node && x->at > 0; i++) {
         const ll_node *n = &g->nodes[i];
@@ -158,17 +158,17 @@ static void tell_origin(const ll_graph *g, const ll_program *p, const ll_instr *
             if (ll_value_of(g, ll_alias_root(g, g->results[k].value, 1))->node == i)
                 result = g->results[k].name;
         if (strcmp(n->name, x->name))
-            snprintf(out, CULPRIT_TEXT, ", made for %s%s%s", n->name,
-                     result ? ", which gives " : "", result ? result : "");
+            snprintf(out, ORIGIN_TEXT, ", made for %s%s%s", n->name, result ? ", which gives " : "",
+                     result ? result : "");
         return;
     }
     for (int k = 0; k < x->n_in; k++)
         if (p->slots[x->in[k]].gradient_of)
-            snprintf(out, CULPRIT_TEXT, ", of the gradient of %s", p->slots[x->in[k]].gradient_of);
+            snprintf(out, ORIGIN_TEXT, ", of the gradient of %s", p->slots[x->in[k]].gradient_of);
 }
 
 /* The step once more, node by node, in the memory of the one that failed where it fits. */
-static ll_err run_again(ll_session *s, const ll_program *p, char origin[CULPRIT_TEXT])
+static ll_err run_again(ll_session *s, const ll_program *p, char origin[ORIGIN_TEXT])
 {
     LL_OWN(ll_exec) e = NULL;
     ll_exec_opts o = ll_session_exec_opts(s);
@@ -182,10 +182,10 @@ static ll_err run_again(ll_session *s, const ll_program *p, char origin[CULPRIT_
 }
 
 /* Names the first op whose result is not finite. */
-static ll_err find_culprit(ll_session *s, const char *what, double value)
+static ll_err find_bad_op(ll_session *s, const char *what, double value)
 {
     LL_OWN(ll_program) p = NULL;
-    char origin[CULPRIT_TEXT] = "";
+    char origin[ORIGIN_TEXT] = "";
     ll_err rc = ll_session_lower(s, true, &p);
     if (rc == LL_OK) rc = run_again(s, p, origin);
     if (rc == LL_E_COMM) return rc;
@@ -254,7 +254,7 @@ static ll_err complete(ll_session *s)
     TRY(ll_exec_wait(s->e));
     if (s->opts.exact && !s->wide && not_finite(s)) TRY(run_wide(s));
     const char *bad = not_finite(s);
-    if (bad) TRY(find_culprit(s->now, bad, found(s, bad)));
+    if (bad) TRY(find_bad_op(s->now, bad, found(s, bad)));
     s->skipped = s->most_norm > 0 && found(s, "grad_norm") > s->most_norm;
     if (!s->skipped && !s->made_at) TRY(ll_exec_run(s->now->e, LL_UPDATE, s->step));
     s->told = ++s->step;

@@ -74,7 +74,7 @@ typedef struct ll_solver {
      * before the first; NULL: nothing. */
     void (*prepare)(const ll_kcall *c);
     bool asked; /* taken where it is asked for alone: it rounds more than sums of products do */
-    bool cuts;  /* at_once is heeded */
+    bool cuts;  /* at_once is honoured */
     bool parts; /* of CPUs: its threads are those of ll_in_parts (kern/cpu/row.h), or none */
     /* FLOPs that it makes, and how many of the loops' are in padding; NULL: as the loops say. */
     void (*work)(const ll_kcall *c, double *done, double *padded);

@@ -25,7 +25,7 @@
 
 #include <stdlib.h>
 
-enum { CHANNELS = LL_STREAMS - LL_STREAM_CHANNEL };
+enum { CHANNELS = LL_GPU_CHANNELS };
 
 typedef struct channel {
     int64_t number;
@@ -124,10 +124,11 @@ static ll_err list_channels(const ll_exec *e, channel *list, int *n)
         const ll_message_attr *a = (const ll_message_attr *)instr->attr;
         channel x = channel_of(e, instr);
         int k = find_channel(list, *n, &x);
-        CHECK(k < CHANNELS, LL_E_SHARD,
-              "transport nccl has %d ways for what a rank's stages send each other, and more are "
-              "wanted: use host, or fewer stages a rank",
-              CHANNELS);
+        CHECK(
+            k < CHANNELS, LL_E_SHARD,
+            "transport nccl has %d channels for what a rank's stages send each other, and more are "
+            "wanted: use host, or fewer stages a rank",
+            CHANNELS);
         if (k == *n) list[(*n)++] = x;
         list[k].n++;
         list[k].sum = ll_crc32c(list[k].sum, &a->serial, sizeof a->serial);

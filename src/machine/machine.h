@@ -78,7 +78,7 @@ struct ll_exec { /* a program bound to a machine's memory */
     const ll_instr *bad; /* found by a look at every result: the first that is not finite */
     int n_in_flight;     /* collectives through comm/ */
     int head;            /* of a pipeline: instructions before the first backward pass */
-    bool hollow;         /* kernels are left out: what others wait for is sent, whatever it holds */
+    bool no_kernels;     /* they are left out: what others wait for is sent, whatever it holds */
     double waited;       /* seconds, in waits */
     char *room;          /* scratch of collectives under way */
     size_t room_bytes;

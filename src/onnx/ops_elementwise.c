@@ -28,7 +28,18 @@ static ll_err unary(op *o)
 }
 
 /* Activations with numbers; what ONNX has where they are not given. */
-enum { LEAKY, ELU, CELU, SELU, HARD_SIGMOID, THRESHOLDED, SHRINK, SOFTSIGN, SWISH, GELU };
+typedef enum activation_kind {
+    LEAKY,
+    ELU,
+    CELU,
+    SELU,
+    HARD_SIGMOID,
+    THRESHOLDED,
+    SHRINK,
+    SOFTSIGN,
+    SWISH,
+    GELU
+} activation_kind;
 static const double alphas[] = {
     [LEAKY] = 0.01,       [ELU] = 1,         [CELU] = 1,  [SELU] = 1.67326319217681884765625,
     [HARD_SIGMOID] = 0.2, [THRESHOLDED] = 1, [SWISH] = 1, [GELU] = 0};
@@ -46,7 +57,7 @@ static ll_val activate(op *o, ll_val x)
 {
     ll_graph *g = o->g;
     double alpha = ll_attr_float(o, "alpha", alphas[o->row->kind]);
-    switch (o->row->kind) {
+    switch ((activation_kind)o->row->kind) {
     case LEAKY: return ll_leaky_relu(g, x, alpha);
     case ELU: return ll_elu(g, x, alpha);
     case CELU: return ll_celu(g, x, alpha);
@@ -59,10 +70,11 @@ static ll_val activate(op *o, ll_val x)
     case SHRINK: return shrink(o, x);
     case SOFTSIGN: return ll_div(g, x, ll_shift(g, ll_abs(g, x), 1));
     case SWISH: return ll_mul(g, x, ll_sigmoid(g, ll_scale(g, x, alpha)));
-    default:
+    case GELU:
         return strcmp(ll_attr_text(o, "approximate", "none"), "tanh") ? ll_gelu_erf(g, x)
                                                                       : ll_gelu(g, x);
     }
+    LL_ASSERT(!"an activation");
 }
 
 static ll_err activation(op *o)

@@ -39,8 +39,9 @@ static ll_val apply(ll_graph *g, kind k, ll_val x, const char *spec)
     case L2: return ll_sqrt(g, ll_sum(g, ll_square(g, x), spec));
     case LOG_SUM: return ll_log(g, ll_sum(g, x, spec));
     case LOG_SUM_EXP: return ll_logsumexp(g, x, spec);
-    default: return ll_sum(g, ll_square(g, x), spec);
+    case SUM_SQUARE: return ll_sum(g, ll_square(g, x), spec);
     }
+    LL_ASSERT(!"a reduction");
 }
 
 /* keep: what is gone stays as a dimension of 1. */

@@ -408,10 +408,10 @@ static ll_err rope(writer *w, const ll_node *n, const char *)
         }
     }
     const char *x = plain(w, n, 0);
-    const char *turned = WNODE(w, "Gather", x, ll_wknown_ints(w, (int)d, other));
+    const char *rotated = WNODE(w, "Gather", x, ll_wknown_ints(w, (int)d, other));
     ll_wint(w, "axis", s->n - 1);
-    turned = WNODE(w, "Mul", turned, table[1]->name);
-    return give(w, n, WNODE(w, "Add", WNODE(w, "Mul", x, table[0]->name), turned));
+    rotated = WNODE(w, "Mul", rotated, table[1]->name);
+    return give(w, n, WNODE(w, "Add", WNODE(w, "Mul", x, table[0]->name), rotated));
 }
 
 const wrow ll_onnx_wrows[] = {

@@ -28,8 +28,15 @@ static int batch_dim(ll_axis_kind k, const ll_type *t)
     case LL_AXIS_HEIGHT: return n == 4 ? 1 : -1;
     case LL_AXIS_WIDTH: return n == 4 ? 2 : -1;
     case LL_AXIS_SEQUENCE: return n == 2 || n == 3 ? 1 : -1;
-    default: return -1;
+    case LL_AXIS_TENSOR:
+    case LL_AXIS_CHANNEL:
+    case LL_AXIS_FILTER:
+    case LL_AXIS_COLS:
+    case LL_AXIS_DEPTH:
+    case LL_AXIS_PIPE: return -1;
+    case LL_N_AXIS_KIND: break;
     }
+    LL_ASSERT(!"a kind of axis");
 }
 
 static ll_err place_batch(placer *c, int v)

@@ -1,6 +1,8 @@
 /* search.c: every way to cut a transformer, one after another. */
 #include "plan/search.h"
 
+#include "dev/gpu.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -107,7 +109,6 @@ static ll_err try_memory(walk *w, ll_how h)
 
 static ll_err try_pipes(walk *w, ll_how h)
 {
-    enum { LANES = 24 }; /* of train's messages by NCCL, which has them in pipelines alone */
     static const char *const schedules[] = {NULL, "zb-h1", "zb-h2"};
     const ll_search *s = w->s;
     double stage = s->model->layers / h.pipe;
@@ -116,8 +117,8 @@ static ll_err try_pipes(walk *w, ll_how h)
     for (int v = 1; v <= 8 && v <= stage; v++) {
         if (fmod(stage, v) != 0 && v > 1) continue;
         if (v > 1 && (fmod(h.n_micro, h.pipe) != 0 || h.pipe > 64)) continue;
-        if (v > 1 && s->nccl && (h.pipe < s->ranks || 2 * (2 * v - (h.pipe == 2)) > LANES))
-            continue;
+        int channels = 2 * (2 * v - (h.pipe == 2)); /* by NCCL, which has them in pipelines alone */
+        if (v > 1 && s->nccl && (h.pipe < s->ranks || channels > LL_GPU_CHANNELS)) continue;
         if (!allowed(s->virtual_stages, v)) continue;
         h.virtual_stages = v;
         for (int k = 0; k < (v == 1 ? 3 : 1); k++) {

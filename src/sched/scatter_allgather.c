@@ -32,9 +32,9 @@ static void emit(ll_steps *e, const ll_coll_spec *s, int rank)
 {
     int p = s->size, *ranks = LL_NEW_ARRAY(e->arena, int, p);
     for (int i = 0; i < p; i++) ranks[i] = (s->root + i) % p;
-    ll_group turned = {.ranks = ranks, .size = p, .me = (rank - s->root + p) % p};
+    ll_group rotated = {.ranks = ranks, .size = p, .me = (rank - s->root + p) % p};
     ll_coll_spec spec = {.coll = LL_COLL_ALLGATHER, .size = p, .count = s->count};
-    ll_emit_within(e, &turned, from_first, &spec);
+    ll_emit_within(e, &rotated, from_first, &spec);
 }
 
 /* The root's way down is the longest, and then its last block is carried around: exact for even

@@ -129,7 +129,7 @@ typedef struct ll_algo {
     const char *name; /* "ring" */
     ll_coll coll;
     const char *help; /* one line */
-    bool segmented;   /* heeds spec->segment */
+    bool segmented;   /* honours spec->segment */
     bool window;      /* needs all ranks on one node, with a window */
     bool shared;      /* needs spec->shared */
     bool library;     /* the MPI library's own */

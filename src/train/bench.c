@@ -178,7 +178,7 @@ static ll_err run_for(ll_session *s, double lr, double seconds, double times[MOS
 static ll_err time_steps(ll_session *s, double lr, const ll_bench_opts *o, ll_bench_report *out)
 {
     enum { WARM_UP = 3 };
-    static double times[MOST_STEPS];
+    double times[MOST_STEPS];
     int n = 0;
     bool device = s->machine->device;
     for (int i = 0; i < WARM_UP; i++) {

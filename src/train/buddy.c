@@ -30,14 +30,14 @@ struct ll_buddy {
     const ll_start *start;
     int rank, size;
     int *node, n_node; /* [size]: of each rank, from 0 on */
-    int my_node, index, n_own, n_guest;
+    int my_node, index, n_own, n_sender;
     ll_st_content x;
     ll_st_image image;
     uint64_t *kind; /* [size][n]: by place, a hash of the part that the rank has; 0: none */
     bool *writes;   /* [size][n]: of the ranks of a node with one part, the one that writes it */
-    share mine, sent, *guests; /* guests [rounds]: n 0: nobody's */
-    int to, rounds, turn;      /* rank of the buddy; of sending; when this rank sends */
-    char *pack, *room;         /* what is sent and what came */
+    share mine, sent, *received; /* received [rounds]: n 0: nobody's */
+    int to, rounds, turn;        /* rank of the buddy; of sending; when this rank sends */
+    char *pack, *room;           /* what is sent and what came */
     char *file[2];
     seals *table;
     size_t table_bytes, held;
@@ -175,19 +175,19 @@ static void make_share(ll_buddy *b, bool sent, share *out)
 }
 
 /* Ranks of a node send to those of the next, round by round: who has how many tensors for me? */
-static ll_err meet_guests(ll_buddy *b)
+static ll_err find_senders(ll_buddy *b)
 {
     int next = (b->my_node + 1) % b->n_node, before = (b->my_node + b->n_node - 1) % b->n_node;
     b->to = rank_on(b, next, b->index % on_node(b, next));
     b->turn = b->index / on_node(b, next);
-    b->n_guest = on_node(b, before);
+    b->n_sender = on_node(b, before);
     for (int v = 0; v < b->n_node; v++) {
         int n = on_node(b, (v + 1) % b->n_node), m = ll_ceil_div(on_node(b, v), n);
         if (m > b->rounds) b->rounds = m;
     }
-    b->guests = LL_NEW_ARRAY(b->arena, share, b->rounds);
+    b->received = LL_NEW_ARRAY(b->arena, share, b->rounds);
     for (int q = 0; q < b->rounds; q++) {
-        share *g = &b->guests[q];
+        share *g = &b->received[q];
         int i = q * b->n_own + b->index;
         *g = (share){.rank = rank_on(b, before, i), .slot = b->n_own + i};
         for (int k = 0; g->rank >= 0 && k < b->x.n; k++) g->n += is_in_share(b, g->rank, k, true);
@@ -265,7 +265,7 @@ static ll_err reserve_all(ll_buddy *b)
     for (int g = 0; g < 2; g++) {
         TRY(reserve(b, ll_seals_path(a, &name, g), &b->mine));
         for (int q = 0; q < b->rounds; q++)
-            TRY(reserve(b, ll_seals_path(a, &name, g), &b->guests[q]));
+            TRY(reserve(b, ll_seals_path(a, &name, g), &b->received[q]));
     }
     return LL_OK;
 }
@@ -275,7 +275,7 @@ static ll_err count_bytes(ll_buddy *b)
 {
     int64_t *all = LL_NEW_ARRAY(b->arena, int64_t, b->size);
     all[b->rank] = (int64_t)b->mine.bytes;
-    for (int q = 0; q < b->rounds; q++) all[b->rank] += (int64_t)b->guests[q].bytes;
+    for (int q = 0; q < b->rounds; q++) all[b->rank] += (int64_t)b->received[q].bytes;
     if (b->comm) TRY(ll_comm_allgather(b->comm, all, (int64_t)b->size * 2, LL_I32, NULL));
     for (int r = 0; r < b->size; r++) b->held += b->node[r] == b->my_node ? (size_t)all[r] : 0;
     return LL_OK;
@@ -284,7 +284,7 @@ static ll_err count_bytes(ll_buddy *b)
 static ll_err open_memory(ll_buddy *b)
 {
     bool lead = b->index == 0;
-    int n_slot = b->n_own + b->n_guest;
+    int n_slot = b->n_own + b->n_sender;
     b->table_bytes = sizeof(seals) + 2 * sizeof(seal) * (size_t)n_slot;
     TRY(ll_ranks_agree(b->comm, lead ? open_files(b, true) : LL_OK));
     if (lead)
@@ -329,12 +329,12 @@ ll_err ll_buddy_new(ll_comm *c, const ll_start *start, const ll_session *s,
     make_share(b, false, &b->mine);
     if (b->n_node > 1) {
         make_share(b, true, &b->sent);
-        TRY(meet_guests(b));
+        TRY(find_senders(b));
     }
     TRY(count_bytes(b));
     size_t most = 1;
     for (int q = 0; q < b->rounds; q++)
-        if (b->guests[q].bytes > most) most = b->guests[q].bytes;
+        if (b->received[q].bytes > most) most = b->received[q].bytes;
     b->pack = (char *)malloc(b->sent.bytes + 1);
     b->room = (char *)malloc(most);
     TRY(ll_ranks_agree(
@@ -451,16 +451,16 @@ ll_err ll_buddy_copy(ll_buddy *b, int64_t step, const char *norm)
     write_sealed(b, &b->mine, NULL, g, step);
     if (b->rounds) pack(b);
     for (int q = 0; q < b->rounds; q++) {
-        const share *guest = &b->guests[q];
+        const share *from = &b->received[q];
         ll_exchange x = {.number = ll_comm_next_number(b->comm, "buddies", NULL),
                          .to = q == b->turn ? b->to : -1,
-                         .from = guest->rank,
+                         .from = from->rank,
                          .data = b->pack,
                          .bytes = b->sent.bytes,
                          .room = b->room,
-                         .room_bytes = guest->bytes};
+                         .room_bytes = from->bytes};
         TRY(ll_comm_exchange(b->comm, &x, NULL));
-        if (guest->rank >= 0) write_sealed(b, guest, b->room, g, step);
+        if (from->rank >= 0) write_sealed(b, from, b->room, g, step);
     }
     if (b->copies == 2 && b->index == 0) ll_seals_remove(b->start->job, b->start->number);
     return LL_OK;

@@ -165,7 +165,7 @@ void ll_tracer_note(ll_tracer *t, const char *name, int64_t number, double from)
 
 /* ---- one rank's text ---- */
 
-enum { LANES = 64, FIRST_LANE = LL_TRACE_COMM };
+enum { TRACKS = 64, FIRST_TRACK = LL_TRACE_COMM };
 
 /* Of a row, what holds another comes first; actions without a kernel before what is idle. */
 static int by_start(const void *a, const void *b)
@@ -178,11 +178,11 @@ static int by_start(const void *a, const void *b)
     return longer ? longer : (x->number > y->number) - (x->number < y->number);
 }
 
-/* The first row of collectives that is free by then; the last may have to hold two at once. */
-static int lane_of(const ll_trace_event *e, double until[LANES], int *n)
+/* The first track of collectives that is free by then; the last may have to hold two at once. */
+static int track_of(const ll_trace_event *e, double until[TRACKS], int *n)
 {
     int k = 0;
-    while (k < *n && until[k] > e->from && k < LANES - 1) k++;
+    while (k < *n && until[k] > e->from && k < TRACKS - 1) k++;
     if (k == *n) ++*n;
     until[k] = e->to;
     return k;
@@ -263,8 +263,8 @@ static void write_rank(ll_tracer *t, ll_buf *b)
     const ll_trace_event *events = ll_trace_events(t->trace, &n, &dropped);
     ll_trace_event *sorted =
         (ll_trace_event *)ll_arena_copy(t->arena, events, sizeof *events * (size_t)n);
-    int rank = t->c ? ll_comm_rank(t->c) : 0, lanes = 0;
-    double until[LANES] = {0};
+    int rank = t->c ? ll_comm_rank(t->c) : 0, tracks = 0;
+    double until[TRACKS] = {0};
     char host[128] = "", name[256];
     gethostname(host, sizeof host - 1);
     snprintf(name, sizeof name, "rank %d (%s)", rank, host);
@@ -282,12 +282,12 @@ static void write_rank(ll_tracer *t, ll_buf *b)
     qsort(sorted, (size_t)n, sizeof *sorted, by_start);
     for (int64_t i = 0; i < n; i++) {
         bool comm = sorted[i].row == LL_TRACE_COMM;
-        int tid = comm ? FIRST_LANE + lane_of(&sorted[i], until, &lanes) : (int)sorted[i].row;
+        int tid = comm ? FIRST_TRACK + track_of(&sorted[i], until, &tracks) : (int)sorted[i].row;
         add_event(t, b, &sorted[i], rank, tid);
     }
-    for (int k = 0; k < lanes; k++) {
+    for (int k = 0; k < tracks; k++) {
         snprintf(name, sizeof name, k ? "communication %d" : "communication", k + 1);
-        add_name(b, rank, FIRST_LANE + k, "thread_name", name);
+        add_name(b, rank, FIRST_TRACK + k, "thread_name", name);
     }
 }
 

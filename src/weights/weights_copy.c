@@ -71,8 +71,8 @@ void ll_weights_walk(const ll_weights_copy *c, const ll_shape *part, const ll_ma
 {
     int last = part->n - 1;
     int64_t n = ll_numel(part), row = part->n ? part->d[last] : 1, index[LL_MAX_DIMS] = {0};
-    static int64_t here = 0;
-    static int first = 0;
+    static const int64_t here = 0;
+    static const int first = 0;
     const int64_t *at = part->n ? p->at[last] : &here;
     const int *of = part->n ? p->which[last] : &first;
     bool together = c->dtype == c->other;

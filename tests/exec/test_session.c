@@ -3,6 +3,7 @@
 #include "exec/session.h"
 
 #include "base/rng.h"
+#include "tmpdir.h"
 
 #include <float.h>
 #include <math.h>
@@ -471,11 +472,62 @@ static void test_bad_calls(void **state)
     assert_int_equal(ll_session_set(s, "z", 0, x_data, 4), LL_E_ARG);
     assert_int_equal(ll_session_set(s, "x", 0, x_data, 4), LL_E_ARG);
     assert_int_equal(ll_session_set(s, "y", 1, y_data, sizeof y_data), LL_E_ARG);
+    assert_int_equal(ll_session_get(s, "z", x_data, 4), LL_E_ARG);
+    assert_int_equal(ll_session_get(s, "x", x_data, 4), LL_E_ARG);
     ll_session_close(s);
     ll_graph_free(g);
     g = mlp(N, &(ll_optim){.name = "sdg"});
     assert_int_equal(ll_session_open(g, &(ll_session_opts){0}, &s), LL_E_ARG);
     assert_non_null(strstr(ll_error_text(), "sdg"));
+    ll_graph_free(g);
+}
+
+/* What loopline.h says that opening fails with, besides LL_E_ARG. */
+static void test_cannot_open(void **state)
+{
+    (void)state;
+    static const ll_layout_rule unread[] = {{"fc1.weight", "[dta,-]", NULL}, {0}},
+                                nobodys[] = {{"fc3.weight", "[-,-]", NULL}, {0}};
+    ll_graph *g = mlp(N, NULL), *other = ll_graph_new("other");
+    ll_session *s, *e;
+    assert_int_equal(ll_session_open(g, &(ll_session_opts){.layouts = unread}, &s), LL_E_CONFIG);
+    assert_non_null(strstr(ll_error_text(), "did you mean data?"));
+    assert_null(s);
+    assert_int_equal(ll_session_open(g, &(ll_session_opts){.layouts = nobodys}, &s), LL_E_CONFIG);
+    assert_non_null(strstr(ll_error_text(), "no value of this name"));
+    assert_null(s);
+    assert_int_equal(ll_session_open(g, &(ll_session_opts){.mesh = "data=2"}, &s), LL_E_SHARD);
+    assert_null(s);
+    ll_val w = ll_param(other, "fc1.weight", LL_SHAPE(2), (ll_init){.kind = LL_ZEROS});
+    ll_graph_result(other, "w", ll_sum_all(other, w));
+    MUST(ll_session_open(g, &(ll_session_opts){0}, &s));
+    assert_int_equal(ll_session_open(other, &(ll_session_opts){.share = s}, &e), LL_E_SHAPE);
+    assert_null(e);
+    ll_session_close(s);
+    ll_graph_free(other);
+    ll_graph_free(g);
+}
+
+/* And saving and loading. */
+static void test_bad_files(void **state)
+{
+    ll_graph *g = mlp(N, NULL), *other = ll_graph_new("other");
+    ll_session *s, *e;
+    const char *path = tmpdir_path(state, "x.safetensors");
+    ll_val w = ll_param(other, "fc1.weight", LL_SHAPE(2), (ll_init){.kind = LL_ZEROS});
+    ll_graph_result(other, "w", ll_sum_all(other, w));
+    MUST(ll_session_open(g, &(ll_session_opts){0}, &s));
+    MUST(ll_session_open(other, &(ll_session_opts){0}, &e));
+    assert_int_equal(ll_session_save(s, tmpdir_path(state, "none/x.safetensors")), LL_E_IO);
+    assert_int_equal(ll_session_load(s, path), LL_E_IO);
+    MUST(ll_session_save(s, path));
+    MUST(ll_session_load(s, path));
+    assert_int_equal(ll_session_load(e, path), LL_E_SHAPE);
+    assert_int_equal(truncate(path, 64), 0);
+    assert_int_equal(ll_session_load(s, path), LL_E_IO);
+    ll_session_close(e);
+    ll_session_close(s);
+    ll_graph_free(other);
     ll_graph_free(g);
 }
 
@@ -604,6 +656,8 @@ int main(void)
         cmocka_unit_test(test_nan_names_op),
         cmocka_unit_test(test_nan_without_memory),
         cmocka_unit_test(test_bad_calls),
+        cmocka_unit_test(test_cannot_open),
+        cmocka_unit_test_setup_teardown(test_bad_files, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test(test_rules_of_parameters),
         cmocka_unit_test(test_nothing_set),
         cmocka_unit_test(test_memory_is_as_planned),

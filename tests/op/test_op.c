@@ -583,6 +583,7 @@ static void test_trial(const ll_op *op, const char *text, bool first)
 static void test_op(void **state)
 {
     const ll_op *op = (const ll_op *)*state;
+    if (ll_op_find(op->name) != op) fail_msg("two ops are named %s", op->name);
     if (!op->cpu) return; /* made for GPUs alone: test_op_gpu.c */
     if (!op->grad && !op->expand && !op->no_grad && !op->straight)
         fail_msg("%s has neither grad nor expand, and is neither no_grad nor straight", op->name);

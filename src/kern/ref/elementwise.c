@@ -12,8 +12,9 @@ double ll_ew_value(ll_ew op, double a, double b, double c, double k)
     case LL_EW_##name: return value;
         LL_EW(X)
 #undef X
-    default: return NAN;
+    case LL_N_EW: break;
     }
+    LL_ASSERT(!"an elementwise op");
 }
 
 int ll_ew_operands(ll_ew op)

@@ -1,13 +1,14 @@
-/* add_rmsnorm.c: a residual's sum and its norm as one node: the sum is read while it is in cache.
+/* residual_rmsnorm.c: a residual's sum and its norm as one node: the sum is read while it is in
+ * cache.
  *
  *     a, b, gain -> sum, y, rstd      sum = a + b      y = rmsnorm(sum)      [*,c], rstd [*] */
 #include "fuse/fuse_int.h"
 #include "op/rows.h"
 
-ll_kernel add_rmsnorm_cpu;
+ll_kernel residual_rmsnorm_cpu;
 
-static const ll_op add_rmsnorm = {
-    .name = "add_rmsnorm",
+static const ll_op residual_rmsnorm = {
+    .name = "residual_rmsnorm",
     .n_in = 3,
     .n_out = 3,
     LL_ATTRS(ll_norm_attr, eps),
@@ -16,17 +17,17 @@ static const ll_op add_rmsnorm = {
     .infer = ll_infer_floats,
     .no_grad = true,
     .flop = 5,
-    .cpu = LL_KERNEL(.run = add_rmsnorm_cpu),
+    .cpu = LL_KERNEL(.run = residual_rmsnorm_cpu),
     .trials = {"f32[3,7], f32[3,7], f32[7] {eps=1e-5}", "f32[6], f32[6], f32[6] {eps=1e-3}"},
 };
 
 static const ll_fusion_row rows[] = {
     {.pattern = "s = add(a, b)\ny, rstd = rmsnorm(s, gain) {eps=$eps}",
-     .replace = "s, y, rstd = add_rmsnorm(a, b, gain) {eps=$eps}",
+     .replace = "s, y, rstd = residual_rmsnorm(a, b, gain) {eps=$eps}",
      .same = "s a b"},
     {0}};
 
 static const ll_fusion fusion = {
-    .name = "add_rmsnorm", .stage = LL_FUSE_FORWARD, .target = &ll_target_cpu, .rows = rows};
-const ll_op *const ll_ops_add_rmsnorm[] = {&add_rmsnorm, NULL};
-const ll_fusion *const ll_fusions_add_rmsnorm[] = {&fusion, NULL};
+    .name = "residual_rmsnorm", .stage = LL_FUSE_FORWARD, .target = &ll_target_cpu, .rows = rows};
+const ll_op *const ll_ops_residual_rmsnorm[] = {&residual_rmsnorm, NULL};
+const ll_fusion *const ll_fusions_residual_rmsnorm[] = {&fusion, NULL};

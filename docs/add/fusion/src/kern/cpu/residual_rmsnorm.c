@@ -1,13 +1,13 @@
-/* add_rmsnorm.c: a sum of f32 rows and its root-mean-square normalisation. */
+/* residual_rmsnorm.c: a sum of f32 rows and its root-mean-square normalisation. */
 #include "kern/attr.h"
 #include "kern/cpu/row.h"
 #include "kern/rows.h"
 
 #include <math.h>
 
-ll_kernel add_rmsnorm_cpu;
+ll_kernel residual_rmsnorm_cpu;
 
-ll_err add_rmsnorm_cpu(const ll_kcall *c)
+ll_err residual_rmsnorm_cpu(const ll_kcall *c)
 {
     const float *a = (const float *)c->in[0].data, *b = (const float *)c->in[1].data;
     const float *gain = (const float *)c->in[2].data;
