@@ -33,6 +33,8 @@ static ll_err cell(char **p, const char *end, const char *file, int64_t *at, cha
     } else
         while (q < end && *q != ',' && *q != '\n' && *q != '\r') *w++ = *q++;
     if (q < end && *q == '\r') q++;
+    CHECK(q == end || q == *p || q[-1] != '\r' || *q == '\n', LL_E_IO,
+          "%s:%ld: a line ends in a carriage return alone, expected a line feed", file, line);
     CHECK(q == end || *q == ',' || *q == '\n', LL_E_IO,
           "%s:%ld: a cell continues after its closing quote", file, line);
     *stop = q < end ? *q : '\0';
@@ -93,7 +95,7 @@ static bool is_number(const char *text, double *out)
 {
     char *end;
     *out = strtod(text, &end);
-    return end != text && *end == '\0';
+    return end != text && !end[strspn(end, " \t")] && isfinite(*out);
 }
 
 static int by_text(const void *a, const void *b)
@@ -134,22 +136,29 @@ static ll_err classify(ll_dataset *d, const ll_csv *c, int column, const char *f
     return LL_OK;
 }
 
+static void note(ll_data_info *d, ll_arena *a, const char *why, const char *so)
+{
+    d->note =
+        ll_arena_printf(a, "%s%s%s, so %s", d->note ? d->note : "", d->note ? "; " : "", why, so);
+}
+
 static ll_err numbers(ll_dataset *d, const ll_csv *c, int column, bool y, const char *file,
                       ll_array *a)
 {
     double *v = LL_NEW_ARRAY(d->arena, double, c->rows);
-    bool all = true, whole = true;
-    int64_t last = -1;
-    for (int64_t i = 0; all && i < c->rows; i++) {
-        all = is_number(at(c, i, column), &v[i]);
-        whole = whole && v[i] == floor(v[i]) && fabs(v[i]) < INT32_MAX;
-        if (all) continue;
-        a->text = ll_arena_printf(d->arena, "%s:%ld: column %s: '%.40s' is not a number", file,
-                                  c->line[i + 1], a->name, at(c, i, column));
-        if (i && !d->info.note && (y || (!d->opts->fields && !d->opts->n_want)))
-            d->info.note = ll_arena_printf(d->arena, "%s, %s", a->text,
-                                           y ? "so labels are names" : "so the column is left out");
+    bool whole = true;
+    int64_t last = -1, n_number = 0;
+    for (int64_t i = 0; i < c->rows; i++) {
+        bool is = is_number(at(c, i, column), &v[i]);
+        n_number += is;
+        whole = whole && is && v[i] == floor(v[i]) && fabs(v[i]) < INT32_MAX;
+        if (!is && !a->text)
+            a->text = ll_arena_printf(d->arena, "%s:%ld: column %s: '%.40s' is not a number", file,
+                                      c->line[i + 1], a->name, at(c, i, column));
     }
+    bool all = n_number == c->rows;
+    if (!all && n_number && (y || (!d->opts->fields && !d->opts->n_want)))
+        note(&d->info, d->arena, a->text, y ? "labels are names" : "the column is left out");
     all = all && !(y && d->info.class_names);
     if (!all && y) TRY(classify(d, c, column, file, v));
     a->type = all || y ? (ll_elem){'f', 8} : (ll_elem){0}; /* text: an error where it is taken */
@@ -185,6 +194,7 @@ static ll_err pictures(ll_dataset *d, const ll_csv *c, int column, const char *f
 static ll_err offer_columns(ll_dataset *d, const ll_csv *c, const char *file)
 {
     static const char *const labels[] = {"y", "label", "class", "target"};
+    const char *label = NULL;
     bool has_x = false;
     for (int k = 0; k < c->columns; k++) has_x |= !strcmp(c->cells[k], "x");
     for (int k = 0; k < c->columns; k++) {
@@ -196,6 +206,10 @@ static ll_err offer_columns(ll_dataset *d, const ll_csv *c, const char *file)
                   a.name);
         if (!strcmp(a.name, "split")) continue;
         for (size_t i = 0; i < sizeof labels / sizeof *labels; i++) y |= !strcmp(a.name, labels[i]);
+        CHECK(!y || !label || d->opts->fields, LL_E_IO,
+              "%s: columns %s and %s are both labels: name the one to use in data.fields", file,
+              label, a.name);
+        if (y) label = a.name;
         if (d->opts->fields) { /* it is said there */
             const char *field = ll_table_renamed(d->arena, d->opts->fields, a.name, 0);
             y = field && !strcmp(field, "y");
@@ -247,6 +261,9 @@ ll_err ll_read_csv(ll_dataset *d, const char *path)
     ll_dataset_note(d, ll_base_name(path), NULL, b.size);
     d->info.digest = ll_crc32c(d->info.digest, b.data, b.size);
     TRY(ll_csv_parse(b.data, b.size, path, d->arena, &c));
+    CHECK(c.columns > 1 || !strpbrk(c.cells[0], ";\t"), LL_E_IO,
+          "%s: cells are separated by %s, expected commas", path,
+          strchr(c.cells[0], ';') ? "semicolons" : "tabs");
     if (d->reading == LL_TRAIN && !d->opts->val_path) TRY(pick_rows(d, &c, path));
     return offer_columns(d, &c, path);
 }

@@ -83,6 +83,23 @@ static void columns_that_are_text(void **state)
     assert_string_equal(json_string_value(json_object_get(j, "note")),
                         "t.csv:4: column label: 'one' is not a number, so labels are names");
     json_decref(j);
+    write_text(tmpdir_path(state, "t.csv"), "x,age,label\n1,?,0\n2, 1 ,1\n3,2,none\n");
+    j = prints_json(f, "data --path t.csv --format csv --json"); /* the first cell too, and all */
+    assert_string_equal(json_string_value(json_object_get(j, "note")),
+                        "t.csv:2: column age: '?' is not a number, so the column is left out; "
+                        "t.csv:4: column label: 'none' is not a number, so labels are names");
+    json_decref(j);
+    static const char *const bad[][2] = {
+        {"x,label,class\n1,0,1\n", "columns label and class are both labels"},
+        {"x;label\n1;0\n", "separated by semicolons, expected commas"},
+        {"x,label\r1,0\r", "t.csv:1: a line ends in a carriage return alone"}};
+    for (int i = 0; i < 3; i++) {
+        write_text(tmpdir_path(state, "t.csv"), bad[i][0]);
+        refuses(f, 1, "data --path t.csv --format csv", bad[i][1]);
+    }
+    write_text(tmpdir_path(state, "t.csv"), "x,label\n1,0\n1e999,1\n");
+    refuses(f, 1, "data --path t.csv --format csv --fields x=x,y=label",
+            "t.csv:3: column x: '1e999' is not a number");
 }
 
 #define LAST "checkpoints/step-00000005.safetensors"
