@@ -83,12 +83,12 @@ typedef struct ll_data_info {
     const char *name;  /* of the set, or of the format */
     const char *where; /* the file or folder it came from; "" if generated */
     ll_data_kind kind;
-    int64_t n[2];                    /* LL_TRAIN, LL_VAL: images, or windows in one epoch */
-    int64_t height, width, channels; /* images */
-    int64_t classes;                 /* images */
-    const char *const *class_names;  /* images: classes of them, or NULL */
-    const char *last_class;          /* "FILE:LINE" that is of the last one; NULL: not known */
-    const char *note; /* a cell for which a column is no numbers, though its first one is; NULL */
+    int64_t n[2];                      /* LL_TRAIN, LL_VAL: images, or windows in one epoch */
+    int64_t height, width, channels;   /* images */
+    int64_t classes;                   /* images */
+    const char *const *class_names;    /* images: classes of them, or NULL */
+    const char *last_class;            /* "FILE:LINE" that is of the last one; NULL: not known */
+    const char *note;                  /* cells that make columns no numbers; NULL: none */
     double mean[LL_MAX_CHANNELS];      /* images, of x/255, by channel */
     double deviation[LL_MAX_CHANNELS]; /* images, likewise */
     int64_t seq, vocab, tokens[2];     /* tokens; tokens[split]: how many there are */

@@ -231,14 +231,10 @@ static ll_err check_samples(const ll_run *r, const ll_data_info *info, const ll_
             "data.tokenizer",
             info->name, r->model.name, s->value);
     int64_t classes = ll_run_size(r, "classes", info->classes);
-    const char *why = info->last_class ? info->last_class : info->note;
+    const char *last = info->last_class, *why = last ? last : info->note;
     CHECK(info->kind != LL_IMAGES || classes >= info->classes, LL_E_SHAPE,
-          "data %s has %ld classes, but model.classes is %ld%s%s%s", info->name, info->classes,
-          classes,
-          info->last_class ? " (the last one: "
-          : why            ? " ("
-                           : "",
-          why ? why : "", why ? ")" : "");
+          "data %s has %ld classes, but model.classes is %ld%s%s%s%s", info->name, info->classes,
+          classes, why ? " (" : "", last ? "the last one: " : "", why ? why : "", why ? ")" : "");
     return LL_OK;
 }
 
