@@ -62,12 +62,6 @@ static ll_err partition(ll_session *s)
     if (!alone) how.canonical = ll_comm_options(o->comm)->canonical;
     if (o->share) how.like = o->share->cut;
     TRY(ll_cut_make(s->g, o, &how, &s->cut));
-    const ll_pipe_plan *p = s->cut->plan;
-    int pipe = p ? m.size[ll_mesh_axis(&m, LL_AXIS_PIPE)] : 1;
-    CHECK(!p || !s->devices.direct || p->stages->n <= pipe || pipe == m.n_rank, LL_E_ARG,
-          "transport=nccl supports several stages per rank only if pipe is the mesh's only axis, "
-          "as others (\"%s\") can hang on GPUs: use host, or one stage per rank (1f1b, zb-h2)",
-          o->mesh);
     return s->cut->place ? ll_cut_part(s->cut, s->cut->place, my_rank(s), &s->part) : LL_OK;
 }
 

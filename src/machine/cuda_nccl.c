@@ -178,6 +178,18 @@ static ll_err open_channel(ll_exec *e, ll_stream_id stream, channel *x, int me)
     return ll_gpu_wait_for(o->gpu, stream);
 }
 
+/* Streams that share a queue wait for each other's messages, as ranks then may for ever. dev/cuda.cu
+ * asks for all queues there are; a user's own number is kept. */
+static ll_err check_queues(void)
+{
+    const char *queues = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+    CHECK(!queues || atoi(queues) >= 32, LL_E_ARG,
+          "CUDA_DEVICE_MAX_CONNECTIONS=%s: pipelines over NCCL can hang with fewer than 32: leave it "
+          "unset, or use parallel.transport=host",
+          queues);
+    return LL_OK;
+}
+
 static ll_err open_channels(ll_exec *e)
 {
     ll_nccl *t = owner_of(e);
@@ -186,7 +198,8 @@ static ll_err open_channels(ll_exec *e)
     int n = 0, size = ll_comm_size(c), me = ll_comm_rank(c);
     channel *all = LL_NEW_ARRAY(arena, channel, size * CHANNELS + CHANNELS),
             *list = all + size * CHANNELS;
-    ll_err rc = list_channels(e, list, &n);
+    ll_err rc = check_queues();
+    if (rc == LL_OK) rc = list_channels(e, list, &n);
     if (rc == LL_OK) rc = name_channels(t, me, list, n);
     TRY(ll_comm_agree(c, rc));
     memcpy(all + me * CHANNELS, list, sizeof *list * (size_t)n);

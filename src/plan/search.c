@@ -117,8 +117,8 @@ static ll_err try_pipes(walk *w, ll_how h)
     for (int v = 1; v <= 8 && v <= stage; v++) {
         if (fmod(stage, v) != 0 && v > 1) continue;
         if (v > 1 && (fmod(h.n_micro, h.pipe) != 0 || h.pipe > 64)) continue;
-        int channels = 2 * (2 * v - (h.pipe == 2)); /* by NCCL, which has them in pipelines alone */
-        if (v > 1 && s->nccl && (h.pipe < s->ranks || channels > LL_GPU_CHANNELS)) continue;
+        int channels = 2 * (2 * v - (h.pipe == 2)); /* by NCCL */
+        if (v > 1 && s->nccl && channels > LL_GPU_CHANNELS) continue;
         if (!allowed(s->virtual_stages, v)) continue;
         h.virtual_stages = v;
         for (int k = 0; k < (v == 1 ? 3 : 1); k++) {

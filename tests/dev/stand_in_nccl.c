@@ -13,8 +13,8 @@
  *     sender:    wait until taken | copy to shared memory | write posted
  *     receiver:  wait until posted | copy from there | write taken
  *
- * A kernel copies: streams share the few queues of the GPU's copy engines, and one that waits would
- * hold up the others there.
+ * Kernels copy, as NCCL's do: streams share the few queues of the GPU's copy engines, where one that
+ * waits would hold up the others.
  *
  * LOOPLINE_STAND_IN="stall 1 7": rank 1 never ends its 7th work; "error 1 7": its call fails;
  * "async 1 7": all are told of a failure. */
@@ -362,11 +362,12 @@ static CUresult launch_copy(CUstream s, CUdeviceptr to, CUdeviceptr from, size_t
 }
 
 /* All of it before anything is queued: what loads code or maps memory waits for all streams. */
-static CUresult share_lane(struct ncclComm *c)
+static CUresult prepare(struct ncclComm *c)
 {
-    CUresult rc = cuMemHostRegister(c->s, c->mapped, CU_MEMHOSTREGISTER_DEVICEMAP);
-    if (!rc) rc = cuMemHostGetDevicePointer(&c->lane, c->s, 0);
-    if (!rc) rc = launch_copy(NULL, c->lane, c->lane, 0);
+    CUresult rc = room.data ? CUDA_SUCCESS : cuMemHostAlloc((void **)&room.data, ROOM, 0);
+    if (!rc && c->size == 2) rc = cuMemHostRegister(c->s, c->mapped, CU_MEMHOSTREGISTER_DEVICEMAP);
+    if (!rc && c->size == 2) rc = cuMemHostGetDevicePointer(&c->lane, c->s, 0);
+    if (!rc) rc = launch_copy(NULL, 0, 0, 0);
     return rc ? rc : cuCtxSynchronize();
 }
 
@@ -429,13 +430,13 @@ static ncclResult_t launch(void)
         o->host_out = at + o->n_in;
         at += o->n_in + o->n_out;
         bool gives = o->n_in && (o->kind != BROADCAST || o->peer == c->rank);
-        if (!rc && gives) rc = cuMemcpyDtoHAsync(o->host_in, o->in, o->n_in, s);
+        if (!rc && gives) rc = launch_copy(s, (CUdeviceptr)o->host_in, o->in, o->n_in);
     }
     if (!rc) rc = cuLaunchHostFunc(s, do_work, w);
     for (int i = 0; i < w->n && !rc; i++) {
         const op *o = &w->ops[i];
         bool takes = o->n_out && (o->kind != REDUCE || o->peer == c->rank);
-        if (takes) rc = cuMemcpyHtoDAsync(o->out, o->host_out, o->n_out, s);
+        if (takes) rc = launch_copy(s, o->out, (CUdeviceptr)o->host_out, o->n_out);
     }
     if (!rc && !w->kept) rc = cuLaunchHostFunc(s, end_work, w);
     return rc ? ncclUnhandledCudaError : ncclSuccess;
@@ -592,8 +593,7 @@ EXPORT ncclResult_t ncclCommInitRank(ncclComm_t *out, int size, ncclUniqueId id,
     }
     shm_unlink(id.internal);
     *out = c;
-    if (!room.data && cuMemHostAlloc((void **)&room.data, ROOM, 0)) return ncclUnhandledCudaError;
-    return size == 2 && share_lane(c) ? ncclUnhandledCudaError : ncclSuccess;
+    return prepare(c) ? ncclUnhandledCudaError : ncclSuccess;
 }
 
 EXPORT ncclResult_t ncclCommGetAsyncError(ncclComm_t c, ncclResult_t *out)
