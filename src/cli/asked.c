@@ -98,7 +98,7 @@ static ll_err take_messages(reader *r, const key *, const json_t *v)
 {
     static const char *const roles[] = {"system", "developer", "user", "assistant"};
     size_t n = json_array_size(v);
-    CHECK(n, LL_E_ARG, "messages must be a list of messages");
+    CHECK(n, LL_E_ARG, "messages must be a list of at least one message");
     r->out->said = LL_NEW_ARRAY(r->a, ll_said, n);
     for (size_t i = 0; i < n; i++) {
         const json_t *m = json_array_get(v, i);
@@ -218,7 +218,9 @@ ll_err ll_asked_parse(const char *text, size_t n, bool chat, const ll_draw_opts 
     const char *name;
     json_t *v;
     *out = (ll_asked){.most = -1, .how = *usual};
-    json_auto_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &e);
+    json_auto_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &e);
+    CHECK(root || json_error_code(&e) != json_error_null_character, LL_E_ARG,
+          "the body has the character \\u0000, which is not supported");
     CHECK(root, LL_E_ARG, "the body is not valid JSON: %s", e.text);
     CHECK(json_is_object(root), LL_E_ARG, "the body must be a JSON object");
     json_object_foreach(root, name, v)

@@ -5,15 +5,17 @@
  *
  * A column of paths (.jpg, .jpeg, .png; as seen from the CSV's folder) is pictures: the first
  * one is field x, others are named as the column is. Columns named mask, or ending in _mask, are
- * maps of classes. Column label, class or target is field y: numbers, or names, which sorted are
- * classes 0, 1, ... Other columns are numbers. A column split (train, or val, valid, test) says
- * what each row is for; without it rows are held out by a fixed shuffle. */
+ * maps of classes. Column label, class or target (in any case) is field y: numbers, or names, which
+ * sorted are classes 0, 1, ... Other columns are numbers. A column split (train, or val, valid,
+ * test) says what each row is for; without it rows are held out by a fixed shuffle. Blanks around a
+ * column's name are none of it. */
 #include "base/crc32c.h"
 #include "base/rng.h"
 #include "data/picture.h"
 #include "data/table.h"
 
 #include <math.h>
+#include <strings.h>
 
 /* A cell from *p on, unquoted in place; *p is then behind what ended it: ',' '\n' or the end, and
  * *at the line of the file there. */
@@ -72,6 +74,15 @@ static ll_err parse_rows(ll_csv *c, char *text, size_t size, const char *file, l
     return LL_OK;
 }
 
+static char *trimmed(char *name)
+{
+    name += strspn(name, " \t");
+    size_t n = strlen(name);
+    while (n > 0 && strchr(" \t", name[n - 1])) n--;
+    name[n] = '\0';
+    return name;
+}
+
 ll_err ll_csv_parse(const uint8_t *b, size_t size, const char *file, ll_arena *a, ll_csv *out)
 {
     *out = (ll_csv){0};
@@ -82,6 +93,7 @@ ll_err ll_csv_parse(const uint8_t *b, size_t size, const char *file, ll_arena *a
     CHECK(!memchr(text, '\0', size), LL_E_IO, "%s contains zero bytes: is it text?", file);
     ll_csv csv = {0};
     TRY(parse_rows(&csv, text, size, file, a));
+    for (int k = 0; k < csv.columns; k++) csv.cells[k] = trimmed(csv.cells[k]);
     *out = csv;
     return LL_OK;
 }
@@ -205,7 +217,7 @@ static ll_err offer_columns(ll_dataset *d, const ll_csv *c, const char *file)
             CHECK(strcmp(c->cells[i], a.name), LL_E_IO, "%s: two columns are named %s", file,
                   a.name);
         if (!strcmp(a.name, "split")) continue;
-        for (size_t i = 0; i < sizeof labels / sizeof *labels; i++) y |= !strcmp(a.name, labels[i]);
+        for (size_t i = 0; i < sizeof labels / sizeof *labels; i++) y |= !strcasecmp(a.name, labels[i]);
         CHECK(!y || !label || d->opts->fields, LL_E_IO,
               "%s: columns %s and %s are both labels: name the one to use in data.fields", file,
               label, a.name);

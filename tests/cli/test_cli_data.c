@@ -97,6 +97,10 @@ static void columns_that_are_text(void **state)
         write_text(tmpdir_path(state, "t.csv"), bad[i][0]);
         refuses(f, 1, "data --path t.csv --format csv", bad[i][1]);
     }
+    write_text(tmpdir_path(state, "t.csv"), "x , Label\n1,0\n2,1\n3,1\n");
+    j = prints_json(f, "data --path t.csv --format csv --json");
+    assert_int_equal(json_num(j, "classes"), 2);
+    json_decref(j);
     write_text(tmpdir_path(state, "t.csv"), "x,label\n1,0\n1e999,1\n");
     refuses(f, 1, "data --path t.csv --format csv --fields x=x,y=label",
             "t.csv:3: column x: '1e999' is not a number");

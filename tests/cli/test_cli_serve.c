@@ -382,14 +382,21 @@ static void refused(int port)
     body_is(port, 400, COMPLETIONS, "[]");
     body_is(port, 400, COMPLETIONS, "{}");
     body_is(port, 400, COMPLETIONS, "{\"prompt\": \"\"}");
-    char *b = NULL;
-    int fd = connect_to(port);
-    post(fd, COMPLETIONS, "", "{\"prompt\": [300]}");
-    assert_int_equal(answer(fd, &b), 400);
-    assert_non_null(strstr(b, "\"param\":\"prompt\"")); /* the field is named */
-    assert_non_null(strstr(b, "outside the vocabulary"));
-    free(b);
-    close(fd);
+    static const char *const told[][3] = {
+        {COMPLETIONS, "{\"prompt\": [300]}", "outside the vocabulary"},
+        {COMPLETIONS, "{\"prompt\": [300]}", "\"param\":\"prompt\""}, /* the field is named */
+        {COMPLETIONS, "null", "must be a JSON object"},
+        {COMPLETIONS, "{\"prompt\": \"a\\u0000\"}", "\\\\u0000, which is not supported"},
+        {CHATS, "{\"messages\": []}", "at least one message"}};
+    for (size_t i = 0; i < sizeof told / sizeof *told; i++) {
+        char *b = NULL;
+        int fd = connect_to(port);
+        post(fd, told[i][0], "", told[i][1]);
+        assert_int_equal(answer(fd, &b), 400);
+        if (!strstr(b, told[i][2])) fail_msg("%s: %s", told[i][1], b);
+        free(b);
+        close(fd);
+    }
     body_is(port, 400, COMPLETIONS, "{\"prompt\": \"a\", \"n\": 2}");
     body_is(port, 400, COMPLETIONS, "{\"prompt\": \"a\", \"colour\": 2}");
     body_is(port, 400, COMPLETIONS, "{\"prompt\": \"a\", \"max_tokens\": 96}");
