@@ -6,9 +6,10 @@
  *     outer    conv2d_dw: sums of outer products over pixels
  *     im2col   all three: what each output reads is copied, and multiplied as one matrix
  *     winograd4, winograd2  all three, 3 x 3 (winograd2: and 5 x 5) filters, stride 1: tiles of
- *              4 x 4 or 2 x 2 outputs with fewer products; f32, and only where it is asked for
+ *              4 x 4 or 2 x 2 outputs with fewer products; f32, and only where it is asked for, but
+ *              for winograd2 of 3 x 3 and many channels, which rounds no more than gather does
  *     fft16, fft32  all three, 4 x 4 filters and larger, stride 1: Fourier transforms of tiles of
- *              16 x 16 or 32 x 32 pixels; likewise
+ *              16 x 16 or 32 x 32 pixels; f32, and only where it is asked for
  *     plain    the reference: needs no room, and is slow
  *
  * f32, f64, or (gather, outer, im2col) bf16 operands with an f32 result. Images may go a few at
@@ -53,6 +54,13 @@ static bool few_results(const ll_conv_shape *v)
 {
     return v->groups == 1 && v->a.stride[0] == 1 && v->a.stride[1] == 1 && 2 * v->c <= LL_LANES &&
            !v->bf16;
+}
+
+/* Filters whose tiles of 2 x 2 round no more than plain sums, and channels enough that products,
+ * not changes of tiles, take the time: 1.2 to 1.6 times gather's speed. */
+static bool tiles_pay(const ll_conv_shape *v)
+{
+    return v->r == 3 && v->s == 3 && ll_min64(v->c, v->f) >= 48 && ll_conv_winograd_fits(v, 2);
 }
 
 /* Where columns and a product are the quickest: of bf16 the one way to the CPU's own bf16 tiles, if
@@ -213,13 +221,13 @@ static void work_by(const way *w, const ll_kcall *c, double *done, double *padde
         ll_conv_shape v = shape_of(direction, c);                                                  \
         return test;                                                                               \
     }
-#define TILED(name, direction, tile, algorithm)                                                    \
+#define TILED(name, direction, tile, algorithm, where)                                             \
     SOLVER(name, direction, tile, algorithm##_flops, algorithm##_room, NULL, algorithm, NULL)      \
-    FITS(name, direction, algorithm##_fits(&v, tile))
-#define ALL(name, tile, algorithm)                                                                 \
-    TILED(name, LL_CONV, tile, algorithm)                                                          \
-    TILED(dx_##name, LL_CONV_DX, tile, algorithm)                                                  \
-    TILED(dw_##name, LL_CONV_DW, tile, algorithm)
+    FITS(name, direction, algorithm##_fits(&v, tile) && (where))
+#define ALL(name, tile, algorithm, where)                                                          \
+    TILED(name, LL_CONV, tile, algorithm, where)                                                   \
+    TILED(dx_##name, LL_CONV_DX, tile, algorithm, where)                                           \
+    TILED(dw_##name, LL_CONV_DW, tile, algorithm, where)
 BOTH(direct, LL_CONV, ll_conv_direct)
 BOTH(gather, LL_CONV, ll_conv_gather)
 BOTH(dx_gather, LL_CONV_DX, ll_conv_gather)
@@ -234,18 +242,23 @@ FITS(dx_joined, LL_CONV_DX, ll_conv_joined_fits(&v))
 FITS(direct, LL_CONV, few_channels(&v))
 FITS(dx_direct, LL_CONV_DX, few_results(&v))
 FITS(dw_direct, LL_CONV_DW, few_channels(&v))
-ALL(winograd4, 4, ll_conv_winograd)
-ALL(winograd2, 2, ll_conv_winograd)
-ALL(fft16, 16, ll_conv_fft)
-ALL(fft32, 32, ll_conv_fft)
+ALL(winograd4, 4, ll_conv_winograd, true)
+ALL(winograd2, 2, ll_conv_winograd, !tiles_pay(&v))
+FITS(winograd2_first, LL_CONV, tiles_pay(&v))
+FITS(dx_winograd2_first, LL_CONV_DX, tiles_pay(&v))
+FITS(dw_winograd2_first, LL_CONV_DW, tiles_pay(&v))
+ALL(fft16, 16, ll_conv_fft, true)
+ALL(fft32, 32, ll_conv_fft, true)
 
 #define ROW(name, f, ...)                                                                          \
     {                                                                                              \
         name, .scratch = f##_room, .run = f, .work = f##_work, .cuts = true, __VA_ARGS__           \
     }
 #define ASKED(p, name) ROW(#name, p##name, .fits = p##name##_fits, .asked = true)
-/* Listed first where it is the quickest, and last elsewhere. */
-#define FIRST(p) ROW("im2col", p##im2col, .fits = p##im2col_first_fits)
+/* Listed first where they are the quickest, and last elsewhere. */
+#define FIRST(p)                                                                                   \
+    ROW("im2col", p##im2col, .fits = p##im2col_first_fits),                                        \
+        ROW("winograd2", p##winograd2, .fits = p##winograd2_first_fits)
 #define OTHERS(p, ref)                                                                             \
     ROW("im2col", p##im2col, .fits = p##im2col_fits), ASKED(p, winograd4), ASKED(p, winograd2),    \
         ASKED(p, fft16), ASKED(p, fft32),                                                          \
