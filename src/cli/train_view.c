@@ -41,14 +41,13 @@ static void tell_devices(const ll_devices *s, const char *kind)
 static void find_peak(ll_train_view *v, const ll_train_start *s)
 {
     ll_device_facts f = {0};
-    ll_precision precision;
     v->device = s->session->devices.n;
     if (!v->device) {
-        bool bf16 = !strcmp(s->run->train.precision, "bf16");
+        bool bf16 = s->run->train.precision == LL_PRECISION_bf16;
         if (ll_gemm_peak(s->session->p->threads, SMALL_GEMM, bf16, &v->peak, &v->held_up) != LL_OK)
             v->peak = 0;
-    } else if (ll_precision_parse(s->run->train.precision, &precision) == LL_OK &&
-               s->session->machine->ask(s->session->devices.mine, precision, &f) == LL_OK)
+    } else if (s->session->machine->ask(s->session->devices.mine, s->run->train.precision, &f) ==
+               LL_OK)
         v->peak = 1e-9 * f.peak;
     v->peak *= s->report->ranks;
 }
@@ -207,7 +206,7 @@ static void on_start(void *context, const ll_train_start *s)
     tell_memory(s);
     if (s->session->cut->plan && s->session->cut->plan->pipeline)
         tell_pipeline(s->session->cut->plan->pipeline);
-    if (s->note) fprintf(stderr, "%s: %s\n", s->run->train.precision, s->note);
+    if (s->note) fprintf(stderr, "%s: %s\n", ll_precision_name(s->run->train.precision), s->note);
     if (s->session->cut->lean)
         fprintf(stderr, "%s\n",
                 ll_recompute_text(s->run->parallel.recompute, &s->session->cut->recomputed, place,

@@ -276,14 +276,13 @@ static ll_err finish_train(ll_run *r)
             "train.schedule=step needs train.step_size or train.milestones");
     LL_WANT(r, "train.milestones", !s->step_size || !s->milestones.n,
             "train.step_size and train.milestones cannot be combined: set one of them to 0 or []");
-    LL_WANT(r, "parallel.exact", !r->parallel.exact || !strcmp(t->precision, "f32"),
-            "parallel.exact needs train.precision=f32, not %s", t->precision);
+    const char *precision = ll_precision_name(t->precision);
+    LL_WANT(r, "parallel.exact", !r->parallel.exact || t->precision == LL_PRECISION_f32,
+            "parallel.exact needs train.precision=f32, not %s", precision);
     const ll_target *target = ll_target_find(t->machine);
-    ll_precision precision;
-    TRY(ll_precision_parse(t->precision, &precision));
-    LL_WANT(r, "train.precision", target->precisions >> precision & 1,
+    LL_WANT(r, "train.precision", target->precisions >> t->precision & 1,
             "train.machine=%s does not support train.precision=%s: use f32 or bf16", t->machine,
-            t->precision);
+            precision);
     LL_WANT(r, "train.deterministic", t->deterministic || target->any_order,
             "train.deterministic=false has no effect with train.machine=%s, whose order of sums is "
             "fixed: leave it out",
@@ -457,12 +456,12 @@ static ll_err check_loose(const ll_run *r)
 /* Frozen weights in blocks, and those that are trained for them. */
 static ll_err finish_quantize(const ll_run *r)
 {
-    bool some = strcmp(r->train.quantize, "none"), f32 = !strcmp(r->train.precision, "f32");
+    bool some = strcmp(r->train.quantize, "none"), f32 = r->train.precision == LL_PRECISION_f32;
+    const char *precision = ll_precision_name(r->train.precision);
     LL_WANT(r, "train.base", f32 || !strcmp(r->train.base, "f32"),
-            "train.base=%s needs train.precision=f32, not %s", r->train.base, r->train.precision);
+            "train.base=%s needs train.precision=f32, not %s", r->train.base, precision);
     LL_WANT(r, "train.quantize", f32 || !some,
-            "train.quantize=%s needs train.precision=f32, not %s", r->train.quantize,
-            r->train.precision);
+            "train.quantize=%s needs train.precision=f32, not %s", r->train.quantize, precision);
     LL_WANT(r, "train.prompt", !r->train.prompt || !some,
             "train.prompt cannot be combined with train.quantize: a prompt is all that is trained");
     LL_WANT(r, "train.quantize", !some || !r->train.lora,
