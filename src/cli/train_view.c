@@ -62,9 +62,9 @@ static void tell_memory(const ll_train_start *s)
         stderr,
         "memory planned of %s: %s%s%s: tensors %s (%.0f bytes)%s%s%s%s, copies %s, batches read "
         "ahead %s, data %s, program, libraries and graphs %s\n",
-        s->session->machine->ask ? "the device"
-        : s->report->ranks > 1   ? "each process"
-                                 : "the process",
+        s->session->machine->device ? "the device"
+        : s->report->ranks > 1      ? "each process"
+                                    : "the process",
         LL_BYTES(m->planned), compiling ? ", which compiling took; training takes " : "",
         compiling ? LL_BYTES(all) : "", LL_BYTES(m->step), m->step,
         m->comm > 0 ? ", communication " : "", m->comm > 0 ? LL_BYTES(m->comm) : "",

@@ -238,17 +238,17 @@ ll_err ll_bench_step(const ll_run *r, const ll_bench_opts *o, ll_bench_report *o
     how.compress = NULL;
     *out = (ll_bench_report){0};
     TRY(ll_machine_find(r->train.machine, &m));
-    CHECK(m->ask || !o->peak, LL_E_ARG, "a peak needs a device, which machine %s does not have",
+    CHECK(m->device || !o->peak, LL_E_ARG, "a peak needs a device, which machine %s does not have",
           m->target->name);
     TRY(ll_run_graph(r, r->train.batch / ll_run_micro_batches(r), &r->train.optim, &g));
-    if (m->ask) TRY(m->ask(0, r->train.precision, &before));
+    if (m->device) TRY(m->ask(0, r->train.precision, &before));
     snprintf(out->device, sizeof out->device, "%s", before.name);
     out->peak = o->peak > 0 ? o->peak : before.peak;
     TRY(ll_session_open(g, &how, &s));
     if (r->train.optim.masked)
         TRY(ll_prune_begin(r->train.prune, r->train.prune_steps, s, &pruned));
     TRY(bench(r, s, o, out));
-    if (m->ask) TRY(m->ask(0, r->train.precision, &after));
+    if (m->device) TRY(m->ask(0, r->train.precision, &after));
     out->used_bytes = before.free_bytes - after.free_bytes;
     return LL_OK;
 }
