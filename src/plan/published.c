@@ -453,6 +453,8 @@ static ll_err predict_images(const table *t, int64_t row, const ll_cluster *c, l
     double bytes = INFINITY, gradients;
     int batch = given ? given : 512;
     CHECK(t->images, LL_E_ARG, "image models cannot be compiled here");
+    CHECK(ll_chip_peak(&c->chip, precision) > 0, LL_E_ARG, "chip %s has no matrix products in %s",
+          c->chip.name, ll_precision_name(precision));
     do {
         batch /= given ? 1 : 2;
         TRY(t->images->step(t->images->context, r->model, c, precision, batch,

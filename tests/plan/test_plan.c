@@ -407,6 +407,35 @@ static void facts_of_sources(void **state)
     assert_true(r[4].predicted < r[5].predicted && r[5].predicted <= r[6].predicted);
 }
 
+static ll_err image_step(void *context, const char *model, const ll_cluster *c, ll_precision p,
+                         int samples, bool fused, double *seconds, double *bytes, double *gradients)
+{
+    (void)context, (void)model, (void)fused;
+    *seconds = samples * 1e12 / ll_chip_peak(&c->chip, p);
+    *bytes = *gradients = 1e9;
+    return LL_OK;
+}
+
+/* A chip without products of a row's precision predicts nothing of images either. */
+static void images(void **state)
+{
+    static const char rows[] = "id,source,arch,model,gpu,gpus,micro_batch,precision,iter_time_s\n"
+                               "1,x,cnn,ResNet-50,V100,8,64,tf32,1\n"
+                               "2,x,cnn,ResNet-50,V100,8,64,fp16,1\n"
+                               "3,x,cnn,ResNet-50,A100,8,64,tf32,1\n";
+    const ll_images step = {NULL, image_step};
+    (void)state;
+    LL_OWN(ll_arena) a = ll_arena_new();
+    ll_published *r;
+    int n;
+    assert_int_equal(ll_published_read(rows, strlen(rows), "t.csv", NULL, 0, &step, a, &r, &n),
+                     LL_OK);
+    assert_non_null(r[0].why);
+    assert_non_null(strstr(r[0].why, "no matrix products in tf32"));
+    assert_true(isnan(r[0].predicted));
+    assert_true(!r[1].why && !r[2].why && r[1].predicted > 0 && r[2].predicted > 0);
+}
+
 static void searches(void **state)
 {
     (void)state;
@@ -588,6 +617,7 @@ int main(void)
         cmocka_unit_test(offload),
         cmocka_unit_test(facts_of_sources),
         cmocka_unit_test(hosts_of_a_node),
+        cmocka_unit_test(images),
         cmocka_unit_test(searches),
         cmocka_unit_test(micro_batches),
         cmocka_unit_test(over_sequence),
