@@ -144,7 +144,7 @@ static void tell_rate(const ll_train_start *s)
         fprintf(stderr,
                 "train.warmup=%g is longer than the run of %s: the rate stays below train.lr\n",
                 x->warmup, LL_COUNTED(s->steps, "step"));
-    if (!strcmp(x->shape, "step") && first >= steps)
+    if (x->shape == LL_LR_step && first >= steps)
         fprintf(stderr,
                 "train.schedule=step: the first drop, after step %g, is not within the run's %s\n",
                 first, LL_COUNTED(s->steps, "step"));

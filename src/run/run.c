@@ -271,8 +271,7 @@ static ll_err finish_train(ll_run *r)
             "train.micro_batch=%ld does not divide train.batch=%ld", t->micro_batch, t->batch);
     TRY(finish_memory(r));
     const ll_schedule *s = &t->schedule;
-    bool steps = !strcmp(s->shape, "step");
-    LL_WANT(r, "train.schedule", !steps || s->step_size || s->milestones.n,
+    LL_WANT(r, "train.schedule", s->shape != LL_LR_step || s->step_size || s->milestones.n,
             "train.schedule=step needs train.step_size or train.milestones");
     LL_WANT(r, "train.milestones", !s->step_size || !s->milestones.n,
             "train.step_size and train.milestones cannot be combined: set one of them to 0 or []");
@@ -397,10 +396,10 @@ static ll_err finish_params(ll_run *r)
     bool average = !strcmp(r->train.optim.name, "schedule-free-adamw");
     LL_WANT(r, "train.optimizer", !average || r->parallel.zero == 0 || r->parallel.zero == 3,
             "train.optimizer=schedule-free-adamw needs parallel.zero=0 or 3");
-    LL_WANT(r, "train.schedule", !average || !strcmp(r->train.schedule.shape, "constant"),
+    LL_WANT(r, "train.schedule", !average || r->train.schedule.shape == LL_LR_constant,
             "train.optimizer=schedule-free-adamw needs train.schedule=constant, as its average "
             "replaces decay (train.warmup may be set), not %s",
-            r->train.schedule.shape);
+            ll_run_value(r, "train.schedule", r->arena));
     return LL_OK;
 }
 
