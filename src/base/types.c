@@ -1,4 +1,4 @@
-/* types.c: element types and shapes. */
+/* types.c: element types, precisions and shapes. */
 #include "base/types.h"
 
 #include <math.h>
@@ -33,6 +33,27 @@ bool ll_dtype_find(const char *name, ll_dtype *out)
 bool ll_dtype_is_float(ll_dtype t)
 {
     return t != LL_I32 && t != LL_U8;
+}
+
+static const char *const precisions[] = {
+#define X(name) #name,
+    LL_PRECISIONS(X)
+#undef X
+};
+
+const char *ll_precision_name(ll_precision p)
+{
+    return precisions[p];
+}
+
+ll_err ll_precision_parse(const char *name, ll_precision *out)
+{
+    int p = 0;
+    while (name && p < LL_N_PRECISION && strcmp(name, precisions[p])) p++;
+    CHECK(p < LL_N_PRECISION, LL_E_ARG, "unknown precision %s, expected f32, tf32, bf16 or fp8",
+          name);
+    *out = (ll_precision)p;
+    return LL_OK;
 }
 
 int64_t ll_numel(const ll_shape *s)

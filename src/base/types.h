@@ -1,4 +1,4 @@
-/* types.h: element types and shapes: sizes, names, conversions. */
+/* types.h: element types, precisions and shapes: sizes, names, conversions. */
 #pragma once
 #include "base/err.h"
 
@@ -12,6 +12,23 @@ size_t ll_dtype_bytes(ll_dtype t);
 const char *ll_dtype_name(ll_dtype t);
 bool ll_dtype_find(const char *name, ll_dtype *out); /* false: no such type */
 bool ll_dtype_is_float(ll_dtype t);
+
+/* How numbers are kept and multiplied. tf32, fp8: of products alone. */
+#define LL_PRECISIONS(X) X(f32) X(tf32) X(bf16) X(fp8)
+typedef enum ll_precision {
+#define X(name) LL_PRECISION_##name,
+    LL_PRECISIONS(X)
+#undef X
+        LL_N_PRECISION
+} ll_precision;
+const char *ll_precision_name(ll_precision p);
+/* NULL is f32. */
+ll_err ll_precision_parse(const char *name, ll_precision *out);
+/* Of what is not done in fp8 where large products are. */
+static inline ll_precision ll_precision_wide(ll_precision p)
+{
+    return p == LL_PRECISION_fp8 ? LL_PRECISION_bf16 : p;
+}
 
 int64_t ll_numel(const ll_shape *s); /* 1 for a scalar */
 /* Of a tensor. */

@@ -136,13 +136,13 @@ ll_err ll_scale_bench_json(const ll_scale_bench_report *r)
     return ll_cli_json(LL_JSON(
         LL_IS("run", r->run->name), LL_IS("model", r->run->model.name),
         LL_IS("parameters", base->point.parameters), LL_IS("scaling", o->weak ? "weak" : "strong"),
-        LL_IS("precision", r->run->train.precision), LL_IS("optimizer", r->run->train.optim.name),
-        LL_IS("zero", r->run->parallel.zero), LL_IS("processor", ll_tune_cpu(r->arena)),
-        LL_IS("cores", r->cores), LL_IS("load_before", r->load),
-        LL_IS("mpi", ll_transport_library()), LL_IS("version", ll_version()),
-        LL_IS("time_includes", included), LL_IS("time_excludes", excluded),
-        LL_IS("warm_up_steps", o->warm_up), LL_IS("steps_in_repeat", o->steps),
-        LL_IS("repeats", o->repeats),
+        LL_IS("precision", ll_precision_name(r->run->train.precision)),
+        LL_IS("optimizer", r->run->train.optim.name), LL_IS("zero", r->run->parallel.zero),
+        LL_IS("processor", ll_tune_cpu(r->arena)), LL_IS("cores", r->cores),
+        LL_IS("load_before", r->load), LL_IS("mpi", ll_transport_library()),
+        LL_IS("version", ll_version()), LL_IS("time_includes", included),
+        LL_IS("time_excludes", excluded), LL_IS("warm_up_steps", o->warm_up),
+        LL_IS("steps_in_repeat", o->steps), LL_IS("repeats", o->repeats),
         LL_IS("baseline", LL_JSON(LL_IS("ranks", base->ranks), LL_IS("threads", base->threads))),
         LL_IS("rows", rows)));
 }
@@ -154,8 +154,8 @@ static void print_head(const ll_scale_bench_report *r)
     const ll_scale_bench_opts *o = r->opts;
     const ll_scale_row *base = &r->rows[0];
     printf("%s: %s, %s parameters, %s, %s; %s scaling: ", r->run->name, r->run->model.name,
-           LL_AMOUNT(base->point.parameters), r->run->train.precision, r->run->train.optim.name,
-           o->weak ? "weak" : "strong");
+           LL_AMOUNT(base->point.parameters), ll_precision_name(r->run->train.precision),
+           r->run->train.optim.name, o->weak ? "weak" : "strong");
     if (o->weak)
         printf("%ld samples per step and rank\n", r->run->train.batch);
     else

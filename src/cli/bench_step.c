@@ -67,15 +67,15 @@ static void add_peak(json_t *j, const ll_bench_report *b)
 static ll_err print_json(const ll_run *r, const ll_bench_report *b)
 {
     double samples = (double)b->batch / b->step_s;
-    json_t *j =
-        LL_JSON(LL_IS("model", r->model.name), LL_IS("parameters", b->parameters),
-                LL_IS("batch", b->batch), LL_IS("threads", b->threads),
-                LL_IS("machine", r->train.machine), LL_IS("precision", r->train.precision),
-                LL_IS("steps", b->n_steps), LL_IS("step_ms", 1e3 * b->step_s),
-                LL_IS("best_ms", 1e3 * b->best_s), LL_IF(b->cpu_s > 0, "cpu_ms", 1e3 * b->cpu_s),
-                LL_IS("quartiles_ms", json_pack("[f,f]", 1e3 * b->q1_s, 1e3 * b->q3_s)),
-                LL_IF(*b->device, "cool_ms", 1e3 * b->cool_s), LL_IS("samples_per_s", samples),
-                LL_IS("tokens_per_s", samples * (double)b->seq));
+    json_t *j = LL_JSON(
+        LL_IS("model", r->model.name), LL_IS("parameters", b->parameters), LL_IS("batch", b->batch),
+        LL_IS("threads", b->threads), LL_IS("machine", r->train.machine),
+        LL_IS("precision", ll_precision_name(r->train.precision)), LL_IS("steps", b->n_steps),
+        LL_IS("step_ms", 1e3 * b->step_s), LL_IS("best_ms", 1e3 * b->best_s),
+        LL_IF(b->cpu_s > 0, "cpu_ms", 1e3 * b->cpu_s),
+        LL_IS("quartiles_ms", json_pack("[f,f]", 1e3 * b->q1_s, 1e3 * b->q3_s)),
+        LL_IF(*b->device, "cool_ms", 1e3 * b->cool_s), LL_IS("samples_per_s", samples),
+        LL_IS("tokens_per_s", samples * (double)b->seq));
     add_peak(j, b);
     return ll_cli_json(LL_JSON_ADD(
         j, LL_IS("peak_bytes", b->bytes), LL_IF(b->aside, "aside_bytes", b->aside),
@@ -124,9 +124,9 @@ static void print_speed(const ll_run *r, const ll_bench_report *b)
     printf("%s: %.1f TFLOP/s of the model, ", b->device, 1e-12 * model);
     if (b->peak > 0)
         printf("%.1f %% of %.0f TFLOP/s (%s)", 100 * model / b->peak, 1e-12 * b->peak,
-               r->train.precision);
+               ll_precision_name(r->train.precision));
     else
-        printf("peak in %s is unknown (give --peak)", r->train.precision);
+        printf("peak in %s is unknown (give --peak)", ll_precision_name(r->train.precision));
     printf("   %.3f ms before warm-up   %d launches\nmemory %s planned, %s used with libraries "
            "  first step after %.2f s\n",
            1e3 * b->cool_s, b->n_launch, m, LL_BYTES(b->used_bytes), b->start_s);
@@ -138,8 +138,8 @@ static void print_text(const ll_run *r, const ll_bench_report *b, bool profile)
     printf("%s, %s parameters, batch %ld, ", r->model.name, LL_AMOUNT(b->parameters), b->batch);
     if (!*b->device) printf("%d threads, ", b->threads);
     printf("%s\nstep %.3f ms (median of %d; min %.3f, quartiles %.3f and %.3f)   %s samples/s",
-           r->train.precision, 1e3 * b->step_s, b->n_steps, 1e3 * b->best_s, 1e3 * b->q1_s,
-           1e3 * b->q3_s, LL_AMOUNT(samples));
+           ll_precision_name(r->train.precision), 1e3 * b->step_s, b->n_steps, 1e3 * b->best_s,
+           1e3 * b->q1_s, 1e3 * b->q3_s, LL_AMOUNT(samples));
     if (b->seq) printf("   %s tokens/s", LL_AMOUNT(samples * (double)b->seq));
     printf("\n");
     if (b->cpu_s > 0) printf("of the thread's own time at least %.3f ms\n", 1e3 * b->cpu_s);

@@ -255,7 +255,7 @@ static void remedy(const ll_run *r, int ranks)
     double limit = r->train.memory_bytes;
     const ll_machine *m;
     ll_device_facts f = {0};
-    if (ll_machine_find(r->train.machine, &m) == LL_OK && m->ask &&
+    if (ll_machine_find(r->train.machine, &m) == LL_OK && m->device &&
         m->ask(0, LL_PRECISION_f32, &f) == LL_OK)
         room = (double)f.bytes;
     const char *way = ll_plan_remedy(r, ranks, limit > 0 && limit < room ? limit : room);

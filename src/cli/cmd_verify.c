@@ -142,11 +142,11 @@ static void print_text(const ll_run *r, const ll_verify_report *v, const char *m
     if (v->unjudged)
         printf("too noisy to judge in %s: parameters changed in their last bit change a serial run "
                "by %.2e;\nranks went on from serial values after %s\n",
-               r->train.precision, v->rounding, LL_COUNTED(v->restarts, "step"));
+               ll_precision_name(r->train.precision), v->rounding, LL_COUNTED(v->restarts, "step"));
     if (v->unjudged_blocks)
         printf("%ld of %ld parts of gradients are off by more than 5 %%, which rounding in %s "
                "does too:\nin these a mistake of its kernels would not show\n",
-               v->unjudged_blocks, v->blocks, r->train.precision);
+               v->unjudged_blocks, v->blocks, ll_precision_name(r->train.precision));
     if (v->corners)
         printf("a decision that rounding made (relu's corner, a pooled pair), in %ld of the "
                "steps: in step %ld\n%s differs by %.2e, and ranks make what a serial run makes "

@@ -43,14 +43,14 @@ static double turns(const ll_chip *c, const ll_program *p)
 /* Of published rows: "ResNet-50 v1.5 (224x224)". Of 16 bits a number moves half of what it does in
  * the program, which is of f32. */
 static ll_err images_step(void *context, const char *model, const ll_cluster *c,
-                          const char *precision, int samples, bool fused, double *seconds,
+                          ll_precision precision, int samples, bool fused, double *seconds,
                           double *bytes, double *gradients)
 {
     LL_OWN(ll_run) r = NULL;
     LL_OWN(ll_graph) g = NULL;
     LL_OWN(ll_program) p = NULL;
     char text[128];
-    bool half = !strcmp(precision, "bf16");
+    bool half = precision == LL_PRECISION_bf16;
     (void)context;
     CHECK(!strncmp(model, "ResNet-50", 9), LL_E_ARG,
           "of image models only ResNet-50 can be compiled");
@@ -65,7 +65,7 @@ static ll_err images_step(void *context, const char *model, const ll_cluster *c,
     l.no_fuse = !fused;
     TRY(ll_lower(g, &l, &p));
     *seconds = ll_replay(c, p, NULL, precision, half).step_s;
-    if (!fused && !strcmp(precision, "tf32")) *seconds += turns(&c->chip, p);
+    if (!fused && precision == LL_PRECISION_tf32) *seconds += turns(&c->chip, p);
     ll_memory_kinds kinds = ll_program_kinds(p);
     *bytes = (double)p->persistent_bytes + (double)p->work_bytes / (half ? 2 : 1) +
              1e9 * c->chip.reserved;

@@ -418,7 +418,8 @@ ll_err ll_plan_run(const ll_plan_opts *o)
           "--ranks for one of them",
           r->parallel.replicas);
     CHECK(ll_chip_peak(&c->chip, r->train.precision) > 0, LL_E_ARG,
-          "chip %s has no matrix products in %s", c->chip.name, r->train.precision);
+          "chip %s has no matrix products in %s", c->chip.name,
+          ll_precision_name(r->train.precision));
     TRY(ll_cli_load(o->run, true, &file));
     ll_plan_opts own = *o;
     if (!o->mesh && ll_plan_said(&o->set, "parallel.mesh") && *r->parallel.mesh)

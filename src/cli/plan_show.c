@@ -176,7 +176,8 @@ json_t *ll_plan_results_json(const ll_plan_results *p, json_t *plans, const char
 {
     return LL_JSON(LL_IS("cluster", p->cluster->name), LL_IS("cluster_about", p->cluster->about),
                    LL_IS("kernels", p->cluster->own.source), LL_IS("ranks", p->o->ranks),
-                   LL_IS("model", p->run->model.name), LL_IS("precision", p->run->train.precision),
+                   LL_IS("model", p->run->model.name),
+                   LL_IS("precision", ll_precision_name(p->run->train.precision)),
                    LL_IS("optimizer", p->run->train.optim.name),
                    LL_IS("batch", p->run->train.batch), LL_IS("parameters", (int64_t)p->parameters),
                    LL_IS("tried", p->tried), LL_IS("plans", plans), LL_IS("bound", bound),
@@ -204,9 +205,10 @@ void ll_plan_table(const ll_plan_results *p)
             "%s, %s parameters, %s, %s, batch %g, on %ld x %s (%s): %d plan%s\n"
             "  mesh                             schedule     v micro x number z recompute     step "
             "(80 %%)                 %9s/s model %% hardware %% tensors\n",
-            p->run->model.name, LL_AMOUNT(p->parameters), p->run->train.precision,
-            p->run->train.optim.name, batch, p->o->ranks, chip->name, p->cluster->name, p->tried,
-            p->tried == 1 ? "" : "s", p->seq ? "tokens" : "samples");
+            p->run->model.name, LL_AMOUNT(p->parameters),
+            ll_precision_name(p->run->train.precision), p->run->train.optim.name, batch,
+            p->o->ranks, chip->name, p->cluster->name, p->tried, p->tried == 1 ? "" : "s",
+            p->seq ? "tokens" : "samples");
     LL_EACH (const ll_shown, s, p->v, p->n)
         fprintf(stderr,
                 "  %-32s %-11s %2d %4ld x %-5ld %d %-9s %8s (%8s to %8s) %8s %5.1f %5.1f %9s%s\n",

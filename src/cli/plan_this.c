@@ -52,7 +52,7 @@ static ll_err describe_gpu(ll_buf *b, bool *found)
     const ll_machine *m;
     ll_device_facts f = {0};
     *found = false;
-    if (ll_machine_find(ll_target_device()->name, &m) != LL_OK || !m->ask ||
+    if (ll_machine_find(ll_target_device()->name, &m) != LL_OK || !m->device ||
         m->ask(0, LL_PRECISION_bf16, &f) != LL_OK)
         return LL_OK;
     for (int i = 0; ll_cluster_name(i) && !*found; i++) {

@@ -88,7 +88,7 @@ ll_err ll_recipe_compile(const ll_run *r, const ll_graph *g, const ll_recipe *w,
     TRY(ll_cut_make(late ? late : g, &o, &how, &c));
     /* Times are a cluster's: of the program, what every machine has in it. */
     o.machine = NULL;
-    if (!w->device) o.precision = strcmp(r->train.precision, "f32") ? "bf16" : "f32";
+    if (!w->device) o.precision = r->train.precision == LL_PRECISION_f32 ? "f32" : "bf16";
     o.threads = threads;
     o.any_order = false;
     o.conv = o.workspace = NULL;

@@ -41,14 +41,13 @@ static void tell_devices(const ll_devices *s, const char *kind)
 static void find_peak(ll_train_view *v, const ll_train_start *s)
 {
     ll_device_facts f = {0};
-    ll_precision precision;
     v->device = s->session->devices.n;
     if (!v->device) {
-        bool bf16 = !strcmp(s->run->train.precision, "bf16");
+        bool bf16 = s->run->train.precision == LL_PRECISION_bf16;
         if (ll_gemm_peak(s->session->p->threads, SMALL_GEMM, bf16, &v->peak, &v->held_up) != LL_OK)
             v->peak = 0;
-    } else if (ll_precision_parse(s->run->train.precision, &precision) == LL_OK &&
-               s->session->machine->ask(s->session->devices.mine, precision, &f) == LL_OK)
+    } else if (s->session->machine->ask(s->session->devices.mine, s->run->train.precision, &f) ==
+               LL_OK)
         v->peak = 1e-9 * f.peak;
     v->peak *= s->report->ranks;
 }
@@ -63,9 +62,9 @@ static void tell_memory(const ll_train_start *s)
         stderr,
         "memory planned of %s: %s%s%s: tensors %s (%.0f bytes)%s%s%s%s, copies %s, batches read "
         "ahead %s, data %s, program, libraries and graphs %s\n",
-        s->session->machine->ask ? "the device"
-        : s->report->ranks > 1   ? "each process"
-                                 : "the process",
+        s->session->machine->device ? "the device"
+        : s->report->ranks > 1      ? "each process"
+                                    : "the process",
         LL_BYTES(m->planned), compiling ? ", which compiling took; training takes " : "",
         compiling ? LL_BYTES(all) : "", LL_BYTES(m->step), m->step,
         m->comm > 0 ? ", communication " : "", m->comm > 0 ? LL_BYTES(m->comm) : "",
@@ -145,7 +144,7 @@ static void tell_rate(const ll_train_start *s)
         fprintf(stderr,
                 "train.warmup=%g is longer than the run of %s: the rate stays below train.lr\n",
                 x->warmup, LL_COUNTED(s->steps, "step"));
-    if (!strcmp(x->shape, "step") && first >= steps)
+    if (x->shape == LL_LR_step && first >= steps)
         fprintf(stderr,
                 "train.schedule=step: the first drop, after step %g, is not within the run's %s\n",
                 first, LL_COUNTED(s->steps, "step"));
@@ -207,7 +206,7 @@ static void on_start(void *context, const ll_train_start *s)
     tell_memory(s);
     if (s->session->cut->plan && s->session->cut->plan->pipeline)
         tell_pipeline(s->session->cut->plan->pipeline);
-    if (s->note) fprintf(stderr, "%s: %s\n", s->run->train.precision, s->note);
+    if (s->note) fprintf(stderr, "%s: %s\n", ll_precision_name(s->run->train.precision), s->note);
     if (s->session->cut->lean)
         fprintf(stderr, "%s\n",
                 ll_recompute_text(s->run->parallel.recompute, &s->session->cut->recomputed, place,

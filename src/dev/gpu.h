@@ -1,6 +1,6 @@
 /* gpu.h: a GPU's memory, its streams, and captured graphs. */
 #pragma once
-#include "base/err.h"
+#include "base/types.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -104,9 +104,8 @@ void ll_gpu_drop(ll_gpu_graph *w);
 ll_err ll_gpu_mark(ll_gpu *g, int i);
 ll_err ll_gpu_seconds(ll_gpu *g, int from, int to, double *out);
 
-/* Floating-point operations a second that the maker states for products of this precision (f32,
- * tf32, bf16 or fp8, dense); 0: not known here. */
-double ll_gpu_peak(const char *name, const char *precision);
+/* FLOP/s that the maker states for dense products; 0: not known here. */
+double ll_gpu_peak(const char *name, ll_precision p);
 
 #ifdef __cplusplus
 }

@@ -4,14 +4,13 @@
 #include <ctype.h>
 #include <string.h>
 
-double ll_gpu_peak(const char *name, const char *precision)
+double ll_gpu_peak(const char *name, ll_precision p)
 {
-    static const char *const precisions[] = {"f32", "tf32", "bf16", "fp8"};
     /* By whole words of the name that CUDA gives, the first that fits; the SXM module where a kind
      * has several forms and its name says so. 0: the GPU has none. */
     static const struct {
         const char *part;
-        double tera[4];
+        double tera[LL_N_PRECISION];
     } gpus[] = {
         {"H200 NVL", {60, 418, 835, 1671}},  {"H200", {67, 494, 989, 1979}},
         {"H100 PCIe", {51, 378, 756, 1513}}, {"H100 NVL", {60, 418, 835, 1671}},
@@ -21,9 +20,7 @@ double ll_gpu_peak(const char *name, const char *precision)
         {"L40S", {91.6, 183, 362, 733}},     {"L40", {90.5, 90.5, 181, 362}},
         {"L4", {30.3, 60, 121, 242}},        {"B200", {80, 1100, 2250, 4500}},
     };
-    int p = 0;
-    while (p < 4 && strcmp(precision, precisions[p])) p++;
-    for (size_t i = 0; p < 4 && i < sizeof gpus / sizeof *gpus; i++) {
+    for (size_t i = 0; i < sizeof gpus / sizeof *gpus; i++) {
         const char *at = strstr(name, gpus[i].part);
         bool begins = at && (at == name || !isalnum((unsigned char)at[-1]));
         if (begins && !isalnum((unsigned char)at[strlen(gpus[i].part)]))

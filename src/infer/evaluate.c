@@ -67,15 +67,6 @@ void ll_evaluator_close(ll_evaluator *e)
     free(e);
 }
 
-/* 8-bit floats are for speed where there is much to do. */
-static const char *precision_of(const ll_run *r)
-{
-    ll_precision p;
-    ll_err rc = ll_precision_parse(r->train.precision, &p);
-    return rc == LL_OK && p == LL_PRECISION_fp8 ? ll_precision_name(LL_PRECISION_bf16)
-                                                : r->train.precision;
-}
-
 /* The model for this many samples at once. */
 static ll_err find_pass(ll_evaluator *e, int64_t batch, pass **out)
 {
@@ -97,7 +88,7 @@ static ll_err find_pass(ll_evaluator *e, int64_t batch, pass **out)
     ll_session_opts o = ll_run_session(e->run, team ? team->c : NULL, e->mesh);
     o.threads = e->share->p->threads;
     o.micro_batches = 1;
-    o.precision = precision_of(e->run);
+    o.precision = ll_precision_name(ll_precision_wide(e->run->train.precision));
     o.share = e->bits ? NULL : e->share;
     o.reuse = !e->bits;
     o.zero = 0;

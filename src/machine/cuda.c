@@ -25,7 +25,7 @@ static ll_err ask(int device, ll_precision precision, ll_device_facts *out)
     TRY(look(device, &f));
     *out = (ll_device_facts){.bytes = f.bytes, .free_bytes = f.free_bytes};
     snprintf(out->name, sizeof out->name, "%s", f.name);
-    out->peak = ll_gpu_peak(f.name, ll_precision_name(precision));
+    out->peak = ll_gpu_peak(f.name, precision);
     return LL_OK;
 }
 

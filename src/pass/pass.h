@@ -5,18 +5,6 @@
 
 LL_OWNED(ll_graph, ll_graph_free);
 
-/* How numbers are kept and multiplied. tf32, fp8: of products alone. */
-#define LL_PRECISIONS(X) X(f32) X(tf32) X(bf16) X(fp8)
-typedef enum ll_precision {
-#define X(name) LL_PRECISION_##name,
-    LL_PRECISIONS(X)
-#undef X
-        LL_N_PRECISION
-} ll_precision;
-const char *ll_precision_name(ll_precision p);
-/* NULL is f32. */
-ll_err ll_precision_parse(const char *name, ll_precision *out);
-
 /* Dimensions of a parameter that a product's result has, if all that reads it forward are products
  * with it, which sum over the others, the last ones; 0: it is no such matrix. */
 int ll_matrix_rows(const ll_graph *g, ll_val v);

@@ -9,28 +9,6 @@
 #include "kern/attr.h"
 #include "pass/pass.h"
 
-static const char *const precisions[] = {
-#define X(name) #name,
-    LL_PRECISIONS(X)
-#undef X
-};
-
-const char *ll_precision_name(ll_precision p)
-{
-    return precisions[p];
-}
-
-ll_err ll_precision_parse(const char *name, ll_precision *out)
-{
-    *out = LL_PRECISION_f32;
-    for (int p = 0; p < LL_N_PRECISION; p++)
-        if (!name || !strcmp(name, precisions[p])) {
-            *out = (ll_precision)p;
-            return LL_OK;
-        }
-    FAIL(LL_E_ARG, "unknown precision %s, expected f32, tf32, bf16 or fp8", name);
-}
-
 /* What reads bf16 and accumulates in f32. */
 static bool takes_bf16(const ll_op *op)
 {

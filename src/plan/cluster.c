@@ -25,10 +25,12 @@ typedef struct key {
     const char *unit; /* "": a share, or a number of things */
 } key;
 
-#define FIELD(field, min, max, whole, unit)                                                        \
+#define KEY(name, field, min, max, whole, unit)                                                    \
     {                                                                                              \
-#field, offsetof(ll_cluster, field), min, max, whole, unit                                 \
+        name, offsetof(ll_cluster, field), min, max, whole, unit                                   \
     }
+#define FIELD(field, min, max, whole, unit) KEY(#field, field, min, max, whole, unit)
+#define PEAK(p, min) KEY("chip." #p, chip.tera[LL_PRECISION_##p], min, 1e6, false, " TFLOP/s")
 #define NUMBER(field, min, max) FIELD(field, min, max, false, "")
 #define UNIT(field, min, max, unit) FIELD(field, min, max, false, " " unit)
 #define WHOLE(field, min, max) FIELD(field, min, max, true, "")
@@ -40,10 +42,10 @@ static const key keys[] = {
     WORD(chip.name),
     WORD(chip.names),
     WORD(chip.machine),
-    UNIT(chip.bf16, 0, 1e6, "TFLOP/s"),
-    UNIT(chip.fp8, 0, 1e6, "TFLOP/s"),
-    UNIT(chip.tf32, 0, 1e6, "TFLOP/s"),
-    UNIT(chip.f32, 1e-6, 1e6, "TFLOP/s"),
+    PEAK(bf16, 0),
+    PEAK(fp8, 0),
+    PEAK(tf32, 0),
+    PEAK(f32, 1e-6),
     UNIT(chip.vector, 1e-6, 1e6, "TFLOP/s"),
     UNIT(chip.memory, 1e-3, 1e6, "GB"),
     UNIT(chip.bandwidth, 1e-3, 1e6, "GB/s"),
@@ -198,7 +200,8 @@ static ll_err load_bundled(const char *what, ll_cluster *c, int depth, bool give
 static ll_err check_units(const ll_cluster *c, const char *what)
 {
     enum { MOST_FLOPS = 5000 };
-    double tera = fmax(c->chip.bf16, c->chip.f32), each = 1e3 * tera / c->chip.bandwidth;
+    double tera = fmax(c->chip.tera[LL_PRECISION_bf16], c->chip.tera[LL_PRECISION_f32]),
+           each = 1e3 * tera / c->chip.bandwidth;
     CHECK(each <= MOST_FLOPS, LL_E_CONFIG,
           "%s: chip.bandwidth is %g GB/s for %g TFLOP/s of products, %.3g per byte, but chips have "
           "some hundreds: give it in GB/s (2 TB/s is 2000)",
@@ -292,13 +295,4 @@ ll_cluster ll_cluster_own(const ll_cluster *c)
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (all[i].own > 0) *all[i].to = all[i].own;
     return o;
-}
-
-double ll_chip_peak(const ll_chip *c, const char *precision)
-{
-    double tera = !strcmp(precision, "f32")    ? c->f32
-                  : !strcmp(precision, "tf32") ? c->tf32
-                  : !strcmp(precision, "fp8")  ? c->fp8
-                                               : c->bf16;
-    return 1e12 * tera;
 }

@@ -8,6 +8,7 @@
  * Units are those that makers print: TFLOP/s, GB (1e9 bytes), GB/s, Gbit/s, microseconds. */
 #pragma once
 #include "base/arena.h"
+#include "base/types.h"
 
 #include <string.h>
 
@@ -17,7 +18,7 @@ typedef struct ll_chip {
     const char *name;
     const char *machine;          /* that trains on it, as in train.machine; NULL, none: no one */
     const char *names;            /* parts of names that others call it by, with commas */
-    double bf16, fp8, tf32, f32;  /* TFLOP/s of products, as the maker states */
+    double tera[LL_N_PRECISION];  /* TFLOP/s of products, as the maker states; 0: it has none */
     double vector;                /* TFLOP/s of f32 arithmetic that is no product */
     double memory, bandwidth;     /* GB, GB/s */
     double units, tile_m, tile_n; /* that work side by side; a tile of a product on one */
@@ -37,6 +38,12 @@ typedef struct ll_chip {
 static inline bool ll_chip_is_core(const ll_chip *c)
 {
     return !strcmp(c->name, LL_CORE);
+}
+
+/* FLOP/s; 0: the chip has none. */
+static inline double ll_chip_peak(const ll_chip *c, ll_precision p)
+{
+    return 1e12 * c->tera[p];
 }
 
 /* What Loopline's own kernels were measured at on such a chip; 0: the chip's figure, which is of
@@ -95,5 +102,3 @@ LL_OWNED(ll_cluster, ll_cluster_free);
 const char *ll_cluster_name(int i);
 /* The cluster as Loopline's kernels find it: what was measured of them, or as it is. */
 ll_cluster ll_cluster_own(const ll_cluster *c);
-/* Of precision f32, tf32, bf16 or fp8 (f16 is bf16's), FLOP/s; 0: the chip has none. */
-double ll_chip_peak(const ll_chip *c, const char *precision);

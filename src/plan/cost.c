@@ -22,8 +22,7 @@ static double filled(const ll_chip *c, double batch, double m, double n, double 
     return batch * m * n / (waves * c->units * tm * tn);
 }
 
-double ll_cost_flops(const ll_chip *c, const char *precision, double batch, double m, double n,
-                     double k)
+double ll_cost_flops(const ll_chip *c, ll_precision p, double batch, double m, double n, double k)
 {
     /* Smaller tiles read more for each product. */
     static const struct {
@@ -33,27 +32,25 @@ double ll_cost_flops(const ll_chip *c, const char *precision, double batch, doub
     for (size_t i = 0; i < sizeof tiles / sizeof *tiles; i++)
         use = fmax(use, tiles[i].best * filled(c, batch, m, n, k, tiles[i].m * c->tile_m,
                                                tiles[i].n * c->tile_n));
-    double best = !strcmp(precision, "fp8")   ? c->gemm_fp8
-                  : !strcmp(precision, "f32") ? c->gemm_f32
-                                              : c->gemm;
-    double rate = ll_chip_peak(c, precision) * best * fmin(use, 1) * k / (k + c->gemm_k);
+    double best = p == LL_PRECISION_fp8   ? c->gemm_fp8
+                  : p == LL_PRECISION_f32 ? c->gemm_f32
+                                          : c->gemm;
+    double rate = ll_chip_peak(c, p) * best * fmin(use, 1) * k / (k + c->gemm_k);
     return 2 * batch * m * n * k / rate;
 }
 
-double ll_cost_product(const ll_chip *c, const char *precision, double batch, double m, double n,
-                       double k)
+double ll_cost_product(const ll_chip *c, ll_precision p, double batch, double m, double n, double k)
 {
-    double width = !strcmp(precision, "fp8") ? 1 : !strcmp(precision, "bf16") ? 2 : 4;
+    double width = p == LL_PRECISION_fp8 ? 1 : p == LL_PRECISION_bf16 ? 2 : 4;
     double moved = batch * (width * (m * k + k * n) + fmax(width, 2) * m * n);
-    return fmax(ll_cost_flops(c, precision, batch, m, n, k),
-                moved / (1e9 * c->bandwidth * c->stream)) +
+    return fmax(ll_cost_flops(c, p, batch, m, n, k), moved / (1e9 * c->bandwidth * c->stream)) +
            us(c->launch);
 }
 
-double ll_cost_attention(const ll_chip *c, const char *precision, double best, double flops,
-                         double d, double keys)
+double ll_cost_attention(const ll_chip *c, ll_precision p, double best, double flops, double d,
+                         double keys)
 {
-    double rate = 1.25 * best * ll_chip_peak(c, precision);
+    double rate = 1.25 * best * ll_chip_peak(c, p);
     return flops / (rate * d / (d + 32) * keys / (keys + c->attention_k));
 }
 

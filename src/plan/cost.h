@@ -13,13 +13,12 @@ typedef struct ll_peers {
     double rings; /* of several nodes, that run side by side; 0: one for each rank of a node */
 } ll_peers;
 
-/* batch products [m,k] [k,n] of a precision (f32, tf32, bf16, fp8). */
-double ll_cost_flops(const ll_chip *c, const char *precision, double batch, double m, double n,
-                     double k); /* its arithmetic alone */
-double ll_cost_product(const ll_chip *c, const char *precision, double batch, double m, double n,
+/* batch products [m,k] [k,n]; flops: their arithmetic alone. */
+double ll_cost_flops(const ll_chip *c, ll_precision p, double batch, double m, double n, double k);
+double ll_cost_product(const ll_chip *c, ll_precision p, double batch, double m, double n,
                        double k);
-double ll_cost_attention(const ll_chip *c, const char *precision, double best, double flops,
-                         double d, double keys);
+double ll_cost_attention(const ll_chip *c, ll_precision p, double best, double flops, double d,
+                         double keys);
 /* Bytes read and written by so many kernels. */
 double ll_cost_stream(const ll_chip *c, double bytes, double kernels);
 /* Every rank gets the sum of all (of bytes), or its part of it, or gathers parts to bytes. */

@@ -2,7 +2,6 @@
 #include "plan/lm.h"
 
 #include <math.h>
-#include <string.h>
 
 double ll_lm_bytes_tensors(const ll_lm_bytes *b)
 {
@@ -43,11 +42,11 @@ typedef struct work {
 static void product(work *w, double n, double k)
 {
     const ll_chip *c = &w->c->chip;
-    const char *p = w->h->precision;
+    ll_precision p = w->h->precision;
     double f = ll_cost_product(c, p, 1, w->tokens, n, k);
     double i = ll_cost_product(c, p, 1, w->tokens, k, n);
     double g = ll_cost_product(c, p, 1, k, n, w->tokens);
-    if (!strcmp(p, "fp8")) {
+    if (p == LL_PRECISION_fp8) {
         f += ll_cost_stream(c, 4 * w->tokens * k, 1);
         i += ll_cost_stream(c, 4 * w->tokens * n, 1);
     }
@@ -72,7 +71,7 @@ static void attention(work *w)
     const ll_chip *c = &w->c->chip;
     double d = m->width / m->heads, heads = h->micro_batch * fmax(1, m->heads / h->tensor);
     double rows = m->seq / h->context, cells = heads * rows * m->seq;
-    const char *p = strcmp(h->precision, "fp8") ? h->precision : "bf16";
+    ll_precision p = ll_precision_wide(h->precision);
     double flops = 4 * cells * d;
     w->t.f_flops += flops;
     if (h->system->attention) {
@@ -91,7 +90,7 @@ static void attention(work *w)
         return;
     }
     /* Products of heads whose size is no multiple of 8 do not run on tensor units. */
-    bool odd = fmod(d, 8) != 0 && strcmp(p, "f32");
+    bool odd = fmod(d, 8) != 0 && p != LL_PRECISION_f32;
     double score = odd ? 2 * cells * d / (1e12 * c->vector * c->gemm_f32)
                        : ll_cost_product(c, p, heads, rows, m->seq, d);
     double value = odd ? score : ll_cost_product(c, p, heads, rows, d, m->seq);

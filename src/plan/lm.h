@@ -63,9 +63,9 @@ typedef struct ll_how {
     int n_micro;
     bool sequence; /* what lies between tensor-parallel products is cut too */
     ll_remake remake;
-    bool offload;          /* the optimizer's state lies in the host's memory */
-    const char *precision; /* of products */
-    const char *schedule;  /* of pipelines; NULL: 1f1b, or interleaved of virtual stages */
+    bool offload;           /* the optimizer's state lies in the host's memory */
+    ll_precision precision; /* of products */
+    const char *schedule;   /* of pipelines; NULL: 1f1b, or interleaved of virtual stages */
     const ll_system *system;
     ll_piped *piped; /* [LL_REMAKE_FULL + 1], kept from way to way of one pipeline; NULL: not */
 } ll_how;

@@ -63,7 +63,7 @@ static void find_ends(step *s)
     const ll_chip *c = &s->c->chip;
     const ll_how *h = s->h;
     double tokens = h->micro_batch * s->m->seq / h->context, v = s->m->vocab / h->tensor;
-    const char *p = strcmp(h->precision, "fp8") ? h->precision : "bf16";
+    ll_precision p = ll_precision_wide(h->precision);
     double k = s->m->width;
     double apart = h->system->lean ? 0 : tokens * v; /* logits that the loss reads and writes */
     s->head_f = ll_cost_product(c, p, 1, tokens, v, k) + ll_cost_stream(c, 12 * apart, 1);
@@ -230,7 +230,7 @@ static double kept(const step *s, ll_remake remake)
     double heads = 4 + 4 * s->m->kv_heads / s->m->heads;
     double outside = (8 + 2 * mask) / cut, inside = (heads + 16 * ffn) / h->tensor;
     if (remake == LL_REMAKE_FFN) outside = (4 + 2 * mask) / cut, inside = heads / h->tensor;
-    if (!strcmp(h->precision, "fp8")) inside *= 0.75;
+    if (h->precision == LL_PRECISION_fp8) inside *= 0.75;
     return sbh * (outside + inside + scores);
 }
 

@@ -318,6 +318,15 @@ static const char *read_schedule(const table *t, int64_t row)
     return NULL;
 }
 
+/* fp16 takes as long as bf16; amp is one of both. */
+static ll_precision read_precision(const table *t, int64_t row)
+{
+    return says(t, row, "precision", "fp8")    ? LL_PRECISION_fp8
+           : says(t, row, "precision", "tf32") ? LL_PRECISION_tf32
+           : says(t, row, "precision", "fp32") ? LL_PRECISION_f32
+                                               : LL_PRECISION_bf16;
+}
+
 static void read_how(const table *t, int64_t row, const ll_lm *m, const ll_system *s, ll_how *h)
 {
     const char *shard = strcasestr(cell(t, row, "sharding"), "FSDP="),
@@ -334,10 +343,7 @@ static void read_how(const table *t, int64_t row, const ll_lm *m, const ll_syste
                               says(t, row, "seq_parallel", "yes") ||
                               says(t, row, "seq_parallel", "true"),
                   .schedule = read_schedule(t, row),
-                  .precision = says(t, row, "precision", "fp8")    ? "fp8"
-                               : says(t, row, "precision", "tf32") ? "tf32"
-                               : says(t, row, "precision", "fp32") ? "f32"
-                                                                   : "bf16",
+                  .precision = read_precision(t, row),
                   .remake = says(t, row, "recompute", "full") ? LL_REMAKE_FULL
                             : says(t, row, "recompute", "selective")
                                 ? (s->attention == 1 && !strcmp(s->name, "FSDP")
@@ -443,12 +449,12 @@ static void fill(const table *t, int64_t row, const ll_cluster *c, double bytes,
 static ll_err predict_images(const table *t, int64_t row, const ll_cluster *c, ll_published *r)
 {
     int gpus = (int)number(t, row, "gpus"), given = (int)at_least(t, row, "micro_batch", 0);
-    const char *precision = says(t, row, "precision", "tf32")   ? "tf32"
-                            : says(t, row, "precision", "fp32") ? "f32"
-                                                                : "bf16";
+    ll_precision precision = ll_precision_wide(read_precision(t, row));
     double bytes = INFINITY, gradients;
     int batch = given ? given : 512;
     CHECK(t->images, LL_E_ARG, "image models cannot be compiled here");
+    CHECK(ll_chip_peak(&c->chip, precision) > 0, LL_E_ARG, "chip %s has no matrix products in %s",
+          c->chip.name, ll_precision_name(precision));
     do {
         batch /= given ? 1 : 2;
         TRY(t->images->step(t->images->context, r->model, c, precision, batch,
@@ -483,7 +489,7 @@ static ll_err predict(const table *t, int64_t row, ll_published *r)
     ll_system s = read_system(t, row);
     read_how(t, row, &m, &s, &h);
     CHECK(ll_chip_peak(&d.chip, h.precision) > 0, LL_E_ARG, "chip %s has no matrix products in %s",
-          d.chip.name, h.precision);
+          d.chip.name, ll_precision_name(h.precision));
     CHECK(number(t, row, "global_batch") >= 1, LL_E_ARG, "the batch is not given");
     CHECK(fabs(h.data * h.tensor * h.pipe * h.context - gpus) < 0.5, LL_E_ARG,
           "%g chips are not %g x %g x %g x %g", gpus, h.data, h.tensor, h.pipe, h.context);

@@ -39,7 +39,7 @@ double ll_plan_spread(const char *kind);
  * those of its gradients. fused: norms and what follows them are one kernel. */
 typedef struct ll_images {
     void *context;
-    ll_err (*step)(void *context, const char *model, const ll_cluster *c, const char *precision,
+    ll_err (*step)(void *context, const char *model, const ll_cluster *c, ll_precision precision,
                    int samples, bool fused, double *seconds, double *bytes, double *gradients);
 } ll_images;
 

@@ -12,7 +12,7 @@ static double numbers(const ll_program *p, int slot)
 
 /* Of a product [m,k] [k,n], or several: each dimension is one of two of the three. */
 static double product(const ll_chip *c, const ll_program *p, const ll_instr *x,
-                      const char *precision)
+                      ll_precision precision)
 {
     double sum = x->flops / 2, a = numbers(p, x->in[0]), b = numbers(p, x->in[1]);
     double y = numbers(p, x->out[0]), batch = fmax(1, a * b / sum * y / sum);
@@ -28,14 +28,14 @@ static bool sums(const ll_op *op, char loop)
  * the filters' gradient, over pixels. They sum 32 bytes at once: of a tap with fewer channels (the
  * first layer's 3) the rest is zeros. */
 static double convolution(const ll_chip *c, const ll_program *p, const ll_instr *x, const ll_op *op,
-                          const char *precision)
+                          ll_precision precision)
 {
-    bool plain = !strcmp(precision, "f32") || ll_chip_is_core(c);
+    bool plain = precision == LL_PRECISION_f32 || ll_chip_is_core(c);
     if (plain) return x->flops / (ll_chip_peak(c, precision) * c->gemm_f32);
     const ll_shape *y = &p->slots[x->out[0]].type.shape, *w = &p->slots[x->in[1]].type.shape;
     bool dw = sums(op, 'n'), dx = sums(op, 'f');
     double channels = (double)(dw ? y->d[3] : dx ? w->d[0] : w->d[3]);
-    double width = strcmp(precision, "tf32") ? 2 : 4, once = 32 / width;
+    double width = precision == LL_PRECISION_tf32 ? 4 : 2, once = 32 / width;
     double more = ceil(channels / once) * once / channels, all = numbers(p, x->out[0]);
     double n = (double)y->d[dw ? 0 : 3], m = all / n, k = x->flops / 2 / all;
     ll_chip as = *c;
@@ -78,14 +78,14 @@ static double launches(const ll_program *p, const ll_instr *x, const ll_op *op, 
 
 /* Seconds of one instruction that has a kernel. share: of the bytes that the program says. */
 static double kernel(const ll_chip *c, const ll_program *p, const ll_instr *x, int section,
-                     const char *precision, double share)
+                     ll_precision precision, double share)
 {
     const ll_op *op = ll_op_find(x->op);
     bool device = p->target->device;
     double t = x->flops / (1e12 * c->vector), bytes = x->bytes, kernels = 1;
     const ll_type *first = x->n_in ? &p->slots[x->in[0]].type : NULL;
     size_t width = first ? ll_dtype_bytes(first->dtype) : 4;
-    if (width < 4) precision = width < 2 ? "fp8" : "bf16";
+    if (width < 4) precision = width < 2 ? LL_PRECISION_fp8 : LL_PRECISION_bf16;
     if (op->work == LL_WORK_PRODUCT) t = product(c, p, x, precision);
     if (op->work == LL_WORK_CONVOLUTION) t = convolution(c, p, x, op, precision);
     if (op->work == LL_WORK_ATTENTION)
@@ -132,7 +132,7 @@ static double talk(const ll_cluster *c, const ll_program *p, const ll_mesh *m, c
 
 /* A section; comm: when communication is free. */
 static double section(const ll_cluster *c, const ll_program *p, const ll_mesh *m,
-                      const char *precision, int s, double share, double now, double *comm,
+                      ll_precision precision, int s, double share, double now, double *comm,
                       double *ends, bool *small, ll_replayed *out)
 {
     for (int i = s ? p->end[s - 1] : 0; i < p->end[s]; i++) {
@@ -157,7 +157,7 @@ static double section(const ll_cluster *c, const ll_program *p, const ll_mesh *m
 }
 
 ll_replayed ll_replay(const ll_cluster *c, const ll_program *p, const ll_mesh *m,
-                      const char *precision, bool halved)
+                      ll_precision precision, bool halved)
 {
     double share = halved ? 0.5 : 1;
     ll_replayed out = {.work = ll_program_flops(p)};

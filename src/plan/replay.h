@@ -21,4 +21,4 @@ typedef struct ll_replayed {
 /* m NULL: one rank. precision: of products. halved: numbers have half of the bytes that they have
  * in the program, but for state that is updated. */
 ll_replayed ll_replay(const ll_cluster *c, const ll_program *p, const ll_mesh *m,
-                      const char *precision, bool halved);
+                      ll_precision precision, bool halved);

@@ -14,7 +14,7 @@ typedef struct ll_search {
     const ll_cluster *cluster;
     const ll_lm *model;
     const ll_system *system;
-    const char *precision;
+    ll_precision precision;
     double ranks, batch; /* samples a step */
     /* Asked for; 0, or -1 of zero and remake: any. */
     double data, tensor, pipe, context, micro_batch;

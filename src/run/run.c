@@ -271,19 +271,17 @@ static ll_err finish_train(ll_run *r)
             "train.micro_batch=%ld does not divide train.batch=%ld", t->micro_batch, t->batch);
     TRY(finish_memory(r));
     const ll_schedule *s = &t->schedule;
-    bool steps = !strcmp(s->shape, "step");
-    LL_WANT(r, "train.schedule", !steps || s->step_size || s->milestones.n,
+    LL_WANT(r, "train.schedule", s->shape != LL_LR_step || s->step_size || s->milestones.n,
             "train.schedule=step needs train.step_size or train.milestones");
     LL_WANT(r, "train.milestones", !s->step_size || !s->milestones.n,
             "train.step_size and train.milestones cannot be combined: set one of them to 0 or []");
-    LL_WANT(r, "parallel.exact", !r->parallel.exact || !strcmp(t->precision, "f32"),
-            "parallel.exact needs train.precision=f32, not %s", t->precision);
+    const char *precision = ll_precision_name(t->precision);
+    LL_WANT(r, "parallel.exact", !r->parallel.exact || t->precision == LL_PRECISION_f32,
+            "parallel.exact needs train.precision=f32, not %s", precision);
     const ll_target *target = ll_target_find(t->machine);
-    ll_precision precision;
-    TRY(ll_precision_parse(t->precision, &precision));
-    LL_WANT(r, "train.precision", target->precisions >> precision & 1,
+    LL_WANT(r, "train.precision", target->precisions >> t->precision & 1,
             "train.machine=%s does not support train.precision=%s: use f32 or bf16", t->machine,
-            t->precision);
+            precision);
     LL_WANT(r, "train.deterministic", t->deterministic || target->any_order,
             "train.deterministic=false has no effect with train.machine=%s, whose order of sums is "
             "fixed: leave it out",
@@ -398,10 +396,10 @@ static ll_err finish_params(ll_run *r)
     bool average = !strcmp(r->train.optim.name, "schedule-free-adamw");
     LL_WANT(r, "train.optimizer", !average || r->parallel.zero == 0 || r->parallel.zero == 3,
             "train.optimizer=schedule-free-adamw needs parallel.zero=0 or 3");
-    LL_WANT(r, "train.schedule", !average || !strcmp(r->train.schedule.shape, "constant"),
+    LL_WANT(r, "train.schedule", !average || r->train.schedule.shape == LL_LR_constant,
             "train.optimizer=schedule-free-adamw needs train.schedule=constant, as its average "
             "replaces decay (train.warmup may be set), not %s",
-            r->train.schedule.shape);
+            ll_run_value(r, "train.schedule", r->arena));
     return LL_OK;
 }
 
@@ -457,12 +455,12 @@ static ll_err check_loose(const ll_run *r)
 /* Frozen weights in blocks, and those that are trained for them. */
 static ll_err finish_quantize(const ll_run *r)
 {
-    bool some = strcmp(r->train.quantize, "none"), f32 = !strcmp(r->train.precision, "f32");
+    bool some = strcmp(r->train.quantize, "none"), f32 = r->train.precision == LL_PRECISION_f32;
+    const char *precision = ll_precision_name(r->train.precision);
     LL_WANT(r, "train.base", f32 || !strcmp(r->train.base, "f32"),
-            "train.base=%s needs train.precision=f32, not %s", r->train.base, r->train.precision);
+            "train.base=%s needs train.precision=f32, not %s", r->train.base, precision);
     LL_WANT(r, "train.quantize", f32 || !some,
-            "train.quantize=%s needs train.precision=f32, not %s", r->train.quantize,
-            r->train.precision);
+            "train.quantize=%s needs train.precision=f32, not %s", r->train.quantize, precision);
     LL_WANT(r, "train.prompt", !r->train.prompt || !some,
             "train.prompt cannot be combined with train.quantize: a prompt is all that is trained");
     LL_WANT(r, "train.quantize", !some || !r->train.lora,

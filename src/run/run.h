@@ -15,6 +15,7 @@
 #pragma once
 #include "base/arena.h"
 #include "base/bundled.h"
+#include "base/types.h"
 #include "run/consistency.h"
 #include "run/schedule.h"
 
@@ -68,7 +69,7 @@ typedef struct ll_run_train {
     const char *teacher_hidden; /* "h0=h2,h1=h5" */
     double hidden_weight;
     const char *machine; /* cpu or cuda */
-    const char *precision;
+    ll_precision precision;
     const char *conv, *workspace;
     const char *memory; /* that a rank's tensors may take; "": any */
     double memory_bytes;

@@ -8,6 +8,7 @@ typedef enum ll_key_kind {
     LL_KEY_INT,     /* int64_t */
     LL_KEY_NUMBER,  /* double */
     LL_KEY_BOOL,    /* bool */
+    LL_KEY_ENUM,    /* an enum: which of choices */
     LL_KEY_TEXT,    /* const char *, never NULL */
     LL_KEY_CHOICE,  /* const char *, one of choices */
     LL_KEY_NUMBERS, /* ll_numbers */
@@ -20,7 +21,7 @@ typedef struct ll_key {
     const char *initial; /* the default, as one would write it */
     const char *help;
     double min, max;     /* INT, NUMBER, NUMBERS */
-    const char *choices; /* CHOICE: words and spaces; "" is a choice where it is the default */
+    const char *choices; /* CHOICE, ENUM: words; "" is a choice where it is the default */
 } ll_key;
 extern const ll_key ll_run_keys[];
 #define LL_ABOVE_0 FLT_MIN /* as a minimum: more than 0 */

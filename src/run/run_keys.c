@@ -24,6 +24,7 @@
 #define TEXT(name, field, initial, help) ROW(TEXT, name, field, initial, 0, 0, NULL, help)
 #define CHOICE(name, field, initial, choices, help)                                                \
     ROW(CHOICE, name, field, initial, 0, 0, choices, help)
+#define ENUM(name, field, initial, words, help) ROW(ENUM, name, field, initial, 0, 0, words, help)
 
 const ll_key ll_run_keys[] = {
     TEXT("model.name", model.name, "",
@@ -140,8 +141,8 @@ const ll_key ll_run_keys[] = {
            "eval and predict; 0 = off"),
     NUMBER("train.trust", train.optim.trust, "0", 0, 1e3,
            "trust coefficient of lars and larc; 0 = 0.001"),
-    CHOICE("train.schedule", train.schedule.shape, "constant", LL_SCHEDULES,
-           "learning rate schedule after warmup"),
+    ENUM("train.schedule", train.schedule.shape, "constant", WORDS(LL_SCHEDULES),
+         "learning rate schedule after warmup"),
     NUMBER("train.warmup", train.schedule.warmup, "0", 0, 1e12,
            "linear warmup: number of steps or, below 1, fraction of the run"),
     NUMBER("train.min_lr", train.schedule.min_lr, "0", 0, 1e6,
@@ -207,9 +208,9 @@ const ll_key ll_run_keys[] = {
            "weight of the mean squared error over train.teacher_hidden in the training objective"),
     CHOICE("train.machine", train.machine, "cpu", WORDS(LL_TARGETS),
            "device to compute on; ref = slow reference kernels"),
-    CHOICE("train.precision", train.precision, "f32", WORDS(LL_PRECISIONS),
-           "precision of matrix products and convolutions; parameters stay in f32; tf32 and fp8 "
-           "need train.machine=cuda"),
+    ENUM("train.precision", train.precision, "f32", WORDS(LL_PRECISIONS),
+         "precision of matrix products and convolutions; parameters stay in f32; tf32 and fp8 "
+         "need train.machine=cuda"),
     TEXT("train.conv", train.conv, "accurate",
          "convolution algorithm on CPUs: accurate (plain summation), fast (fastest by a "
          "benchmark that is cached per host; some algorithms round more), or one by name where it "

@@ -17,12 +17,12 @@
 /* What a key takes, for messages and help: "a whole number from 1 to 64". */
 static const char *wanted(const ll_key *k, char out[LL_MAX_LINE])
 {
-    static const char *const nouns[] = {"a whole number", "a number", "true or false",
+    static const char *const nouns[] = {"a whole number", "a number", "true or false",    "one of",
                                         "text",           "one of",   "a list of numbers"};
     int n = snprintf(out, LL_MAX_LINE, "%s", nouns[k->kind]);
     char *at = out + n;
     size_t room = (size_t)(LL_MAX_LINE - n);
-    if (k->kind == LL_KEY_CHOICE)
+    if (k->choices)
         snprintf(at, room, ": %s", k->choices);
     else if (k->kind == LL_KEY_BOOL || k->kind == LL_KEY_TEXT)
         return out;
@@ -96,16 +96,18 @@ static bool is_plain_text(const char *text)
     return true;
 }
 
-/* The word of choices that equals value, as a string that lives as long as the run; or NULL. */
-static const char *choose(ll_run *r, const ll_key *k, const char *value, ll_near *near)
+/* The word of choices that equals value, number *which, as a string that lives as long as the run;
+ * or NULL. */
+static const char *choose(ll_run *r, const ll_key *k, const char *value, ll_near *near, int *which)
 {
+    *which = 0;
     if (!*value && !*k->initial) return "";
     near->word = value;
     static const char *const called[][2] = {
         {"gpu", "cuda"}, {"float32", "f32"}, {"fp32", "f32"}, {"bfloat16", "bf16"}};
     for (size_t i = 0; i < sizeof called / sizeof *called; i++)
         if (!strcmp(value, called[i][0])) near->word = called[i][1];
-    for (const char *c = k->choices; *c; c += strspn(c, " ")) {
+    for (const char *c = k->choices; *c; c += strspn(c, " "), ++*which) {
         size_t n = strcspn(c, " ");
         const char *word = ll_arena_printf(r->arena, "%.*s", (int)n, c);
         if (!strcmp(word, value)) return word;
@@ -158,14 +160,17 @@ static ll_err read_value(ll_run *r, const ll_key *k, const ll_setting *s)
               "%s: %s has control characters, or bytes that are not UTF-8", s->origin, k->name);
         *(const char **)to = ll_arena_strdup(r->arena, s->value);
         return LL_OK;
+    case LL_KEY_ENUM:
     case LL_KEY_CHOICE: {
-        const char *word = choose(r, k, s->value, &near);
+        int which;
+        const char *word = choose(r, k, s->value, &near, &which);
         char value[64];
         if (!word && near.best)
             FAIL(LL_E_CONFIG, "%s: %s is %s; did you mean %s? (one of: %s)", s->origin, k->name,
                  shown(s->value, value), near.best, k->choices);
         if (!word) return wrong(s, k);
-        *(const char **)to = word;
+        if (k->kind == LL_KEY_ENUM) *(int *)to = which;
+        if (k->kind == LL_KEY_CHOICE) *(const char **)to = word;
         return LL_OK;
     }
     }
@@ -424,6 +429,12 @@ static void print_value(ll_buf *b, const ll_run *r, const ll_key *k)
     case LL_KEY_INT: ll_buf_printf(b, "%ld", *(const int64_t *)from); break;
     case LL_KEY_NUMBER: ll_buf_puts(b, ll_text_number(*(const double *)from, text)); break;
     case LL_KEY_BOOL: ll_buf_puts(b, *(const bool *)from ? "true" : "false"); break;
+    case LL_KEY_ENUM: {
+        const char *c = k->choices;
+        for (int i = *(const int *)from; i > 0; i--) c += strcspn(c, " ") + 1;
+        ll_buf_add(b, c, strcspn(c, " "));
+        break;
+    }
     case LL_KEY_TEXT:
     case LL_KEY_CHOICE: print_text(b, *(const char *const *)from); break;
     case LL_KEY_NUMBERS: {
@@ -505,6 +516,7 @@ static const char *help_of(const ll_key *k, ll_arena *arena)
     case LL_KEY_NUMBER: add_range(&b, k); break;
     case LL_KEY_BOOL: ll_buf_puts(&b, "true or false"); break;
     case LL_KEY_TEXT: break;
+    case LL_KEY_ENUM:
     case LL_KEY_CHOICE: ll_buf_printf(&b, "one of: %s", k->choices); break;
     case LL_KEY_NUMBERS: ll_buf_puts(&b, "list of numbers"); break;
     }

@@ -1,4 +1,4 @@
-/* schedule.c: shapes of learning-rate decay by name, warm-up, scaling for the batch. */
+/* schedule.c: shapes of learning-rate decay, warm-up, scaling for the batch. */
 #include "run/schedule.h"
 
 #include <math.h>
@@ -45,10 +45,8 @@ static double linear(const when *w)
     return w->floor + (1 - w->floor) * (1 - w->progress);
 }
 
-static const struct {
-    const char *name;
-    double (*factor)(const when *w);
-} shapes[] = {{"constant", constant}, {"step", step}, {"cosine", cosine}, {"linear", linear}};
+#define FACTOR(name) name,
+static double (*const factors[])(const when *w) = {LL_SCHEDULES(FACTOR)};
 
 static double batch_scale(const ll_schedule *s, int64_t batch)
 {
@@ -66,9 +64,5 @@ double ll_lr_at(const ll_schedule *s, int64_t batch, int64_t steps, int64_t step
     double span = (double)steps - warmup;
     when w = {.s = s, .step = step, .steps = steps, .floor = s->min_lr / s->lr};
     w.progress = span > 0 ? fmin(1, ((double)step - warmup) / span) : 1;
-    const size_t n = sizeof shapes / sizeof *shapes;
-    size_t i = 0;
-    while (i < n && strcmp(shapes[i].name, s->shape)) i++;
-    LL_ASSERT(i < n); /* the shape is one of LL_SCHEDULES */
-    return peak * shapes[i].factor(&w);
+    return peak * factors[s->shape](&w);
 }

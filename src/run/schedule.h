@@ -10,7 +10,9 @@
 #pragma once
 #include "base/err.h"
 
-#define LL_SCHEDULES "constant step cosine linear"
+#define LL_SCHEDULES(X) X(constant) X(step) X(cosine) X(linear)
+#define LL_LR_OF(name) LL_LR_##name,
+typedef enum ll_lr_shape { LL_SCHEDULES(LL_LR_OF) } ll_lr_shape;
 #define LL_SCALE_RULES "none linear sqrt"
 
 enum { LL_MAX_NUMBERS = 8 };
@@ -22,7 +24,7 @@ typedef struct ll_numbers {
 /* Places in the run (warmup, milestones) are steps, or, below 1, fractions of the whole run. */
 typedef struct ll_schedule {
     double lr;              /* the peak, for a batch of base_batch where there is a scale rule */
-    const char *shape;      /* one of LL_SCHEDULES */
+    ll_lr_shape shape;      /* how it falls from there */
     double warmup;          /* how long the rate rises */
     double min_lr;          /* cosine, linear: what it falls to; scaled as lr is */
     int64_t step_size;      /* step: multiply by step_gamma every so many steps; 0: at milestones */

@@ -318,7 +318,7 @@ ll_session_opts ll_run_session(const ll_run *r, ll_comm *c, const char *mesh)
     return (ll_session_opts){.threads = (int)r->train.threads,
                              .micro_batches = (int)ll_run_micro_batches(r),
                              .machine = r->train.machine,
-                             .precision = r->train.precision,
+                             .precision = ll_precision_name(r->train.precision),
                              .any_order = !r->train.deterministic,
                              .seed = (uint64_t)r->train.seed,
                              .comm = c,

@@ -220,7 +220,7 @@ static ll_err bench(const ll_run *r, ll_session *s, const ll_bench_opts *o, ll_b
     out->aside = p->aside_bytes;
     out->n_launch = s->e->n_launch;
     if (tokens && x >= 0) out->seq = p->slots[x].type.shape.d[1];
-    bool bf16 = !strcmp(r->train.precision, "bf16");
+    bool bf16 = r->train.precision == LL_PRECISION_bf16;
     if (!*out->device) out->tiles = ll_gemm_tiles(bf16);
     if (!*out->device)
         TRY(ll_gemm_peak(p->threads, LL_LARGE_GEMM, bf16, &out->gemm_gflops, &out->beside));
@@ -233,24 +233,22 @@ ll_err ll_bench_step(const ll_run *r, const ll_bench_opts *o, ll_bench_report *o
     LL_OWN(ll_session) s = NULL;
     const ll_machine *m;
     ll_device_facts before = {0}, after = {0};
-    ll_precision precision;
     ll_pruned pruned;
     ll_session_opts how = ll_run_session(r, NULL, NULL);
     how.compress = NULL;
     *out = (ll_bench_report){0};
     TRY(ll_machine_find(r->train.machine, &m));
-    CHECK(m->ask || !o->peak, LL_E_ARG, "a peak needs a device, which machine %s does not have",
+    CHECK(m->device || !o->peak, LL_E_ARG, "a peak needs a device, which machine %s does not have",
           m->target->name);
     TRY(ll_run_graph(r, r->train.batch / ll_run_micro_batches(r), &r->train.optim, &g));
-    TRY(ll_precision_parse(r->train.precision, &precision));
-    if (m->ask) TRY(m->ask(0, precision, &before));
+    if (m->device) TRY(m->ask(0, r->train.precision, &before));
     snprintf(out->device, sizeof out->device, "%s", before.name);
     out->peak = o->peak > 0 ? o->peak : before.peak;
     TRY(ll_session_open(g, &how, &s));
     if (r->train.optim.masked)
         TRY(ll_prune_begin(r->train.prune, r->train.prune_steps, s, &pruned));
     TRY(bench(r, s, o, out));
-    if (m->ask) TRY(m->ask(0, precision, &after));
+    if (m->device) TRY(m->ask(0, r->train.precision, &after));
     out->used_bytes = before.free_bytes - after.free_bytes;
     return LL_OK;
 }

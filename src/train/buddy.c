@@ -429,7 +429,7 @@ static void write_sealed(const ll_buddy *b, const share *s, const char *data, in
 static void refresh(ll_buddy *b)
 {
     LL_OWN(ll_arena) a = ll_arena_new();
-    if (!b->s->machine->ask) return;
+    if (!b->s->machine->device) return;
     ll_st_list now = list(b, a);
     for (int i = 0; i < now.n; i++) ((ll_st_tensor *)b->x.tensors)[i].data = now.tensors[i].data;
 }

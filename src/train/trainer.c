@@ -23,9 +23,6 @@ static void on_signal(int sig)
 
 static void tell_start(const trainer *t)
 {
-    ll_precision precision = LL_PRECISION_f32;
-    ll_err rc = ll_precision_parse(t->r->train.precision, &precision);
-    LL_ASSERT(rc == LL_OK); /* the session was opened with it */
     ll_train_start s = {.run = t->r,
                         .data = ll_dataset_info(t->data),
                         .session = t->s,
@@ -33,7 +30,7 @@ static void tell_start(const trainer *t)
                         .steps = t->steps,
                         .first_step = t->first,
                         .flops = t->flops,
-                        .note = t->s->machine->notes[precision],
+                        .note = t->s->machine->notes[t->r->train.precision],
                         .resumed = t->resumed,
                         .weights = t->weights,
                         .kept = t->kept,

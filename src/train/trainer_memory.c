@@ -7,7 +7,7 @@ static double used_bytes(const trainer *t)
 {
     const ll_machine *m = t->s->machine;
     ll_device_facts f = {0};
-    if (!m->ask) return (double)ll_process_peak();
+    if (!m->device) return (double)ll_process_peak();
     ll_err rc = m->ask(t->s->devices.mine, LL_PRECISION_f32, &f);
     return rc == LL_OK ? (double)(f.bytes - f.free_bytes) : 0;
 }
@@ -41,13 +41,13 @@ ll_err ll_trainer_plan_memory(trainer *t)
     m->aside = (double)t->s->p->aside_bytes;
     m->rest += (double)ll_process_code(); /* most of it has run by now */
     m->planned = m->tensors;
-    if (!t->s->machine->ask) m->planned += m->copies + m->batches + m->data + m->rest;
+    if (!t->s->machine->device) m->planned += m->copies + m->batches + m->data + m->rest;
     if (!ll_trainer_is_restart(t)) { /* compiles it: the first start has, and told */
         TRY(ll_session_plan_wide(t->s));
         TRY(ll_evaluator_plan_wide(t->eval));
     }
     m->wide = wide_bytes(t, false);
-    if (!t->s->machine->ask) /* compiling may take more than training */
+    if (!t->s->machine->device) /* compiling may take more than training */
         m->planned = fmax(m->planned, (double)ll_process_peak());
     double *const most[] = {&m->step, &m->comm, &m->tensors, &m->copies, &m->batches,
                             &m->data, &m->rest, &m->aside,   &m->wide,   &m->planned};
@@ -59,7 +59,7 @@ ll_err ll_trainer_measure_memory(trainer *t)
 {
     ll_train_memory *m = &t->report->memory;
     m->used = used_bytes(t);
-    m->of_all = t->s->machine->ask;
+    m->of_all = t->s->machine->device;
     m->tensors_used =
         (double)(ll_exec_bytes(t->s->e) + ll_evaluator_bytes(t->eval) + ll_residual_bytes(t->s));
     if (t->comm) m->tensors_used += (double)ll_comm_used(t->comm).held;

@@ -277,9 +277,8 @@ static ll_err run(ll_graph *g, const ll_verify_opts *o, bool wide, ll_verify_rep
 {
     ll_comm *c = o->session.comm;
     verifier v = {.o = o, .out = out, .c = c, .g = g, .wide = wide, .arena = ll_arena_new()};
-    ll_precision p;
     v.lenient = o->tolerance >= STRICT;
-    v.narrow = ll_precision_parse(o->session.precision, &p) == LL_OK && p != LL_PRECISION_f32;
+    v.narrow = ll_precision_parse(o->session.precision, &v.precision) == LL_OK && v.precision;
     v.rank = ll_comm_rank(c);
     v.n_rank = ll_comm_size(c);
     out->elements = 0;

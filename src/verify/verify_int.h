@@ -54,6 +54,7 @@ typedef struct verifier {
     ll_session *nudged;      /* on rank 0, once it is needed */
     int64_t since;           /* the step after which ranks were last given serial values */
     bool wide;               /* this is the run in f64 */
+    ll_precision precision;  /* of the other runs */
     bool narrow;             /* products read less than f32: f64 says nothing of their kernels */
     bool lenient;            /* the tolerance is one that rounding may miss */
     bool again;              /* ranks are held against a nudged run, in place of the serial one */

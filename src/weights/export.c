@@ -118,7 +118,7 @@ static ll_err open_tokenizer(const ll_run *r, bool needed, ll_tokenizer **out)
 /* ---- Hugging Face's folders ---- */
 
 /* config.json's text, which the caller frees. */
-static ll_err config_of(const ll_run *r, const ll_map *m, const ll_tokenizer *t, const char *type,
+static ll_err config_of(const ll_run *r, const ll_map *m, const ll_tokenizer *t, ll_dtype type,
                         char **out)
 {
     json_auto_t *config = json_object();
@@ -126,9 +126,9 @@ static ll_err config_of(const ll_run *r, const ll_map *m, const ll_tokenizer *t,
     sink s = {.r = r, .config = config};
     TRY(put_keys(&s, m));
     put_text(&s, "torch_dtype",
-             !strcmp(type, "f32") ? "float32"
-             : *type == 'b'       ? "bfloat16"
-                                  : "float16");
+             type == LL_F32    ? "float32"
+             : type == LL_BF16 ? "bfloat16"
+                               : "float16");
     if (t && t->bos >= 0) put_number(&s, "bos_token_id", t->bos, false);
     if (t && t->eos >= 0) put_number(&s, "eos_token_id", t->eos, false);
     *out = json_dumps(config, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(9));
@@ -151,7 +151,7 @@ ll_err ll_export_hf(const ll_run *r, ll_session *s, const char *folder, const ch
     TRY(find_map(r, "hf:", "Hugging Face's", &m));
     TRY(open_tokenizer(r, false, &t));
     if (t) TRY(ll_tokenizer_can_save(t));
-    TRY(config_of(r, m, t, type, &config));
+    TRY(config_of(r, m, t, dtype, &config));
     TRY(ll_weights_theirs(s, m, dtype, a, &theirs, &out->tensors));
     TRY(ll_stage_open(folder, clear, &stage));
     folder = ll_stage_path(stage);

@@ -58,8 +58,10 @@ static void open_session(const ll_run *r, ll_graph **g, ll_session **s)
 {
     int n_micro = (int)ll_run_micro_batches(r);
     MUST(ll_run_graph(r, r->train.batch / n_micro, &r->train.optim, g));
-    ll_session_opts o = {
-        .machine = "cuda", .threads = 1, .micro_batches = n_micro, .precision = r->train.precision};
+    ll_session_opts o = {.machine = "cuda",
+                         .threads = 1,
+                         .micro_batches = n_micro,
+                         .precision = ll_precision_name(r->train.precision)};
     MUST(ll_session_open(*g, &o, s));
     (*s)->checked = true; /* batch data is written where it lies */
 }
@@ -139,7 +141,7 @@ static ll_session *open_within(const ll_run *r, ll_graph *g, const ll_program *l
     ll_session_opts o = {.machine = "cuda", .threads = 1, .offload = "host"};
     o.memory = like->scratch_bytes + (like->bytes - like->scratch_bytes) / 100 * (size_t)share;
     o.micro_batches = (int)ll_run_micro_batches(r);
-    o.precision = r->train.precision;
+    o.precision = ll_precision_name(r->train.precision);
     ll_err rc = ll_session_open(g, &o, &s);
     if (rc == LL_E_MEM) return NULL;
     MUST(rc);

@@ -106,7 +106,8 @@ static void check_steady(const char *text, int steps)
     ll_session *s;
     int n_micro = (int)ll_run_micro_batches(r);
     MUST(ll_run_graph(r, r->train.batch / n_micro, &r->train.optim, &g));
-    ll_session_opts o = {.threads = 2, .micro_batches = n_micro, .precision = r->train.precision};
+    ll_session_opts o = {
+        .threads = 2, .micro_batches = n_micro, .precision = ll_precision_name(r->train.precision)};
     MUST(ll_session_open(g, &o, &s));
     s->checked = true; /* zeros do */
     long pages = 0, before = 0;

@@ -65,16 +65,15 @@ static void test_choice(void **state)
 static void test_peaks(void **state)
 {
     (void)state;
-    assert_true(ll_gpu_peak("NVIDIA H200", "bf16") == 989e12);
-    assert_true(ll_gpu_peak("NVIDIA H100 80GB HBM3", "fp8") == 1979e12);
-    assert_true(ll_gpu_peak("NVIDIA H100 PCIe", "bf16") == 756e12);
-    assert_true(ll_gpu_peak("NVIDIA H200", "f32") == 67e12);
-    assert_true(ll_gpu_peak("NVIDIA A100-SXM4-80GB", "fp8") == 0);
-    assert_true(ll_gpu_peak("NVIDIA L40", "bf16") == 181e12 &&
-                !ll_gpu_peak("NVIDIA RTX A4000", "f32"));
-    assert_true(ll_gpu_peak("NVIDIA GH200 480GB", "bf16") == 989e12);
-    assert_true(ll_gpu_peak("Voodoo 2", "bf16") == 0);
-    assert_true(ll_gpu_peak("NVIDIA H200", "int3") == 0);
+    assert_true(ll_gpu_peak("NVIDIA H200", LL_PRECISION_bf16) == 989e12);
+    assert_true(ll_gpu_peak("NVIDIA H100 80GB HBM3", LL_PRECISION_fp8) == 1979e12);
+    assert_true(ll_gpu_peak("NVIDIA H100 PCIe", LL_PRECISION_bf16) == 756e12);
+    assert_true(ll_gpu_peak("NVIDIA H200", LL_PRECISION_f32) == 67e12);
+    assert_true(ll_gpu_peak("NVIDIA A100-SXM4-80GB", LL_PRECISION_fp8) == 0);
+    assert_true(ll_gpu_peak("NVIDIA L40", LL_PRECISION_bf16) == 181e12 &&
+                !ll_gpu_peak("NVIDIA RTX A4000", LL_PRECISION_f32));
+    assert_true(ll_gpu_peak("NVIDIA GH200 480GB", LL_PRECISION_bf16) == 989e12);
+    assert_true(ll_gpu_peak("Voodoo 2", LL_PRECISION_bf16) == 0);
 }
 
 int main(void)

@@ -16,7 +16,7 @@ static void bundled_clusters(void **state)
     for (int i = 0; ll_cluster_name(i); i++) {
         LL_OWN(ll_cluster) c = NULL;
         assert_int_equal(ll_cluster_load(ll_cluster_name(i), &c), LL_OK);
-        assert_true(ll_chip_peak(&c->chip, "f32") > 0);
+        assert_true(ll_chip_peak(&c->chip, LL_PRECISION_f32) > 0);
     }
 }
 
@@ -51,12 +51,12 @@ static void costs(void **state)
     (void)state;
     LL_OWN(ll_cluster) c = NULL;
     assert_int_equal(ll_cluster_load("dgx-a100", &c), LL_OK);
-    double large = ll_cost_product(&c->chip, "bf16", 1, 8192, 8192, 8192);
-    double best = 2 * pow(8192, 3) / (1e12 * c->chip.bf16 * c->chip.gemm);
+    double large = ll_cost_product(&c->chip, LL_PRECISION_bf16, 1, 8192, 8192, 8192);
+    double best = 2 * pow(8192, 3) / (1e12 * c->chip.tera[LL_PRECISION_bf16] * c->chip.gemm);
     assert_true(large > best && large < 1.2 * best);
     /* One row more than a wave of tiles takes another one. */
-    assert_true(ll_cost_product(&c->chip, "bf16", 1, 2049, 4096, 4096) >
-                ll_cost_product(&c->chip, "bf16", 1, 2048, 4096, 4096));
+    assert_true(ll_cost_product(&c->chip, LL_PRECISION_bf16, 1, 2049, 4096, 4096) >
+                ll_cost_product(&c->chip, LL_PRECISION_bf16, 1, 2048, 4096, 4096));
     /* 8 ranks of a node: 2 x 7/8 of the bytes by the link; over nodes, by the adapters. */
     double sum = ll_cost_allreduce(c, (ll_peers){8, 8}, 1e9);
     assert_true(fabs(sum * 300e9 * c->node.efficiency / (2 * 0.875 * 1e9) - 1) < 0.05);
@@ -88,7 +88,7 @@ static void stages_by_time(void **state)
     ll_system evenly = ll_system_loopline;
     evenly.balanced = false;
     ll_how h = {.data = 1, .tensor = 1, .pipe = 4, .context = 1, .virtual_stages = 1};
-    h.micro_batch = 1, h.n_micro = 32, h.precision = "bf16", h.system = &evenly;
+    h.micro_batch = 1, h.n_micro = 32, h.precision = LL_PRECISION_bf16, h.system = &evenly;
     ll_outcome even, by_time;
     assert_int_equal(ll_lm_step(c, &m, &h, a, false, &even), LL_OK);
     h.system = &ll_system_loopline;
@@ -263,7 +263,7 @@ static void what_is_made_again(void **state)
                     .micro_batch = 4,
                     .n_micro = 1,
                     .remake = r,
-                    .precision = "bf16",
+                    .precision = LL_PRECISION_bf16,
                     .system = &ll_system_loopline};
         assert_int_equal(ll_lm_step(c, &m, &h, a, false, &o[r]), LL_OK);
     }
@@ -294,7 +294,7 @@ static void drops(void **state)
                 .virtual_stages = 1,
                 .micro_batch = 8,
                 .n_micro = 1,
-                .precision = "bf16",
+                .precision = LL_PRECISION_bf16,
                 .system = &ll_system_loopline};
     ll_outcome o[2];
     for (int k = 0; k < 2; k++) {
@@ -323,7 +323,7 @@ static void messages_in_parts(void **state)
                     .virtual_stages = 1,
                     .micro_batch = 2,
                     .n_micro = 4,
-                    .precision = "bf16",
+                    .precision = LL_PRECISION_bf16,
                     .system = &y};
         ll_outcome o[2];
         assert_int_equal(ll_lm_step(c, &m, &h, a, false, &o[0]), LL_OK);
@@ -345,7 +345,7 @@ static void offload(void **state)
     ll_search s = {.cluster = c,
                    .model = &m,
                    .system = &ll_system_loopline,
-                   .precision = "bf16",
+                   .precision = LL_PRECISION_bf16,
                    .ranks = 1,
                    .batch = 8,
                    .zero = -1,
@@ -407,6 +407,35 @@ static void facts_of_sources(void **state)
     assert_true(r[4].predicted < r[5].predicted && r[5].predicted <= r[6].predicted);
 }
 
+static ll_err image_step(void *context, const char *model, const ll_cluster *c, ll_precision p,
+                         int samples, bool fused, double *seconds, double *bytes, double *gradients)
+{
+    (void)context, (void)model, (void)fused;
+    *seconds = samples * 1e12 / ll_chip_peak(&c->chip, p);
+    *bytes = *gradients = 1e9;
+    return LL_OK;
+}
+
+/* A chip without products of a row's precision predicts nothing of images either. */
+static void images(void **state)
+{
+    static const char rows[] = "id,source,arch,model,gpu,gpus,micro_batch,precision,iter_time_s\n"
+                               "1,x,cnn,ResNet-50,V100,8,64,tf32,1\n"
+                               "2,x,cnn,ResNet-50,V100,8,64,fp16,1\n"
+                               "3,x,cnn,ResNet-50,A100,8,64,tf32,1\n";
+    const ll_images step = {NULL, image_step};
+    (void)state;
+    LL_OWN(ll_arena) a = ll_arena_new();
+    ll_published *r;
+    int n;
+    assert_int_equal(ll_published_read(rows, strlen(rows), "t.csv", NULL, 0, &step, a, &r, &n),
+                     LL_OK);
+    assert_non_null(r[0].why);
+    assert_non_null(strstr(r[0].why, "no matrix products in tf32"));
+    assert_true(isnan(r[0].predicted));
+    assert_true(!r[1].why && !r[2].why && r[1].predicted > 0 && r[2].predicted > 0);
+}
+
 static void searches(void **state)
 {
     (void)state;
@@ -415,7 +444,8 @@ static void searches(void **state)
     ll_lm m = {96, 12288, 49152, 96, 96, 2048, 51200, .tied = true};
     ll_found f, one, large;
     assert_int_equal(ll_cluster_load("dgx-a100", &c), LL_OK);
-    ll_search s = {.cluster = c, .model = &m, .system = &ll_system_loopline, .precision = "bf16"};
+    ll_search s = {
+        .cluster = c, .model = &m, .system = &ll_system_loopline, .precision = LL_PRECISION_bf16};
     s.ranks = 64, s.batch = 128, s.zero = s.remake = -1;
     assert_int_equal(ll_plan_search(&s, a, &f), LL_OK);
     assert_true(f.best[0].fits);
@@ -467,8 +497,10 @@ static void micro_batches(void **state)
     ll_found f, one;
     assert_int_equal(ll_cluster_load("dgx-a100", &c), LL_OK);
     for (int share = 1; share <= 130; share++) {
-        ll_search s = {
-            .cluster = c, .model = &m, .system = &ll_system_loopline, .precision = "bf16"};
+        ll_search s = {.cluster = c,
+                       .model = &m,
+                       .system = &ll_system_loopline,
+                       .precision = LL_PRECISION_bf16};
         s.ranks = s.data = 8, s.batch = 8 * share, s.zero = s.remake = -1;
         assert_int_equal(ll_plan_search(&s, a, &f), LL_OK);
         for (int micro = 1; micro <= share; micro++) {
@@ -494,11 +526,12 @@ static void over_sequence(void **state)
     ll_outcome out, slow;
     ll_found f;
     assert_int_equal(ll_cluster_load("dgx-a100", &c), LL_OK);
-    h.micro_batch = 8, h.precision = "bf16", h.system = &ll_system_loopline;
+    h.micro_batch = 8, h.precision = LL_PRECISION_bf16, h.system = &ll_system_loopline;
     assert_int_equal(ll_lm_step(c, &m, &h, a, false, &out), LL_OK);
     double params = 12 * (4.0 * 768 * 768 + 2.0 * 768 * 3072) + 50304 * 768;
     assert_true(fabs(out.bytes.optimizer - 8 * params / 4) < 1);
-    ll_search s = {.cluster = c, .model = &m, .system = &ll_system_loopline, .precision = "bf16"};
+    ll_search s = {
+        .cluster = c, .model = &m, .system = &ll_system_loopline, .precision = LL_PRECISION_bf16};
     s.ranks = 7, s.batch = 7, s.zero = s.remake = -1;
     s.data = s.tensor = s.pipe = 1, s.context = 7;
     m.seq = 1022;
@@ -516,16 +549,16 @@ static void own_kernels(void **state)
     static const struct {
         ll_lm m;
         double batch, measured_s;
-        const char *precision;
+        ll_precision precision;
     } runs[] = {
-        {{12, 768, 3072, 12, 12, 1024, 50304, .tied = true}, 64, 98.9e-3, "bf16"},
-        {{24, 1024, 4096, 16, 16, 1024, 50304, .tied = true}, 16, 71.5e-3, "bf16"},
-        {{48, 1600, 6400, 25, 25, 1024, 50304, .tied = true}, 16, 290e-3, "bf16"},
-        {{48, 1600, 6400, 25, 25, 1024, 50304, .tied = true}, 16, 214.5e-3, "fp8"},
-        {{12, 768, 3072, 12, 12, 8192, 50304, .tied = true}, 8, 170.2e-3, "bf16"},
-        {{12, 768, 3072, 6, 6, 8192, 50304, .tied = true}, 8, 154.6e-3, "bf16"},
-        {{30, 576, 1536, 9, 3, 2048, 49152, true, true}, 8, 46.6e-3, "bf16"},
-        {{12, 2048, 5632, 16, 4, 4096, 32000, true, true}, 4, 131.9e-3, "bf16"},
+        {{12, 768, 3072, 12, 12, 1024, 50304, .tied = true}, 64, 98.9e-3, LL_PRECISION_bf16},
+        {{24, 1024, 4096, 16, 16, 1024, 50304, .tied = true}, 16, 71.5e-3, LL_PRECISION_bf16},
+        {{48, 1600, 6400, 25, 25, 1024, 50304, .tied = true}, 16, 290e-3, LL_PRECISION_bf16},
+        {{48, 1600, 6400, 25, 25, 1024, 50304, .tied = true}, 16, 214.5e-3, LL_PRECISION_fp8},
+        {{12, 768, 3072, 12, 12, 8192, 50304, .tied = true}, 8, 170.2e-3, LL_PRECISION_bf16},
+        {{12, 768, 3072, 6, 6, 8192, 50304, .tied = true}, 8, 154.6e-3, LL_PRECISION_bf16},
+        {{30, 576, 1536, 9, 3, 2048, 49152, true, true}, 8, 46.6e-3, LL_PRECISION_bf16},
+        {{12, 2048, 5632, 16, 4, 4096, 32000, true, true}, 4, 131.9e-3, LL_PRECISION_bf16},
     };
     (void)state;
     LL_OWN(ll_arena) a = ll_arena_new();
@@ -584,6 +617,7 @@ int main(void)
         cmocka_unit_test(offload),
         cmocka_unit_test(facts_of_sources),
         cmocka_unit_test(hosts_of_a_node),
+        cmocka_unit_test(images),
         cmocka_unit_test(searches),
         cmocka_unit_test(micro_batches),
         cmocka_unit_test(over_sequence),

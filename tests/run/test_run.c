@@ -68,7 +68,7 @@ static void reads_every_kind(void **state)
     assert_int_equal(r->train.schedule.milestones.n, 2);
     assert_true(r->train.schedule.milestones.v[1] == 900);
     assert_string_equal(r->out, "a \"b\"");
-    assert_string_equal(r->train.precision, "f32"); /* defaults */
+    assert_int_equal(r->train.precision, LL_PRECISION_f32); /* defaults */
     assert_int_equal(r->train.keep, 2);
     ll_run_free(r);
 }

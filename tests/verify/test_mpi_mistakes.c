@@ -341,7 +341,7 @@ static const struct {
     int ranks;
     const char *model, *mesh;
     int zero;
-    const char *precision; /* NULL: f32 */
+    ll_precision precision;
 } rows[] = {
     {2, mlp, "data=2", 1},
     {2, mlp, "tensor=2", 0},
@@ -351,7 +351,7 @@ static const struct {
     {2, narrow, "data=2", 3},
     {2, gpt, "sequence=2", 0},
     {2, gpt, "tensor=2", 0},
-    {2, gpt, "data=2", 0, "bf16"},
+    {2, gpt, "data=2", 0, LL_PRECISION_bf16},
     {2, resnet, "data=2", 0},
     {4, mlp, "rows=2,cols=2", 0},
     {4, mlp, "data=4", 2},
@@ -394,7 +394,7 @@ static void test_mistakes(void **state)
         double began = ll_now();
         assert_int_equal(ll_run_parse(rows[i].model, strlen(rows[i].model), "test", &r), LL_OK);
         r->parallel.zero = rows[i].zero;
-        if (rows[i].precision) r->train.precision = rows[i].precision;
+        r->train.precision = rows[i].precision;
         assert_int_equal(ll_run_finish(r), LL_OK);
         plan.m = NULL;
         assert_false(found(r, rows[i].mesh, rows[i].zero)); /* no false alarm */
