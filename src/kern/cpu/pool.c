@@ -98,7 +98,7 @@ static range inside(const pool *v, int k, int64_t o)
 static range covering(const pool *v, int k, int64_t i)
 {
     int64_t at = i + v->a.pad[2 * k], s = v->a.stride[k], first = at - v->a.size[k] + 1;
-    return (range){first <= 0 ? 0 : (first + s - 1) / s,
+    return (range){first <= 0 ? 0 : ll_ceil_div(first, s),
                    at < 0 ? 0 : ll_min64(at / s + 1, k ? v->ow : v->oh)};
 }
 
