@@ -178,14 +178,14 @@ static ll_err open_channel(ll_exec *e, ll_stream_id stream, channel *x, int me)
     return ll_gpu_wait_for(o->gpu, stream);
 }
 
-/* Streams that share a queue wait for each other's messages, as ranks then may for ever. dev/cuda.cu
- * asks for all queues there are; a user's own number is kept. */
+/* Streams that share a queue wait for each other's messages, as ranks then may for ever.
+ * dev/cuda.cu asks for all queues there are; a user's own number is kept. */
 static ll_err check_queues(void)
 {
     const char *queues = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
     CHECK(!queues || atoi(queues) >= 32, LL_E_ARG,
-          "CUDA_DEVICE_MAX_CONNECTIONS=%s: pipelines over NCCL can hang with fewer than 32: leave it "
-          "unset, or use parallel.transport=host",
+          "CUDA_DEVICE_MAX_CONNECTIONS=%s: pipelines over NCCL can hang with fewer than 32: "
+          "leave it unset, or use parallel.transport=host",
           queues);
     return LL_OK;
 }

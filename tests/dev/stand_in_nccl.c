@@ -13,8 +13,8 @@
  *     sender:    wait until taken | copy to shared memory | write posted
  *     receiver:  wait until posted | copy from there | write taken
  *
- * Kernels copy, as NCCL's do: streams share the few queues of the GPU's copy engines, where one that
- * waits would hold up the others.
+ * Kernels copy, as NCCL's do: streams share the few queues of the GPU's copy engines, where one
+ * that waits would hold up the others.
  *
  * LOOPLINE_STAND_IN="stall 1 7": rank 1 never ends its 7th work; "error 1 7": its call fails;
  * "async 1 7": all are told of a failure. */
