@@ -168,11 +168,14 @@ int main(int argc, char **argv)
 {
     static const char *const sizes[] = {"64,1024,12,64", "16,1024,25,64"};
     const char *python = argc > 1 && strcmp(argv[1], "-") ? argv[1] : NULL;
+    LL_OWN(ll_arena) arena = ll_arena_new();
+    ll_kern_notes *notes = ll_kern_notes_in(arena);
     ll_gpu *gpu;
+    ll_kern_notes_to(notes);
     must(ll_gpu_open(0, &gpu));
     for (int i = 0; argc < 3 && i < 2; i++) bench(gpu, sizes[i], python);
     for (int i = 2; i < argc; i++) bench(gpu, argv[i], python);
-    ll_kern_notes_print(stdout);
+    ll_kern_notes_print(notes, stdout);
     ll_gpu_close(gpu);
     return 0;
 }

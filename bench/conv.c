@@ -16,7 +16,8 @@
 #include <time.h>
 
 extern const ll_op *const ll_ops_conv2d[];
-ll_kernel max_pool_cpu, max_pool_grad_cpu, avg_pool_cpu, avg_pool_grad_cpu;
+ll_kernel max_pool_cpu, avg_pool_cpu;
+extern const ll_solver pool_grad_cpu[];
 
 typedef struct shape {
     const char *name;
@@ -122,10 +123,13 @@ static void pools(int threads)
         ll_tensor y[2] = {make(LL_F32, s), make(LL_I32, s)};
         ll_kcall fwd = {.attr = &a, .n_in = 1, .n_out = 2, .in = &x, .out = y, .threads = threads};
         ll_kcall bwd = {.attr = &a, .n_in = 2, .n_out = 1, .in = y, .out = &x, .threads = threads};
+        ll_kcall avg = bwd;
+        avg.n_in = 1;
         double bytes = 4e-9 * (double)(ll_numel(&x.shape) + ll_numel(&s));
         printf("%-24s %9.2f %9.2f %9.2f %9.2f\n", pool[i].name, bytes / best(max_pool_cpu, &fwd),
-               bytes / best(max_pool_grad_cpu, &bwd), bytes / best(avg_pool_cpu, &fwd),
-               bytes / best(avg_pool_grad_cpu, &bwd));
+               bytes / best(ll_solver_for(pool_grad_cpu, &bwd)->run, &bwd),
+               bytes / best(avg_pool_cpu, &fwd),
+               bytes / best(ll_solver_for(pool_grad_cpu, &avg)->run, &avg));
         free(x.data);
         free(y[0].data);
         free(y[1].data);

@@ -148,7 +148,7 @@ static void print_text(const ll_run *r, const ll_bench_report *b, bool profile)
         printf("offloaded %s, to %s\n", LL_BYTES(b->aside),
                ll_target_find(r->train.machine)->aside.what);
     printf("loss on the fixed batch: %.4f -> %.4f\n", b->first_loss, b->last_loss);
-    ll_kern_notes_print(stdout);
+    ll_kern_notes_print(r->kernels, stdout);
     double all = seconds_of(b->lines, b->n_line);
     if (*b->device || profile)
         printf("\nprofile: ops take %.3f ms a step in the mean; %% are parts of that\n", 1e3 * all);

@@ -69,6 +69,7 @@ static ll_err open_both(ll_talk *t, int64_t n, int64_t places)
         t->draft->comm = t->comm;
         t->draft->mesh = t->mesh;
         t->draft->prints = t->prints;
+        t->draft->run->kernels = t->run->kernels; /* what both note is told once */
         TRY(ll_talk_open(t->draft, n, places));
     }
     TRY(ll_talk_open(t, n, places));

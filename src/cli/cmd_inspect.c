@@ -245,7 +245,7 @@ static ll_err show_summary(const opts *o, const ll_run *r, const ll_graph *g, co
     if (c->asked.exact && !c->steps.wide)
         printf("a step that has to be repeated with all bits (exact) takes more: train prints how "
                "much, and train.memory counts it\n");
-    ll_kern_notes_print(stdout);
+    ll_kern_notes_print(r->kernels, stdout);
     printf("\nFor the full text: --graph or --program%s%s.\n",
            c->of->place ? "; for the sharding: --layouts" : "",
            c->of->plan ? "; for the pipeline schedule: --schedule" : "");

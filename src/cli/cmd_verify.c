@@ -228,7 +228,7 @@ static ll_err verify(const opts *o, const ll_mesh *m, const ll_run *r, ll_comm *
     TRY(ll_verify_run(r, &v, random != 0, &report));
     ll_err rc = LL_OK;
     if (ll_comm_rank(c) == 0) {
-        ll_kern_notes_print(stderr);
+        ll_kern_notes_print(r->kernels, stderr);
         if (o->json)
             rc = print_json(&report, mesh);
         else

@@ -336,7 +336,7 @@ ll_err ll_cli_trained(const ll_trained_opts *o, ll_trained *t)
     TRY(ll_run_graph(t->run, 1, NULL, &t->g));
     ll_session_opts how = ll_cli_trained_session(t->run, NULL, NULL);
     TRY(ll_session_open(t->g, &how, &t->s));
-    ll_kern_notes_print(stderr);
+    ll_kern_notes_print(t->run->kernels, stderr);
     return ll_cli_trained_load(t->run, o, t->s, &t->step);
 }
 

@@ -175,7 +175,7 @@ ll_err ll_talk_open(ll_talk *t, int64_t batch, int64_t places)
     TRY(ll_talk_ranks(t, batch));
     o.session = ll_cli_trained_session(t->run, t->comm, t->comm ? t->mesh : NULL);
     TRY(ll_generator_open(t->run, &o, &t->g));
-    if (t->prints) ll_kern_notes_print(stderr);
+    if (t->prints) ll_kern_notes_print(t->run->kernels, stderr);
     return t->quiet ? LL_OK : tell_memory(t);
 }
 

@@ -212,7 +212,7 @@ static void on_start(void *context, const ll_train_start *s)
                 ll_recompute_text(s->run->parallel.recompute, &s->session->cut->recomputed, place,
                                   sizeof place));
     if (v->device) tell_devices(&s->session->devices, s->session->machine->device);
-    ll_kern_notes_print(stderr);
+    ll_kern_notes_print(s->run->kernels, stderr);
     if (ll_codec_asked(s->run->parallel.compress))
         fprintf(stderr, "gradients: compressed by %s when they are summed over axis data\n",
                 ll_codec_asked(s->run->parallel.compress));

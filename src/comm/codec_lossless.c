@@ -77,7 +77,7 @@ static const uint8_t *decode_group(const uint8_t *from, const uint8_t *end, uint
     int n = __builtin_popcount(mask), at = 0, have = 0;
     memset(x, 0, sizeof *x * (size_t)m);
     if (!n) return from;
-    if ((m < 32 && mask >> m) || end - from < 1 + 3 * n + (n * b + 7) / 8) return NULL;
+    if ((m < 32 && mask >> m) || end - from < 1 + 3 * n + ll_ceil_div(n * b, 8)) return NULL;
     unsigned low = *from++;
     const uint8_t *exponents = from + 3 * n;
     uint64_t held = 0;

@@ -44,7 +44,7 @@ static ll_err time_way(const ll_solver *s, ll_unbound *k, ll_way *way)
     way->solver = s->name;
     way->at_once = k->c.at_once;
     way->scratch = s->scratch ? s->scratch(&k->c) : 0;
-    LL_OWN_MEMORY char *scratch = (char *)aligned_alloc(64, (way->scratch + 127) / 64 * 64);
+    LL_OWN_MEMORY char *scratch = (char *)aligned_alloc(64, ll_align64(way->scratch + 64));
     CHECK(scratch, LL_E_MEM, "not enough memory to time a convolution: %zu bytes", way->scratch);
     k->c.scratch = scratch;
     way->seconds = INFINITY;

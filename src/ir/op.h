@@ -229,6 +229,7 @@ struct ll_op {
 #define LL_KERNELS(...) LL_EXPAND(LL_EACH_KERNEL(__VA_ARGS__))
 #define LL_EACH_KERNEL(fn, ...)                                                                    \
     ll_kernel fn##_ref, fn##_cpu;                                                                  \
+    ll_fits fn##_cpu_fits;                                                                         \
     ll_scratch fn##_cpu_scratch;                                                                   \
     extern const ll_solver fn##_cuda[];                                                            \
     __VA_OPT__(LL_NEXT_KERNEL LL_NOW(__VA_ARGS__))
@@ -237,9 +238,14 @@ struct ll_op {
 /* An op's name, kind of work, and numbers of operands and results. Its kernels are named after it:
  * fn_cpu, fn_cuda, and of LL_REF_OP fn_ref. What follows is of the CPU's: .scratch. */
 #define LL_OP(fn, kind, operands, results, ...)                                                    \
-    .name = #fn, .work = LL_WORK_##kind, .n_in = operands, .n_out = results,                       \
-    .cpu = LL_KERNEL(.run = fn##_cpu, __VA_ARGS__), .cuda = LL_GPU(fn##_cuda)
+    LL_OP_BY(fn, kind, operands, results, LL_KERNEL(.run = fn##_cpu, __VA_ARGS__))
 #define LL_REF_OP(fn, ...) LL_OP(fn, __VA_ARGS__), .ref = fn##_ref
+/* Whose CPU kernel is for the calls that fn_cpu_fits says. */
+#define LL_SOME_OP(fn, kind, operands, results, ...)                                               \
+    LL_OP_BY(fn, kind, operands, results, LL_OR_PLAIN(fn, __VA_ARGS__)), .ref = fn##_ref
+#define LL_OP_BY(fn, kind, operands, results, list)                                                \
+    .name = #fn, .work = LL_WORK_##kind, .n_in = operands, .n_out = results, .cpu = list,          \
+    .cuda = LL_GPU(fn##_cuda)
 /* Of GPUs alone, made late (fuse/): gradients are there by then. */
 #define LL_GPU_OP(fn, kind, operands, results)                                                     \
     .name = #fn, .work = LL_WORK_##kind, .n_in = operands, .n_out = results, .no_grad = true,      \

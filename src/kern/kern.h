@@ -80,6 +80,11 @@ typedef struct ll_solver {
     void (*work)(const ll_kcall *c, double *done, double *padded);
 } ll_solver;
 #define LL_KERNEL(...) ((const ll_solver[]){{__VA_ARGS__}, {0}})
+/* A fast kernel for calls that fit, and the plain loops for others. */
+#define LL_OR_PLAIN(fn, ...)                                                                       \
+    ((const ll_solver[]){{.name = "fast", .fits = fn##_cpu_fits, .run = fn##_cpu, __VA_ARGS__},    \
+                         {.name = "plain", .run = fn##_ref, .parts = true},                        \
+                         {0}})
 
 static inline bool ll_solver_fits(const ll_solver *s, const ll_kcall *c)
 {

@@ -61,7 +61,8 @@ static bool user_binds(void)
     return getenv("OMP_PROC_BIND") || getenv("OMP_PLACES");
 }
 
-static bool owns_cores, shares_cores; /* of this rank, by ll_bind_rank */
+/* Of this process, as its threads and their cores are; by ll_bind_rank. */
+static bool owns_cores, shares_cores;
 
 bool ll_bind_owns_cores(void)
 {

@@ -11,6 +11,7 @@
  * the data's mistakes to pinned memory, for which a step waits once.
  *
  * What is laid aside is in this process's memory, and is seen there when the kernels are over. */
+#include "base/num.h"
 #include "base/rng.h"
 #include "machine/cuda.h"
 
@@ -23,7 +24,7 @@ static bool is_batch(const ll_exec *e, int slot)
 
 static size_t rounded(size_t bytes)
 {
-    return (bytes + 255) / 256 * 256;
+    return (size_t)ll_round_up((int64_t)bytes, 256);
 }
 
 /* Does it lie elsewhere than in the slab, so that each micro-batch is aligned? */

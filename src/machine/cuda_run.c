@@ -9,6 +9,7 @@
  * which is longer for small kernels. The first run of a segment is not captured, and so not exact.
  */
 #include "base/now.h"
+#include "base/num.h"
 #include "machine/cuda.h"
 
 #include <stdlib.h>
@@ -18,8 +19,8 @@
 static size_t table_bytes(const ll_exec *e, const ll_launch *l)
 {
     if (l->n == 1) return 0;
-    return (e->instrs[l->instr[0]].instr->kernel.many->table(l->calls, l->n, NULL) + 255) / 256 *
-           256;
+    const ll_many *many = e->instrs[l->instr[0]].instr->kernel.many;
+    return (size_t)ll_round_up((int64_t)many->table(l->calls, l->n, NULL), 256);
 }
 
 /* The tables of launches of several instructions, in one piece of the GPU's memory. */

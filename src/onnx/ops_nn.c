@@ -1,6 +1,8 @@
 /* ops_nn.c: products, convolutions, pooling, normalisation. Images lie with their channels last. */
 #include "onnx/walk.h"
 
+#include "base/num.h"
+
 #include <math.h>
 
 /* ---- products ---- */
@@ -126,7 +128,7 @@ static ll_err window_of(op *o, const ll_shape *x, const ll_shape *filter, window
              "a window of %ld, stride %ld, dilation %ld", w->size[i], w->stride[i], w->dilation[i]);
         w->before[i] = pads[i], w->after[i] = pads[w->n + i];
         if (!strncmp(as, "SAME", 4)) {
-            int64_t d = x->d[2 + i], n = (d + w->stride[i] - 1) / w->stride[i];
+            int64_t d = x->d[2 + i], n = ll_ceil_div(d, w->stride[i]);
             int64_t pad = (n - 1) * w->stride[i] + (w->size[i] - 1) * w->dilation[i] + 1 - d;
             if (pad < 0) pad = 0;
             w->before[i] = strcmp(as, "SAME_LOWER") ? pad / 2 : pad - pad / 2;

@@ -5,7 +5,7 @@
 LL_KERNELS(accum)
 
 const ll_op ll_op_accum = {
-    LL_REF_OP(accum, CHAIN, 1, 1),
+    LL_SOME_OP(accum, CHAIN, 1, 1),
     .dims = "* -> *",
     .flop = 2,
     .no_grad = true,
@@ -22,7 +22,7 @@ const ll_op ll_op_accum_on = {
     .n_in = 2,
     .n_out = 1,
     .ref = accum_ref,
-    .cpu = LL_KERNEL(.run = accum_cpu),
+    .cpu = LL_OR_PLAIN(accum),
     .cuda = LL_GPU(accum_cuda),
     .dims = "*, * -> *",
     .flop = 2,

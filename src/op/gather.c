@@ -146,7 +146,7 @@ static const ll_op gather = {
 };
 
 static const ll_op scatter_add = {
-    LL_REF_OP(scatter_add, EMBEDDING, 2, 1),
+    LL_SOME_OP(scatter_add, EMBEDDING, 2, 1),
     LL_ATTRS(ll_gather_attr, spec, v, from, part),
     .sum = "?",
     .wide_out = 1u << 0,

@@ -75,7 +75,7 @@ static ll_err infer(ll_infer *i)
 }
 
 #define GRID_OP(fn, operands)                                                                      \
-    LL_REF_OP(fn, OTHER, operands, 1, .scratch = grid_cpu_scratch),                                \
+    LL_SOME_OP(fn, OTHER, operands, 1, .scratch = grid_cpu_scratch),                               \
         .attr_size = sizeof(ll_grid_attr), .attrs = attrs, .loops = loops, .infer = infer,         \
         .flop = 2, .no_grad = true, .f64 = true
 

@@ -26,7 +26,7 @@ static ll_err argmax_infer(ll_infer *i)
 }
 
 static const ll_op argmax = {
-    LL_REF_OP(argmax, REDUCTION, 1, 1),
+    LL_SOME_OP(argmax, REDUCTION, 1, 1),
     LL_ATTRS(ll_order_attr, dim, least),
     .loops = argmax_loops,
     .infer = argmax_infer,
@@ -70,7 +70,7 @@ static void sort_grad(ll_bwd *b)
 }
 
 static const ll_op sort = {
-    LL_REF_OP(sort, OTHER, 1, 2, .scratch = sort_cpu_scratch),
+    LL_SOME_OP(sort, OTHER, 1, 2, .scratch = sort_cpu_scratch),
     LL_ATTRS(ll_order_attr, k, least),
     .dims = "*_ -> *_, *_",
     .infer = sort_infer,
@@ -121,7 +121,7 @@ static void cumsum_grad(ll_bwd *b)
 }
 
 static const ll_op cumsum = {
-    LL_REF_OP(cumsum, REDUCTION, 1, 1),
+    LL_SOME_OP(cumsum, REDUCTION, 1, 1),
     LL_ATTRS(ll_cumsum_attr, dim, exclusive, reverse),
     .loops = cumsum_loops,
     .infer = cumsum_infer,

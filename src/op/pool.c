@@ -14,6 +14,7 @@
 #include "op/window.h"
 
 LL_KERNELS(max_pool, max_pool_grad, max_pool_pick, avg_pool, avg_pool_grad)
+extern const ll_solver pool_grad_cpu[];
 static const ll_op max_pool, max_pool_grad, max_pool_pick, avg_pool, avg_pool_grad;
 
 static ll_axis axis(const ll_pool_attr *a, int k)
@@ -179,9 +180,10 @@ ll_val ll_pool2d(ll_graph *g, ll_val x, const ll_window *w, bool max)
 #define AVG_GRAD(x, y, places, size, a) "f32[" y "] {" a ", image=[" size "]}",
 #define MAX_GRAD(x, y, places, size, a)                                                            \
     "f32[" y "], i32[" y "]<" places " {" a ", image=[" size "]}",
-#define POOL_OP(fn, operands, results)                                                             \
-    LL_REF_OP(fn, POOL, operands, results, .parts = true),                                         \
-        LL_ATTRS(ll_pool_attr, size, stride, pad, image), .window = "hw"
+#define WINDOW LL_ATTRS(ll_pool_attr, size, stride, pad, image), .window = "hw"
+#define POOL_OP(fn, operands, results) LL_REF_OP(fn, POOL, operands, results, .parts = true), WINDOW
+#define GRAD_OP(fn, operands)                                                                      \
+    LL_OP_BY(fn, POOL, operands, 1, pool_grad_cpu), .ref = fn##_ref, WINDOW
 #define FORWARD .infer = infer, .split = split
 #define BACKWARD .infer = infer_grad, .split = split_grad
 
@@ -191,7 +193,7 @@ static const ll_op max_pool = {
 };
 
 static const ll_op max_pool_grad = {
-    POOL_OP(max_pool_grad, 2, 1),
+    GRAD_OP(max_pool_grad, 2),
     .dims = "nhwc, nhwc -> nhwc",
     BACKWARD,
     .grad = grad_max_grad,
@@ -210,7 +212,7 @@ static const ll_op avg_pool = {
 };
 
 static const ll_op avg_pool_grad = {
-    POOL_OP(avg_pool_grad, 1, 1),
+    GRAD_OP(avg_pool_grad, 1),
     .dims = "nhwc -> nhwc",
     BACKWARD,
     .grad = grad_avg_grad,

@@ -91,7 +91,7 @@ static void expand_sumsq(ll_graph *g, const void *attr, const ll_val *in, int, l
 }
 
 #define REDUCE_OP(fn)                                                                              \
-    LL_REF_OP(fn, REDUCTION, 1, 1, .scratch = reduce_cpu_scratch, .parts = true),                  \
+    LL_SOME_OP(fn, REDUCTION, 1, 1, .scratch = reduce_cpu_scratch, .parts = true),                 \
         LL_ATTRS(ll_spec_attr, spec),                                                              \
         .loops = loops, .f64 = true,                                                               \
         .trials = {"f32[40,9,1,24] {spec=\"nhwc->c\"}", "f32[7,40] {spec=\"nc->n\"}",              \

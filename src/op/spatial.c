@@ -166,7 +166,7 @@ static ll_val transpose3d(ll_graph *g, ll_val x, ll_val filter, const ll_conv *o
                 g->scope, size[k], s.d[1 + k], more[k]);
         if (all[k] < e[k].before + size[k]) all[k] = e[k].before + size[k];
     }
-    int64_t d = s.d[1], st = e[0].stride, rows = (all[1] + e[1].stride - 1) / e[1].stride;
+    int64_t d = s.d[1], st = e[0].stride, rows = ll_ceil_div(all[1], e[1].stride);
     const ll_conv flat = {.stride = {e[1].stride, o->stride[2]},
                           .dilation = {e[1].dilation, o->dilation[2]},
                           .pad = {0, o->pad[2]},

@@ -18,6 +18,7 @@
  *    lies aside: in a file or in the host's memory, outside of the slab; its bytes are planned the
  *    same way. */
 #pragma once
+#include "kern/notes.h"
 #include "pass/target.h"
 #include "sched/pipeline.h"
 
@@ -136,6 +137,8 @@ typedef struct ll_lower_opts {
     size_t workspace; /* region without scratch, of convolutions */
     bool apart;       /* so many bytes for each of these, in one place for all */
     int share;        /* lower.c's own: of what is not live, 1/share is given out */
+    /* What kernels note when they are chosen goes there; NULL: nowhere. */
+    ll_kern_notes *notes;
     /* Collectives are awaited where they start, one by one: to measure what overlap gains. */
     bool blocking;
 } ll_lower_opts;

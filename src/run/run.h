@@ -130,6 +130,8 @@ typedef struct ll_run {
     bool out_said;              /* finished: by the file or a setting, not made of the name */
     bool out_in_file;           /* by the file, which somebody else may have written */
     struct ll_run_notes *notes; /* where each setting came from; sizes not yet checked */
+    /* What kernels have noted in this run's sessions. */
+    struct ll_kern_notes *kernels;
     ll_arena *arena;
 } ll_run;
 

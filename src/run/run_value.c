@@ -4,6 +4,7 @@
 #include "base/near.h"
 #include "base/text.h"
 #include "base/yaml.h"
+#include "kern/notes.h"
 #include "run/run_int.h"
 
 #include <ctype.h>
@@ -357,6 +358,7 @@ ll_run *ll_run_new(const char *file)
     r->arena = arena;
     r->file = ll_arena_strdup(arena, file);
     r->notes = LL_NEW(arena, ll_run_notes);
+    r->kernels = ll_kern_notes_in(arena);
     for (const ll_key *k = ll_run_keys; k->name; k++) {
         ll_err e = read_value(r, k, &(ll_setting){k->name, k->initial, false, "default", false});
         LL_ASSERT(e == LL_OK);

@@ -10,6 +10,7 @@
 #include "sched/simulate.h"
 
 #include "base/heap.h"
+#include "base/num.h"
 
 #include <math.h>
 #include <string.h>
@@ -147,7 +148,7 @@ static void start_all(simulation *m, double now)
                 out = &m->messages[*out].next_out;
             if (*out >= 0) start(m, out, now);
         }
-    memset(m->may_start, 0, sizeof(uint64_t) * (size_t)((m->size + 63) / 64));
+    memset(m->may_start, 0, sizeof(uint64_t) * (size_t)ll_ceil_div(m->size, 64));
 }
 
 /* ---- rounds ---- */
@@ -268,7 +269,7 @@ double ll_sched_time(const ll_coll_spec *s, const ll_sched *const *ranks, size_t
     memset(m.recvs, -1, sizeof(int) * (size_t)(size * size));
     m.ready = LL_NEW_ARRAY(m.arena, int, size);
     m.heap = LL_NEW_ARRAY(m.arena, event, 2 * size + 1);
-    m.may_start = LL_NEW_ARRAY(m.arena, uint64_t, (size + 63) / 64);
+    m.may_start = LL_NEW_ARRAY(m.arena, uint64_t, ll_ceil_div(size, 64));
     bool library = false;
     for (int r = 0; r < size; r++) {
         const ll_sched *list = ranks[r];

@@ -3,6 +3,7 @@
 #include "kern/attr.h"
 #include "kern/kern.h"
 #include "base/rng.h"
+#include "solve.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -12,7 +13,13 @@
 #include <cmocka.h>
 
 ll_kernel max_pool_ref, max_pool_grad_ref, max_pool_pick_ref, avg_pool_ref, avg_pool_grad_ref;
-ll_kernel max_pool_cpu, max_pool_grad_cpu, max_pool_pick_cpu, avg_pool_cpu, avg_pool_grad_cpu;
+ll_kernel max_pool_cpu, max_pool_pick_cpu, avg_pool_cpu;
+extern const ll_solver pool_grad_cpu[];
+
+static ll_err pool_grad(const ll_kcall *c)
+{
+    return ll_solve(pool_grad_cpu, c);
+}
 
 enum { SEED = 12 };
 
@@ -72,13 +79,13 @@ static void check(const ll_pool_attr *a, ll_tensor x)
                       make(LL_I32, LL_SHAPE(x.shape.d[0], o[0], o[1], x.shape.d[3]), 3)};
     run(max_pool_ref, max_pool_cpu, a, &x, 1, y, 2);
     run(avg_pool_ref, avg_pool_cpu, a, &x, 1, y, 1);
-    run(avg_pool_grad_ref, avg_pool_grad_cpu, a, y, 1, &x, 1);
+    run(avg_pool_grad_ref, pool_grad, a, y, 1, &x, 1);
     for (int64_t i = 0; i < ll_numel(&y[1].shape); i++) /* any place, also none */
         ((int32_t *)y[1].data)[i] =
             (int32_t)ll_below_at(SEED, 5, (uint64_t)i, (uint64_t)(a->size[0] * a->size[1] + 1)) - 1;
     ll_tensor picked[2] = {x, y[1]};
     run(max_pool_pick_ref, max_pool_pick_cpu, a, picked, 2, y, 1);
-    run(max_pool_grad_ref, max_pool_grad_cpu, a, y, 2, &x, 1);
+    run(max_pool_grad_ref, pool_grad, a, y, 2, &x, 1);
     free(y[0].data);
     free(y[1].data);
 }

@@ -4,7 +4,12 @@
 #include "kern/tensors.h"
 
 ll_kernel sum_ref, amax_ref, absmax_ref, sumsq_ref, sum_cpu, amax_cpu, absmax_cpu, sumsq_cpu;
+ll_fits sum_cpu_fits, amax_cpu_fits, absmax_cpu_fits, sumsq_cpu_fits;
 ll_scratch reduce_cpu_scratch;
+
+static const ll_solver *const fast[] = {
+#define LIST(fn) LL_OR_PLAIN(fn, .scratch = reduce_cpu_scratch)
+    LIST(sum), LIST(amax), LIST(sumsq), LIST(absmax)};
 
 static void one(const char *spec, ll_dtype dtype, ll_shape shape)
 {
@@ -18,7 +23,6 @@ static void one(const char *spec, ll_dtype dtype, ll_shape shape)
         ((double *)x.data)[i] = rint(1e3 * ((double *)x.data)[i]);
     double count = (double)ll_numel(&shape) / fmax(1, (double)ll_numel(&to));
     static ll_kernel *const plain[] = {sum_ref, amax_ref, sumsq_ref, absmax_ref};
-    static ll_kernel *const fast[] = {sum_cpu, amax_cpu, sumsq_cpu, absmax_cpu};
     for (int k = 0; k < 4; k++) {
         bool max = k % 2;
         ll_dtype out = dtype == LL_BF16 && !max ? LL_F32 : dtype;
@@ -26,7 +30,8 @@ static void one(const char *spec, ll_dtype dtype, ll_shape shape)
         ll_tensor got[3];
         for (int t = 0; t < 3; t++) {
             got[t] = new_tensor(out, to);
-            call(fast[k], reduce_cpu_scratch, &attr, 1, &x, 1, &got[t], t + 1);
+            const ll_solver *s = ll_solver_for(fast[k], &(ll_kcall){.in = &x, .out = &got[t]});
+            call(s->run, s->scratch, &attr, 1, &x, 1, &got[t], t + 1);
             assert_memory_equal(got[0].data, got[t].data, bytes_of(&got[0]));
         }
         double near = dtype == LL_F64 ? 0 : 1e-6;

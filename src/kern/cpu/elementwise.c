@@ -7,7 +7,8 @@
 #define X(name, n, value) ll_kernel name##_cpu;
 LL_EW(X)
 #undef X
-ll_kernel fused_cpu, accum_cpu, accum_ref;
+ll_kernel fused_cpu, accum_cpu;
+ll_fits accum_cpu_fits;
 
 static bool fits_f32(const ll_kcall *c, ll_ew op)
 {
@@ -72,11 +73,15 @@ ll_err fused_cpu(const ll_kcall *c)
 ACCUMULATE(float, by *x[i])
 ACCUMULATE(double, x[i] / n)
 
+bool accum_cpu_fits(const ll_kcall *c)
+{
+    return c->in[0].dtype == LL_F32 || c->in[0].dtype == LL_F64;
+}
+
 ll_err accum_cpu(const ll_kcall *c)
 {
-    ll_dtype type = c->in[0].dtype;
     int64_t n = ll_numel(&c->in[0].shape);
-    if (type != LL_F32 && type != LL_F64) return accum_ref(c);
-    ll_in_parts(ll_team(c, n), n, type == LL_F32 ? accumulate_float : accumulate_double, c);
+    bool wide = c->in[0].dtype == LL_F64;
+    ll_in_parts(ll_team(c, n), n, wide ? accumulate_double : accumulate_float, c);
     return LL_OK;
 }

@@ -6,7 +6,8 @@
 #include "kern/cpu/row.h"
 #include "kern/gather.h"
 
-ll_kernel gather_cpu, scatter_add_cpu, scatter_add_ref, embedding_cpu, embedding_grad_cpu;
+ll_kernel gather_cpu, scatter_add_cpu, embedding_cpu, embedding_grad_cpu;
+ll_fits scatter_add_cpu_fits;
 
 static ll_err check_index(const ll_gather_walk *g, const ll_tensor *index)
 {
@@ -166,12 +167,16 @@ static ll_err add(const ll_kcall *c, const ll_gather_walk *g)
     return LL_OK;
 }
 
+bool scatter_add_cpu_fits(const ll_kcall *c)
+{
+    ll_dtype t = c->out[0].dtype;
+    return c->in[0].dtype == t && (t == LL_F32 || t == LL_F64);
+}
+
 ll_err scatter_add_cpu(const ll_kcall *c)
 {
     const ll_tensor *y = &c->in[0], *x = &c->out[0];
     ll_gather_walk g;
-    if (y->dtype != x->dtype || (x->dtype != LL_F32 && x->dtype != LL_F64))
-        return scatter_add_ref(c);
     TRY(ll_gather_of((const ll_gather_attr *)c->attr, &x->shape, &c->in[1].shape, &y->shape, &g));
     return add(c, &g);
 }

@@ -71,7 +71,9 @@ ll_gemm_call ll_gemm_oriented(const ll_gemm_call *g)
 
 const ll_gemm_kind *ll_gemm_bf16(void)
 {
-    static int found; /* 0: not asked yet; asking twice at once gives the same answer */
+    /* Of the process, for so are its CPU and its leave to use tiles. 0: not asked yet; asking twice
+     * at once gives the same answer. */
+    static int found;
     static const ll_gemm_kind *kind;
     if (!__atomic_load_n(&found, __ATOMIC_ACQUIRE)) {
         __atomic_store_n(&kind, ll_gemm_bf16_here(), __ATOMIC_RELAXED);

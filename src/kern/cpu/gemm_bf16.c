@@ -84,7 +84,7 @@ static void (*const tiles[MR / ROW_ALIGN + 1][NV + 1])(int,
 
 static void tile(int mr, int nv, const ll_gemm_tile *t)
 {
-    tiles[(mr + ROW_ALIGN - 1) / ROW_ALIGN][nv](mr, t);
+    tiles[ll_ceil_div(mr, ROW_ALIGN)][nv](mr, t);
 }
 
 /* ---- packing ---- */
@@ -146,10 +146,10 @@ INLINE void pack(const uint16_t *from, int64_t si, int64_t sp, int64_t n, int64_
 INLINE void pack_tiles(const uint16_t *from, int64_t si, int64_t sp, int64_t n, int64_t tile,
                        int64_t whole, int64_t kc, uint16_t *to)
 {
-    int64_t kp = (kc + STEP - 1) / STEP * STEP;
+    int64_t kp = ll_round_up(kc, STEP);
     for (int64_t i = 0; i < n; i += tile, to += tile * kp) {
         int64_t rows = n - i < tile ? n - i : tile;
-        pack(from + i * si, si, sp, rows, (rows + whole - 1) / whole * whole, kc, to);
+        pack(from + i * si, si, sp, rows, ll_round_up(rows, whole), kc, to);
     }
 }
 

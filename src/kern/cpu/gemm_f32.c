@@ -321,7 +321,7 @@ LL_INLINE void pack(const void *from, const bool bf16, int64_t si, int64_t sp, i
     if (i == n) return;
     const void *x = bf16 ? (const void *)((const uint16_t *)from + i * si)
                          : (const void *)((const real *)from + i * si);
-    pack_any(x, bf16, si, sp, n - i, (n - i + whole - 1) / whole * whole, kc, to);
+    pack_any(x, bf16, si, sp, n - i, ll_round_up(n - i, whole), kc, to);
 }
 
 #ifdef LL_REAL_F64
@@ -368,7 +368,7 @@ LL_INLINE void pack_grid(const float *x, int64_t si, int64_t sp, const double *b
         } else if (tiles && sp == 1) {
             grid_across(x, si, k, tile, kc, to);
         } else {
-            int64_t width = (m + whole - 1) / whole * whole;
+            int64_t width = ll_round_up(m, whole);
             for (int64_t p = 0; p < kc; p++)
                 for (int64_t i = 0; i < width; i++)
                     to[p * width + i] = i < m ? ll_grid_odd((double)x[i * si + p * sp] * k[i]) : 0;

@@ -9,7 +9,8 @@
 #include "kern/cpu/team.h"
 #include "kern/grid.h"
 
-ll_kernel grid_cpu, ungrid_cpu, grid_ref, ungrid_ref;
+ll_kernel grid_cpu, ungrid_cpu;
+ll_fits grid_cpu_fits, ungrid_cpu_fits;
 ll_scratch grid_cpu_scratch;
 
 enum { BLOCK = 256, PART = 8192 };
@@ -184,7 +185,7 @@ static ll_err run(const ll_kcall *c, bool up)
     return LL_OK;
 }
 
-/* Types that there are loops for; of others as the reference does. */
+/* Types that there are loops for. */
 static bool usual(const ll_kcall *c, bool up)
 {
     ll_dtype in = c->in[0].dtype, out = c->out[0].dtype;
@@ -194,12 +195,22 @@ static bool usual(const ll_kcall *c, bool up)
     return (in == LL_F32 && out == in) || (in == LL_F64 && (out == LL_F32 || out == LL_F64));
 }
 
+bool grid_cpu_fits(const ll_kcall *c)
+{
+    return usual(c, true);
+}
+
+bool ungrid_cpu_fits(const ll_kcall *c)
+{
+    return usual(c, false);
+}
+
 ll_err grid_cpu(const ll_kcall *c)
 {
-    return usual(c, true) ? run(c, true) : grid_ref(c);
+    return run(c, true);
 }
 
 ll_err ungrid_cpu(const ll_kcall *c)
 {
-    return usual(c, false) ? run(c, false) : ungrid_ref(c);
+    return run(c, false);
 }

@@ -6,22 +6,30 @@
 
 #include <omp.h>
 
-ll_kernel argmax_cpu, argmax_ref, sort_cpu, sort_ref, cumsum_cpu, cumsum_ref;
+ll_kernel argmax_cpu, sort_cpu, cumsum_cpu;
 ll_scratch sort_cpu_scratch;
+ll_fits argmax_cpu_fits, sort_cpu_fits, cumsum_cpu_fits;
 
-/* The three types that there are loops for; others take the plain ones. */
+/* The three types that there are loops for. */
 #define TYPES(X) X(float, F32) X(double, F64) X(int32_t, I32)
 
 /* Does a come before b? NaN (of floats, a != a) counts as larger than every number. */
 #define BEFORE(a, b, least)                                                                        \
     ((least) ? (a) < (b) || ((b) != (b) && (a) == (a)) : (a) > (b) || ((a) != (a) && (b) == (b)))
 
-/* Of the functions PREFIX_F32 ..., that of a tensor's type; NULL: none. */
+/* Of the functions PREFIX_F32 ..., that of a tensor's type. */
 #define TYPED(prefix, dtype)                                                                       \
-    ((dtype) == LL_F32   ? prefix##_F32                                                            \
-     : (dtype) == LL_F64 ? prefix##_F64                                                            \
-     : (dtype) == LL_I32 ? prefix##_I32                                                            \
-                         : NULL)
+    ((dtype) == LL_F32 ? prefix##_F32 : (dtype) == LL_F64 ? prefix##_F64 : prefix##_I32)
+
+#define FITS(op)                                                                                   \
+    bool op##_cpu_fits(const ll_kcall *c)                                                          \
+    {                                                                                              \
+        ll_dtype t = c->in[0].dtype;                                                               \
+        return t == LL_F32 || t == LL_F64 || t == LL_I32;                                          \
+    }
+FITS(argmax)
+FITS(sort)
+FITS(cumsum)
 
 typedef struct job {
     const ll_kcall *c;
@@ -64,7 +72,6 @@ ll_err argmax_cpu(const ll_kcall *c)
     job j = job_of(c, a->dim);
     ll_thread_part *lines = TYPED(argmax, c->in[0].dtype);
     j.least = a->least;
-    if (!lines) return argmax_ref(c);
     ll_in_parts(ll_team(c, all), all ? all / j.n / j.inner : 0, lines, &j);
     return LL_OK;
 }
@@ -107,7 +114,6 @@ ll_err sort_cpu(const ll_kcall *c)
     const ll_tensor *x = &c->in[0];
     job j = {.c = c, .n = ll_cols(x), .k = a->k, .least = a->least};
     void (*row)(const job *, int64_t, int32_t *, int32_t *) = TYPED(sort_row, x->dtype);
-    if (!row) return sort_ref(c);
     int32_t *room = (int32_t *)c->scratch;
 #pragma omp parallel for num_threads(ll_team(c, 8 * ll_numel(&x->shape))) schedule(static)
     for (int64_t r = 0; r < ll_rows(x); r++) {
@@ -153,7 +159,6 @@ ll_err cumsum_cpu(const ll_kcall *c)
     int64_t all = ll_numel(&c->in[0].shape);
     int64_t items = all ? all / j.n / j.inner * ll_ceil_div(j.inner, SIDE) : 0;
     ll_thread_part *lines = TYPED(cumsum, c->in[0].dtype);
-    if (!lines) return cumsum_ref(c);
     ll_in_parts(ll_team(c, all), items, lines, &j);
     return LL_OK;
 }

@@ -46,7 +46,7 @@ typedef struct job {
  * 8-bit weights are moved up by 128, and so many times what x adds up to, `more`, is taken away. */
 static int64_t groups_of(const job *j)
 {
-    return (j->blocks + 3) / 4;
+    return ll_ceil_div(j->blocks, 4);
 }
 
 /* The largest of each of four vectors. */

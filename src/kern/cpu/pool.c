@@ -12,7 +12,7 @@
 #include "kern/cpu/row.h"
 #include "kern/kern.h"
 
-ll_kernel max_pool_cpu, max_pool_grad_cpu, max_pool_pick_cpu, avg_pool_cpu, avg_pool_grad_cpu;
+ll_kernel max_pool_cpu, max_pool_pick_cpu, avg_pool_cpu;
 
 #define INLINE static inline __attribute__((always_inline))
 #if defined(__AVX512VL__)
@@ -98,7 +98,7 @@ static range inside(const pool *v, int k, int64_t o)
 static range covering(const pool *v, int k, int64_t i)
 {
     int64_t at = i + v->a.pad[2 * k], s = v->a.stride[k], first = at - v->a.size[k] + 1;
-    return (range){first <= 0 ? 0 : (first + s - 1) / s,
+    return (range){first <= 0 ? 0 : ll_ceil_div(first, s),
                    at < 0 ? 0 : ll_min64(at / s + 1, k ? v->ow : v->oh)};
 }
 
@@ -225,6 +225,7 @@ typedef struct spread {
     const int32_t *index;
     float *dx;
     float scale;
+    bool apart; /* windows: none shares a pixel with another */
 } spread;
 
 /* One output to the pixels of its window, which no other window has. */
@@ -298,32 +299,46 @@ static void spread_images(const void *all, int64_t from, int64_t to)
 {
     spread g = *(const spread *)all;
     const pool *v = &g.v;
-    bool apart = v->a.size[0] <= v->a.stride[0] && v->a.size[1] <= v->a.stride[1];
     int64_t in = v->oh * v->ow * v->c, out = v->h * v->w * v->c;
     g.dy += from * in, g.index += g.index ? from * in : 0, g.dx += from * out;
     for (; from < to; from++, g.dy += in, g.index += g.index ? in : 0, g.dx += out) {
-        if (apart)
+        if (g.apart)
             BY_LANES(write_image, v->c, &g);
         else
             BY_LANES(gather_image, v->c, &g);
     }
 }
 
-static ll_err spread_all(const ll_kcall *k, const int32_t *index, float scale)
+static ll_err spread_all(const ll_kcall *k, bool apart)
 {
-    spread g = {pool_of(k, &k->out[0], &k->in[0]), (const float *)k->in[0].data, index,
-                (float *)k->out[0].data, scale};
+    const ll_pool_attr *a = (const ll_pool_attr *)k->attr;
+    bool max = k->n_in > 1;
+    spread g = {.v = pool_of(k, &k->out[0], &k->in[0]), .apart = apart};
+    g.dy = (const float *)k->in[0].data, g.dx = (float *)k->out[0].data;
+    g.index = max ? (const int32_t *)k->in[1].data : NULL;
+    g.scale = max ? 1 : 1 / (float)(a->size[0] * a->size[1]);
     ll_in_parts(threads(k, &g.v), g.v.n, spread_images, &g);
     return LL_OK;
 }
 
-ll_err max_pool_grad_cpu(const ll_kcall *k)
-{
-    return spread_all(k, (const int32_t *)k->in[1].data, 1);
-}
-
-ll_err avg_pool_grad_cpu(const ll_kcall *k)
+static bool are_apart(const ll_kcall *k)
 {
     const ll_pool_attr *a = (const ll_pool_attr *)k->attr;
-    return spread_all(k, NULL, 1 / (float)(a->size[0] * a->size[1]));
+    return a->size[0] <= a->stride[0] && a->size[1] <= a->stride[1];
 }
+
+static ll_err write_all(const ll_kcall *k)
+{
+    return spread_all(k, true);
+}
+
+static ll_err gather_all(const ll_kcall *k)
+{
+    return spread_all(k, false);
+}
+
+/* Of both. */
+const ll_solver pool_grad_cpu[] = {
+    {.name = "write", .fits = are_apart, .run = write_all, .parts = true},
+    {.name = "gather", .run = gather_all, .parts = true},
+    {0}};

@@ -26,7 +26,8 @@
 
 #include <math.h>
 
-ll_kernel sum_cpu, amax_cpu, absmax_cpu, sumsq_cpu, sum_ref, amax_ref, absmax_ref, sumsq_ref;
+ll_kernel sum_cpu, amax_cpu, absmax_cpu, sumsq_cpu;
+ll_fits sum_cpu_fits, amax_cpu_fits, absmax_cpu_fits, sumsq_cpu_fits;
 ll_kernel grid_sum_cpu;
 ll_scratch reduce_cpu_scratch, grid_sum_cpu_scratch;
 
@@ -442,14 +443,16 @@ ll_err grid_sum_cpu(const ll_kcall *c)
     return ll_reduce_f64(c, GRID);
 }
 
-/* Element types other than f32 and f64 are as the reference has them, but for f32 sums of bf16. */
+/* f32 and f64, and f32 sums of bf16. */
 #define KERNEL(name, how)                                                                          \
+    bool name##_cpu_fits(const ll_kcall *c)                                                        \
+    {                                                                                              \
+        ll_dtype t = c->in[0].dtype, to = c->out[0].dtype;                                         \
+        return t == LL_F32 || t == LL_F64 || ((how) == SUM && t == LL_BF16 && to == LL_F32);       \
+    }                                                                                              \
     ll_err name##_cpu(const ll_kcall *c)                                                           \
     {                                                                                              \
-        ll_dtype t = c->in[0].dtype;                                                               \
-        bool halves = (how) == SUM && t == LL_BF16 && c->out[0].dtype == LL_F32;                   \
-        if (t == LL_F32 || halves) return ll_reduce_f32(c, how);                                   \
-        return t == LL_F64 ? ll_reduce_f64(c, how) : name##_ref(c);                                \
+        return (c->in[0].dtype == LL_F64 ? ll_reduce_f64 : ll_reduce_f32)(c, how);                 \
     }
 KERNEL(sum, SUM)
 KERNEL(amax, LARGEST)

@@ -31,6 +31,8 @@ LL_INLINE void turn_row(const turn *r, const float *x, float *y, int64_t n, int6
 /* Of pairs from, from + 1 ..., n of them, of row `place`. */
 static const turn *turn_of(const ll_rope_attr *a, int64_t place, int64_t from, int64_t n, int64_t d)
 {
+    /* A thread's own, for whatever program: all that sines depend on is in the key, so that these
+     * are the bits which it would make. */
     static _Thread_local turn kept[KEPT];
     turn *r = &kept[(uint64_t)(place + from / PAIRS) % KEPT];
     if (r->base == a->base && r->place == place && r->from == from && r->n == n && r->d == d &&
