@@ -648,9 +648,10 @@ typedef struct ll_session_opts {
      * such as "winograd4", where it fits. And the bytes by which what they work in may raise the
      * memory's peak, such as "64MiB"; "auto" (NULL): any. */
     const char *conv, *workspace;
-    /* Where kernels note what a person should know of how they work, such as a slow path; outlives
-     * the session. NULL: they do not. */
-    struct ll_kern_notes *notes;
+    /* Told lines that a person should know of how kernels work, such as that one takes a slow path,
+     * maybe the same more than once. NULL: nobody is. */
+    void (*note)(void *to, const char *line);
+    void *note_to;
 } ll_session_opts;
 /* Fails with the graph's mistake; LL_E_ARG: options that are not known or exclude each other;
  * LL_E_CONFIG: opts.layouts has one that cannot be read, is of no value, or cannot be; LL_E_SHAPE:

@@ -217,7 +217,8 @@ static ll_err offer_columns(ll_dataset *d, const ll_csv *c, const char *file)
             CHECK(strcmp(c->cells[i], a.name), LL_E_IO, "%s: two columns are named %s", file,
                   a.name);
         if (!strcmp(a.name, "split")) continue;
-        for (size_t i = 0; i < sizeof labels / sizeof *labels; i++) y |= !strcasecmp(a.name, labels[i]);
+        for (size_t i = 0; i < sizeof labels / sizeof *labels; i++)
+            y |= !strcasecmp(a.name, labels[i]);
         CHECK(!y || !label || d->opts->fields, LL_E_IO,
               "%s: columns %s and %s are both labels: name the one to use in data.fields", file,
               label, a.name);

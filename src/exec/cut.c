@@ -178,7 +178,7 @@ ll_err ll_cut_lowers(const ll_cut *c, const ll_session_opts *asked, const ll_mac
                            .flush = !asked->exact,
                            .ctx = ctx,
                            .level = ctx ? m->level(ctx) : 0,
-                           .notes = asked->notes,
+                           .notes = {asked->note, asked->note_to},
                            .blocking = asked->blocking && !c->plan};
     TRY(ll_precision_parse(asked->precision, &out->precision));
     TRY(ll_conv_read(m->target, asked->conv, asked->workspace, &conv));

@@ -12,7 +12,25 @@ struct ll_kern_notes {
 };
 
 /* Of the call that is under way: kernels that are asked have no other way out. */
-static _Thread_local ll_kern_notes *now;
+static _Thread_local ll_noting now;
+
+ll_noting ll_kern_notes_to(ll_noting to)
+{
+    ll_noting before = now;
+    now = to;
+    return before;
+}
+
+void ll_kern_note(const char *format, ...)
+{
+    char line[320];
+    va_list a;
+    if (!now.note) return;
+    va_start(a, format);
+    vsnprintf(line, sizeof line, format, a);
+    va_end(a);
+    now.note(now.to, line);
+}
 
 ll_kern_notes *ll_kern_notes_in(ll_arena *arena)
 {
@@ -21,30 +39,13 @@ ll_kern_notes *ll_kern_notes_in(ll_arena *arena)
     return notes;
 }
 
-ll_kern_notes *ll_kern_notes_to(ll_kern_notes *to)
+void ll_kern_notes_add(void *notes, const char *line)
 {
-    ll_kern_notes *before = now;
-    now = to;
-    return before;
-}
-
-static bool has(const char *lines, const char *line, size_t n)
-{
-    for (; lines && *lines; lines = strchr(lines, '\n') + 1)
-        if (!strncmp(lines, line, n)) return true;
-    return false;
-}
-
-void ll_kern_note(const char *format, ...)
-{
-    char line[320];
-    va_list a;
-    if (!now) return;
-    va_start(a, format);
-    vsnprintf(line, sizeof line - 1, format, a);
-    va_end(a);
-    size_t n = strlen(strcat(line, "\n"));
-    if (!has(now->lines.text, line, n)) ll_buf_add(&now->lines, line, n);
+    ll_buf *b = &((ll_kern_notes *)notes)->lines;
+    size_t n = strlen(line);
+    for (const char *p = b->text; p && *p; p = strchr(p, '\n') + 1)
+        if (!strncmp(p, line, n) && p[n] == '\n') return;
+    ll_buf_printf(b, "%s\n", line);
 }
 
 void ll_kern_notes_print(ll_kern_notes *notes, FILE *to)

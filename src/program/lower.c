@@ -473,7 +473,7 @@ ll_err ll_lower(const ll_graph *g, const ll_lower_opts *opts, ll_program **out)
     ll_lower_opts how = *opts;
     how.n_micro = p->n_micro;
     p->unrolled = how.pipe != NULL;
-    ll_kern_notes *before = ll_kern_notes_to(opts->notes);
+    ll_noting before = ll_kern_notes_to(opts->notes);
     ll_err rc = build(p, &lowered, &how);
     ll_kern_notes_to(before);
     TRY(rc);

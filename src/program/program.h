@@ -137,8 +137,8 @@ typedef struct ll_lower_opts {
     size_t workspace; /* region without scratch, of convolutions */
     bool apart;       /* so many bytes for each of these, in one place for all */
     int share;        /* lower.c's own: of what is not live, 1/share is given out */
-    /* What kernels note when they are chosen goes there; NULL: nowhere. */
-    ll_kern_notes *notes;
+    /* Who is told what kernels note when they are chosen. */
+    ll_noting notes;
     /* Collectives are awaited where they start, one by one: to measure what overlap gains. */
     bool blocking;
 } ll_lower_opts;

@@ -340,7 +340,8 @@ ll_session_opts ll_run_session(const ll_run *r, ll_comm *c, const char *mesh)
                              .virtual_stages = pipe ? (int)p->virtual_stages : 0,
                              .stages = pipe && *p->stages ? p->stages : NULL,
                              .post_validation = pipe && p->post_validation,
-                             .notes = r->kernels};
+                             .note = ll_kern_notes_add,
+                             .note_to = r->kernels};
 }
 
 ll_err ll_run_compile(const ll_run *r, const ll_session_opts *o, ll_graph **g, ll_session **s)

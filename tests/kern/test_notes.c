@@ -27,14 +27,14 @@ static void all_are_printed(void **state)
     LL_OWN(ll_arena) a = ll_arena_new();
     ll_kern_notes *notes = ll_kern_notes_in(a);
     assert_int_equal(lines(notes), 0);
-    assert_null(ll_kern_notes_to(notes));
+    assert_null(ll_kern_notes_to((ll_noting){ll_kern_notes_add, notes}).note);
     for (int i = 0; i < 80; i++) ll_kern_note("head %d takes a plain, slow kernel", i / 2);
     assert_int_equal(lines(notes), 40);
     ll_kern_note("head %d takes a plain, slow kernel", 7);
     ll_kern_note("another");
     ll_kern_note("head 7 takes a plain"); /* the beginning of one is another */
     assert_int_equal(lines(notes), 2);
-    assert_ptr_equal(ll_kern_notes_to(NULL), notes);
+    assert_ptr_equal(ll_kern_notes_to((ll_noting){NULL, NULL}).to, notes);
     ll_kern_note("nobody hears it");
     assert_int_equal(lines(notes), 0);
 }
@@ -71,7 +71,8 @@ static void lowering_gives_them_to_who_asks(void **state)
                      LL_OK);
     for (int i = 0; i < 3; i++) {
         LL_OWN(ll_program) p = NULL;
-        ll_lower_opts o = {.target = &noting, .notes = i < 2 ? all[i] : NULL};
+        ll_lower_opts o = {.target = &noting,
+                           .notes = {i < 2 ? ll_kern_notes_add : NULL, all[i % 2]}};
         assert_int_equal(ll_lower(g, &o, &p), LL_OK);
     }
     for (int i = 0; i < 2; i++) assert_int_equal(lines(all[i]), 1);
