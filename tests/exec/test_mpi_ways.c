@@ -54,8 +54,8 @@ static void test_pick(void **state)
     const ll_solver *list = ll_way_list(&ll_target_cpu, op);
     ll_conv_attr a = {{1, 1}, {1, 1, 1, 1}, {1, 1}, 1, {0}, 0, {0}};
     ll_tensor in[2] = {{NULL, LL_F32, LL_SHAPE(32, 8, 8, 64)},
-                       {NULL, LL_F32, LL_SHAPE(64, 3, 3, 64)}};
-    ll_tensor out = {NULL, LL_F32, LL_SHAPE(32, 8, 8, 64)};
+                       {NULL, LL_F32, LL_SHAPE(40, 3, 3, 64)}};
+    ll_tensor out = {NULL, LL_F32, LL_SHAPE(32, 8, 8, 40)};
     const ll_kcall call = {.attr = &a, .n_in = 2, .n_out = 1, .in = in, .out = &out, .threads = 2};
     const char *key = ll_way_key(op, &call, arena);
     const ll_way rows[] = {{key, "gather", 0, 9, 0},    {key, "winograd4", 0, 3, 0},
