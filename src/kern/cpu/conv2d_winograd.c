@@ -19,7 +19,7 @@
  *     many tiles  threads share out blocks of tiles; all filters are transformed before (dw: each
  *                 thread has sums of its own, added up in order)
  *     few tiles   all tiles are transformed before; threads share out panels of filters (dw: of
- *                 channels), whose transform stays in the second cache
+ *                 channels, in pieces of some filters), whose transform stays in the second cache
  *
  * Rounding: what is summed is larger than the result; tests/kern/test_conv2d.c says how much. */
 #include "kern/cpu/conv2d_winograd.h"
@@ -38,7 +38,8 @@ enum {
     KEEP = 4,              /* channels of filters that are brought in order at once */
     BLOCK_BYTES = 1 << 20, /* of a thread's transformed tiles */
     FEWEST = 32,
-    MANY = 256, /* tiles of a block */
+    MANY = 256,   /* tiles of a block */
+    FILTERS = 48, /* of a thread's piece of dw: a whole number of MR */
 };
 
 /* ---- sizes ---- */
@@ -74,6 +75,7 @@ static plan plan_of(const ll_conv_shape *v)
     p.in_row = apart(p.t.in.c);
     p.out_row = dw ? apart(ll_round_up(p.t.out.c, MR)) : 0;
     int64_t filters = p.panels * NR * (dw ? p.out_row : p.in_row);
+    if (dw) filters *= ll_max64(v->threads, 2) / 2; /* each thread's own are written, and added */
     p.few = p.t.all * (p.in_row + p.out_row) < filters;
     int64_t each = 4 * p.spots * (p.in_row + p.out_row + (dw ? 0 : NR));
     p.block = ll_max64(FEWEST, ll_min64(MANY, BLOCK_BYTES / each)) / MR * MR;
@@ -324,13 +326,13 @@ LL_INLINE void by_columns(const int nv, const product *t)
 PRODUCT(columns_wide, by_columns, 2)
 PRODUCT(columns_narrow, by_columns, 1)
 
-/* A block of tiles of dy and x, for one panel of channels. */
+/* A block of tiles of dy and x, for one panel of channels and the filters [first, end). */
 static void add_products(const plan *p, const float *dy, const float *x, int64_t tiles, int64_t q,
-                         float *sums)
+                         int64_t first, int64_t end, float *sums)
 {
     product t = {.a_row = p->out_row, .b_row = p->in_row, .k = tiles};
     for (int64_t s = 0; s < p->spots; s++)
-        for (int64_t f = 0; f < p->t.out.c; f += MR) {
+        for (int64_t f = first; f < end; f += MR) {
             t.a = dy + s * p->out_spot + f;
             t.b = x + s * p->in_spot + q * NR;
             t.sums = sums + s * p->sum_spot + f * NR;
@@ -338,16 +340,18 @@ static void add_products(const plan *p, const float *dy, const float *x, int64_t
         }
 }
 
-static void put_panel(const plan *p, const float *sums, int64_t q, float *dw)
+static void put_panel(const plan *p, const float *sums, int64_t q, int64_t first, int64_t end,
+                      float *dw)
 {
     const ll_conv_shape *v = p->v;
     int64_t cols = columns_of(v->c, q), r = p->f->r;
     int width = width_of(cols);
-    for (int64_t f = 0; f < v->f; f++, sums += NR, dw += r * r * v->c) {
-        float patch[LL_WINOGRAD_MOST * LL_WINOGRAD_MOST * NR];
-        p->f->dw(sums, p->a * p->sum_spot, p->sum_spot, patch, r * NR, NR, width / LL_LANES);
+    for (int64_t f = first; f < end; f++) {
+        float patch[LL_WINOGRAD_MOST * LL_WINOGRAD_MOST * NR], *to = dw + f * r * r * v->c + q * NR;
+        p->f->dw(sums + f * NR, p->a * p->sum_spot, p->sum_spot, patch, r * NR, NR,
+                 width / LL_LANES);
         for (int64_t t = 0; t < r * r; t++)
-            memcpy(dw + t * v->c + q * NR, patch + t * NR, sizeof(float) * (size_t)cols);
+            memcpy(to + t * v->c, patch + t * NR, sizeof(float) * (size_t)cols);
     }
 }
 
@@ -369,23 +373,40 @@ static void add_part(const plan *p, const ll_kcall *c, int64_t part, int64_t par
         take_in(p, c->in[1].data, t, to, t, x);
         take_out(p, c->in[0].data, t, to, t, dy);
         for (int64_t q = 0; q < p->panels; q++)
-            add_products(p, dy, x, to - t, q, (float *)(sums + (size_t)q * p->sum_bytes));
+            add_products(p, dy, x, to - t, q, 0, p->t.out.c,
+                         (float *)(sums + (size_t)q * p->sum_bytes));
     }
+}
+
+/* Pieces of dw: FILTERS of them, or what is left, of one panel; panels one after another. */
+static int64_t pieces_of(const plan *p)
+{
+    return p->panels * ll_ceil_div(p->t.out.c, FILTERS);
+}
+
+static int64_t piece_of(const plan *p, int64_t i, int64_t *first, int64_t *end)
+{
+    *first = i / p->panels * FILTERS;
+    *end = ll_min64(*first + FILTERS, p->t.out.c);
+    return i % p->panels;
 }
 
 static void dw_many(const plan *p, const ll_kcall *c, int me, int team, char *each, size_t bytes)
 {
-    int64_t parts = p->v->threads;
+    int64_t parts = p->v->threads, pieces = pieces_of(p), first, end;
+    size_t skip = p->in_bytes + p->out_bytes;
     for (int64_t i = me; i < parts; i += team) add_part(p, c, i, parts, each + (size_t)i * bytes);
 #pragma omp barrier
-    size_t skip = p->in_bytes + p->out_bytes;
-    for (int64_t q = me; q < p->panels; q += team) {
+    for (int64_t n = share(pieces, me, team); n < share(pieces, me + 1, team); n++) {
+        int64_t q = piece_of(p, n, &first, &end);
         float *sums = (float *)(each + skip + (size_t)q * p->sum_bytes);
-        for (int64_t i = 1; i < parts; i++) {
-            const float *more = (const float *)((const char *)sums + (size_t)i * bytes);
-            for (int64_t e = 0; e < p->spots * p->sum_spot; e++) sums[e] += more[e];
-        }
-        put_panel(p, sums, q, (float *)c->out[0].data);
+        for (int64_t i = 1; i < parts; i++)
+            for (int64_t s = 0; s < p->spots; s++) {
+                const float *more = (const float *)((const char *)sums + (size_t)i * bytes);
+                for (int64_t e = s * p->sum_spot + first * NR; e < s * p->sum_spot + end * NR; e++)
+                    sums[e] += more[e];
+            }
+        put_panel(p, sums, q, first, end, (float *)c->out[0].data);
     }
 }
 
@@ -393,13 +414,17 @@ static void dw_few(const plan *p, const ll_kcall *c, int me, int team, char *all
 {
     float *x = (float *)all, *dy = (float *)(all + p->in_bytes), *sums = (float *)mine;
     int64_t from = share(p->t.all, me, team), to = share(p->t.all, me + 1, team);
+    int64_t pieces = pieces_of(p), first, end;
     take_in(p, c->in[1].data, from, to, 0, x);
     take_out(p, c->in[0].data, from, to, 0, dy);
 #pragma omp barrier
-    for (int64_t q = me; q < p->panels; q += team) {
-        memset(sums, 0, p->sum_bytes);
-        add_products(p, dy, x, p->t.all, q, sums);
-        put_panel(p, sums, q, (float *)c->out[0].data);
+    for (int64_t n = share(pieces, me, team); n < share(pieces, me + 1, team); n++) {
+        int64_t q = piece_of(p, n, &first, &end);
+        for (int64_t s = 0; s < p->spots; s++)
+            memset(sums + s * p->sum_spot + first * NR, 0,
+                   sizeof(float) * (size_t)(ll_round_up(end - first, MR) * NR));
+        add_products(p, dy, x, p->t.all, q, first, end, sums);
+        put_panel(p, sums, q, first, end, (float *)c->out[0].data);
     }
 }
 
