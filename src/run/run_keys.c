@@ -212,9 +212,9 @@ const ll_key ll_run_keys[] = {
          "precision of matrix products and convolutions; parameters stay in f32; tf32 and fp8 "
          "need train.machine=cuda"),
     TEXT("train.conv", train.conv, "accurate",
-         "convolution algorithm on CPUs: accurate (plain summation), fast (fastest by a "
-         "benchmark that is cached per host; some algorithms round more), or one by name where it "
-         "fits: direct, joined, gather, outer, im2col, winograd4, winograd2, fft16, fft32, plain"),
+         "convolution algorithm on CPUs: accurate (rounds no more than plain sums), fast (fastest "
+         "by a benchmark that is cached per host; some round more), or one by name where it fits: "
+         " direct, joined, gather, outer, im2col, winograd4, winograd2, fft16, fft32, plain"),
     TEXT("train.workspace", train.workspace, "auto",
          "limit of convolution workspace on CPUs beyond the step's peak memory, such as 64MiB: "
          "fewer images at a time, or another algorithm; auto = no limit"),

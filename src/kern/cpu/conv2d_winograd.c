@@ -44,16 +44,22 @@ enum {
 
 /* ---- sizes ---- */
 
+/* Where transformed tiles lie: groups of channels one behind another, each tile by tile. All channels
+ * are one, or (dw, few tiles) those that a product reads: no page has what it does not. */
+typedef struct layout {
+    int64_t group, row, step, spot; /* channels; from tile to tile, group to group, spot to spot */
+} layout;
+
 typedef struct plan {
     const ll_conv_shape *v;
     const ll_winograd *f;
     int64_t a, spots;
     ll_tiles t;
-    int64_t block;                              /* tiles of one */
-    int64_t panels;                             /* of NR filters (dw: channels) */
-    bool few;                                   /* tiles: see the top */
-    int64_t in_row, in_spot, out_row, out_spot; /* of transformed tiles; out: dw */
-    int64_t panel_spot, sum_spot;               /* of a panel; of its products, or sums */
+    int64_t block;                /* tiles of one */
+    int64_t panels;               /* of NR filters (dw: channels) */
+    bool few;                     /* tiles: see the top */
+    layout in, out;               /* of transformed tiles; out: dw */
+    int64_t panel_spot, sum_spot; /* of a panel; of its products, or sums */
     size_t panel_bytes, in_bytes, out_bytes, sum_bytes;
 } plan;
 
@@ -64,6 +70,18 @@ static int64_t apart(int64_t n)
     return (ll_ceil_div(n, LINE) | 1) * LINE;
 }
 
+static int64_t place(const layout *l, int64_t channel)
+{
+    return channel / l->group * l->step + channel % l->group;
+}
+
+static layout layout_of(int64_t channels, int64_t group, int64_t tiles)
+{
+    layout l = {.group = group, .row = group, .step = apart(tiles * group)};
+    l.spot = apart(ll_ceil_div(channels, group) * l.step);
+    return l;
+}
+
 static plan plan_of(const ll_conv_shape *v)
 {
     plan p = {.v = v, .f = ll_winograd_for(v, v->m)};
@@ -72,20 +90,19 @@ static plan plan_of(const ll_conv_shape *v)
     p.t = ll_conv_tiles(v, p.f->m, p.f->m);
     bool dw = v->d == LL_CONV_DW;
     p.panels = ll_ceil_div(dw ? p.t.in.c : p.t.out.c, NR);
-    p.in_row = apart(p.t.in.c);
-    p.out_row = dw ? apart(ll_round_up(p.t.out.c, MR)) : 0;
-    int64_t filters = p.panels * NR * (dw ? p.out_row : p.in_row);
+    int64_t in_row = apart(p.t.in.c), out_row = dw ? apart(ll_round_up(p.t.out.c, MR)) : 0;
+    int64_t filters = p.panels * NR * (dw ? out_row : in_row);
     if (dw) filters *= ll_max64(v->threads, 2) / 2; /* each thread's own are written, and added */
-    p.few = p.t.all * (p.in_row + p.out_row) < filters;
-    int64_t each = 4 * p.spots * (p.in_row + p.out_row + (dw ? 0 : NR));
+    p.few = p.t.all * (in_row + out_row) < filters;
+    int64_t each = 4 * p.spots * (in_row + out_row + (dw ? 0 : NR));
     p.block = ll_max64(FEWEST, ll_min64(MANY, BLOCK_BYTES / each)) / MR * MR;
     if (p.few) p.block = ll_max64(p.t.all, 1);
-    p.in_spot = apart(p.block * p.in_row);
-    p.out_spot = dw ? apart(p.block * p.out_row) : 0;
+    p.in = layout_of(p.t.in.c, dw && p.few ? NR : in_row, p.block);
+    if (dw) p.out = layout_of(p.t.out.c, p.few ? FILTERS : out_row, p.block);
     p.panel_spot = apart(p.t.in.c * NR);
-    p.sum_spot = apart((dw ? p.out_row : ll_round_up(p.block, MR)) * NR);
-    p.in_bytes = ll_conv_floats(p.spots * p.in_spot);
-    p.out_bytes = ll_conv_floats(p.spots * p.out_spot);
+    p.sum_spot = apart((dw ? out_row : ll_round_up(p.block, MR)) * NR);
+    p.in_bytes = ll_conv_floats(p.spots * p.in.spot);
+    p.out_bytes = ll_conv_floats(p.spots * p.out.spot);
     p.panel_bytes = dw ? 0 : ll_conv_floats(p.spots * p.panel_spot);
     p.sum_bytes = ll_conv_floats(p.spots * p.sum_spot);
     return p;
@@ -127,22 +144,24 @@ static bool within(const ll_conv_image *g, ll_corner k, int64_t side)
 /* Tiles [from, to) of the picture, transformed, the first at `first`. */
 static void take_tiles(const plan *p, const ll_conv_image *g, ll_winograd_change *f, int64_t side,
                        const void *image, int64_t from, int64_t to, int64_t first, float *out,
-                       int64_t row, int64_t spot)
+                       const layout *l)
 {
     float *x = (float *)image;
     for (int64_t t = from; t < to; t++) {
         ll_corner k = ll_conv_corner(&p->t, g, t);
-        float *at = out + (t - first) * row;
-        int64_t c = 0;
-        if (within(g, k, side)) {
-            c = g->c / LL_LANES * LL_LANES;
-            f(x + ((k.n * g->h + k.y) * g->w + k.x) * g->c, g->w * g->c, g->c, at, p->a * spot,
-              spot, c / LL_LANES);
-        }
-        for (; c < g->c; c += LL_LANES) {
+        int64_t whole = within(g, k, side) ? g->c / LL_LANES * LL_LANES : 0;
+        for (int64_t c = 0, n; c < g->c; c += n) {
+            float *at = out + (t - first) * l->row + place(l, c);
+            if (c < whole) {
+                n = ll_min64(l->group, whole - c);
+                f(x + ((k.n * g->h + k.y) * g->w + k.x) * g->c + c, g->w * g->c, g->c, at,
+                  p->a * l->spot, l->spot, n / LL_LANES);
+                continue;
+            }
             float patch[LL_WINOGRAD_MOST * LL_WINOGRAD_MOST * LL_LANES] = {0};
-            copy_patch(g, k, side, c, ll_min64(LL_LANES, g->c - c), x, patch, LL_LANES, false);
-            f(patch, side * LL_LANES, LL_LANES, at + c, p->a * spot, spot, 1);
+            n = LL_LANES;
+            copy_patch(g, k, side, c, ll_min64(n, g->c - c), x, patch, LL_LANES, false);
+            f(patch, side * LL_LANES, LL_LANES, at, p->a * l->spot, l->spot, 1);
         }
     }
 }
@@ -233,10 +252,10 @@ static void multiply(const plan *p, const float *in, int64_t tiles, const float 
     for (int64_t s = 0; s < p->spots; s++) {
         int64_t k = 0;
         do { /* once even without channels: zeros */
-            product t = {.a_row = p->in_row, .k = ll_min64(KC, p->t.in.c - k), .add = k > 0};
+            product t = {.a_row = p->in.row, .k = ll_min64(KC, p->t.in.c - k), .add = k > 0};
             t.b = panel + s * p->panel_spot + k * width;
             for (int64_t i = 0; i < tiles; i += MR) {
-                t.a = in + s * p->in_spot + i * p->in_row + k;
+                t.a = in + s * p->in.spot + i * p->in.row + k;
                 t.left = tiles - i;
                 t.sums = sums + s * p->sum_spot + i * NR;
                 (width == NR ? rows_wide : rows_narrow)(&t);
@@ -278,7 +297,7 @@ static void make_results(const plan *p, const float *in, int64_t from, int64_t t
 static void take_in(const plan *p, const void *x, int64_t from, int64_t to, int64_t first,
                     float *out)
 {
-    take_tiles(p, &p->t.in, p->f->x, p->a, x, from, to, first, out, p->in_row, p->in_spot);
+    take_tiles(p, &p->t.in, p->f->x, p->a, x, from, to, first, out, &p->in);
 }
 
 static int64_t share(int64_t n, int me, int team)
@@ -326,15 +345,16 @@ LL_INLINE void by_columns(const int nv, const product *t)
 PRODUCT(columns_wide, by_columns, 2)
 PRODUCT(columns_narrow, by_columns, 1)
 
-/* A block of tiles of dy and x, for one panel of channels and the filters [first, end). */
+/* A block of tiles of dy and x, for one panel of channels and filters [first, end) of a group. */
 static void add_products(const plan *p, const float *dy, const float *x, int64_t tiles, int64_t q,
                          int64_t first, int64_t end, float *sums)
 {
-    product t = {.a_row = p->out_row, .b_row = p->in_row, .k = tiles};
+    product t = {.a_row = p->out.row, .b_row = p->in.row, .k = tiles};
+    dy += place(&p->out, first), x += place(&p->in, q * NR);
     for (int64_t s = 0; s < p->spots; s++)
         for (int64_t f = first; f < end; f += MR) {
-            t.a = dy + s * p->out_spot + f;
-            t.b = x + s * p->in_spot + q * NR;
+            t.a = dy + s * p->out.spot + f - first;
+            t.b = x + s * p->in.spot;
             t.sums = sums + s * p->sum_spot + f * NR;
             (columns_of(p->t.in.c, q) > LL_LANES ? columns_wide : columns_narrow)(&t);
         }
@@ -358,7 +378,7 @@ static void put_panel(const plan *p, const float *sums, int64_t q, int64_t first
 static void take_out(const plan *p, const void *dy, int64_t from, int64_t to, int64_t first,
                      float *out)
 {
-    take_tiles(p, &p->t.out, p->f->dy, p->f->m, dy, from, to, first, out, p->out_row, p->out_spot);
+    take_tiles(p, &p->t.out, p->f->dy, p->f->m, dy, from, to, first, out, &p->out);
 }
 
 /* Part `part` of the tiles, for all panels. */
