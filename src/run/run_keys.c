@@ -214,7 +214,7 @@ const ll_key ll_run_keys[] = {
     TEXT("train.conv", train.conv, "accurate",
          "convolution algorithm on CPUs: accurate (rounds no more than plain sums), fast (fastest "
          "by a benchmark that is cached per host; some round more), or one by name where it fits: "
-         " direct, joined, gather, outer, im2col, winograd4, winograd2, fft16, fft32, plain"),
+         "direct, joined, gather, outer, im2col, winograd4, winograd2, fft16, fft32, plain"),
     TEXT("train.workspace", train.workspace, "auto",
          "limit of convolution workspace on CPUs beyond the step's peak memory, such as 64MiB: "
          "fewer images at a time, or another algorithm; auto = no limit"),

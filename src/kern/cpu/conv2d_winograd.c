@@ -44,8 +44,8 @@ enum {
 
 /* ---- sizes ---- */
 
-/* Where transformed tiles lie: groups of channels one behind another, each tile by tile. All channels
- * are one, or (dw, few tiles) those that a product reads: no page has what it does not. */
+/* Where transformed tiles lie: groups of channels one behind another, each tile by tile. A group is
+ * all channels, or (dw, few tiles) those that a product reads: no page has what it does not. */
 typedef struct layout {
     int64_t group, row, step, spot; /* channels; from tile to tile, group to group, spot to spot */
 } layout;
