@@ -84,7 +84,7 @@ static ll_err run_train(const void *given)
     TRY(ll_bpe_train(&how, (const char *const *)t.v, t.size, t.n, o->out, &made));
     if (o->json) return ll_cli_json(LL_JSON(LL_IS("file", o->out), LL_IS("tokens", made)));
     printf("%s: %d tokens%s\n", o->out, made,
-           made < o->vocab ? "(no other pair occurs twice)" : "");
+           made < o->vocab ? " (no other pair occurs twice)" : "");
     return LL_OK;
 }
 

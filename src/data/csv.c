@@ -118,7 +118,7 @@ static int by_text(const void *a, const void *b)
 static ll_err has_text(const ll_csv *c, int64_t row, int column, const char *file, const char *what)
 {
     const char *text = at(c, row, column);
-    CHECK(text[strspn(text, " \t")], LL_E_IO, "%s:%ld: column %s is empty, %s", file,
+    CHECK(text[strspn(text, " \t")], LL_E_IO, "%s:%ld: column %s is empty, expected %s", file,
           c->line[row + 1], c->cells[column], what);
     return LL_OK;
 }
@@ -127,7 +127,11 @@ static ll_err has_text(const ll_csv *c, int64_t row, int column, const char *fil
 static ll_err classify(ll_dataset *d, const ll_csv *c, int column, const char *file, double *out)
 {
     ll_data_info *f = &d->info;
-    for (int64_t i = 0; i < c->rows; i++) TRY(has_text(c, i, column, file, "its label"));
+    for (int64_t i = 0; i < c->rows; i++) {
+        TRY(has_text(c, i, column, file, "a label"));
+        char **name = &c->cells[(i + 1) * c->columns + column];
+        *name = trimmed(*name);
+    }
     if (!f->class_names) {
         const char **names = LL_NEW_ARRAY(d->arena, const char *, c->rows);
         for (int64_t i = 0; i < c->rows; i++) names[i] = at(c, i, column);
@@ -171,6 +175,9 @@ static ll_err numbers(ll_dataset *d, const ll_csv *c, int column, bool y, const 
     bool all = n_number == c->rows;
     if (!all && n_number && (y || (!d->opts->fields && !d->opts->n_want)))
         note(&d->info, d->arena, a->text, y ? "labels are names" : "the column is left out");
+    if (!n_number && !y && !d->opts->fields && !d->opts->n_want)
+        note(&d->info, d->arena, ll_arena_printf(d->arena, "column %s is text", a->name),
+             "it is left out, unless data.fields makes it the label");
     all = all && !(y && d->info.class_names);
     if (!all && y) TRY(classify(d, c, column, file, v));
     a->type = all || y ? (ll_elem){'f', 8} : (ll_elem){0}; /* text: an error where it is taken */

@@ -54,8 +54,8 @@ static ll_err find_value(const ll_graph *g, const char *name, ll_val *out, const
     list_names(g, names, sizeof names);
     CHECK(!name, LL_E_ARG, "model %s has no value or result %s; it has %s", g->name, name, names);
     FAIL(LL_E_ARG,
-         "model %s has no logits, no result per sample and no cross entropy: name a value "
-         "(ll_graph_name) and give --result; it has %s",
+         "model %s has no logits, no result per sample and no cross entropy: classes are unknown; "
+         "to predict or export a value, name it (ll_graph_name) and give --result; it has %s",
          g->name, names);
 }
 

@@ -17,6 +17,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { FILE_READ_LIMIT = 1 << 20, SCHEDULE_LIMIT = 1 << 26 };
 
@@ -73,6 +74,7 @@ static ll_err load_bundled(const char *name, ll_run **out)
     CHECK(!ll_model_find(name), LL_E_CONFIG,
           "'%s' is a model, not a run: write a run file with model: {name: %s}; bundled runs:%s",
           name, name, near.known);
+    CHECK(access(name, F_OK), LL_E_CONFIG, "'%s' is no run file: their names end in .yaml", name);
     const char *best = near.best ? near.best : model.best;
     if (best) FAIL(LL_E_CONFIG, "no run named '%s'; did you mean %s?", name, best);
     FAIL(LL_E_CONFIG, "no run named '%s'; bundled runs:%s; or give a file such as my/run.yaml",

@@ -230,7 +230,7 @@ static void predict_own(void **state)
         strstr(two.err, "off reads 2 inputs and needs one file for each: wave=FILE is missing"));
     outcome_free(&two);
     outcome o = program_run(*state, &own, "predict w w.npy");
-    assert_non_null(strstr(o.err, "name a value (ll_graph_name) and give --result"));
+    assert_non_null(strstr(o.err, "name it (ll_graph_name) and give --result"));
     outcome_free(&o);
 }
 
