@@ -648,8 +648,8 @@ typedef struct ll_session_opts {
      * such as "winograd4", where it fits. And the bytes by which what they work in may raise the
      * memory's peak, such as "64MiB"; "auto" (NULL): any. */
     const char *conv, *workspace;
-    /* Told lines that a person should know of how kernels work, such as that one takes a slow path,
-     * maybe the same more than once. NULL: nobody is. */
+    /* Told lines that a person should know of how kernels work, such as that one takes a slow path
+     * or was chosen by timing, maybe the same more than once. NULL: nobody is. */
     void (*note)(void *to, const char *line);
     void *note_to;
 } ll_session_opts;

@@ -137,20 +137,20 @@ static ll_err share(ll_comm *c, int root, ll_ways *mine, ll_ways *all)
 
 ll_err ll_choose_ways(const ll_program *p, ll_comm *c, bool cuts, ll_ways *out, const char **path)
 {
-    int size = c ? ll_comm_size(c) : 1, me = c ? ll_comm_rank(c) : 0, kept;
+    int size = c ? ll_comm_size(c) : 1, me = c ? ll_comm_rank(c) : 0;
     ll_ways mine = {.arena = out->arena};
     *path = path_of(cuts, out->arena);
     ll_err rc = me == 0 ? read_kept(*path, &mine) : LL_OK;
     TRY(c ? ll_comm_agree(c, rc) : rc);
     TRY(share(c, 0, &mine, out));
-    kept = out->n;
+    out->kept = out->n;
     for (int r = 0; r < size; r++) {
         mine = (ll_ways){.arena = out->arena};
         rc = r == me ? time_missing(p, cuts, out, &mine) : LL_OK;
         TRY(c ? ll_comm_agree(c, rc) : rc);
         TRY(share(c, r, &mine, out));
     }
-    if (me || !*path || out->n == kept) return LL_OK;
+    if (me || !*path || out->n == out->kept) return LL_OK;
     const char *text = ll_ways_print(out, out->arena);
     return ll_file_write(*path, text, strlen(text));
 }

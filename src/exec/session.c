@@ -137,6 +137,12 @@ static ll_err choose_ways(ll_session *s)
     if (!conv.fast || s->opts.exact) return LL_OK;
     s->ways.arena = s->arena;
     TRY(ll_choose_ways(s->p, s->opts.comm, conv.limited, &s->ways, &path));
+    if (s->opts.note && path && s->ways.n > s->ways.kept)
+        s->opts.note(s->opts.note_to,
+                     ll_arena_printf(s->arena,
+                                     "convolutions were timed for train.conv=fast, and %s has what "
+                                     "came of it: remove it if other programs were busy meanwhile",
+                                     path));
     ll_program_free(s->p);
     s->p = NULL;
     return agree(s, ll_session_lower(s, false, &s->p));

@@ -18,7 +18,7 @@ typedef struct ll_way {
 typedef struct ll_ways {
     ll_arena *arena;
     ll_way *v;
-    int n, room;
+    int n, room, kept; /* kept: of n, measured in an earlier run */
 } ll_ways;
 
 /* What a run says of convolutions. */
