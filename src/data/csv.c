@@ -6,9 +6,10 @@
  * A column of paths (.jpg, .jpeg, .png; as seen from the CSV's folder) is pictures: the first
  * one is field x, others are named as the column is. Columns named mask, or ending in _mask, are
  * maps of classes. Column label, class or target (in any case) is field y: numbers, or names, which
- * sorted are classes 0, 1, ... Other columns are numbers. A column split (train, or val, valid,
- * test) says what each row is for; without it rows are held out by a fixed shuffle. Blanks around a
- * column's name are none of it. */
+ * sorted are classes 0, 1, ... Other columns are numbers. A column split (in any case; train, or
+ * val, valid, test) says what each row is for; without it rows are held out by a fixed shuffle.
+ * Blanks around names of columns and of classes are none of them; a column without a name is left
+ * out. */
 #include "base/crc32c.h"
 #include "base/rng.h"
 #include "data/picture.h"
@@ -210,6 +211,11 @@ static ll_err pictures(ll_dataset *d, const ll_csv *c, int column, const char *f
     return LL_OK;
 }
 
+static bool is_split(const char *name)
+{
+    return !strcasecmp(name, "split");
+}
+
 static ll_err offer_columns(ll_dataset *d, const ll_csv *c, const char *file)
 {
     static const char *const labels[] = {"y", "label", "class", "target"};
@@ -219,11 +225,14 @@ static ll_err offer_columns(ll_dataset *d, const ll_csv *c, const char *file)
     for (int k = 0; k < c->columns; k++) {
         ll_array a = {
             .name = c->cells[k], .n_dim = 1, .dim = {c->rows}, .rows = {.line = c->line + 1}};
-        bool y = false;
+        bool y = false, shown = !d->opts->fields && !d->opts->n_want;
+        if (!*a.name && shown)
+            note(&d->info, d->arena, ll_arena_printf(d->arena, "column %d has no name", k + 1),
+                 "it is left out");
+        if (!*a.name || is_split(a.name)) continue;
         for (int i = 0; i < k; i++)
             CHECK(strcmp(c->cells[i], a.name), LL_E_IO, "%s: two columns are named %s", file,
                   a.name);
-        if (!strcmp(a.name, "split")) continue;
         for (size_t i = 0; i < sizeof labels / sizeof *labels; i++)
             y |= !strcasecmp(a.name, labels[i]);
         CHECK(!y || !label || d->opts->fields, LL_E_IO,
@@ -253,7 +262,7 @@ static ll_err pick_rows(ll_dataset *d, const ll_csv *c, const char *file)
     bool *val = LL_NEW_ARRAY(d->arena, bool, c->rows);
     int column = -1;
     for (int k = 0; k < c->columns; k++)
-        if (!strcmp(c->cells[k], "split")) column = k;
+        if (is_split(c->cells[k])) column = k;
     int64_t held = column < 0 ? (int64_t)ceil((double)c->rows * ll_data_held_out(d)) : 0;
     for (int64_t i = 0; i < c->rows; i++) {
         if (column < 0) {

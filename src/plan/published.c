@@ -318,13 +318,16 @@ static const char *read_schedule(const table *t, int64_t row)
     return NULL;
 }
 
-/* fp16 takes as long as bf16; amp is one of both. */
+/* fp16 takes as long as bf16; amp is one of both. What is in parentheses is said of it. */
 static ll_precision read_precision(const table *t, int64_t row)
 {
-    return says(t, row, "precision", "fp8")    ? LL_PRECISION_fp8
-           : says(t, row, "precision", "tf32") ? LL_PRECISION_tf32
-           : says(t, row, "precision", "fp32") ? LL_PRECISION_f32
-                                               : LL_PRECISION_bf16;
+    char text[64];
+    snprintf(text, sizeof text, "%s", cell(t, row, "precision"));
+    text[strcspn(text, "(")] = '\0';
+    return strcasestr(text, "fp8")    ? LL_PRECISION_fp8
+           : strcasestr(text, "tf32") ? LL_PRECISION_tf32
+           : strcasestr(text, "fp32") ? LL_PRECISION_f32
+                                      : LL_PRECISION_bf16;
 }
 
 static void read_how(const table *t, int64_t row, const ll_lm *m, const ll_system *s, ll_how *h)

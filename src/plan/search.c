@@ -224,9 +224,12 @@ static const char *why_none(const ll_search *s, ll_arena *a)
                                s->zero);
     if (turns)
         return ll_arena_printf(a,
-                               "interleaved needs %.0f layers and a rank's micro-batches in equal "
-                               "parts: use 1f1b, zb-h1 or zb-h2",
-                               layers);
+                               "interleaved needs stages (pipe times virtual_stages) that divide "
+                               "%.0f layers, and pipe "
+                               "to divide a rank's micro-batches: use %s",
+                               layers,
+                               s->virtual_stages > 1 ? "another parallel.virtual_stages, or 0"
+                                                     : "1f1b, zb-h1 or zb-h2");
     if (s->pipe > 1 && share < s->pipe / 2)
         return ll_arena_printf(
             a,

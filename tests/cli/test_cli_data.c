@@ -101,6 +101,11 @@ static void columns_that_are_text(void **state)
     j = prints_json(f, "data --path t.csv --format csv --json");
     assert_int_equal(json_num(j, "classes"), 2);
     json_decref(j);
+    write_text(tmpdir_path(state, "t.csv"), ",Split,x,label,,\n0,train,1,0,,\n1,val,2,1,,\n");
+    o = succeeds(f, "data --path t.csv --format csv");
+    assert_non_null(strstr(o.out, "1 train, 1 validation"));
+    assert_non_null(strstr(o.out, "column 1 has no name, so it is left out; column 5"));
+    outcome_free(&o);
     write_text(tmpdir_path(state, "t.csv"), "x,label\n1,0\n1e999,1\n");
     refuses(f, 1, "data --path t.csv --format csv --fields x=x,y=label",
             "t.csv:3: column x: '1e999' is not a number");

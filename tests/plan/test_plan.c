@@ -230,6 +230,7 @@ static void bad_cells(void **state)
     }
     assert_non_null(strstr(changed(a, "precision", "fp8").why, "no matrix products in fp8"));
     double plain = changed(a, "source", "x").predicted;
+    assert_true(changed(a, "precision", "bf16 (no fp8)").predicted == plain);
     assert_true(changed(a, "source", "MT-NLG").predicted > plain); /* DeepSpeed's waits */
     assert_true(changed(a, "source", "MegaScale").predicted < plain);
     assert_true(changed(a, "model", "GPT (Megatron-LM)").predicted == plain);
