@@ -171,7 +171,7 @@ int main(int argc, char **argv)
     LL_OWN(ll_arena) arena = ll_arena_new();
     ll_kern_notes *notes = ll_kern_notes_in(arena);
     ll_gpu *gpu;
-    ll_kern_notes_to(notes);
+    ll_kern_notes_to((ll_noting){ll_kern_notes_add, notes});
     must(ll_gpu_open(0, &gpu));
     for (int i = 0; argc < 3 && i < 2; i++) bench(gpu, sizes[i], python);
     for (int i = 2; i < argc; i++) bench(gpu, argv[i], python);
