@@ -32,7 +32,8 @@ struct ll_loader {
     int64_t number[SLOTS], shift[SLOTS]; /* of batches that are asked for: what they hold */
     size_t bytes[LL_MAX_FIELDS];
     char *data[SLOTS][LL_MAX_FIELDS];
-    ll_err rc; /* of the first thread that failed: all have then stopped */
+    int64_t bad; /* the first batch that cannot be made: none is begun then; INT64_MAX: all can */
+    ll_err rc;   /* why, and */
     char message[1024];
     bool stop;
     int running, fetching;
@@ -40,6 +41,11 @@ struct ll_loader {
     pthread_mutex_t lock;
     pthread_cond_t changed, room; /* room: there is more to fetch */
 };
+
+static bool goes_on(const ll_loader *l)
+{
+    return !l->stop && l->bad == INT64_MAX;
+}
 
 /* Of sample i of those that are read here of batch k. */
 static int64_t position_of(const ll_loader *l, int64_t k, int64_t i)
@@ -89,7 +95,7 @@ static void *fetch(void *arg)
     bool mine[LL_MAX_NEEDS];
     int n;
     pthread_mutex_lock(&l->lock);
-    while (!l->stop) {
+    while (goes_on(l)) {
         if (l->wanted >= next_sample(l) + l->ahead || !find_needs(l, l->wanted, needs, &n)) {
             pthread_cond_wait(&l->room, &l->lock);
             continue;
@@ -116,7 +122,7 @@ static void *work(void *arg)
 {
     ll_loader *l = arg;
     pthread_mutex_lock(&l->lock);
-    while (!l->stop) {
+    while (goes_on(l)) {
         int64_t ahead = may_be_made(l) - next_sample(l);
         if (l->batch >= l->taken + SLOTS - 1 || l->batch >= l->asked || ahead <= 0) {
             pthread_cond_wait(&l->changed, &l->lock);
@@ -131,13 +137,13 @@ static void *work(void *arg)
         pthread_mutex_unlock(&l->lock);
         ll_err rc = fill(l, k, from, n);
         pthread_mutex_lock(&l->lock);
-        if (rc != LL_OK && l->rc == LL_OK) {
-            l->rc = rc;
+        if (rc != LL_OK && k < l->bad) {
+            l->bad = k, l->rc = rc;
             snprintf(l->message, sizeof l->message, "%s", ll_error_message());
-            l->stop = true;
         }
         l->left[k % SLOTS] -= n;
-        while (l->made < l->batch && l->left[l->made % SLOTS] == 0 && !l->rc) l->made++;
+        int64_t end = ll_min64(l->batch, l->bad);
+        while (l->made < end && l->left[l->made % SLOTS] == 0) l->made++;
         pthread_cond_broadcast(&l->changed);
     }
     pthread_mutex_unlock(&l->lock);
@@ -227,6 +233,7 @@ ll_err ll_loader_open(const ll_dataset *d, const ll_loader_opts *opts, ll_loader
     if (l->opts.count == 0) l->opts.count = l->opts.every - opts->first;
     l->taken = l->made = l->batch = opts->start;
     l->asked = opts->asked ? opts->start : INT64_MAX;
+    l->bad = INT64_MAX;
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->changed, NULL);
     pthread_cond_init(&l->room, NULL);
@@ -248,7 +255,8 @@ ll_err ll_loader_next(ll_loader *l, ll_data_batch *out)
 {
     *out = (ll_data_batch){.number = l->taken};
     pthread_mutex_lock(&l->lock);
-    while (l->made <= l->taken && !l->stop) pthread_cond_wait(&l->changed, &l->lock);
+    while (l->made <= l->taken && l->taken < l->bad && !l->stop)
+        pthread_cond_wait(&l->changed, &l->lock);
     bool ready = l->made > l->taken;
     if (ready) l->taken++;
     pthread_cond_broadcast(&l->changed);

@@ -72,6 +72,7 @@ typedef struct trainer {
     double norm;         /* the usual one of gradients; 0: not known yet */
     int64_t norm_from;   /* the step that it is known since */
     bool fed;            /* the next step's batch is set already */
+    ll_error unfed;      /* why it cannot be; code LL_OK: it can */
     bool served;         /* replicas take shares of batches (server.h) */
     /* Where a pipeline's steps overlap: the last step, of which results are to come; whether there
      * is one; what ranks are asking each other meanwhile. */
@@ -113,7 +114,8 @@ ll_err ll_trainer_saved(trainer *t, ll_err rc);
 ll_err ll_trainer_save(trainer *t, int64_t done,
                        bool last);                     /* last: it must be, and is waited for */
 ll_err ll_trainer_save_last(trainer *t, int64_t done); /* a full disk is given a minute */
-void ll_trainer_save_amid(trainer *t, int64_t done);   /* after a failure, which stays the error */
+/* After a failure, which stays the error. */
+void ll_trainer_save_amid(trainer *t, int64_t done, const char *what_failed);
 ll_err ll_trainer_keep_best(const trainer *t, int64_t done); /* rank 0's */
 ll_err ll_trainer_copy(trainer *t, int64_t done);            /* to memory */
 ll_err ll_trainer_roll_back(trainer *t, int64_t done);       /* to the newest checkpoint */

@@ -17,15 +17,29 @@ static ll_err feed(trainer *t)
     return LL_OK;
 }
 
-/* The next step's batch is set while this one may still be under way. */
+/* While this step may still be under way. Where no other rank waits in the next, which cannot be,
+ * this one goes on, and is saved. */
+static ll_err feed_next(trainer *t)
+{
+    ll_err rc = feed(t);
+    if (rc == LL_OK || t->comm) return rc;
+    ll_error_keep(&t->unfed);
+    return LL_OK;
+}
+
 static ll_err run_session(trainer *t, int64_t step, double lr)
 {
+    if (t->unfed.code != LL_OK) {
+        ll_error_put_back(&t->unfed);
+        ll_trainer_save_amid(t, step, "after which a sample cannot be read");
+        return t->unfed.code;
+    }
     if (!t->fed) TRY(feed(t));
     TRY(ll_session_start(t->s, lr));
     t->fed = false;
     int64_t next =
         t->served ? ll_server_hand(t->loose->server)[1].step : step + 1; /* of this rank's */
-    if (next < t->until) TRY(feed(t));
+    if (next < t->until) TRY(feed_next(t));
     return ll_session_finish(t->s);
 }
 

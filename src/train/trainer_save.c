@@ -68,12 +68,12 @@ ll_err ll_trainer_save_last(trainer *t, int64_t done)
     }
 }
 
-void ll_trainer_save_amid(trainer *t, int64_t done)
+void ll_trainer_save_amid(trainer *t, int64_t done, const char *what_failed)
 {
     LL_KEEP_ERROR;
     bool saved = ll_trainer_save_last(t, done) == LL_OK;
     ll_trainer_tell(
-        t, ll_arena_printf(t->arena, "step %ld, whose validation failed, is%s%s", done,
+        t, ll_arena_printf(t->arena, "step %ld, %s, is%s%s", done, what_failed,
                            saved ? " saved" : " not saved: ", saved ? "" : ll_error_message()));
 }
 

@@ -68,7 +68,8 @@ ll_err ll_trainer_validate(trainer *t, int64_t done, bool note, const ll_stop *s
     if (rc == LL_OK || whole) TRY(ll_session_swap_averages(t->s));
     if (rc == LL_OK && t->loose) rc = ll_loose_swap(t->loose, false);
     t->good.lost[LL_LOSS_VALIDATION] += ll_trainer_awake() - began;
-    if (whole && (done > t->first || t->in_memory)) ll_trainer_save_amid(t, done);
+    if (whole && (done > t->first || t->in_memory))
+        ll_trainer_save_amid(t, done, "whose validation failed");
     TRY(rc);
     t->owed = score.samples == 0;
     if (t->owed) return LL_OK;

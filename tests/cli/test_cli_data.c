@@ -233,10 +233,46 @@ static void validation_that_fails(void **state)
     refuses(f, 1, "train o --resume -s train.steps=11", "its data files have changed");
 }
 
+/* Of a sample to train on that cannot be read one rank saves the steps before it. */
+static void sample_that_fails(void **state)
+{
+    enum { N = 400, BAD = 300 }; /* the last four are for validation */
+    const char *f = *state;
+    static float x[N];
+    static double y[N];
+    for (int i = 0; i < N; i++) x[i] = (float)(i % 7) - 3;
+    for (int i = 0; i < N; i++) y[i] = i == BAD ? 1.5 : i % 3;
+    mkdir(tmpdir_path(state, "d"), 0777);
+    put_npy(tmpdir_path(state, "d/x.npy"), "<f4", "(400, 1, 1, 1)", x, sizeof x);
+    put_npy(tmpdir_path(state, "d/y.npy"), "<f8", "(400,)", y, sizeof y);
+    write_text(tmpdir_path(state, "s.yaml"),
+               "model: {name: mlp, image: 1, channels: 1, classes: 3, width: 8, depth: 1}\n"
+               "data: {path: d, format: npy, val_fraction: 0.01}\n"
+               "train: {batch: 16, steps: 25, threads: 1, log_every: 1}\n");
+    outcome o = program_run(f, NULL, "train s.yaml --out o");
+    const char *said = strstr(o.err, ", after which a sample cannot be read, is saved");
+    if (o.status != 1 || !strstr(o.err, "y of sample 300 is 1.5") || !said)
+        fail_msg("%d: %s", o.status, o.err);
+    int64_t step = 0;
+    while (said[-1] != ' ') said--;
+    assert_true(sscanf(said, "%ld", &step) == 1 && step > 0);
+    outcome_free(&o);
+    char line[96], name[64], whole[512];
+    snprintf(line, sizeof line, "train s.yaml --out w -s train.steps=%ld", step);
+    must(f, line);
+    snprintf(name, sizeof name, "w/checkpoints/step-%08ld.safetensors", step);
+    snprintf(whole, sizeof whole, "%s", tmpdir_path(state, name));
+    *name = 'o';
+    assert_same_file(whole, tmpdir_path(state, name));
+    outcome end = succeeds(f, "eval o");
+    outcome_free(&end);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(validation_that_fails, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test_setup_teardown(sample_that_fails, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(arrays, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(columns_that_are_text, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(samples_are_named, tmpdir_setup, tmpdir_teardown)};
