@@ -245,7 +245,7 @@ static ll_err show_summary(const opts *o, const ll_run *r, const ll_graph *g, co
     if (c->asked.exact && !c->steps.wide)
         printf("a step that has to be repeated with all bits (exact) takes more: train prints how "
                "much, and train.memory counts it\n");
-    if (!strcmp(r->train.conv, "fast"))
+    if (!strcmp(r->train.conv, "fast") && !c->asked.exact)
         printf("train.conv=fast picks convolutions by timing when a run starts: this is accurate's "
                "program, and a run may take more memory; --conv shows what is picked\n");
     ll_kern_notes_print(r->kernels, stdout);

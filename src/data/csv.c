@@ -173,10 +173,10 @@ static ll_err numbers(ll_dataset *d, const ll_csv *c, int column, bool y, const 
             a->text = ll_arena_printf(d->arena, "%s:%ld: column %s: '%.40s' is not a number", file,
                                       c->line[i + 1], a->name, at(c, i, column));
     }
-    bool all = n_number == c->rows;
-    if (!all && n_number && (y || (!d->opts->fields && !d->opts->n_want)))
+    bool all = n_number == c->rows, chosen = d->opts->fields || d->opts->n_want;
+    if (!all && n_number && (y || !chosen))
         note(&d->info, d->arena, a->text, y ? "labels are names" : "the column is left out");
-    if (!n_number && !y && !d->opts->fields && !d->opts->n_want)
+    if (!n_number && !y && !chosen)
         note(&d->info, d->arena, ll_arena_printf(d->arena, "column %s is text", a->name),
              "it is left out, unless data.fields makes it the label");
     all = all && !(y && d->info.class_names);
@@ -225,8 +225,8 @@ static ll_err offer_columns(ll_dataset *d, const ll_csv *c, const char *file)
     for (int k = 0; k < c->columns; k++) {
         ll_array a = {
             .name = c->cells[k], .n_dim = 1, .dim = {c->rows}, .rows = {.line = c->line + 1}};
-        bool y = false, shown = !d->opts->fields && !d->opts->n_want;
-        if (!*a.name && shown)
+        bool y = false;
+        if (!*a.name && !d->opts->fields && !d->opts->n_want)
             note(&d->info, d->arena, ll_arena_printf(d->arena, "column %d has no name", k + 1),
                  "it is left out");
         if (!*a.name || is_split(a.name)) continue;

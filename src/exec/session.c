@@ -140,8 +140,8 @@ static ll_err choose_ways(ll_session *s)
     if (s->opts.note && path && s->ways.n > s->ways.kept)
         s->opts.note(s->opts.note_to,
                      ll_arena_printf(s->arena,
-                                     "convolutions were timed for train.conv=fast, and %s has what "
-                                     "came of it: remove it if other programs were busy meanwhile",
+                                     "convolutions were timed for train.conv=fast; the times are "
+                                     "kept in %s: remove it if other programs were busy meanwhile",
                                      path));
     ll_program_free(s->p);
     s->p = NULL;
