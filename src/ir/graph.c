@@ -99,7 +99,11 @@ void ll_graph_block(ll_graph *g)
 
 const char *ll_scoped(ll_graph *g, const char *name)
 {
-    return ll_arena_printf(g->arena, "%s%s", g->scope, name);
+    size_t scope = strlen(g->scope), n = strlen(name) + 1;
+    char *text = (char *)ll_arena_alloc(g->arena, scope + n);
+    memcpy(text, g->scope, scope);
+    memcpy(text + scope, name, n);
+    return text;
 }
 
 static ll_val new_value(ll_graph *g, ll_type type)
@@ -162,8 +166,11 @@ ll_val ll_batch(ll_graph *g, const char *name, ll_dtype dtype, ll_shape shape)
 void ll_graph_at(ll_graph *g, const ll_node *n)
 {
     const char *dot = strrchr(n->name, '.');
+    size_t scope = dot ? (size_t)(dot - n->name) + 1 : 0;
+    if (scope >= sizeof g->scope) scope = sizeof g->scope - 1;
     g->of = n->of;
-    snprintf(g->scope, sizeof g->scope, "%.*s", dot ? (int)(dot - n->name) + 1 : 0, n->name);
+    memcpy(g->scope, n->name, scope);
+    g->scope[scope] = '\0';
 }
 
 /* Named by what it holds, so that equal ones are found. */
@@ -299,21 +306,9 @@ static const char *operands_text(const ll_op *op, const ll_type *in, int n, char
     return text;
 }
 
-ll_err ll_emit_all(ll_graph *g, const ll_op *op, const void *attr, const ll_val *in, int n_in,
-                   ll_val *out)
+static void append(ll_graph *g, const ll_op *op, const void *attr, const ll_val *in, int n_in,
+                   const ll_type *out_type, ll_val *out)
 {
-    ll_type in_type[LL_MAX_IN], out_type[LL_MAX_OUT];
-    CHECK(n_in <= LL_MAX_IN, LL_E_ARG, "%s: more than %d operands", op->name, LL_MAX_IN);
-    for (int i = 0; i < n_in; i++) {
-        LL_ASSERT(in[i].id > 0 && in[i].id < g->n_value);
-        in_type[i] = ll_value_of(g, in[i])->type;
-    }
-    ll_infer i = {op, attr, n_in, op->n_out, in_type, out_type};
-    if (infer(&i) != LL_OK) {
-        char text[512];
-        FAIL(ll_error_code(), "%s%s: %s", g->scope, operands_text(op, in_type, n_in, text),
-             ll_error_message());
-    }
     g->nodes =
         (ll_node *)ll_arena_grow(g->arena, g->nodes, sizeof(ll_node), g->n_node, &g->cap_node);
     ll_node *n = &g->nodes[g->n_node];
@@ -329,6 +324,38 @@ ll_err ll_emit_all(ll_graph *g, const ll_op *op, const void *attr, const ll_val 
         ll_value_of(g, out[o])->out = o;
     }
     g->n_node++;
+}
+
+ll_err ll_emit_all(ll_graph *g, const ll_op *op, const void *attr, const ll_val *in, int n_in,
+                   ll_val *out)
+{
+    ll_type in_type[LL_MAX_IN], out_type[LL_MAX_OUT];
+    CHECK(n_in <= LL_MAX_IN, LL_E_ARG, "%s: more than %d operands", op->name, LL_MAX_IN);
+    for (int i = 0; i < n_in; i++) {
+        LL_ASSERT(in[i].id > 0 && in[i].id < g->n_value);
+        in_type[i] = ll_value_of(g, in[i])->type;
+    }
+    ll_infer i = {op, attr, n_in, op->n_out, in_type, out_type};
+    if (infer(&i) != LL_OK) {
+        char text[512];
+        FAIL(ll_error_code(), "%s%s: %s", g->scope, operands_text(op, in_type, n_in, text),
+             ll_error_message());
+    }
+    append(g, op, attr, in, n_in, out_type, out);
+    return LL_OK;
+}
+
+ll_err ll_emit_like(ll_graph *g, const ll_graph *from, const ll_node *n, const ll_val *in,
+                    ll_val *out)
+{
+    ll_type type[LL_MAX_OUT];
+    /* A node beside the graph's own may be a copy that was changed. */
+    bool known = n >= from->nodes && n < from->nodes + from->n_node;
+    for (int i = 0; i < n->n_in && known; i++)
+        known = ll_type_equal(&ll_value_of(g, in[i])->type, &ll_value_of(from, n->in[i])->type);
+    if (!known) return ll_emit_all(g, n->op, n->attr, in, n->n_in, out);
+    for (int o = 0; o < n->n_out; o++) type[o] = ll_value_of(from, n->out[o])->type;
+    append(g, n->op, n->attr, in, n->n_in, type, out);
     return LL_OK;
 }
 

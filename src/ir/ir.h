@@ -147,6 +147,9 @@ void ll_graph_at(ll_graph *g, const ll_node *n);
 ll_val ll_emit(ll_graph *g, const ll_op *op, const void *attr, const ll_val *in, int n_in);
 ll_err ll_emit_all(ll_graph *g, const ll_op *op, const void *attr, const ll_val *in, int n_in,
                    ll_val *out);
+/* emit_all of from's node n on in; on operands of n's own types, outputs are not inferred again. */
+ll_err ll_emit_like(ll_graph *g, const ll_graph *from, const ll_node *n, const ll_val *in,
+                    ll_val *out);
 #define LL_EMIT(g, op, attr, ...)                                                                  \
     ll_emit(g, op, attr, (ll_val[]){__VA_ARGS__},                                                  \
             (int)(sizeof((ll_val[]){__VA_ARGS__}) / sizeof(ll_val)))

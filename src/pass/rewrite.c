@@ -21,7 +21,7 @@ ll_err ll_rewrite_copy(ll_rewrite *rw, const ll_node *n)
     ll_val in[LL_MAX_IN], out[LL_MAX_OUT];
     for (int i = 0; i < n->n_in; i++) in[i] = rw->map[n->in[i].id];
     ll_graph_at(rw->to, n);
-    TRY(ll_emit_all(rw->to, n->op, n->attr, in, n->n_in, out));
+    TRY(ll_emit_like(rw->to, rw->from, n, in, out));
     for (int o = 0; o < n->n_out; o++) ll_rewrite_map(rw, n->out[o], out[o]);
     return LL_OK;
 }
