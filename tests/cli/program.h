@@ -126,6 +126,8 @@ static inline void program_become(const char *folder, const how *h, char *const 
     char path[4096];
     program_path(path);
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that fails leaves no program running */
+    signal(SIGHUP, SIG_DFL);          /* the tests themselves may run under nohup, */
+    signal(SIGINT, SIG_DFL);          /* or behind a shell's & */
     int closed = h->out && !*h->out;
     const char *out = h->out && *h->out ? h->out : "stdout.txt";
     bool good = chdir(folder) == 0;
