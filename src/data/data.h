@@ -54,6 +54,7 @@ typedef struct ll_data_opts {
     double delay;
     const ll_source *source; /* in place of name, format and path; outlives the dataset */
     const char *fields;      /* arrays as fields: "x=images,y=labels"; NULL: by their names */
+    const ll_dataset *told;  /* csv: whose classes, columns, means and deviations hold; or NULL */
     const ll_field *want;    /* what the model takes: other arrays are left, these are converted */
     int n_want;
     const char *tokenizer; /* text becomes tokens by it (token/tokenizer.h); NULL: its bytes are */
@@ -67,7 +68,9 @@ typedef struct ll_data_opts {
      * Beta(a, a), 0 < a <= 1; 0: no. Fields "y2" i32 and "mix" f32 then say the other's label, and
      * which share is y's. */
     double mixup, cutmix;
-    int n_mean, n_deviation; /* of x/255: one for each channel, or one for all; 0: the set's own */
+    /* Of x/255, or of a CSV's numbers: one for each channel or column, or one for all; 0: the set's
+     * own. */
+    int n_mean, n_deviation;
     double mean[LL_MAX_CHANNELS], deviation[LL_MAX_CHANNELS];
 } ll_data_opts;
 
@@ -83,15 +86,21 @@ typedef struct ll_data_info {
     const char *name;  /* of the set, or of the format */
     const char *where; /* the file or folder it came from; "" if generated */
     ll_data_kind kind;
-    int64_t n[2];                      /* LL_TRAIN, LL_VAL: images, or windows in one epoch */
-    int64_t height, width, channels;   /* images */
-    int64_t classes;                   /* images */
-    const char *const *class_names;    /* images: classes of them, or NULL */
-    const char *last_class;            /* "FILE:LINE" that is of the last one; NULL: not known */
-    const char *note;                  /* cells that make columns no numbers; NULL: none */
-    double mean[LL_MAX_CHANNELS];      /* images, of x/255, by channel */
+    int64_t n[2];                    /* LL_TRAIN, LL_VAL: images, or windows in one epoch */
+    int64_t height, width, channels; /* images */
+    int64_t classes;                 /* images */
+    const char *const *class_names;  /* images: classes of them, or NULL */
+    const char *last_class;          /* "FILE:LINE" that is of the last one; NULL: not known */
+    const char *mixed;               /* the label that is none where others are numbers, or NULL */
+    const char *note;                /* cells that make columns no numbers; NULL: none */
+    double mean[LL_MAX_CHANNELS];    /* images, of x/255, by channel */
     double deviation[LL_MAX_CHANNELS]; /* images, likewise */
-    int64_t seq, vocab, tokens[2];     /* tokens; tokens[split]: how many there are */
+    /* csv: the columns that x is made of, and what its numbers are standardised by; n_column 0: x is
+     * none of numbers. */
+    int64_t n_column;
+    const char *const *columns;
+    const double *column_mean, *column_deviation;
+    int64_t seq, vocab, tokens[2]; /* tokens; tokens[split]: how many there are */
     int64_t source; /* tokens before a window that a model takes as "source", i32 [source]; or 0 */
     int64_t text_bytes[2]; /* of splits, where a tokenizer made tokens of text; else 0 */
     bool is_text;          /* tokens are bytes of text */
