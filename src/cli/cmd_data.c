@@ -40,9 +40,10 @@ static json_t *info_json(const ll_data_info *i)
     return LL_JSON(LL_IS("name", i->name), LL_IS("kind", kinds[i->kind]),
                    LL_IS("train", i->n[LL_TRAIN]), LL_IS("val", i->n[LL_VAL]),
                    LL_IS("sample", ll_cli_shape(&i->fields[0].shape)), LL_IS("classes", i->classes),
-                   LL_IS("vocab", i->vocab), LL_IS("fields", fields), LL_IS("files", i->n_file),
-                   LL_IS("crc32c", i->digest), LL_IS("bytes", i->file_bytes),
-                   LL_IS("note", i->note));
+                   LL_IS("vocab", i->vocab), LL_IS("fields", fields),
+                   LL_IF(i->n_column, "columns", LL_JSON_LIST(k, i->n_column, i->columns[k])),
+                   LL_IS("files", i->n_file), LL_IS("crc32c", i->digest),
+                   LL_IS("bytes", i->file_bytes), LL_IS("note", i->note));
 }
 
 static ll_err list(const opts *o)
@@ -122,6 +123,8 @@ static ll_err show(const opts *given, const ll_dataset *d)
     printf("%s: %ld train, %ld validation, samples %s, %s  %s\n\n", i->name, i->n[LL_TRAIN],
            i->n[LL_VAL], ll_shape_print(&i->fields[0].shape, shape), LL_BYTES(i->file_bytes),
            i->where);
+    LL_OWN(ll_arena) a = ll_arena_new();
+    if (i->n_column) printf("x: %s\n\n", ll_data_columns(i, a));
     if (i->note) printf("note: %s\n\n", i->note);
     if (i->kind == LL_RECORDS) return show_records(o, d, split);
     if (i->kind == LL_IMAGES) return show_images(o, d, split);

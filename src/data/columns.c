@@ -3,6 +3,7 @@
  * later (ll_data_opts.told). */
 #include "data/table.h"
 
+#include "base/crc32c.h"
 #include "base/types.h"
 
 #include <math.h>
@@ -34,6 +35,29 @@ static ll_err measure(const ll_dataset *d, const ll_column *c, double *mean, dou
     return LL_OK;
 }
 
+/* To go on with other columns of the same files is to go on with other data. */
+static void mark(ll_dataset *d)
+{
+    ll_data_info *f = &d->info;
+    uint32_t c = 0;
+    LL_EACH (const ll_column, x, d->table->columns, d->table->n)
+        c = ll_crc32c(ll_crc32c(c, x->field, strlen(x->field) + 1), x->name, strlen(x->name) + 1);
+    for (int64_t k = 0; k < f->n_column; k++)
+        c = ll_crc32c(c, f->columns[k], strlen(f->columns[k]) + 1);
+    f->digest ^= c, f->train_digest ^= c;
+}
+
+const char *ll_data_columns(const ll_data_info *f, ll_arena *a)
+{
+    enum { MOST = 12 };
+    ll_buf b = {.arena = a};
+    ll_buf_puts(&b, LL_COUNTED(f->n_column, "column"));
+    for (int64_t k = 0; k < f->n_column && k < MOST; k++)
+        ll_buf_printf(&b, "%s%s", k ? ", " : ": ", f->columns[k]);
+    if (f->n_column > MOST) ll_buf_puts(&b, ", ...");
+    return b.text;
+}
+
 ll_err ll_columns_standardise(ll_dataset *d)
 {
     ll_data_info *f = &d->info;
@@ -46,6 +70,7 @@ ll_err ll_columns_standardise(ll_dataset *d)
     }
     ll_column *c = &d->table->columns[i];
     const int64_t n = f->n_column;
+    mark(d);
     bool real = ll_dtype_is_float(f->fields[i].dtype);
     CHECK((o->n_mean <= 1 || o->n_mean == n) && (o->n_deviation <= 1 || o->n_deviation == n),
           LL_E_CONFIG, "%d numbers of mean and %d of deviation, expected 1 or %ld, one per column",

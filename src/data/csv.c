@@ -7,7 +7,8 @@
  * one is field x, others are named as the column is. Columns named mask, or ending in _mask, are
  * maps of classes. Column label, class or target (in any case) is field y: numbers, or names, which
  * sorted are classes 0, 1, ... Other columns of numbers are x, a row of them, where neither pictures
- * nor a column of that name are. data.fields may say otherwise: "x=a+b,-c,y=d". A column split (in any case; train, or
+ * nor a column of that name are; data.fields may say otherwise ("x=a+b,-c,y=d"). A column split
+ * (in any case; train, or
  * val, valid, test) says what each row is for; without it rows are held out by a fixed shuffle.
  * Blanks around names of columns and of classes are none of them; a column without a name is left
  * out. */
@@ -266,9 +267,9 @@ static ll_err join(const ll_csv *c, const char *file, const int *list, int64_t n
         for (int64_t k = 0; k < n; k++) {
             const char *text = at(c, i, list[k]), *name = c->cells[list[k]];
             CHECK(is_number(text, &v[i * n + k]), LL_E_IO,
-                  "%s:%ld: column %s: '%.40s' is not a number: correct it, or leave the column out "
-                  "(%s%s)",
-                  file, c->line[i + 1], name, text, why, strchr(why, '-') ? name : "");
+                  "%s:%ld: column %s: '%.40s' is not a number: correct it%s%s%s", file,
+                  c->line[i + 1], name, text, why, strchr(why, '-') ? name : "",
+                  strchr(why, '-') ? ")" : "");
         }
     *out = v;
     return LL_OK;
@@ -338,24 +339,28 @@ static ll_err use_as(use *u, const char *name, const char *field, int *out)
     return LL_OK;
 }
 
+typedef struct item { /* of data.fields */
+    const char *field;
+    int *list, n, capacity; /* columns; none: they are left out */
+} item;
+
 /* "x=a+b": several columns, one behind the other; "-a": none of a. */
-static ll_err offer_item(use *u, const char *field, const char *spec)
+static ll_err find_item(use *u, const char *field, const char *spec, item *out)
 {
     ll_arena *a = u->d->arena;
     ll_near near;
-    int *list = NULL, n = 0, capacity = 0, k;
+    int k;
+    *out = (item){.field = field};
+    if (*field == '-' && field == spec) return use_as(u, spec + 1, "left out", &k);
     u->has_x |= !strcmp(field, "x");
-    if (*field == '-' && field == spec) return use_as(u, spec + 1, "nothing", &k);
-    if (find(u->c, spec, &near) >= 0 || !strchr(spec, '+')) {
-        TRY(use_as(u, spec, field, &k));
-        return offer(u, k, field);
-    }
     char *rest = ll_arena_strdup(a, spec), *name;
-    while ((name = strsep(&rest, "+"))) {
+    bool one = find(u->c, spec, &near) >= 0;
+    while ((name = one ? rest : strsep(&rest, "+"))) {
+        if (one) rest = NULL, one = false;
         TRY(use_as(u, trimmed(name), field, &k));
-        LL_PUSH(a, list, n, capacity, k);
+        LL_PUSH(a, out->list, out->n, out->capacity, k);
     }
-    return offer_joined(u, list, n, field, "of data.fields");
+    return LL_OK;
 }
 
 /* The column that is y where data.fields does not say. */
@@ -402,7 +407,7 @@ static ll_err offer_rest(use *u)
             note(&d->info, d->arena, ll_arena_printf(d->arena, "column %s is text", u->c->cells[k]),
                  "it is left out, unless data.fields makes it the label");
     }
-    return n ? offer_joined(u, list, n, "x", "data.fields=-") : LL_OK;
+    return n ? offer_joined(u, list, n, "x", ", or leave the column out (data.fields=-") : LL_OK;
 }
 
 /* Columns that need no saying: pictures, and those of the model's own names. */
@@ -435,7 +440,7 @@ static ll_err check_columns(use *u)
             note(&d->info, d->arena, ll_arena_printf(d->arena, "column %d has no name", k + 1),
                  "it is left out");
         if (!*name || is_split(name)) {
-            u->by[k] = "nothing";
+            u->by[k] = "split";
             continue;
         }
         for (int i = 0; i < k; i++)
@@ -456,13 +461,23 @@ static ll_err offer_columns(ll_dataset *d, const ll_csv *c, const char *file)
              .c = c,
              .file = file,
              .by = LL_NEW_ARRAY(d->arena, const char *, c->columns)};
+    item *items = NULL;
+    int n = 0, capacity = 0;
     bool has_y = false;
     d->table->sorted_out = true;
     TRY(check_columns(&u));
     while (ll_fields_next(&fields, d->arena, &field, &spec)) {
+        item next;
         has_y |= !strcmp(field, "y");
-        TRY(offer_item(&u, field, spec));
+        TRY(find_item(&u, field, spec, &next));
+        LL_PUSH(d->arena, items, n, capacity, next);
     }
+    for (int i = 0; i < n; i++)
+        if (items[i].n == 1)
+            TRY(offer(&u, items[i].list[0], items[i].field));
+        else if (items[i].n)
+            TRY(offer_joined(&u, items[i].list, items[i].n, items[i].field,
+                             ", or leave the column out of data.fields"));
     if (!has_y && (!o->n_want || ll_table_wanted(o, "y"))) TRY(find_label(&u));
     bool joins = !u.has_x && (!o->n_want || ll_table_wanted(o, "x")) && !has_picture(c);
     if (!o->fields || joins) find_named(&u, joins);
@@ -491,7 +506,7 @@ ll_err ll_csv_samples(const ll_dataset *d, const ll_field *f, const char *path, 
         TRY(has_column(&c, list[i], &d->info, i, path));
     }
     double *v;
-    TRY(join(&c, path, list, n, "of the file", a, &v));
+    TRY(join(&c, path, list, n, "", a, &v));
     size_t bytes = (size_t)n * ll_dtype_bytes(f->dtype);
     *out = (ll_samples){.n = c.rows, .data = ll_arena_alloc(a, (size_t)c.rows * bytes)};
     ll_data_part part = {.file = path,

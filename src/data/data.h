@@ -123,6 +123,8 @@ ll_err ll_dataset_open(const ll_data_opts *opts, ll_dataset **out);
 void ll_dataset_close(ll_dataset *d);
 LL_OWNED(ll_dataset, ll_dataset_close);
 const ll_data_info *ll_dataset_info(const ll_dataset *d);
+/* "2 columns: a, b": those of x, for people. */
+const char *ll_data_columns(const ll_data_info *f, ll_arena *a);
 /* What it is like, as JSON (data.json); and back, as a set without samples, to which files are
  * brought that are not of it (samples.h). */
 void ll_dataset_tell(const ll_dataset *d, ll_buf *out);

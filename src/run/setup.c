@@ -305,7 +305,10 @@ ll_err ll_run_fit(ll_run *r)
     for (int i = 0; i < 3; i++)
         if (is_said(r, fixed[i])) return LL_OK;
     ll_data_opts o = data_opts(r);
-    TRY(ll_dataset_open(&o, &d));
+    ll_err rc = ll_dataset_open(&o, &d);
+    CHECK(rc != LL_E_CONFIG, rc, "%s", ll_run_told(r, FROM, ll_error_message()));
+    CHECK(rc == LL_OK, rc, "%s%s", ll_error_message(),
+          ll_file_exists(r->data.path) ? "" : " (set model.features to do without it)");
     const ll_data_info *f = ll_dataset_info(d);
     bool chosen = is_said(r, "outputs") || is_said(r, "classes");
     LL_EACH (const ll_field, x, f->fields, f->n_field) {
