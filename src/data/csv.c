@@ -7,11 +7,10 @@
  * one is field x, others are named as the column is. Columns named mask, or ending in _mask, are
  * maps of classes. Column label, class or target (in any case) is field y: numbers, or names, which
  * sorted are classes 0, 1, ... Other columns of numbers are x, a row of them, where neither pictures
- * nor a column of that name are; data.fields may say otherwise ("x=a+b,-c,y=d"). A column split
- * (in any case; train, or
- * val, valid, test) says what each row is for; without it rows are held out by a fixed shuffle.
- * Blanks around names of columns and of classes are none of them; a column without a name is left
- * out. */
+ * nor a column of that name are; data.fields may say otherwise ("x=a+b,-c,y=d"). A column split (in
+ * any case; train, or val, valid, test) says what each row is for; without it rows are held out by
+ * a fixed shuffle. Blanks around names of columns and of classes are none of them; a column without
+ * a name is left out. */
 #include "base/crc32c.h"
 #include "base/near.h"
 #include "base/rng.h"
