@@ -18,7 +18,8 @@ static const ll_arg args[] = {
     {"--path", LL_OPT(opts, path), "PATH", "file, folder or glob pattern with the data"},
     {"--format", LL_OPT(opts, format), "F", "format of the files at --path: " LL_DATA_FORMATS},
     {"--fields", LL_OPT(opts, fields), "MAP",
-     "which arrays to read as which fields, such as x=images,y=labels"},
+     "which arrays to read as which fields, such as x=images,y=labels; of a CSV also x=a+b+c and "
+     "-id"},
     {"--image", LL_OPT(opts, image), "N", "show images at this size in pixels", "32"},
     {"--from", LL_OPT(opts, from), "N", "index of the first sample (or token) to show", "0"},
     {"--count|-n", LL_OPT(opts, count), "N",

@@ -3,14 +3,14 @@
  *     image,label,age,tumour_mask
  *     a/1.jpg,cat,3.5,m/1.png
  *
- * A column of paths (.jpg, .jpeg, .png; as seen from the CSV's folder) is pictures: the first
- * one is field x, others are named as the column is. Columns named mask, or ending in _mask, are
- * maps of classes. Column label, class or target (in any case) is field y: numbers, or names, which
- * sorted are classes 0, 1, ... Other columns of numbers are x, a row of them, where neither pictures
- * nor a column of that name are; data.fields may say otherwise ("x=a+b,-c,y=d"). A column split (in
- * any case; train, or val, valid, test) says what each row is for; without it rows are held out by
- * a fixed shuffle. Blanks around names of columns and of classes are none of them; a column without
- * a name is left out. */
+ * A column of paths (.jpg, .jpeg, .png; as seen from the CSV's folder) is pictures: the first one
+ * is field x, others are named as the column is. Columns named mask, or ending in _mask, are maps
+ * of classes. Column label, class or target (in any case) is field y: numbers, or names, which
+ * sorted are classes 0, 1, ... Other columns of numbers are x, a row of them, where neither a
+ * picture nor a column of that name is; data.fields may say otherwise ("x=a+b,-c,y=d"). A column
+ * split (in any case; train, or val, valid, test) says what each row is for; without it rows are
+ * held out by a fixed shuffle. Blanks around names of columns and of classes are none of them; a
+ * column without a name is left out. */
 #include "base/crc32c.h"
 #include "base/near.h"
 #include "base/rng.h"
@@ -115,6 +115,13 @@ static bool is_number(const char *text, double *out)
     return end != text && !end[strspn(end, " \t")] && isfinite(*out);
 }
 
+/* So much of a cell as a message has of it. */
+static int shown(const char *text)
+{
+    size_t n = strcspn(text, "\r\n");
+    return n < 40 ? (int)n : 40;
+}
+
 static int by_text(const void *a, const void *b)
 {
     return strcmp(*(const char *const *)a, *(const char *const *)b);
@@ -180,8 +187,9 @@ static ll_err numbers(ll_dataset *d, const ll_csv *c, int column, bool y, const 
         whole = whole && is && v[i] == floor(v[i]) && fabs(v[i]) < INT32_MAX;
         above = above && v[i] >= 0;
         if (!is && !a->text)
-            a->text = ll_arena_printf(d->arena, "%s:%ld: column %s: '%.40s' is not a number", file,
-                                      c->line[i + 1], a->name, at(c, i, column));
+            a->text =
+                ll_arena_printf(d->arena, "%s:%ld: column %s: '%.*s' is not a number", file,
+                                c->line[i + 1], a->name, shown(at(c, i, column)), at(c, i, column));
     }
     bool all = n_number == c->rows, chosen = want || d->opts->fields || d->opts->n_want;
     whole = whole && (above || !y); /* what is below 0 is no class */
@@ -266,8 +274,8 @@ static ll_err join(const ll_csv *c, const char *file, const int *list, int64_t n
         for (int64_t k = 0; k < n; k++) {
             const char *text = at(c, i, list[k]), *name = c->cells[list[k]];
             CHECK(is_number(text, &v[i * n + k]), LL_E_IO,
-                  "%s:%ld: column %s: '%.40s' is not a number: correct it%s%s%s", file,
-                  c->line[i + 1], name, text, why, strchr(why, '-') ? name : "",
+                  "%s:%ld: column %s: '%.*s' is not a number: correct it%s%s%s", file,
+                  c->line[i + 1], name, shown(text), text, why, strchr(why, '-') ? name : "",
                   strchr(why, '-') ? ")" : "");
         }
     *out = v;

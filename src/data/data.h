@@ -86,17 +86,16 @@ typedef struct ll_data_info {
     const char *name;  /* of the set, or of the format */
     const char *where; /* the file or folder it came from; "" if generated */
     ll_data_kind kind;
-    int64_t n[2];                    /* LL_TRAIN, LL_VAL: images, or windows in one epoch */
-    int64_t height, width, channels; /* images */
-    int64_t classes;                 /* images */
-    const char *const *class_names;  /* images: classes of them, or NULL */
-    const char *last_class;          /* "FILE:LINE" that is of the last one; NULL: not known */
-    const char *mixed;               /* the label that is none where others are numbers, or NULL */
-    const char *note;                /* cells that make columns no numbers; NULL: none */
-    double mean[LL_MAX_CHANNELS];    /* images, of x/255, by channel */
+    int64_t n[2];                      /* LL_TRAIN, LL_VAL: images, or windows in one epoch */
+    int64_t height, width, channels;   /* images */
+    int64_t classes;                   /* images */
+    const char *const *class_names;    /* images: classes of them, or NULL */
+    const char *last_class;            /* "FILE:LINE" that is of the last one; NULL: not known */
+    const char *mixed;                 /* a label that is none where others are numbers */
+    const char *note;                  /* cells that make columns no numbers; NULL: none */
+    double mean[LL_MAX_CHANNELS];      /* images, of x/255, by channel */
     double deviation[LL_MAX_CHANNELS]; /* images, likewise */
-    /* csv: the columns that x is made of, and what its numbers are standardised by; n_column 0: x is
-     * none of numbers. */
+    /* csv: the columns that x is made of, and what they are standardised by; n_column 0: none. */
     int64_t n_column;
     const char *const *columns;
     const double *column_mean, *column_deviation;
