@@ -119,7 +119,7 @@ ll_err ll_text_add(ll_dataset *d, const char *path, ll_bytes *text);
 
 /* columns.c: x is made of another set's columns, and labels are of its classes. */
 void ll_columns_adopt(ll_dataset *d, const ll_data_info *of);
-/* csv.c: rows of a CSV, of the columns that d's x is made of, as samples of f. */
+/* csv_fields.c: rows of a CSV, of the columns that d's x is made of, as samples of f. */
 struct ll_samples;
 ll_err ll_csv_samples(const ll_dataset *d, const ll_field *f, const char *path, ll_arena *a,
                       struct ll_samples *out);
