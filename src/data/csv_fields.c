@@ -178,7 +178,7 @@ typedef struct use { /* of a CSV's columns */
     ll_dataset *d;
     const ll_csv *c;
     const char *file;
-    const char **by; /* what a column is taken for: a field, or "nothing"; NULL: not yet known */
+    const char **by; /* what a column is taken for: a field, or why none; NULL: not yet known */
     bool *own;       /* columns that are a field without data.fields */
     bool has_x;
 } use;
@@ -279,7 +279,9 @@ static ll_err find_item(use *u, const char *field, const char *spec, item *out)
     ll_near near;
     int k;
     *out = (item){.field = field};
-    if (*field == '-' && field == spec) return use_as(u, spec + 1, "left out", &k);
+    bool out_of_x = *field == '-' && field == spec;
+    if (out_of_x && u->d->info.n_column && find(u->c, spec + 1, &near) < 0) return LL_OK;
+    if (out_of_x) return use_as(u, spec + 1, "left out", &k);
     u->has_x |= !strcmp(field, "x");
     char *rest = ll_arena_strdup(a, spec), *name;
     bool one = find(u->c, spec, &near) >= 0;
