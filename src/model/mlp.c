@@ -40,13 +40,13 @@ static const ll_model mlp = {
     .input = "image",
     .sizes = {{"image", 28, "image height and width"},
               {"channels", 1, "image channels"},
+              {"width", 256, "size of each hidden layer"},
+              {"depth", 2, "number of hidden layers"},
+              {"classes", 10, "number of classes (of a CSV: as it has)"},
               {"features", 0, "columns of numbers in place of images; 0 = those of a CSV, if any"},
               {"outputs", 0,
                "numbers to predict by least squares, in place of classes; 0 = classes, or a CSV's "
-               "y where it is numbers with fractions or below 0"},
-              {"width", 256, "size of each hidden layer"},
-              {"depth", 2, "number of hidden layers"},
-              {"classes", 10, "number of classes (of a CSV: as it has)"}},
+               "y where it is numbers with fractions or below 0"}},
     .declare = declare,
 };
 
