@@ -329,9 +329,9 @@ static ll_err offer_rest(use *u)
     }
     for (int k = 0; k < u->c->columns && !d->info.n_column; k++) {
         if (u->by[k]) continue;
-        int64_t n_number = 0;
-        for (int64_t i = 0; i < u->c->rows; i++) n_number += is_number(at(u->c, i, k), &v);
-        if (n_number)
+        bool some = false;
+        for (int64_t i = 0; i < u->c->rows && !some; i++) some = is_number(at(u->c, i, k), &v);
+        if (some)
             LL_PUSH(d->arena, list, n, capacity, k);
         else
             note(&d->info, d->arena, ll_arena_printf(d->arena, "column %s is text", u->c->cells[k]),

@@ -310,7 +310,7 @@ ll_err ll_run_fit(ll_run *r)
     CHECK(rc == LL_OK, rc, "%s%s", ll_error_message(),
           ll_file_exists(r->data.path) ? "" : " (set model.features to do without it)");
     const ll_data_info *f = ll_dataset_info(d);
-    bool chosen = is_said(r, "outputs") || is_said(r, "classes");
+    bool chosen = ll_run_size(r, "outputs", 0) || is_said(r, "classes");
     LL_EACH (const ll_field, x, f->fields, f->n_field) {
         bool y = !strcmp(x->name, "y") && !chosen, whole = x->dtype == LL_I32;
         if (!strcmp(x->name, "x") && f->n_column) set_size(r, "features", f->n_column);
