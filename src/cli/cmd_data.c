@@ -18,7 +18,8 @@ static const ll_arg args[] = {
     {"--path", LL_OPT(opts, path), "PATH", "file, folder or glob pattern with the data"},
     {"--format", LL_OPT(opts, format), "F", "format of the files at --path: " LL_DATA_FORMATS},
     {"--fields", LL_OPT(opts, fields), "MAP",
-     "which arrays to read as which fields, such as x=images,y=labels"},
+     "which arrays to read as which fields, such as x=images,y=labels; of a CSV also x=a+b+c and "
+     "-id"},
     {"--image", LL_OPT(opts, image), "N", "show images at this size in pixels", "32"},
     {"--from", LL_OPT(opts, from), "N", "index of the first sample (or token) to show", "0"},
     {"--count|-n", LL_OPT(opts, count), "N",
@@ -40,9 +41,10 @@ static json_t *info_json(const ll_data_info *i)
     return LL_JSON(LL_IS("name", i->name), LL_IS("kind", kinds[i->kind]),
                    LL_IS("train", i->n[LL_TRAIN]), LL_IS("val", i->n[LL_VAL]),
                    LL_IS("sample", ll_cli_shape(&i->fields[0].shape)), LL_IS("classes", i->classes),
-                   LL_IS("vocab", i->vocab), LL_IS("fields", fields), LL_IS("files", i->n_file),
-                   LL_IS("crc32c", i->digest), LL_IS("bytes", i->file_bytes),
-                   LL_IS("note", i->note));
+                   LL_IS("vocab", i->vocab), LL_IS("fields", fields),
+                   LL_IF(i->n_column, "columns", LL_JSON_LIST(k, i->n_column, i->columns[k])),
+                   LL_IS("files", i->n_file), LL_IS("crc32c", i->digest),
+                   LL_IS("bytes", i->file_bytes), LL_IS("note", i->note));
 }
 
 static ll_err list(const opts *o)
@@ -122,6 +124,8 @@ static ll_err show(const opts *given, const ll_dataset *d)
     printf("%s: %ld train, %ld validation, samples %s, %s  %s\n\n", i->name, i->n[LL_TRAIN],
            i->n[LL_VAL], ll_shape_print(&i->fields[0].shape, shape), LL_BYTES(i->file_bytes),
            i->where);
+    LL_OWN(ll_arena) a = ll_arena_new();
+    if (i->n_column) printf("x: %s\n\n", ll_data_columns(i, a));
     if (i->note) printf("note: %s\n\n", i->note);
     if (i->kind == LL_RECORDS) return show_records(o, d, split);
     if (i->kind == LL_IMAGES) return show_images(o, d, split);

@@ -21,8 +21,8 @@ typedef struct opts {
 static const ll_arg args[] = {
     {"RUN_FOLDER", LL_OPT(ll_trained_opts, folder), NULL, "run folder written by loopline train"},
     {"FILES...", LL_OPT(opts, files), NULL,
-     "images (.jpg, .png), arrays of one or more samples (.npy, IDX), or text for language models; "
-     "NAME=FILE for each input of a model with several"},
+     "images (.jpg, .png), arrays of one or more samples (.npy, IDX), rows of a .csv, or text for "
+     "language models; NAME=FILE for each input of a model with several"},
     {"--top|-k", LL_ARG_COUNT, offsetof(opts, top), "K", "show the K most likely classes", "1"},
     {"--result", LL_OPT(opts, result), "NAME",
      "named value or result of the model to output; if not given: logits, else the first result "

@@ -67,6 +67,7 @@ ll_err ll_cli_run(const char *what, const ll_words *set, bool models, ll_run **o
     TRY(ll_cli_load(what, models, &r));
     for (int i = 0; i < set->n; i++) TRY(ll_run_set(r, set->v[i]));
     TRY(ll_run_finish(r));
+    TRY(ll_run_fit(r));
     return LL_HAND(out, r);
 }
 
@@ -296,6 +297,8 @@ ll_err ll_cli_trained_run(const ll_trained_opts *o, ll_run **out)
     for (int i = 0; i < set->n; i++) all.v[all.n++] = set->v[i];
     TRY(ll_cli_run(o->folder, &all, o->init != NULL, out));
     if (!(*out)->out_said) (*out)->out = ll_cli_numbered(*out, true);
+    if (!o->init && exists((*out)->out, "data.json"))
+        (*out)->data.told = ll_arena_printf((*out)->arena, "%s/data.json", (*out)->out);
     return o->init ? LL_OK : check_meaning(o, *out);
 }
 

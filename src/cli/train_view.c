@@ -220,6 +220,7 @@ static void on_start(void *context, const ll_train_start *s)
         fprintf(
             stderr,
             "gradients: those of fully connected layers are made from the factors of all ranks\n");
+    if (s->data->n_column) fprintf(stderr, "x: %s\n", ll_data_columns(s->data, a));
     if (s->data->note) fprintf(stderr, "data: %s\n", s->data->note);
     tell_apart(s);
     tell_in_step(s->run);

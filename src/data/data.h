@@ -54,6 +54,7 @@ typedef struct ll_data_opts {
     double delay;
     const ll_source *source; /* in place of name, format and path; outlives the dataset */
     const char *fields;      /* arrays as fields: "x=images,y=labels"; NULL: by their names */
+    const ll_dataset *told;  /* csv: whose classes, columns, means and deviations hold; or NULL */
     const ll_field *want;    /* what the model takes: other arrays are left, these are converted */
     int n_want;
     const char *tokenizer; /* text becomes tokens by it (token/tokenizer.h); NULL: its bytes are */
@@ -67,7 +68,9 @@ typedef struct ll_data_opts {
      * Beta(a, a), 0 < a <= 1; 0: no. Fields "y2" i32 and "mix" f32 then say the other's label, and
      * which share is y's. */
     double mixup, cutmix;
-    int n_mean, n_deviation; /* of x/255: one for each channel, or one for all; 0: the set's own */
+    /* Of x/255, or of a CSV's numbers: one for each channel or column, or one for all; 0: the set's
+     * own. */
+    int n_mean, n_deviation;
     double mean[LL_MAX_CHANNELS], deviation[LL_MAX_CHANNELS];
 } ll_data_opts;
 
@@ -88,10 +91,15 @@ typedef struct ll_data_info {
     int64_t classes;                   /* images */
     const char *const *class_names;    /* images: classes of them, or NULL */
     const char *last_class;            /* "FILE:LINE" that is of the last one; NULL: not known */
+    const char *mixed;                 /* a label that is none where others are numbers */
     const char *note;                  /* cells that make columns no numbers; NULL: none */
     double mean[LL_MAX_CHANNELS];      /* images, of x/255, by channel */
     double deviation[LL_MAX_CHANNELS]; /* images, likewise */
-    int64_t seq, vocab, tokens[2];     /* tokens; tokens[split]: how many there are */
+    /* csv: the columns that x is made of, and what they are standardised by; n_column 0: none. */
+    int64_t n_column;
+    const char *const *columns;
+    const double *column_mean, *column_deviation;
+    int64_t seq, vocab, tokens[2]; /* tokens; tokens[split]: how many there are */
     int64_t source; /* tokens before a window that a model takes as "source", i32 [source]; or 0 */
     int64_t text_bytes[2]; /* of splits, where a tokenizer made tokens of text; else 0 */
     bool is_text;          /* tokens are bytes of text */
@@ -114,6 +122,8 @@ ll_err ll_dataset_open(const ll_data_opts *opts, ll_dataset **out);
 void ll_dataset_close(ll_dataset *d);
 LL_OWNED(ll_dataset, ll_dataset_close);
 const ll_data_info *ll_dataset_info(const ll_dataset *d);
+/* "2 columns: a, b": those of x, for people. */
+const char *ll_data_columns(const ll_data_info *f, ll_arena *a);
 /* What it is like, as JSON (data.json); and back, as a set without samples, to which files are
  * brought that are not of it (samples.h). */
 void ll_dataset_tell(const ll_dataset *d, ll_buf *out);

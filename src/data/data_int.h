@@ -117,6 +117,13 @@ void ll_segment_add(ll_dataset *d, ll_split split, const ll_segment *s);
 /* A text whose bytes are the tokens; it becomes d's. */
 ll_err ll_text_add(ll_dataset *d, const char *path, ll_bytes *text);
 
+/* columns.c: x is made of another set's columns, and labels are of its classes. */
+void ll_columns_adopt(ll_dataset *d, const ll_data_info *of);
+/* csv_fields.c: rows of a CSV, of the columns that d's x is made of, as samples of f. */
+struct ll_samples;
+ll_err ll_csv_samples(const ll_dataset *d, const ll_field *f, const char *path, ll_arena *a,
+                      struct ll_samples *out);
+
 /* file.c. A missing file is LL_E_IO with the path; a file in use must not be truncated. */
 ll_err ll_bytes_map(const char *path, ll_bytes *out);
 void ll_bytes_free(ll_bytes *b);

@@ -302,22 +302,27 @@ static ll_err open_in(ll_dataset *d, const ll_data_opts *given, const ll_known *
           "format %s has its own validation files: leave out data.val_path", f->name);
     CHECK(!o->token_bytes || o->token_bytes == 2 || o->token_bytes == 4, LL_E_ARG,
           "token_bytes is %ld, expected 2 or 4", o->token_bytes);
+    if (o->told && f->read == ll_read_csv) ll_columns_adopt(d, ll_dataset_info(o->told));
     TRY(read_path(d, f, f->twice ? in_parts(d, o) : d->info.where));
     d->reading = LL_VAL;
     d->info.train_digest = d->info.digest;
     if (o->val_path) TRY(read_path(d, f, o->val_path));
     if (d->info.kind != LL_TOKENS) TRY(size_images(d, o));
     if (d->table) TRY(ll_table_finish(d));
+    if (d->table) TRY(ll_columns_standardise(d));
     if (!d->table && !d->synthetic && d->split[LL_VAL].n == 0) hold_out(d);
     CHECK(d->held_out || o->val_fraction == 0, LL_E_CONFIG,
           "data.val_fraction=%g cannot be combined with %s, which has its own validation data: "
           "leave it out",
           o->val_fraction, o->val_path ? o->val_path : d->info.where);
     d->read = ll_table_read;
-    bool plain = !o->n_mean && !o->n_deviation && (o->centre == 0 || o->centre == 1);
-    CHECK(d->info.kind == LL_IMAGES || plain, LL_E_ARG,
-          "mean, deviation and centre apply only to images, which dataset %s does not have",
+    bool images = d->info.kind == LL_IMAGES, plain = !o->n_mean && !o->n_deviation;
+    CHECK(images || plain || d->info.n_column, LL_E_ARG,
+          "mean and deviation apply only to images and to columns of a CSV, which dataset %s does "
+          "not have",
           d->info.name);
+    CHECK(images || o->centre == 0 || o->centre == 1, LL_E_ARG,
+          "centre applies only to images, which dataset %s does not have", d->info.name);
     if (d->info.kind == LL_IMAGES) TRY(finish_images(d, o, k));
     if (d->info.kind == LL_TOKENS) TRY(finish_tokens(d));
     d->opts = NULL;
@@ -338,11 +343,26 @@ static const char *default_path(ll_arena *a, const ll_known *k)
     return ll_arena_printf(a, "%s/%s", ll_data_folder(), k->path);
 }
 
+/* A path is no name. */
+static ll_err check_name(const char *name)
+{
+    const char *end = strrchr(name, '.');
+    bool path = strchr(name, '/') || ll_file_exists(name), known_end = false;
+    for (size_t i = 0; end && i < sizeof formats / sizeof *formats; i++)
+        known_end |= !strcmp(formats[i].name, end + 1);
+    CHECK(!path && !known_end, LL_E_CONFIG,
+          "'%s' is a path, not the name of a dataset: set data.path=%s and data.format=%s (of "
+          "loopline data: --path, --format)",
+          name, name, known_end ? end + 1 : "FORMAT (" LL_DATA_FORMATS ")");
+    return LL_OK;
+}
+
 static ll_err find_known(const char *name, const ll_known **k)
 {
     ll_near near = {.word = name};
     for (*k = known; *k < known + N_KNOWN; ++*k)
         if (ll_near_try(&near, (*k)->name)) return LL_OK;
+    TRY(check_name(name));
     FAIL(LL_E_CONFIG, "unknown dataset '%s' (datasets:%s, or set data.path and data.format)%s",
          name, near.known, ll_near_hint(&near));
 }

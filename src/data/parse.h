@@ -110,3 +110,5 @@ typedef struct ll_csv {
 } ll_csv;
 ll_err ll_csv_parse(const uint8_t *bytes, size_t size, const char *file, struct ll_arena *a,
                     ll_csv *out);
+/* A cell without the blanks around it, in place. */
+char *ll_csv_trimmed(char *text);

@@ -91,6 +91,8 @@ ll_err ll_samples_read(const ll_dataset *d, const ll_tokenizer *t, const ll_fiel
     *out = (ll_samples){0};
     if (ll_picture_named(path)) return read_picture(d, f, path, a, out);
     TRY(ll_bytes_map(path, &b));
+    bool tables = d && d->info.n_column && b.size && b.data[0] && b.data[0] != 0x93;
+    if (tables || ll_ends_with(path, ".csv")) return ll_csv_samples(d, f, path, a, out);
     if (b.size > 6 && !memcmp(b.data, "\x93NUMPY", 6)) {
         ll_npy npy;
         TRY(ll_npy_parse(b.data, b.size, path, &npy));
@@ -98,7 +100,7 @@ ll_err ll_samples_read(const ll_dataset *d, const ll_tokenizer *t, const ll_fiel
     }
     if (t || (d && d->info.kind == LL_TOKENS)) return read_text(d, t, f, path, &b, a, out);
     CHECK(b.size > 4 && !b.data[0] && !b.data[1], LL_E_IO,
-          "%s is neither a picture (.jpg, .jpeg, .png) nor a .npy or IDX file", path);
+          "%s is neither a picture (.jpg, .jpeg, .png) nor a .npy, .csv or IDX file", path);
     ll_idx idx;
     TRY(ll_idx_parse(b.data, b.size, path, &idx));
     return read_rows(d, f, path, (ll_elem){'u', 1, false}, b.data + idx.offset, idx.dim, idx.n_dim,

@@ -41,15 +41,16 @@ const char *ll_table_renamed(ll_arena *a, const char *map, const char *name, int
     return NULL;
 }
 
-static const ll_field *wanted(const ll_data_opts *o, const char *field)
+const ll_field *ll_table_wanted(const ll_data_opts *o, const char *field)
 {
     for (int i = 0; i < o->n_want; i++)
         if (!strcmp(o->want[i].name, field)) return &o->want[i];
     return NULL;
 }
 
-static void note(ll_table *t, const ll_array *a)
+void ll_table_note(ll_dataset *d, const ll_array *a)
 {
+    ll_table *t = d->table;
     size_t at = strlen(t->offered);
     if (t->n_offered++ >= 16 || at > sizeof t->offered - 80) return;
     char text[LL_SHAPE_TEXT] = "[...]";
@@ -73,7 +74,8 @@ static ll_err new_column(ll_dataset *d, const ll_array *a, const char *field, ll
                      .factor = a->factor,
                      .offset = a->offset,
                      .picture = a->rows.paths,
-                     .map = a->map};
+                     .map = a->map,
+                     .standard = a->standard};
     memcpy(c->shape.d, a->dim + 1, sizeof(int64_t) * (size_t)c->shape.n);
     return LL_OK;
 }
@@ -100,12 +102,12 @@ static ll_err find_column(ll_dataset *d, const ll_array *a, const char *field, l
     return LL_OK;
 }
 
-static ll_err take(ll_dataset *d, const ll_array *a, const char *field)
+ll_err ll_table_take(ll_dataset *d, const ll_array *a, const char *field)
 {
     ll_table *t = d->table;
     const ll_data_opts *o = d->opts;
     ll_column *c;
-    if (!o->fields && o->n_want && !wanted(o, field)) return LL_OK;
+    if (!o->fields && o->n_want && !ll_table_wanted(o, field)) return LL_OK;
     bool named = o->fields || o->n_want;
     if (!named && (a->n_dim < 1 || !a->type.kind)) return LL_OK; /* no samples: a text, a scalar */
     CHECK(a->n_dim < 1 || a->dim[0] > 0, LL_E_IO, "%s: array %s has no samples", t->file, a->name);
@@ -126,10 +128,10 @@ static ll_err take(ll_dataset *d, const ll_array *a, const char *field)
 ll_err ll_table_offer(ll_dataset *d, const ll_array *a)
 {
     const char *map = d->opts->fields, *field;
-    note(d->table, a);
-    if (!map) return take(d, a, a->field ? a->field : a->name);
+    ll_table_note(d, a);
+    if (!map) return ll_table_take(d, a, a->field ? a->field : a->name);
     for (int i = 0; (field = ll_table_renamed(d->arena, map, a->name, i)); i++)
-        TRY(take(d, a, field)); /* it may be several inputs */
+        TRY(ll_table_take(d, a, field)); /* it may be several inputs */
     return LL_OK;
 }
 
@@ -139,7 +141,8 @@ static ll_err all_found(const ll_dataset *d)
     const ll_table *t = d->table;
     const ll_data_opts *o = d->opts;
     LL_OWN(ll_arena) a = ll_arena_new();
-    for (const char *at = o->fields, *field, *array; ll_fields_next(&at, a, &field, &array);) {
+    const char *fields = t->sorted_out ? NULL : o->fields;
+    for (const char *at = fields, *field, *array; ll_fields_next(&at, a, &field, &array);) {
         bool found = false;
         for (int i = 0; i < t->n; i++) found |= !strcmp(t->columns[i].name, array);
         CHECK(found, LL_E_IO, "%s: data.fields names %s, but the file has %s", t->file, array,
@@ -190,7 +193,7 @@ static bool same_but_ones(const ll_shape *a, const ll_shape *b)
  * which are taken for pictures. */
 static void add_field(ll_dataset *d, ll_column *c)
 {
-    const ll_field *want = wanted(d->opts, c->field);
+    const ll_field *want = ll_table_wanted(d->opts, c->field);
     const ll_data_info *i = &d->info;
     if (c->picture) {
         bool whole = c->map && !(want && ll_dtype_is_float(want->dtype));
@@ -312,6 +315,8 @@ static ll_err convert(const ll_column *c, const ll_data_part *part, int64_t row,
         }
         load(c->type, p, some, v);
         for (int64_t i = 0; c->factor != 0 && i < some; i++) v[i] = v[i] * c->factor + c->offset;
+        for (int64_t i = 0; c->mean && i < some; i++)
+            v[i] = (v[i] - c->mean[at + i]) / c->deviation[at + i];
         for (int64_t i = 0; whole && i < some; i++)
             CHECK(v[i] >= least && v[i] <= most && v[i] == floor(v[i]), LL_E_IO,
                   "%s: %s of %s %ld is %g, expected a whole number for %s of %s", part->file,
@@ -346,7 +351,7 @@ ll_err ll_column_read(const ll_column *c, int64_t row, const ll_field *f, void *
     bool same = f->dtype == LL_F32
                     ? c->type.kind == 'f' && c->type.bytes == 4
                     : f->dtype == LL_I32 && c->type.kind == 'i' && c->type.bytes == 4;
-    if (!same || c->type.swap || c->factor != 0) return convert(c, p, row, raw, f, out);
+    if (!same || c->type.swap || c->factor != 0 || c->mean) return convert(c, p, row, raw, f, out);
     memcpy(out, raw, bytes);
     return LL_OK;
 }

@@ -36,6 +36,7 @@ typedef struct ll_array {
     double factor, offset; /* a number is stored * factor + offset; factor 0: as stored */
     ll_data_part rows;     /* but for file and n */
     bool map;              /* of classes: pictures that are taken as they are, without blending */
+    bool standard;         /* numbers that are standardised where they become f32 */
 } ll_array;
 
 typedef struct ll_column {
@@ -46,7 +47,8 @@ typedef struct ll_column {
     double factor, offset;
     ll_data_part *parts; /* those of training first */
     int n_part, capacity;
-    bool picture, map;
+    bool picture, map, standard;
+    const double *mean, *deviation; /* of each number of a row: standardised by them; or NULL */
 } ll_column;
 
 typedef struct ll_table {
@@ -58,6 +60,7 @@ typedef struct ll_table {
     const char *file;
     char offered[400]; /* of this file, for messages */
     int n_offered;
+    bool sorted_out; /* data.fields is the reader's concern */
 } ll_table;
 
 /* The next item of data.fields, "x=images,y=labels"; false: there are no more. */
@@ -69,6 +72,12 @@ const char *ll_table_renamed(ll_arena *a, const char *map, const char *name, int
 void ll_table_begin(ll_dataset *d);
 void ll_table_file(ll_dataset *d, const char *file);
 ll_err ll_table_offer(ll_dataset *d, const ll_array *a);
+/* Its two halves, for a reader that knows which array is which field: what the file has, for
+ * messages; and an array as this field, where it is wanted. */
+void ll_table_note(ll_dataset *d, const ll_array *a);
+ll_err ll_table_take(ll_dataset *d, const ll_array *a, const char *field);
+/* What the model takes by this name; NULL: nothing, or there is no model. */
+const ll_field *ll_table_wanted(const ll_data_opts *o, const char *field);
 ll_err ll_table_file_end(ll_dataset *d);
 ll_err ll_table_finish(ll_dataset *d);
 /* Rows of files to train on that are for validation instead. */
@@ -79,5 +88,8 @@ int64_t ll_table_row(const ll_table *t, ll_split split, int64_t i);
 const ll_column *ll_table_find(const ll_table *t, const char *field);
 /* Its part with a row, which becomes the row's number there. */
 const ll_data_part *ll_column_part(const ll_column *c, int64_t *row);
+/* columns.c: means and deviations of column x over the rows to train on, where it is standardised
+ * and they are not known. */
+ll_err ll_columns_standardise(ll_dataset *d);
 /* A row's numbers as a field's. */
 ll_err ll_column_read(const ll_column *c, int64_t row, const ll_field *f, void *out);

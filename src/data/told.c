@@ -2,6 +2,7 @@
  * brings other samples to those that it had: sizes, means and deviations, names of classes. */
 #include "data/data_int.h"
 
+#include <float.h>
 #include <jansson.h>
 
 static const char *const kinds[] = {"images", "tokens", "records"};
@@ -11,6 +12,16 @@ static void numbers(ll_buf *b, const char *name, const double *v, int64_t n)
     ll_buf_printf(b, ", \"%s\": [", name);
     char text[LL_NUMBER_TEXT];
     for (int64_t i = 0; i < n; i++) ll_buf_printf(b, i ? ", %s" : "%s", ll_text_number(v[i], text));
+    ll_buf_puts(b, "]");
+}
+
+static void names(ll_buf *b, const char *name, const char *const *v, int64_t n)
+{
+    ll_buf_printf(b, ",\n \"%s\": [", name);
+    for (int64_t i = 0; i < n; i++) {
+        if (i) ll_buf_puts(b, i % 8 ? ", " : ",\n  ");
+        ll_buf_json(b, v[i]);
+    }
     ll_buf_puts(b, "]");
 }
 
@@ -40,12 +51,12 @@ void ll_dataset_tell(const ll_dataset *d, ll_buf *b)
         numbers(b, "deviation", f->deviation, f->channels);
         numbers(b, "centre", &d->centre, 1);
     }
-    if (f->class_names) ll_buf_puts(b, ",\n \"classes\": [");
-    for (int64_t i = 0; f->class_names && i < f->classes; i++) {
-        if (i) ll_buf_puts(b, i % 8 ? ", " : ",\n  ");
-        ll_buf_json(b, f->class_names[i]);
+    if (f->class_names) names(b, "classes", f->class_names, f->classes);
+    if (f->n_column) {
+        names(b, "columns", f->columns, f->n_column);
+        numbers(b, "mean", f->column_mean, f->n_column);
+        numbers(b, "deviation", f->column_deviation, f->n_column);
     }
-    if (f->class_names) ll_buf_puts(b, "]");
     tell_files(f, b);
     ll_buf_puts(b, "}\n");
 }
@@ -79,6 +90,33 @@ static ll_err read_images(ll_dataset *d, const json_t *j, const char *file)
     return LL_OK;
 }
 
+static ll_err read_names(ll_dataset *d, const json_t *j, const char *file, const char *what,
+                         const char *const **out, int64_t *n)
+{
+    const json_t *names = json_object_get(j, what);
+    *n = (int64_t)json_array_size(names);
+    const char **list = LL_NEW_ARRAY(d->arena, const char *, *n + 1);
+    for (int64_t i = 0; i < *n; i++) {
+        const char *name = json_string_value(json_array_get(names, (size_t)i));
+        CHECK(name, LL_E_IO, "%s: %s has a value that is not a name", file, what);
+        list[i] = ll_arena_strdup(d->arena, name);
+    }
+    *out = *n ? list : NULL;
+    return LL_OK;
+}
+
+static ll_err read_columns(ll_dataset *d, const json_t *j, const char *file)
+{
+    ll_data_info *f = &d->info;
+    TRY(read_names(d, j, file, "columns", &f->columns, &f->n_column));
+    if (!f->n_column) return LL_OK;
+    double *v = LL_NEW_ARRAY(d->arena, double, 2 * f->n_column);
+    TRY(read_numbers(j, file, "mean", -DBL_MAX, DBL_MAX, (int)f->n_column, v));
+    TRY(read_numbers(j, file, "deviation", DBL_MIN, DBL_MAX, (int)f->n_column, v + f->n_column));
+    f->column_mean = v, f->column_deviation = v + f->n_column;
+    return LL_OK;
+}
+
 ll_err ll_told_parse(const char *text, size_t size, const char *file, ll_dataset **out)
 {
     json_error_t why;
@@ -91,20 +129,13 @@ ll_err ll_told_parse(const char *text, size_t size, const char *file, ll_dataset
     d->info.name = d->info.where = ll_arena_strdup(arena, file);
     ll_data_info *f = &d->info;
     const char *kind = json_string_value(json_object_get(j, "kind"));
-    const json_t *names = json_object_get(j, "classes");
     int n = (int)(sizeof kinds / sizeof *kinds), k = 0;
     while (k < n && kind && strcmp(kinds[k], kind)) k++;
     CHECK(kind && k < n, LL_E_IO, "%s: kind is not images, tokens or records", file);
     f->kind = (ll_data_kind)k;
     f->is_text = json_is_true(json_object_get(j, "text"));
-    f->classes = (int64_t)json_array_size(names);
-    const char **list = LL_NEW_ARRAY(d->arena, const char *, f->classes + 1);
-    for (int64_t i = 0; i < f->classes; i++) {
-        const char *name = json_string_value(json_array_get(names, (size_t)i));
-        CHECK(name, LL_E_IO, "%s: classes has a value that is not a name", file);
-        list[i] = ll_arena_strdup(d->arena, name);
-    }
-    if (f->classes) f->class_names = list;
+    TRY(read_names(d, j, file, "classes", &f->class_names, &f->classes));
     if (f->kind == LL_IMAGES) TRY(read_images(d, j, file));
+    if (f->kind == LL_RECORDS) TRY(read_columns(d, j, file));
     return LL_HAND(out, d);
 }

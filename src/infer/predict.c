@@ -50,6 +50,7 @@ static ll_err find_value(const ll_graph *g, const char *name, ll_val *out, const
         if (ll_value_of(g, g->results[i].value)->type.shape.n > 0)
             *out = g->results[i].value, *called = g->results[i].name;
     if (!name && !out->id) *out = ll_find_logits(g);
+    if (!name && !out->id) *out = named(g, *called = "value");
     if (out->id) return LL_OK;
     list_names(g, names, sizeof names);
     CHECK(!name, LL_E_ARG, "model %s has no value or result %s; it has %s", g->name, name, names);

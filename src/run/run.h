@@ -48,6 +48,7 @@ typedef struct ll_run_data {
     int64_t threads, fetch;
     const char *cache; /* "": none */
     double delay;
+    const char *told; /* data.json of a run whose classes and columns hold; NULL: of what is read */
 } ll_run_data;
 
 typedef struct ll_run_train {

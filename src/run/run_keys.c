@@ -51,7 +51,8 @@ const ll_key ll_run_keys[] = {
          "training data"),
     TEXT("data.fields", data.fields, "",
          "which array or column feeds which model input, such as x=images,y=labels; for csv, npy, "
-         "npz, safetensors, hdf5 and netcdf; empty = matched by name"),
+         "npz, safetensors, hdf5 and netcdf; csv: x=a+b+c joins columns of numbers, -id leaves one "
+         "out; empty = matched by name, and of a csv all columns of numbers but the label are x"),
     TEXT("data.field", data.field, "text", "jsonl: name of the field that holds the text"),
     TEXT("data.tokenizer", data.tokenizer, "",
          "tokenizer for text and prompts: a tokenizer.json, a GGUF file, or a folder with "
@@ -75,10 +76,12 @@ const ll_key ll_run_keys[] = {
         "model needs for images in folders"),
     NUMBERS("data.mean", data.mean, "[]", -1e6, 1e6,
             "mean subtracted from pixels scaled to 0..1: one per channel, or one for all; empty = "
-            "the dataset's own; for image files ImageNet's, for grey images 0.5"),
+            "the dataset's own; for image files ImageNet's, for grey images 0.5; csv: of x's "
+            "columns, empty = of the training rows, 0 = none"),
     NUMBERS(
         "data.deviation", data.deviation, "[]", 1e-6, 1e6,
-        "standard deviation that pixels are divided by after data.mean; same form and defaults"),
+        "standard deviation that pixels are divided by after data.mean; same form and defaults; "
+        "csv: of x's columns likewise, 1 = none"),
     NUMBER("data.centre", data.centre, "1", 0.01, 1,
            "validation: side of the centre crop, relative to the largest that has the target's "
            "aspect ratio (0.875 is common); 1 = all of it"),

@@ -1,6 +1,7 @@
 /* setup.c: the run's model, data and sessions. */
 #include "run/setup.h"
 
+#include "base/file.h"
 #include "base/rng.h"
 #include "machine/bind.h"
 #include "pass/lora.h"
@@ -164,6 +165,7 @@ ll_err ll_run_cut(const ll_run *r, const char *mesh)
     return ll_cut_part(c, c->place, c->place->mesh.n_rank - 1, &part);
 }
 
+enum { TOLD_LIMIT = 1 << 26 };
 #define FROM "data.name data.path data.format" /* what says which data it is */
 
 /* What would bring samples and a model's input together. */
@@ -232,9 +234,10 @@ static ll_err check_samples(const ll_run *r, const ll_data_info *info, const ll_
             info->name, r->model.name, s->value);
     int64_t classes = ll_run_size(r, "classes", info->classes);
     const char *last = info->last_class, *why = last ? last : info->note;
-    CHECK(info->kind != LL_IMAGES || classes >= info->classes, LL_E_SHAPE,
-          "data %s has %ld classes, but model.classes is %ld%s%s%s%s", info->name, info->classes,
-          classes, why ? " (" : "", last ? "the last one: " : "", why ? why : "", why ? ")" : "");
+    CHECK(info->kind == LL_TOKENS || !ll_find_result(g, "correct").id || classes >= info->classes,
+          LL_E_SHAPE, "data %s has %ld classes, but model.classes is %ld%s%s%s%s", info->name,
+          info->classes, classes, why ? " (" : "", last ? "the last one: " : "", why ? why : "",
+          why ? ")" : "");
     return LL_OK;
 }
 
@@ -280,6 +283,51 @@ static ll_data_opts data_opts(const ll_run *r)
     return o;
 }
 
+static bool is_said(const ll_run *r, const char *size)
+{
+    for (int i = 0; i < r->notes->n_size; i++)
+        if (!strcmp(r->notes->sizes[i].name + strlen("model."), size)) return true;
+    return false;
+}
+
+static void set_size(ll_run *r, const char *name, int64_t value)
+{
+    for (ll_size *s = r->model.sizes; s->name; s++)
+        if (!strcmp(s->name, name)) s->value = value;
+}
+
+ll_err ll_run_fit(ll_run *r)
+{
+    enum { MANY_CLASSES = 100 };
+    const char *fixed[] = {"features", "image", "channels"};
+    LL_OWN(ll_dataset) d = NULL;
+    if (strcmp(r->data.format, "csv") || ll_run_size(r, "features", 1)) return LL_OK;
+    for (int i = 0; i < 3; i++)
+        if (is_said(r, fixed[i])) return LL_OK;
+    ll_data_opts o = data_opts(r);
+    ll_err rc = ll_dataset_open(&o, &d);
+    CHECK(rc != LL_E_CONFIG, rc, "%s", ll_run_told(r, FROM, ll_error_message()));
+    CHECK(rc == LL_OK, rc, "%s%s", ll_error_message(),
+          ll_file_exists(r->data.path) ? "" : " (set model.features to do without it)");
+    const ll_data_info *f = ll_dataset_info(d);
+    bool chosen = ll_run_size(r, "outputs", 0) || is_said(r, "classes");
+    LL_EACH (const ll_field, x, f->fields, f->n_field) {
+        bool y = !strcmp(x->name, "y") && !chosen, whole = x->dtype == LL_I32;
+        if (!strcmp(x->name, "x") && f->n_column) set_size(r, "features", f->n_column);
+        if (y && !whole) set_size(r, "outputs", ll_numel(&x->shape));
+        if (!y || !whole) continue;
+        LL_WANT(r, FROM, !f->mixed,
+                "%s, but other labels are: correct it, or set model.classes=%ld if all are names",
+                f->mixed, f->classes);
+        LL_WANT(r, FROM, f->class_names || f->classes <= MANY_CLASSES,
+                "labels are whole numbers up to %ld (%s): set model.outputs=1 to predict the "
+                "number, or model.classes=%ld if they are classes",
+                f->classes - 1, f->last_class ? f->last_class : f->where, f->classes);
+        set_size(r, "classes", f->classes);
+    }
+    return LL_OK;
+}
+
 ll_err ll_run_dataset(const ll_run *r, ll_dataset **out)
 {
     CHECK(r->model.def->data || *r->data.name || *r->data.format, LL_E_CONFIG,
@@ -287,10 +335,18 @@ ll_err ll_run_dataset(const ll_run *r, ll_dataset **out)
           r->file, r->model.name);
     LL_OWN(ll_graph) g = NULL;
     LL_OWN(ll_dataset) d = NULL;
+    LL_OWN(ll_dataset) told = NULL;
+    LL_OWN_MEMORY uint8_t *text = NULL;
+    size_t size;
     ll_field want[LL_MAX_FIELDS];
     *out = NULL;
     TRY(ll_run_graph(r, 1, NULL, &g));
     ll_data_opts o = data_opts(r);
+    if (r->data.told) {
+        TRY(ll_file_read(r->data.told, TOLD_LIMIT, &text, &size));
+        TRY(ll_told_parse((const char *)text, size, r->data.told, &told));
+        o.told = told;
+    }
     o.want = want;
     o.n_want = ll_run_fields(g, want);
     CHECK(o.n_want >= 0, LL_E_CONFIG, "model %s takes more than %d inputs", r->model.name,

@@ -111,6 +111,63 @@ static void columns_that_are_text(void **state)
             "t.csv:3: column x: '1e999' is not a number");
 }
 
+/* A table from its file to predictions: sizes are the table's, one rank and two train the same, and
+ * what was trained holds for other files. */
+static void tables(void **state)
+{
+    const char *f = *state;
+    char text[8192], *p = text;
+    p += sprintf(p, "id,a,b,c,d,e,f,g,h,i,j,price,kind\n");
+    for (int r = 0; r < 60; r++) {
+        p += sprintf(p, "r%d", r);
+        for (int c = 0; c < 10; c++) p += sprintf(p, ",%d", 1000 * c + (r * (c + 3)) % 17);
+        p += sprintf(p, ",%.2f,%s\n", r * 3 % 17 / 4.0, r * 3 % 17 > 8 ? "big" : "small");
+    }
+    write_text(tmpdir_path(state, "t.csv"), text);
+    write_text(tmpdir_path(state, "t.yaml"),
+               "model: {name: mlp, width: 16, depth: 1}\n"
+               "data: {path: t.csv, format: csv, fields: \"y=kind,-price\", val_fraction: 0.2}\n"
+               "train: {batch: 8, epochs: 30, optimizer: adamw, lr: 0.02, threads: 1}\n"
+               "parallel: {exact: true}\n");
+    json_t *j = prints_json(f, "train t.yaml --out a --json");
+    assert_float_equal(json_num(j, "val_accuracy"), 1, 0);
+    json_decref(j);
+    outcome o = succeeds(f, "train t.yaml --out b -n 2");
+    assert_non_null(strstr(o.err, "x: 10 columns: a, b, c, d, e, f, g, h, i, j\n"));
+    outcome_free(&o);
+    char other[512];
+    snprintf(other, sizeof other, "%s", tmpdir_path(state, "a/metrics.jsonl"));
+    assert_same_file(other, tmpdir_path(state, "b/metrics.jsonl"));
+    write_text(tmpdir_path(state, "new.csv"), "j,i,h,g,f,e,d,c,b,a\n"
+                                              "9000,8000,7000,6000,5000,4000,3000,2000,1000,0\n"
+                                              "9009,8010,7011,6012,5013,4014,3015,2016,1000,16\n");
+    o = succeeds(f, "predict a new.csv"); /* rows that are no labels' */
+    assert_non_null(strstr(o.out, "new.csv[0]  small "));
+    outcome_free(&o);
+    write_text(tmpdir_path(state, "less.csv"), "a,b,kind\n1,2,big\n");
+    refuses(f, 1, "eval a -s data.path=less.csv", "less.csv has no column c, one of the 10");
+    refuses(f, 1, "predict a less.csv", "less.csv has no column c, one of the 10");
+    refuses(f, 1, "train a --resume -s data.fields=y=kind,x=b+a+c+d+e+f+g+h+i+j",
+            "resume with --set data.fields=");
+    j = prints_json(f, "train t.yaml --out r --json -s data.fields=y=price,-kind"); /* numbers */
+    assert_in_range(json_num(j, "val_loss") * 1e6, 0, 2e5);
+    json_decref(j);
+    o = succeeds(f, "eval r");
+    assert_non_null(strstr(o.out, ", error "));
+    outcome_free(&o);
+    o = succeeds(f, "predict r new.csv");
+    assert_non_null(strstr(o.out, "  value\n"));
+    outcome_free(&o);
+    refuses(f, 1, "train t.yaml --out c -s data.fields=y=price+a,x=b+c+kind",
+            "column kind: 'small' is not a number: correct it, or leave the column out");
+    refuses(f, 1, "train t.yaml --out c -s data.fields=y=e,-kind", "set model.outputs=1");
+    refuses(f, 1, "train t.yaml --out c -s data.path=none.csv", "set model.features");
+    refuses(f, 1, "data t.csv", "'t.csv' is a path, not the name of a dataset", "format=csv");
+    o = succeeds(
+        f, "verify t.yaml -n 2 --steps 3 -s data.fields=y=price,-kind -s parallel.exact=false");
+    outcome_free(&o);
+}
+
 #define LAST "checkpoints/step-00000005.safetensors"
 
 /* Numbers that no model can take are told with their sample, not blamed on the rate; and npy as
@@ -275,6 +332,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(sample_that_fails, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(arrays, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(columns_that_are_text, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test_setup_teardown(tables, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(samples_are_named, tmpdir_setup, tmpdir_teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
