@@ -148,7 +148,7 @@ ll_err ll_foresee_step(const ll_session *s, ll_comm *c, int64_t steps, ll_waits 
                        ll_ahead *out, const char **without)
 {
     foresight f = {.s = s,
-                   .how = {.most = 4 * (double)steps,
+                   .how = {.most = (double)steps,
                            .crowd = fmax(1, ll_threads_a_core(s, c)),
                            .waits = waits},
                    .far = c && ll_ranks_nodes(c) > 1};
