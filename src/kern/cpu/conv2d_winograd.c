@@ -123,7 +123,10 @@ static plan plan_of(const ll_conv_shape *v)
     p.blocks = p.few && !dw ? blocks_of(&p) : 1;
     p.part = p.few ? KC : ll_max64(p.t.in.c, 1);
     p.panel_spot = apart(ll_min64(p.part, p.t.in.c) * NR);
-    p.sum_spot = apart((dw ? out_row : ll_round_up(ll_ceil_div(p.block, p.blocks), MR)) * NR);
+    p.sum_spot = apart((!dw     ? ll_round_up(ll_ceil_div(p.block, p.blocks), MR)
+                        : p.few ? FILTERS
+                                : out_row) *
+                       NR);
     p.in_bytes = ll_conv_floats(p.spots * p.in.spot);
     p.out_bytes = ll_conv_floats(p.spots * p.out.spot);
     p.panel_bytes = dw ? 0 : ll_conv_floats(p.spots * p.panel_spot);
@@ -245,7 +248,8 @@ static void make_panel(const plan *p, const void *w, int64_t panel, int64_t firs
     int64_t cols = columns_of(p->t.out.c, panel), taps = p->f->r * p->f->r, row = p->v->c;
     int width = width_of(cols);
     bool lies = p->v->d == LL_CONV_DX && cols == width;
-    float some[5 * 5 * KEEP * NR] = {0};
+    float some[5 * 5 * KEEP * NR];
+    if (cols < width) memset(some, 0, sizeof some);
     for (int64_t c = first; c < end; c += KEEP) {
         int64_t n = ll_min64(KEEP, end - c);
         if (!lies) order_taps(p, (const float *)w, panel, c, n, some);
@@ -264,7 +268,8 @@ static void make_panel(const plan *p, const void *w, int64_t panel, int64_t firs
 
 typedef struct product {
     const float *a, *b;
-    int64_t n, a_row, b_row, k, left; /* rows of a; k; rows of a that are there */
+    int64_t a_row, b_row, k, left; /* rows of a; k; rows of a that are there */
+    int64_t ahead; /* from a to what is read next: rows too short to be foreseen by the CPU */
     float *sums;
     bool add;
 } product;
@@ -276,7 +281,13 @@ LL_INLINE void by_rows(const int nv, const product *t)
     EACH (i, MR) a[i] = t->a + ll_min64(i, t->left - 1) * t->a_row;
     ll_micro_clear(MR, nv, sums);
     if (t->add) ll_micro_load(MR, nv, sums, t->sums, NR);
-    ll_micro_rows(MR, nv, 1, sums, a, t->b, nv * LL_LANES, t->k);
+    const float *b = t->b;
+    for (int64_t k = 0, n; k < t->k; k += n, b += n * nv * LL_LANES) {
+        n = ll_min64(LINE, t->k - k);
+        EACH (i, MR) __builtin_prefetch(a[i] + t->ahead);
+        ll_micro_rows(MR, nv, 1, sums, a, b, nv * LL_LANES, n);
+        EACH (i, MR) a[i] += n;
+    }
     ll_micro_store(MR, nv, sums, t->sums, NR);
 }
 
@@ -312,6 +323,7 @@ static void multiply(const plan *p, const float *in, int64_t tiles, const float 
             for (int64_t i = 0; i < tiles; i += MR) {
                 t.a = in + s * p->in.spot + i * p->in.row + k;
                 t.left = tiles - i;
+                t.ahead = i + MR < tiles ? MR * t.a_row : p->in.spot - i * t.a_row;
                 t.sums = sums + s * p->sum_spot + i * NR;
                 by_rows_of[width / LL_LANES](&t);
             }
@@ -400,26 +412,35 @@ static void run_few(const plan *p, const ll_kcall *c, int me, int team, char *al
 LL_INLINE void by_columns(const int nv, const product *t)
 {
     ll_sums sums[MR];
-    ll_micro_load(MR, nv, sums, t->sums, NR);
+    ll_micro_clear(MR, nv, sums);
+    if (t->add) ll_micro_load(MR, nv, sums, t->sums, NR);
     ll_micro_columns(MR, nv, 1, sums, t->a, t->a_row, t->b, t->b_row, t->k);
     ll_micro_store(MR, nv, sums, t->sums, NR);
 }
 
 PRODUCTS(by_columns)
 
-/* A block of tiles of dy and x, for one panel of channels and filters [first, end) of a group. */
+/* A block of tiles of dy and x, for one panel of channels and filters [first, end) of a group:
+ * sums, or more of them. */
 static void add_products(const plan *p, const float *dy, const float *x, int64_t tiles, int64_t q,
-                         int64_t first, int64_t end, float *sums)
+                         int64_t first, int64_t end, bool add, float *sums)
 {
-    product t = {.a_row = p->out.row, .b_row = p->in.row, .k = tiles};
+    product t = {.a_row = p->out.row, .b_row = p->in.row};
+    int nv = width_of(columns_of(p->t.in.c, q)) / LL_LANES;
     dy += place(&p->out, first), x += place(&p->in, q * NR);
-    for (int64_t s = 0; s < p->spots; s++)
-        for (int64_t f = first; f < end; f += MR) {
-            t.a = dy + s * p->out.spot + f - first;
-            t.b = x + s * p->in.spot;
-            t.sums = sums + s * p->sum_spot + f * NR;
-            by_columns_of[width_of(columns_of(p->t.in.c, q)) / LL_LANES](&t);
-        }
+    for (int64_t s = 0; s < p->spots; s++) {
+        int64_t k = 0;
+        do {
+            t.k = ll_min64(KC, tiles - k), t.add = add || k > 0;
+            t.b = x + s * p->in.spot + k * t.b_row;
+            for (int64_t f = 0; f < end - first; f += MR) {
+                t.a = dy + s * p->out.spot + k * t.a_row + f;
+                t.sums = sums + s * p->sum_spot + f * NR;
+                by_columns_of[nv](&t);
+            }
+            k += KC;
+        } while (k < tiles);
+    }
 }
 
 static void put_panel(const plan *p, const float *sums, int64_t q, int64_t first, int64_t end,
@@ -428,10 +449,12 @@ static void put_panel(const plan *p, const float *sums, int64_t q, int64_t first
     const ll_conv_shape *v = p->v;
     int64_t cols = columns_of(v->c, q), r = p->f->r;
     int width = width_of(cols);
-    for (int64_t f = first; f < end; f++) {
+    for (int64_t f = first; f < end; f++, sums += NR) {
         float patch[LL_WINOGRAD_MOST * LL_WINOGRAD_MOST * NR], *to = dw + f * r * r * v->c + q * NR;
-        p->f->dw(sums + f * NR, p->a * p->sum_spot, p->sum_spot, patch, r * NR, NR,
-                 width / LL_LANES);
+        bool whole = cols == width;
+        p->f->dw(sums, p->a * p->sum_spot, p->sum_spot, whole ? to : patch, r * (whole ? v->c : NR),
+                 whole ? v->c : NR, width / LL_LANES);
+        if (whole) continue;
         for (int64_t t = 0; t < r * r; t++)
             memcpy(to + t * v->c, patch + t * NR, sizeof(float) * (size_t)cols);
     }
@@ -448,14 +471,14 @@ static void add_part(const plan *p, const ll_kcall *c, int64_t part, int64_t par
 {
     float *x = (float *)mine, *dy = (float *)(mine + p->in_bytes);
     char *sums = mine + p->in_bytes + p->out_bytes;
-    memset(sums, 0, (size_t)p->panels * p->sum_bytes);
-    int64_t end = p->t.all * (part + 1) / parts;
-    for (int64_t t = p->t.all * part / parts, to; t < end; t = to) {
+    int64_t first = p->t.all * part / parts, end = p->t.all * (part + 1) / parts;
+    if (first == end) memset(sums, 0, (size_t)p->panels * p->sum_bytes);
+    for (int64_t t = first, to; t < end; t = to) {
         to = ll_min64(t + p->block, end);
         take_in(p, c->in[1].data, t, to, t, x);
         take_out(p, c->in[0].data, t, to, t, dy);
         for (int64_t q = 0; q < p->panels; q++)
-            add_products(p, dy, x, to - t, q, 0, p->t.out.c,
+            add_products(p, dy, x, to - t, q, 0, p->t.out.c, t > first,
                          (float *)(sums + (size_t)q * p->sum_bytes));
     }
 }
@@ -488,7 +511,7 @@ static void dw_many(const plan *p, const ll_kcall *c, int me, int team, char *ea
                 for (int64_t e = s * p->sum_spot + first * NR; e < s * p->sum_spot + end * NR; e++)
                     sums[e] += more[e];
             }
-        put_panel(p, sums, q, first, end, (float *)c->out[0].data);
+        put_panel(p, sums + first * NR, q, first, end, (float *)c->out[0].data);
     }
 }
 
@@ -502,10 +525,7 @@ static void dw_few(const plan *p, const ll_kcall *c, int me, int team, char *all
 #pragma omp barrier
     for (int64_t n = share(pieces, me, team); n < share(pieces, me + 1, team); n++) {
         int64_t q = piece_of(p, n, &first, &end);
-        for (int64_t s = 0; s < p->spots; s++)
-            memset(sums + s * p->sum_spot + first * NR, 0,
-                   sizeof(float) * (size_t)(ll_round_up(end - first, MR) * NR));
-        add_products(p, dy, x, p->t.all, q, first, end, sums);
+        add_products(p, dy, x, p->t.all, q, first, end, false, sums);
         put_panel(p, sums, q, first, end, (float *)c->out[0].data);
     }
 }
