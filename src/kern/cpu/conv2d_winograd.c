@@ -113,7 +113,8 @@ static plan plan_of(const ll_conv_shape *v)
     p.panels = ll_ceil_div(dw ? p.t.in.c : p.t.out.c, NR);
     int64_t in_row = apart(p.t.in.c), out_row = dw ? apart(ll_round_up(p.t.out.c, MR)) : 0;
     int64_t filters = p.panels * NR * (dw ? out_row : in_row);
-    if (dw) filters *= ll_max64(v->threads, 2) / 2; /* each thread's own are written, and added */
+    /* dw: each thread's own are written, and added; else they pass by for each block of tiles. */
+    filters *= dw ? ll_max64(v->threads, 2) / 2 : 2;
     p.few = p.t.all * (in_row + out_row) < filters;
     int64_t each = 4 * p.spots * (in_row + out_row + (dw ? 0 : NR));
     p.block = ll_max64(FEWEST, ll_min64(MANY, BLOCK_BYTES / each)) / MR * MR;
