@@ -428,18 +428,19 @@ static void add_products(const plan *p, const float *dy, const float *x, int64_t
 {
     product t = {.a_row = p->out.row, .b_row = p->in.row};
     int nv = width_of(columns_of(p->t.in.c, q)) / LL_LANES;
+    int64_t some = p->few ? KC / 2 : KC; /* of both in the first cache */
     dy += place(&p->out, first), x += place(&p->in, q * NR);
     for (int64_t s = 0; s < p->spots; s++) {
         int64_t k = 0;
         do {
-            t.k = ll_min64(KC, tiles - k), t.add = add || k > 0;
+            t.k = ll_min64(some, tiles - k), t.add = add || k > 0;
             t.b = x + s * p->in.spot + k * t.b_row;
             for (int64_t f = 0; f < end - first; f += MR) {
                 t.a = dy + s * p->out.spot + k * t.a_row + f;
                 t.sums = sums + s * p->sum_spot + f * NR;
                 by_columns_of[nv](&t);
             }
-            k += KC;
+            k += some;
         } while (k < tiles);
     }
 }
