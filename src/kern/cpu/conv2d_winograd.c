@@ -27,18 +27,26 @@
 #include <omp.h>
 
 enum {
-#if defined(__AVX__) && !defined(__AVX512F__)
+#if defined(__AVX512F__)
+    MR = 6, /* 32 registers: 24 sums; tiles are read half as often as in 8 x 2 vectors */
+    NV = 4,
+#elif defined(__AVX__)
     MR = 6,
+    NV = 2,
 #else
     MR = 8,
+    NV = 2,
 #endif
-    NR = 2 * LL_LANES,
+    NR = NV * LL_LANES,
     LINE = 16,             /* numbers of a cache line */
-    KC = 256,              /* a panel of so many rows fits the first cache */
+    KC = 512 / NV,         /* a panel of so many rows fits the first cache */
+    ZEROS = 1024,          /* channels of a pixel outside of the image */
     KEEP = 4,              /* channels of filters that are brought in order at once */
     BLOCK_BYTES = 1 << 20, /* of a thread's transformed tiles */
     FEWEST = 32,
     MANY = 256,   /* tiles of a block */
+    FEW = 192,    /* of few tiles */
+    PANEL = 12,   /* tiles whose products take as long as filters' transform */
     FILTERS = 48, /* of a thread's piece of dw: a whole number of MR */
 };
 
@@ -55,7 +63,8 @@ typedef struct plan {
     const ll_winograd *f;
     int64_t a, spots;
     ll_tiles t;
-    int64_t block;                /* tiles of one */
+    int64_t block, blocks;        /* tiles of one; few: how many are multiplied apart */
+    int64_t part;                 /* channels of filters that are transformed at once */
     int64_t panels;               /* of NR filters (dw: channels) */
     bool few;                     /* tiles: see the top */
     layout in, out;               /* of transformed tiles; out: dw */
@@ -82,6 +91,18 @@ static layout layout_of(int64_t channels, int64_t group, int64_t tiles)
     return l;
 }
 
+/* Blocks of few tiles, each multiplied by all panels: what the busiest thread makes is least. */
+static int64_t blocks_of(const plan *p)
+{
+    int64_t best = 0, least = INT64_MAX, all = p->t.all, most = ll_max64(1, all / FEWEST);
+    for (int64_t n = ll_max64(1, ll_ceil_div(all, FEW)); n <= most; n++) {
+        int64_t turns = ll_ceil_div(n * p->panels, ll_max64(p->v->threads, 1));
+        int64_t cost = turns * (ll_round_up(ll_ceil_div(all, n), MR) + PANEL);
+        if (cost < least) least = cost, best = n;
+    }
+    return ll_max64(best, 1);
+}
+
 static plan plan_of(const ll_conv_shape *v)
 {
     plan p = {.v = v, .f = ll_winograd_for(v, v->m)};
@@ -92,15 +113,21 @@ static plan plan_of(const ll_conv_shape *v)
     p.panels = ll_ceil_div(dw ? p.t.in.c : p.t.out.c, NR);
     int64_t in_row = apart(p.t.in.c), out_row = dw ? apart(ll_round_up(p.t.out.c, MR)) : 0;
     int64_t filters = p.panels * NR * (dw ? out_row : in_row);
-    if (dw) filters *= ll_max64(v->threads, 2) / 2; /* each thread's own are written, and added */
+    /* dw: each thread's own are written, and added; else they pass by for each block of tiles. */
+    filters *= dw ? ll_max64(v->threads, 2) / 2 : 2;
     p.few = p.t.all * (in_row + out_row) < filters;
     int64_t each = 4 * p.spots * (in_row + out_row + (dw ? 0 : NR));
     p.block = ll_max64(FEWEST, ll_min64(MANY, BLOCK_BYTES / each)) / MR * MR;
     if (p.few) p.block = ll_max64(p.t.all, 1);
     p.in = layout_of(p.t.in.c, dw && p.few ? NR : in_row, p.block);
     if (dw) p.out = layout_of(p.t.out.c, p.few ? FILTERS : out_row, p.block);
-    p.panel_spot = apart(p.t.in.c * NR);
-    p.sum_spot = apart((dw ? out_row : ll_round_up(p.block, MR)) * NR);
+    p.blocks = p.few && !dw ? blocks_of(&p) : 1;
+    p.part = p.few ? KC : ll_max64(p.t.in.c, 1);
+    p.panel_spot = apart(ll_min64(p.part, p.t.in.c) * NR);
+    p.sum_spot = apart((!dw     ? ll_round_up(ll_ceil_div(p.block, p.blocks), MR)
+                        : p.few ? FILTERS
+                                : out_row) *
+                       NR);
     p.in_bytes = ll_conv_floats(p.spots * p.in.spot);
     p.out_bytes = ll_conv_floats(p.spots * p.out.spot);
     p.panel_bytes = dw ? 0 : ll_conv_floats(p.spots * p.panel_spot);
@@ -141,32 +168,43 @@ static bool within(const ll_conv_image *g, ll_corner k, int64_t side)
     return k.y >= 0 && k.x >= 0 && k.y + side <= g->h && k.x + side <= g->w;
 }
 
+/* The pixels of a tile; those outside of the picture are ZEROS zeros. */
+static void list_pixels(const ll_conv_image *g, ll_corner k, int64_t side, const float *image,
+                        const float **list)
+{
+    static const float zeros[ZEROS];
+    for (int64_t i = 0; i < side; i++)
+        for (int64_t j = 0; j < side; j++) {
+            int64_t y = k.y + i, x = k.x + j;
+            bool in = y >= 0 && y < g->h && x >= 0 && x < g->w;
+            *list++ = in ? image + ((k.n * g->h + y) * g->w + x) * g->c : zeros;
+        }
+}
+
 /* Tiles [from, to) of the picture, transformed, the first at `first`. */
-static void take_tiles(const plan *p, const ll_conv_image *g, ll_winograd_change *f, int64_t side,
+static void take_tiles(const plan *p, const ll_conv_image *g, ll_winograd_listed *f, int64_t side,
                        const void *image, int64_t from, int64_t to, int64_t first, float *out,
                        const layout *l)
 {
-    float *x = (float *)image;
+    const float *list[LL_WINOGRAD_MOST * LL_WINOGRAD_MOST], *x = (const float *)image;
+    int64_t whole = g->c / LL_LANES * LL_LANES;
     for (int64_t t = from; t < to; t++) {
         ll_corner k = ll_conv_corner(&p->t, g, t);
-        int64_t whole = within(g, k, side) ? g->c / LL_LANES * LL_LANES : 0;
-        for (int64_t c = 0, n; c < g->c; c += n) {
-            float *at = out + (t - first) * l->row + place(l, c);
-            if (c < whole) {
-                n = ll_min64(l->group, whole - c);
-                f(x + ((k.n * g->h + k.y) * g->w + k.x) * g->c + c, g->w * g->c, g->c, at,
-                  p->a * l->spot, l->spot, n / LL_LANES);
-                continue;
-            }
-            float patch[LL_WINOGRAD_MOST * LL_WINOGRAD_MOST * LL_LANES] = {0};
-            n = LL_LANES;
-            copy_patch(g, k, side, c, ll_min64(n, g->c - c), x, patch, LL_LANES, false);
-            f(patch, side * LL_LANES, LL_LANES, at, p->a * l->spot, l->spot, 1);
+        float *tile = out + (t - first) * l->row;
+        for (int64_t c = 0, n; c < whole; c += n) {
+            if (c % ZEROS == 0) list_pixels(g, k, side, x + c, list);
+            n = ll_min64(ll_min64(l->group, whole - c), ZEROS - c % ZEROS);
+            f(list, c % ZEROS, tile + place(l, c), p->a * l->spot, l->spot, n / LL_LANES);
         }
+        if (whole == g->c) continue;
+        float patch[LL_WINOGRAD_MOST * LL_WINOGRAD_MOST * LL_LANES] = {0};
+        copy_patch(g, k, side, whole, g->c - whole, (float *)image, patch, LL_LANES, false);
+        for (int64_t i = 0; i < side * side; i++) list[i] = patch + i * LL_LANES;
+        f(list, 0, tile + place(l, whole), p->a * l->spot, l->spot, 1);
     }
 }
 
-/* ---- filters: [spot][channel][width], width NR or, of the last panel, LL_LANES ---- */
+/* ---- filters: [spot][channel][width], width NR or, of the last panel, fewer vectors ---- */
 
 static int64_t columns_of(int64_t all, int64_t panel)
 {
@@ -175,7 +213,7 @@ static int64_t columns_of(int64_t all, int64_t panel)
 
 static int width_of(int64_t columns)
 {
-    return columns <= LL_LANES ? LL_LANES : NR;
+    return (int)ll_round_up(columns, LL_LANES);
 }
 
 /* Taps of channels [c, c + n) of the source, for the panel's result channels: [tap][KEEP][NR]. */
@@ -204,16 +242,26 @@ static void order_taps(const plan *p, const float *w, int64_t panel, int64_t c, 
     }
 }
 
-static void make_panel(const plan *p, const void *w, int64_t panel, float *to)
+/* Of channels [first, end) of the source. dx finds the taps of whole panels where they lie. */
+static void make_panel(const plan *p, const void *w, int64_t panel, int64_t first, int64_t end,
+                       float *to)
 {
-    int width = width_of(columns_of(p->t.out.c, panel));
-    float taps[5 * 5 * KEEP * NR] = {0};
-    for (int64_t c = 0; c < p->t.in.c; c += KEEP) {
-        int64_t n = ll_min64(KEEP, p->t.in.c - c);
-        order_taps(p, (const float *)w, panel, c, n, taps);
-        for (int64_t k = 0; k < n; k++)
-            p->f->w(taps + k * NR, p->f->r * KEEP * NR, KEEP * NR, to + (c + k) * width,
-                    p->a * p->panel_spot, p->panel_spot, width / LL_LANES);
+    int64_t cols = columns_of(p->t.out.c, panel), taps = p->f->r * p->f->r, row = p->v->c;
+    int width = width_of(cols);
+    bool lies = p->v->d == LL_CONV_DX && cols == width;
+    float some[5 * 5 * KEEP * NR];
+    if (cols < width) memset(some, 0, sizeof some);
+    for (int64_t c = first; c < end; c += KEEP) {
+        int64_t n = ll_min64(KEEP, end - c);
+        if (!lies) order_taps(p, (const float *)w, panel, c, n, some);
+        for (int64_t k = 0; k < n; k++, to += width)
+            if (lies)
+                p->f->w((const float *)w + ((c + k + 1) * taps - 1) * row + panel * NR,
+                        -p->f->r * row, -row, to, p->a * p->panel_spot, p->panel_spot,
+                        width / LL_LANES);
+            else
+                p->f->w(some + k * NR, p->f->r * KEEP * NR, KEEP * NR, to, p->a * p->panel_spot,
+                        p->panel_spot, width / LL_LANES);
     }
 }
 
@@ -221,7 +269,8 @@ static void make_panel(const plan *p, const void *w, int64_t panel, float *to)
 
 typedef struct product {
     const float *a, *b;
-    int64_t n, a_row, b_row, k, left; /* rows of a; k; rows of a that are there */
+    int64_t a_row, b_row, k, left; /* rows of a; k; rows of a that are there */
+    int64_t ahead; /* from a to what is read next: rows too short to be foreseen by the CPU */
     float *sums;
     bool add;
 } product;
@@ -233,7 +282,13 @@ LL_INLINE void by_rows(const int nv, const product *t)
     EACH (i, MR) a[i] = t->a + ll_min64(i, t->left - 1) * t->a_row;
     ll_micro_clear(MR, nv, sums);
     if (t->add) ll_micro_load(MR, nv, sums, t->sums, NR);
-    ll_micro_rows(MR, nv, 1, sums, a, t->b, nv * LL_LANES, t->k);
+    const float *b = t->b;
+    for (int64_t k = 0, n; k < t->k; k += n, b += n * nv * LL_LANES) {
+        n = ll_min64(LINE, t->k - k);
+        EACH (i, MR) __builtin_prefetch(a[i] + t->ahead);
+        ll_micro_rows(MR, nv, 1, sums, a, b, nv * LL_LANES, n);
+        EACH (i, MR) a[i] += n;
+    }
     ll_micro_store(MR, nv, sums, t->sums, NR);
 }
 
@@ -242,26 +297,39 @@ LL_INLINE void by_rows(const int nv, const product *t)
     {                                                                                              \
         by(nv, t);                                                                                 \
     }
-PRODUCT(rows_wide, by_rows, 2)
-PRODUCT(rows_narrow, by_rows, 1)
+#if defined(__AVX512F__)
+#define PRODUCTS(by)                                                                               \
+    PRODUCT(by##_1, by, 1)                                                                         \
+    PRODUCT(by##_2, by, 2)                                                                         \
+    PRODUCT(by##_3, by, 3)                                                                         \
+    PRODUCT(by##_4, by, 4)                                                                         \
+    static void (*const by##_of[])(const product *) = {NULL, by##_1, by##_2, by##_3, by##_4};
+#else
+#define PRODUCTS(by)                                                                               \
+    PRODUCT(by##_1, by, 1)                                                                         \
+    PRODUCT(by##_2, by, 2)                                                                         \
+    static void (*const by##_of[])(const product *) = {NULL, by##_1, by##_2};
+#endif
+PRODUCTS(by_rows)
 
-/* All tiles of a block against a panel. */
-static void multiply(const plan *p, const float *in, int64_t tiles, const float *panel, int width,
-                     float *sums)
+/* All tiles of a block against a panel's channels [first, end). */
+static void multiply(const plan *p, const float *in, int64_t tiles, const float *panel,
+                     int64_t first, int64_t end, int width, float *sums)
 {
     for (int64_t s = 0; s < p->spots; s++) {
-        int64_t k = 0;
+        int64_t k = first;
         do { /* once even without channels: zeros */
-            product t = {.a_row = p->in.row, .k = ll_min64(KC, p->t.in.c - k), .add = k > 0};
-            t.b = panel + s * p->panel_spot + k * width;
+            product t = {.a_row = p->in.row, .k = ll_min64(KC, end - k), .add = k > 0};
+            t.b = panel + s * p->panel_spot + (k - first) * width;
             for (int64_t i = 0; i < tiles; i += MR) {
                 t.a = in + s * p->in.spot + i * p->in.row + k;
                 t.left = tiles - i;
+                t.ahead = i + MR < tiles ? MR * t.a_row : p->in.spot - i * t.a_row;
                 t.sums = sums + s * p->sum_spot + i * NR;
-                (width == NR ? rows_wide : rows_narrow)(&t);
+                by_rows_of[width / LL_LANES](&t);
             }
             k += KC;
-        } while (k < p->t.in.c);
+        } while (k < end);
     }
 }
 
@@ -286,14 +354,6 @@ static void put_tiles(const plan *p, const float *sums, int64_t from, int64_t to
     }
 }
 
-/* One panel of the tiles [from, to) of a block that begins there. */
-static void make_results(const plan *p, const float *in, int64_t from, int64_t to,
-                         const float *panel, int64_t q, float *sums, float *y)
-{
-    multiply(p, in, to - from, panel, width_of(columns_of(p->t.out.c, q)), sums);
-    put_tiles(p, sums, from, to, q, y);
-}
-
 static void take_in(const plan *p, const void *x, int64_t from, int64_t to, int64_t first,
                     float *out)
 {
@@ -308,15 +368,23 @@ static int64_t share(int64_t n, int me, int team)
 static void run_many(const plan *p, const ll_kcall *c, int me, int team, char *all, char *mine)
 {
     float *in = (float *)mine, *sums = (float *)(mine + p->in_bytes), *y = (float *)c->out[0].data;
-    for (int64_t q = me; q < p->panels; q += team)
-        make_panel(p, c->in[1].data, q, (float *)(all + (size_t)q * p->panel_bytes));
+    int64_t channels = p->t.in.c, parts = ll_ceil_div(channels, LINE);
+    for (int64_t i = me; i < p->panels * parts; i += team) {
+        int64_t q = i / parts, first = i % parts * LINE;
+        make_panel(p, c->in[1].data, q, first, ll_min64(first + LINE, channels),
+                   (float *)(all + (size_t)q * p->panel_bytes) +
+                       first * width_of(columns_of(p->t.out.c, q)));
+    }
 #pragma omp barrier
     int64_t end = share(p->t.all, me + 1, team);
     for (int64_t t = share(p->t.all, me, team), to; t < end; t = to) {
         to = ll_min64(t + p->block, end);
         take_in(p, c->in[0].data, t, to, t, in);
-        for (int64_t q = 0; q < p->panels; q++)
-            make_results(p, in, t, to, (float *)(all + (size_t)q * p->panel_bytes), q, sums, y);
+        for (int64_t q = 0; q < p->panels; q++) {
+            const float *panel = (const float *)(all + (size_t)q * p->panel_bytes);
+            multiply(p, in, to - t, panel, 0, channels, width_of(columns_of(p->t.out.c, q)), sums);
+            put_tiles(p, sums, t, to, q, y);
+        }
     }
 }
 
@@ -324,11 +392,19 @@ static void run_few(const plan *p, const ll_kcall *c, int me, int team, char *al
 {
     float *panel = (float *)mine, *sums = (float *)(mine + p->panel_bytes);
     float *in = (float *)all, *y = (float *)c->out[0].data;
+    int64_t channels = p->t.in.c;
     take_in(p, c->in[0].data, share(p->t.all, me, team), share(p->t.all, me + 1, team), 0, in);
 #pragma omp barrier
-    for (int64_t q = me; q < p->panels; q += team) {
-        make_panel(p, c->in[1].data, q, panel);
-        make_results(p, in, 0, p->t.all, panel, q, sums, y);
+    for (int64_t i = me; i < p->panels * p->blocks; i += team) {
+        int64_t q = i % p->panels, b = i / p->panels, k = 0, end;
+        int64_t from = p->t.all * b / p->blocks, to = p->t.all * (b + 1) / p->blocks;
+        int width = width_of(columns_of(p->t.out.c, q));
+        do {
+            end = ll_min64(k + p->part, channels);
+            make_panel(p, c->in[1].data, q, k, end, panel);
+            multiply(p, in + from * p->in.row, to - from, panel, k, end, width, sums);
+        } while ((k = end) < channels);
+        put_tiles(p, sums, from, to, q, y);
     }
 }
 
@@ -337,27 +413,36 @@ static void run_few(const plan *p, const ll_kcall *c, int me, int team, char *al
 LL_INLINE void by_columns(const int nv, const product *t)
 {
     ll_sums sums[MR];
-    ll_micro_load(MR, nv, sums, t->sums, NR);
+    ll_micro_clear(MR, nv, sums);
+    if (t->add) ll_micro_load(MR, nv, sums, t->sums, NR);
     ll_micro_columns(MR, nv, 1, sums, t->a, t->a_row, t->b, t->b_row, t->k);
     ll_micro_store(MR, nv, sums, t->sums, NR);
 }
 
-PRODUCT(columns_wide, by_columns, 2)
-PRODUCT(columns_narrow, by_columns, 1)
+PRODUCTS(by_columns)
 
-/* A block of tiles of dy and x, for one panel of channels and filters [first, end) of a group. */
+/* A block of tiles of dy and x, for one panel of channels and filters [first, end) of a group:
+ * sums, or more of them. */
 static void add_products(const plan *p, const float *dy, const float *x, int64_t tiles, int64_t q,
-                         int64_t first, int64_t end, float *sums)
+                         int64_t first, int64_t end, bool add, float *sums)
 {
-    product t = {.a_row = p->out.row, .b_row = p->in.row, .k = tiles};
+    product t = {.a_row = p->out.row, .b_row = p->in.row};
+    int nv = width_of(columns_of(p->t.in.c, q)) / LL_LANES;
+    int64_t some = p->few ? KC / 2 : KC; /* of both in the first cache */
     dy += place(&p->out, first), x += place(&p->in, q * NR);
-    for (int64_t s = 0; s < p->spots; s++)
-        for (int64_t f = first; f < end; f += MR) {
-            t.a = dy + s * p->out.spot + f - first;
-            t.b = x + s * p->in.spot;
-            t.sums = sums + s * p->sum_spot + f * NR;
-            (columns_of(p->t.in.c, q) > LL_LANES ? columns_wide : columns_narrow)(&t);
-        }
+    for (int64_t s = 0; s < p->spots; s++) {
+        int64_t k = 0;
+        do {
+            t.k = ll_min64(some, tiles - k), t.add = add || k > 0;
+            t.b = x + s * p->in.spot + k * t.b_row;
+            for (int64_t f = 0; f < end - first; f += MR) {
+                t.a = dy + s * p->out.spot + k * t.a_row + f;
+                t.sums = sums + s * p->sum_spot + f * NR;
+                by_columns_of[nv](&t);
+            }
+            k += some;
+        } while (k < tiles);
+    }
 }
 
 static void put_panel(const plan *p, const float *sums, int64_t q, int64_t first, int64_t end,
@@ -366,10 +451,12 @@ static void put_panel(const plan *p, const float *sums, int64_t q, int64_t first
     const ll_conv_shape *v = p->v;
     int64_t cols = columns_of(v->c, q), r = p->f->r;
     int width = width_of(cols);
-    for (int64_t f = first; f < end; f++) {
+    for (int64_t f = first; f < end; f++, sums += NR) {
         float patch[LL_WINOGRAD_MOST * LL_WINOGRAD_MOST * NR], *to = dw + f * r * r * v->c + q * NR;
-        p->f->dw(sums + f * NR, p->a * p->sum_spot, p->sum_spot, patch, r * NR, NR,
-                 width / LL_LANES);
+        bool whole = cols == width;
+        p->f->dw(sums, p->a * p->sum_spot, p->sum_spot, whole ? to : patch, r * (whole ? v->c : NR),
+                 whole ? v->c : NR, width / LL_LANES);
+        if (whole) continue;
         for (int64_t t = 0; t < r * r; t++)
             memcpy(to + t * v->c, patch + t * NR, sizeof(float) * (size_t)cols);
     }
@@ -386,14 +473,14 @@ static void add_part(const plan *p, const ll_kcall *c, int64_t part, int64_t par
 {
     float *x = (float *)mine, *dy = (float *)(mine + p->in_bytes);
     char *sums = mine + p->in_bytes + p->out_bytes;
-    memset(sums, 0, (size_t)p->panels * p->sum_bytes);
-    int64_t end = p->t.all * (part + 1) / parts;
-    for (int64_t t = p->t.all * part / parts, to; t < end; t = to) {
+    int64_t first = p->t.all * part / parts, end = p->t.all * (part + 1) / parts;
+    if (first == end) memset(sums, 0, (size_t)p->panels * p->sum_bytes);
+    for (int64_t t = first, to; t < end; t = to) {
         to = ll_min64(t + p->block, end);
         take_in(p, c->in[1].data, t, to, t, x);
         take_out(p, c->in[0].data, t, to, t, dy);
         for (int64_t q = 0; q < p->panels; q++)
-            add_products(p, dy, x, to - t, q, 0, p->t.out.c,
+            add_products(p, dy, x, to - t, q, 0, p->t.out.c, t > first,
                          (float *)(sums + (size_t)q * p->sum_bytes));
     }
 }
@@ -426,7 +513,7 @@ static void dw_many(const plan *p, const ll_kcall *c, int me, int team, char *ea
                 for (int64_t e = s * p->sum_spot + first * NR; e < s * p->sum_spot + end * NR; e++)
                     sums[e] += more[e];
             }
-        put_panel(p, sums, q, first, end, (float *)c->out[0].data);
+        put_panel(p, sums + first * NR, q, first, end, (float *)c->out[0].data);
     }
 }
 
@@ -440,10 +527,7 @@ static void dw_few(const plan *p, const ll_kcall *c, int me, int team, char *all
 #pragma omp barrier
     for (int64_t n = share(pieces, me, team); n < share(pieces, me + 1, team); n++) {
         int64_t q = piece_of(p, n, &first, &end);
-        for (int64_t s = 0; s < p->spots; s++)
-            memset(sums + s * p->sum_spot + first * NR, 0,
-                   sizeof(float) * (size_t)(ll_round_up(end - first, MR) * NR));
-        add_products(p, dy, x, p->t.all, q, first, end, sums);
+        add_products(p, dy, x, p->t.all, q, first, end, false, sums);
         put_panel(p, sums, q, first, end, (float *)c->out[0].data);
     }
 }

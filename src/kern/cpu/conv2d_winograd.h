@@ -5,14 +5,17 @@
 
 enum { LL_WINOGRAD_MOST = 6 }; /* a of a form, at most */
 
-/* From an image, or the spots of a tile, to the other: n vectors of channels. Rows and columns of
- * both are so far apart. */
+/* Between the spots of a tile and an image: n vectors of channels. Rows and columns of both are so
+ * far apart; of what is listed, each pixel has an address, and `at` is where channels begin. */
+typedef void ll_winograd_listed(const float *const *from, int64_t at, float *to, int64_t to_row,
+                                int64_t to_col, int64_t n);
 typedef void ll_winograd_change(const float *from, int64_t from_row, int64_t from_col, float *to,
                                 int64_t to_row, int64_t to_col, int64_t n);
 
 typedef struct ll_winograd {
     int m, r;
-    ll_winograd_change *x, *w, *y, *dy, *dw; /* B', G, A'; of the gradient A, G' */
+    ll_winograd_listed *x, *dy;     /* B'; of the gradient A */
+    ll_winograd_change *w, *y, *dw; /* G, A'; of the gradient G' */
 } ll_winograd;
 
 /* F(m, r) of this shape's filters; NULL: there is none. */

@@ -71,16 +71,19 @@ LL_INLINE void apply(const float *t, const int rows, const int cols, const bool 
     }
 }
 
-/* T X T' of n vectors; X [cols][cols]. */
+/* T X T' of n vectors; X [cols][cols], of which a list, where there is one, has the addresses. */
 LL_INLINE void change_by(const float *t, const int rows, const int cols, const bool turned,
-                         const bool by_rows, const float *from, int64_t from_row, int64_t from_col,
-                         float *to, int64_t to_row, int64_t to_col, int64_t n)
+                         const bool by_rows, const float *const *list, const float *from,
+                         int64_t from_row, int64_t from_col, float *to, int64_t to_row,
+                         int64_t to_col, int64_t n)
 {
-    for (; n > 0; n--, from += LL_LANES, to += LL_LANES) {
+    for (int64_t at = from_row; n > 0; n--, at += LL_LANES, from += LL_LANES, to += LL_LANES) {
         ll_vec half[LL_WINOGRAD_MOST][LL_WINOGRAD_MOST], in[LL_WINOGRAD_MOST],
             out[LL_WINOGRAD_MOST];
         EACH (j, cols) {
-            EACH (i, cols) in[i] = ll_vec_at(from + i * from_row + j * from_col);
+            EACH (i, cols)
+                in[i] =
+                    ll_vec_at(list ? list[i * cols + j] + at : from + i * from_row + j * from_col);
             apply(t, rows, cols, turned, by_rows, in, out);
             EACH (i, rows) half[i][j] = out[i];
         }
@@ -95,15 +98,21 @@ LL_INLINE void change_by(const float *t, const int rows, const int cols, const b
     static __attribute__((noinline)) void name(const float *from, int64_t fr, int64_t fc,          \
                                                float *to, int64_t tr, int64_t tc, int64_t n)       \
     {                                                                                              \
-        change_by(t, rows, cols, turned, by_rows, from, fr, fc, to, tr, tc, n);                    \
+        change_by(t, rows, cols, turned, by_rows, NULL, from, fr, fc, to, tr, tc, n);              \
+    }
+#define LISTED(name, t, rows, cols, turned)                                                        \
+    static __attribute__((noinline)) void name(const float *const *from, int64_t at, float *to,    \
+                                               int64_t tr, int64_t tc, int64_t n)                  \
+    {                                                                                              \
+        change_by(t, rows, cols, turned, true, from, NULL, at, 0, to, tr, tc, n);                  \
     }
 #define FORM(name, m, r, b, g, a)                                                                  \
-    CHANGE(name##_x, b, m + r - 1, m + r - 1, false, true)                                         \
+    LISTED(name##_x, b, m + r - 1, m + r - 1, false)                                               \
     CHANGE(name##_w, g, m + r - 1, r, false, true)                                                 \
     CHANGE(name##_y, a, m, m + r - 1, false, false)                                                \
-    CHANGE(name##_dy, a, m + r - 1, m, true, true)                                                 \
+    LISTED(name##_dy, a, m + r - 1, m, true)                                                       \
     CHANGE(name##_dw, g, r, m + r - 1, true, false)                                                \
-    static const ll_winograd name = {m, r, name##_x, name##_w, name##_y, name##_dy, name##_dw};
+    static const ll_winograd name = {m, r, name##_x, name##_dy, name##_w, name##_y, name##_dw};
 
 static const float b4[] = {1, 0, -1, 0, /* points 0 1 -1 and infinity */
                            0, 1, 1,  0, 0, -1, 1, 0, 0, 1, 0, -1};
