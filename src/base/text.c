@@ -186,6 +186,12 @@ const char *ll_text_count(double n, char out[LL_NUMBER_TEXT])
     return in_units(n, 1000, units, out);
 }
 
+const char *ll_text_loss(double x, char out[LL_NUMBER_TEXT])
+{
+    snprintf(out, LL_NUMBER_TEXT, fabs(x) < 1e5 ? "%.4f" : "%.3e", x);
+    return out;
+}
+
 const char *ll_text_bytes(double bytes, char out[LL_NUMBER_TEXT])
 {
     static const char *const units[] = {" B", " KiB", " MiB", " GiB", " TiB", " PiB"};

@@ -35,6 +35,7 @@ int ll_utf8_at(const char *text);
 /* Each writes into out and returns it. */
 #define LL_NUMBER_TEXT 32
 const char *ll_text_count(double n, char out[LL_NUMBER_TEXT]);     /* 938, 18.8k, 124M */
+const char *ll_text_loss(double x, char out[LL_NUMBER_TEXT]);      /* 0.1234, 1.235e+09 */
 const char *ll_text_bytes(double bytes, char out[LL_NUMBER_TEXT]); /* 512 B, 212 MiB */
 /* Not less than what is needed; not more than what there is: ll_text_to_bytes reads it back so. */
 const char *ll_text_bytes_up(double bytes, char out[LL_NUMBER_TEXT]);
@@ -50,6 +51,7 @@ const char *ll_text_counted(int64_t n, const char *word, char out[LL_NUMBER_TEXT
 #define LL_BYTES(x) LL_TEXT(bytes, x)
 #define LL_BYTES_UP(x) LL_TEXT(bytes_up, x)
 #define LL_BYTES_DOWN(x) LL_TEXT(bytes_down, x)
+#define LL_LOSS(x) LL_TEXT(loss, x)
 #define LL_TIME(x) LL_TEXT(time, x)
 #define LL_DURATION(x) LL_TEXT(duration, x)
 #define LL_COUNTED(n, word) ll_text_counted(n, word, (char[LL_NUMBER_TEXT]){0})

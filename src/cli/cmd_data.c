@@ -126,6 +126,8 @@ static ll_err show(const opts *given, const ll_dataset *d)
            i->where);
     LL_OWN(ll_arena) a = ll_arena_new();
     if (i->n_column) printf("x: %s\n\n", ll_data_columns(i, a));
+    const char *y = ll_data_target(i, a);
+    if (y) printf("y: %s\n\n", y);
     if (i->note) printf("note: %s\n\n", i->note);
     if (i->kind == LL_RECORDS) return show_records(o, d, split);
     if (i->kind == LL_IMAGES) return show_images(o, d, split);

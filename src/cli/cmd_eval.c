@@ -250,7 +250,7 @@ static ll_err show(const opts *o, const ll_trained *t, const ll_score *s, const 
                    language l)
 {
     if (o->of.json) return show_json(o, t, s, c, l);
-    printf("%s after step %ld: validation loss %.4f", t->run->name, t->step, s->loss);
+    printf("%s after step %ld: validation loss %s", t->run->name, t->step, LL_LOSS(s->loss));
     if (!isnan(s->accuracy)) printf(", accuracy %.2f %%", 100 * s->accuracy);
     if (o->top) printf(", top-%ld accuracy %.2f %%", c->top, 100 * in_top(c));
     for (int i = 0; i < s->n_metric; i++) printf(", %s %.4g", s->names[i], s->metrics[i]);

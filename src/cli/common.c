@@ -282,6 +282,13 @@ static ll_err refuse_training(const ll_words *set)
     return LL_OK;
 }
 
+static bool has_word(const ll_words *set, const char *begins)
+{
+    int i = 0;
+    while (i < set->n && strncmp(set->v[i], begins, strlen(begins))) i++;
+    return i < set->n;
+}
+
 ll_err ll_cli_trained_run(const ll_trained_opts *o, ll_run **out)
 {
     const ll_words *set = &o->set;
@@ -299,6 +306,8 @@ ll_err ll_cli_trained_run(const ll_trained_opts *o, ll_run **out)
     if (!(*out)->out_said) (*out)->out = ll_cli_numbered(*out, true);
     if (!o->init && exists((*out)->out, "data.json"))
         (*out)->data.told = ll_arena_printf((*out)->arena, "%s/data.json", (*out)->out);
+    if (has_word(set, "data.val_path=") && !has_word(set, "data.val_fraction="))
+        (*out)->data.val_fraction = 0; /* these files, in place of what was held out */
     return o->init ? LL_OK : check_meaning(o, *out);
 }
 

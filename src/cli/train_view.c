@@ -220,7 +220,9 @@ static void on_start(void *context, const ll_train_start *s)
         fprintf(
             stderr,
             "gradients: those of fully connected layers are made from the factors of all ranks\n");
+    const char *y = ll_data_target(s->data, a);
     if (s->data->n_column) fprintf(stderr, "x: %s\n", ll_data_columns(s->data, a));
+    if (y) fprintf(stderr, "y: %s\n", y);
     if (s->data->note) fprintf(stderr, "data: %s\n", s->data->note);
     tell_apart(s);
     tell_in_step(s->run);
@@ -279,7 +281,7 @@ static void on_score(void *context, int64_t step, const ll_score *s)
     for (int i = 0; i < s->n_metric; i++)
         at +=
             (size_t)snprintf(more + at, sizeof more - at, ", %s %.4g", s->names[i], s->metrics[i]);
-    ll_progress_note(v->p, "step %ld: validation loss %.4f%s on %s", step, s->loss, more,
+    ll_progress_note(v->p, "step %ld: validation loss %s%s on %s", step, LL_LOSS(s->loss), more,
                      LL_COUNTED(s->samples, "sample"));
 }
 
@@ -312,7 +314,7 @@ static void show_steps(const ll_train_report *t, const ll_start *job)
     if (job && job->number)
         fprintf(stderr, ", %ld of them, in %s, after restart %d", (t->steps - t->first),
                 LL_DURATION(t->seconds), job->number);
-    fprintf(stderr, "; training loss %.4f", t->train_loss);
+    fprintf(stderr, "; training loss %s", LL_LOSS(t->train_loss));
 }
 
 /* Of changes that replicas left at their server: 0 had come since for 12 %, 1 for 30 % ... */
@@ -376,7 +378,7 @@ void ll_train_view_end(const ll_run *r, const ll_train_report *t, const ll_start
     else
         fprintf(stderr, "no step was %s after step %ld", t->signal ? "done" : "left to do",
                 t->steps);
-    if (!isnan(t->val.loss)) fprintf(stderr, ", validation loss %.4f", t->val.loss);
+    if (!isnan(t->val.loss)) fprintf(stderr, ", validation loss %s", LL_LOSS(t->val.loss));
     if (!isnan(t->val.accuracy)) fprintf(stderr, ", accuracy %.2f %%", 100 * t->val.accuracy);
     if (isfinite(t->predicted_s) && t->steps > t->first) show_foreseen(t);
     fprintf(stderr, "\nmemory%s: %s planned, %s used%s",

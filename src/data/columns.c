@@ -9,27 +9,31 @@
 #include <math.h>
 
 /* Sums in the order of rows, so that every rank finds the same bits. */
-static ll_err measure(const ll_dataset *d, const ll_column *c, double *mean, double *deviation)
+static ll_err measure(const ll_dataset *d, const ll_column *c, const char *const *names,
+                      double *mean, double *deviation)
 {
     const int64_t columns = ll_numel(&c->shape), n = d->info.n[LL_TRAIN];
     const ll_field whole = {c->field, LL_F64, c->shape};
-    LL_OWN_MEMORY double *row = calloc((size_t)columns, sizeof *row);
+    LL_OWN_MEMORY double *row = calloc((size_t)columns, 2 * sizeof *row);
+    double *first = row ? row + columns : NULL; /* row; NaN once another differs */
     CHECK(row, LL_E_MEM, "not enough memory for a row of %ld columns", columns);
     for (int pass = 0; pass < 2; pass++) {
         double *sum = pass ? deviation : mean;
         for (int64_t k = 0; k < columns; k++) sum[k] = 0;
         for (int64_t i = 0; i < n; i++) {
             TRY(ll_column_read(c, ll_table_row(d->table, LL_TRAIN, i), &whole, row));
-            for (int64_t k = 0; k < columns; k++)
+            for (int64_t k = 0; k < columns; k++) {
+                if (!pass && (i == 0 || row[k] != first[k])) first[k] = i == 0 ? row[k] : NAN;
                 sum[k] += pass ? (row[k] - mean[k]) * (row[k] - mean[k]) : row[k];
+            }
         }
         for (int64_t k = 0; k < columns; k++) {
             sum[k] = pass ? sqrt(sum[k] / (double)n) : sum[k] / (double)n;
             CHECK(isfinite(sum[k]), LL_E_IO,
                   "%s: numbers of column %s are too large to be standardised: leave it out "
                   "(data.fields=-%s), or divide them",
-                  d->info.where, d->info.columns[k], d->info.columns[k]);
-            if (pass && !(sum[k] > 1e-12 * fabs(mean[k]))) sum[k] = 1; /* always the same number */
+                  d->info.where, names[k], names[k]);
+            if (pass && (!isnan(first[k]) || sum[k] == 0)) sum[k] = 1; /* always the same number */
         }
     }
     return LL_OK;
@@ -47,6 +51,29 @@ static void mark(ll_dataset *d)
     f->digest ^= c, f->train_digest ^= c;
 }
 
+const char *ll_data_target(const ll_data_info *f, ll_arena *a)
+{
+    enum { MOST = 12, LARGE = 30 };
+    ll_buf b = {.arena = a};
+    const ll_field *y = NULL;
+    for (int i = 0; i < f->n_field && f->n_column; i++)
+        if (!strcmp(f->fields[i].name, "y")) y = &f->fields[i];
+    if (!y || (y->dtype == LL_I32 && !f->classes)) return NULL;
+    if (y->dtype == LL_I32) {
+        ll_buf_printf(&b, "%ld classes", f->classes);
+        for (int64_t k = 0; f->class_names && k < f->classes && k < MOST; k++)
+            ll_buf_printf(&b, "%s%s", k ? ", " : ": ", f->class_names[k]);
+        if (f->class_names && f->classes > MOST) ll_buf_puts(&b, ", ...");
+        if (!f->class_names) ll_buf_printf(&b, ", whole numbers 0 to %ld", f->classes - 1);
+        return b.text;
+    }
+    const double m = f->y_mean, s = f->y_deviation;
+    ll_buf_printf(&b, "numbers, mean %.4g, deviation %.4g", m, s);
+    if (!(fabs(m) < LARGE && s < LARGE))
+        ll_buf_puts(&b, " (learned slowly so far from 0: divide them, or raise train.lr)");
+    return b.text;
+}
+
 const char *ll_data_columns(const ll_data_info *f, ll_arena *a)
 {
     enum { MOST = 12 };
@@ -56,6 +83,20 @@ const char *ll_data_columns(const ll_data_info *f, ll_arena *a)
         ll_buf_printf(&b, "%s%s", k ? ", " : ": ", f->columns[k]);
     if (f->n_column > MOST) ll_buf_puts(&b, ", ...");
     return b.text;
+}
+
+/* For people: of the first number of y. */
+static ll_err measure_target(ll_dataset *d)
+{
+    const ll_column *y = ll_table_find(d->table, "y");
+    if (!y || y->type.kind != 'f') return LL_OK;
+    const int64_t n = ll_numel(&y->shape);
+    const char **names = LL_NEW_ARRAY(d->arena, const char *, n);
+    double *v = LL_NEW_ARRAY(d->arena, double, 2 * n);
+    for (int64_t k = 0; k < n; k++) names[k] = y->name;
+    TRY(measure(d, y, names, v, v + n));
+    d->info.y_mean = v[0], d->info.y_deviation = v[n];
+    return LL_OK;
 }
 
 ll_err ll_columns_standardise(ll_dataset *d)
@@ -78,7 +119,7 @@ ll_err ll_columns_standardise(ll_dataset *d)
     double *mean = LL_NEW_ARRAY(d->arena, double, n),
            *deviation = LL_NEW_ARRAY(d->arena, double, n);
     if (real && !f->column_mean && !(o->n_mean && o->n_deviation))
-        TRY(measure(d, c, mean, deviation));
+        TRY(measure(d, c, f->columns, mean, deviation));
     for (int64_t k = 0; k < n; k++) {
         if (f->column_mean) mean[k] = f->column_mean[k], deviation[k] = f->column_deviation[k];
         if (o->n_mean) mean[k] = o->mean[o->n_mean > 1 ? k : 0];
@@ -87,7 +128,7 @@ ll_err ll_columns_standardise(ll_dataset *d)
     }
     f->column_mean = mean, f->column_deviation = deviation;
     if (real) c->mean = mean, c->deviation = deviation;
-    return LL_OK;
+    return measure_target(d);
 }
 
 void ll_columns_adopt(ll_dataset *d, const ll_data_info *of)

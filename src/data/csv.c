@@ -1,5 +1,6 @@
 /* csv.c: the cells of a CSV, whose first line names the columns. */
 #include "base/arena.h"
+#include "base/text.h"
 #include "data/parse.h"
 
 #include <string.h>
@@ -33,6 +34,20 @@ static ll_err cell(char **p, const char *end, const char *file, int64_t *at, cha
     return LL_OK;
 }
 
+static ll_err check_header(const ll_csv *c, const char *file)
+{
+    const char *other = c->columns == 1 ? strpbrk(c->cells[0], ";\t") : NULL;
+    CHECK(!other, LL_E_IO, "%s: cells are separated by %s, expected commas", file,
+          *other == ';' ? "semicolons" : "tabs");
+    for (int k = 0, n; k < c->columns; k++)
+        for (const char *at = c->cells[k]; *at; at += n) {
+            n = ll_utf8_at(at);
+            CHECK(n, LL_E_IO, "%s: the name of column %d is not UTF-8: save the file as UTF-8", file,
+                  k + 1);
+        }
+    return LL_OK;
+}
+
 static ll_err parse_rows(ll_csv *c, char *text, size_t size, const char *file, ll_arena *a)
 {
     char *p = text, *end = text + size, stop;
@@ -53,6 +68,7 @@ static ll_err parse_rows(ll_csv *c, char *text, size_t size, const char *file, l
             LL_PUSH(a, c->cells, n, capacity, out);
         } while (stop == ',');
         if (first == 0) c->columns = n;
+        if (first == 0) TRY(check_header(c, file));
         CHECK(n - first == c->columns, LL_E_IO, "%s:%ld: %d cells, but the first line has %d", file,
               line, n - first, c->columns);
     }

@@ -31,6 +31,7 @@ static bool is_number(const char *text, double *out)
 {
     char *end;
     *out = strtod(text, &end);
+    if (strpbrk(text, "xX")) return false; /* hexadecimal is a code, not a number */
     return end != text && !end[strspn(end, " \t")] && isfinite(*out);
 }
 
@@ -55,7 +56,8 @@ static ll_err has_text(const ll_csv *c, int64_t row, int column, const char *fil
 }
 
 /* Names of classes as numbers; the names are those of the first file, or those trained on. */
-static ll_err classify(ll_dataset *d, const ll_csv *c, int column, const char *file, double *out)
+static ll_err classify(ll_dataset *d, const ll_csv *c, int column, const char *file,
+                       const char *first_text, double *out)
 {
     ll_data_info *f = &d->info;
     for (int64_t i = 0; i < c->rows; i++) {
@@ -63,9 +65,10 @@ static ll_err classify(ll_dataset *d, const ll_csv *c, int column, const char *f
         char **name = &c->cells[(i + 1) * c->columns + column];
         *name = ll_csv_trimmed(*name);
     }
-    CHECK(f->class_names || !d->opts->told || !d->opts->told->info.n_column, LL_E_IO,
-          "%s:%ld: label '%.40s' is not a number, but the run was trained on numbers", file,
-          c->line[1], at(c, 0, column));
+    bool trained = d->opts->told && d->opts->told->info.n_column;
+    if (!f->class_names && (trained || d->reading == LL_VAL))
+        FAIL(LL_E_IO, "%s, but labels are numbers in %s", first_text,
+             trained ? "what the run was trained on" : "the first file");
     if (!f->class_names) {
         const char **names = LL_NEW_ARRAY(d->arena, const char *, c->rows);
         for (int64_t i = 0; i < c->rows; i++) names[i] = at(c, i, column);
@@ -92,6 +95,16 @@ static void note(ll_data_info *d, ll_arena *a, const char *why, const char *so)
         ll_arena_printf(a, "%s%s%s, so %s", d->note ? d->note : "", d->note ? "; " : "", why, so);
 }
 
+static const char *no_numbers(const ll_dataset *d, const ll_csv *c, int column)
+{
+    bool empty = true;
+    for (int64_t i = 0; i < c->rows; i++) {
+        const char *text = at(c, i, column);
+        empty = empty && !text[strspn(text, " \t")];
+    }
+    return ll_arena_printf(d->arena, "column %s is %s", c->cells[column], empty ? "empty" : "text");
+}
+
 static ll_err numbers(ll_dataset *d, const ll_csv *c, int column, bool y, const char *file,
                       ll_array *a)
 {
@@ -99,7 +112,8 @@ static ll_err numbers(ll_dataset *d, const ll_csv *c, int column, bool y, const 
     const ll_field *want = y ? ll_table_wanted(d->opts, "y") : NULL;
     bool whole = true, above = true;
     int64_t last = -1, n_number = 0;
-    if (want && ll_dtype_is_float(want->dtype)) y = false; /* numbers to come near to */
+    bool near_to = want && ll_dtype_is_float(want->dtype); /* y is numbers to come near to */
+    y = y && !near_to;
     for (int64_t i = 0; i < c->rows; i++) {
         bool is = is_number(at(c, i, column), &v[i]);
         n_number += is;
@@ -115,19 +129,26 @@ static ll_err numbers(ll_dataset *d, const ll_csv *c, int column, bool y, const 
     if (!all && n_number && (y || !chosen))
         note(&d->info, d->arena, a->text, y ? "labels are names" : "the column is left out");
     if (!n_number && !y && !chosen)
-        note(&d->info, d->arena, ll_arena_printf(d->arena, "column %s is text", a->name),
+        note(&d->info, d->arena, no_numbers(d, c, column),
              "it is left out, unless data.fields makes it the label");
     if (!all && n_number && y) d->info.mixed = a->text;
     all = all && !(y && d->info.class_names);
     bool named = y && !all;
-    if (named) TRY(classify(d, c, column, file, v));
+    if (named) TRY(classify(d, c, column, file, a->text, v));
     a->type = all || y ? (ll_elem){'f', 8} : (ll_elem){0}; /* text: an error where it is taken */
     a->rows.data = (const uint8_t *)v;
     for (int64_t i = 0; all && y && whole && i < c->rows; i++)
         if (v[i] >= (double)d->info.classes) d->info.classes = (int64_t)v[i] + 1, last = i;
     if (last >= 0)
         d->info.last_class = ll_arena_printf(d->arena, "%s:%ld", file, c->line[last + 1]);
-    if (!(all && whole) && !named) return LL_OK;
+    const ll_column *old = ll_table_find(d->table, y ? "y" : a->name);
+    if (old && y && all && old->type.kind == 'i' && !whole)
+        FAIL(LL_E_IO,
+             "%s: labels of column %s are not all whole numbers from 0 on, as they are in %s, so "
+             "that they are classes: set model.outputs=1 to predict the number",
+             file, a->name, old->parts[0].file);
+    bool kept = near_to || (old && old->type.kind == 'f'); /* as fractions, whole ones too */
+    if ((kept || !(all && whole)) && !named) return LL_OK;
     int32_t *n = LL_NEW_ARRAY(d->arena, int32_t, c->rows); /* whole numbers are i32 by nature */
     for (int64_t i = 0; i < c->rows; i++) n[i] = (int32_t)v[i];
     a->type = (ll_elem){'i', 4};
@@ -148,6 +169,9 @@ static ll_err pictures(ll_dataset *d, const ll_csv *c, int column, const char *f
     for (int64_t i = 0; i < c->rows; i++) {
         const char *p = at(c, i, column);
         TRY(has_text(c, i, column, file, "a picture's path"));
+        CHECK(ll_picture_named(p), LL_E_IO,
+              "%s:%ld: column %s: '%.*s' is not a picture (.jpg, .png), as its first row is", file,
+              c->line[i + 1], c->cells[column], shown(p), p);
         paths[i] = *p == '/' ? p : ll_arena_printf(d->arena, "%.*s%s", folder, file, p);
     }
     a->type = (ll_elem){'u', 1};
@@ -256,6 +280,8 @@ static ll_err offer_joined(use *u, const int *list, int64_t n, const char *field
 static ll_err use_as(use *u, const char *name, const char *field, int *out)
 {
     ll_near near;
+    CHECK(*name && *field, LL_E_CONFIG,
+          "data.fields=%s has an item without a name: expected x=a+b,-c,y=d", u->d->opts->fields);
     int k = *out = find(u->c, name, &near);
     CHECK(k >= 0, LL_E_IO,
           "%s: data.fields names %s, but the file has no such column%s (it has:%s)", u->file, name,
@@ -290,6 +316,21 @@ static ll_err find_item(use *u, const char *field, const char *spec, item *out)
         TRY(use_as(u, ll_csv_trimmed(name), field, &k));
         LL_PUSH(a, out->list, out->n, out->capacity, k);
     }
+    return LL_OK;
+}
+
+/* Is it a field that the model takes, which no item before has said? */
+static ll_err check_item(const ll_data_opts *o, const item *x, const item *before, int n)
+{
+    ll_near near = {.word = x->field};
+    for (int i = 0; i < n && x->n; i++)
+        CHECK(!before[i].n || strcmp(before[i].field, x->field), LL_E_CONFIG,
+              "data.fields=%s says %s twice: expected %s=a+b of several columns", o->fields,
+              x->field, x->field);
+    for (int i = 0; i < o->n_want; i++) ll_near_try(&near, o->want[i].name);
+    CHECK(!x->n || !o->n_want || ll_table_wanted(o, x->field), LL_E_CONFIG,
+          "data.fields=%s: the model does not take %s%s (it takes:%s)", o->fields, x->field,
+          ll_near_hint(&near), near.known);
     return LL_OK;
 }
 
@@ -334,10 +375,19 @@ static ll_err offer_rest(use *u)
         if (some)
             LL_PUSH(d->arena, list, n, capacity, k);
         else
-            note(&d->info, d->arena, ll_arena_printf(d->arena, "column %s is text", u->c->cells[k]),
+            note(&d->info, d->arena, no_numbers(d, u->c, k),
                  "it is left out, unless data.fields makes it the label");
     }
     return n ? offer_joined(u, list, n, "x", ", or leave the column out (data.fields=-") : LL_OK;
+}
+
+/* Does data.fields say what this field is? */
+static bool is_said(const use *u, const char *field)
+{
+    const char *fields = u->d->opts->fields, *other, *spec;
+    while (ll_fields_next(&fields, u->d->arena, &other, &spec))
+        if (!strcmp(other, field)) return true;
+    return false;
 }
 
 /* Columns that need no saying: pictures, and those of the model's own names. */
@@ -346,7 +396,8 @@ static void find_named(use *u, bool joins)
     for (int k = 0; k < u->c->columns; k++) {
         const char *field = u->c->cells[k];
         bool picture = ll_picture_named(at(u->c, 0, k));
-        if (u->by[k] || (joins && !picture && !ll_table_wanted(u->d->opts, field))) continue;
+        bool named = strcmp(field, "x") && ll_table_wanted(u->d->opts, field) && !is_said(u, field);
+        if (u->by[k] || (joins && !picture && !named)) continue;
         if (picture && !is_map(field) && !u->has_x) field = "x", u->has_x = true;
         u->by[k] = field;
         u->own[k] = true;
@@ -382,6 +433,25 @@ static ll_err check_columns(use *u)
     return LL_OK;
 }
 
+/* A column named x is x alone; the model does not take others of numbers. */
+static void note_unused(const use *u)
+{
+    ll_arena *a = u->d->arena;
+    ll_buf names = {.arena = a}, sum = {.arena = a};
+    double v;
+    for (int k = 0; k < u->c->columns && u->d->opts->n_want; k++) {
+        const char *name = u->c->cells[k];
+        bool used = !u->own[k] || ll_table_wanted(u->d->opts, u->by[k]);
+        if (used || !is_number(at(u->c, 0, k), &v) || sum.len > 200) continue;
+        ll_buf_printf(&names, "%s%s", names.len ? ", " : "", name);
+        ll_buf_printf(&sum, "+%s", name);
+    }
+    if (names.len)
+        note(&u->d->info, a,
+             ll_arena_printf(a, "column x is x, and the model takes none of %s", names.text),
+             ll_arena_printf(a, "they are left out (data.fields=x=x%s joins them)", sum.text));
+}
+
 static ll_err offer_columns(ll_dataset *d, const ll_csv *c, const char *file)
 {
     const ll_data_opts *o = d->opts;
@@ -400,6 +470,7 @@ static ll_err offer_columns(ll_dataset *d, const ll_csv *c, const char *file)
         item next;
         has_y |= !strcmp(field, "y");
         TRY(find_item(&u, field, spec, &next));
+        TRY(check_item(o, &next, items, n));
         LL_PUSH(d->arena, items, n, capacity, next);
     }
     for (int i = 0; i < n; i++)
@@ -411,6 +482,7 @@ static ll_err offer_columns(ll_dataset *d, const ll_csv *c, const char *file)
     if (!has_y && (!o->n_want || ll_table_wanted(o, "y"))) TRY(find_label(&u));
     bool joins = !u.has_x && (!o->n_want || ll_table_wanted(o, "x")) && !has_picture(c);
     if (!o->fields || joins) find_named(&u, joins);
+    if (!o->fields && u.has_x && !has_picture(c)) note_unused(&u);
     if (joins) TRY(offer_rest(&u));
     for (int k = 0; k < c->columns; k++)
         if (u.own[k]) TRY(offer(&u, k, u.by[k]));
@@ -434,6 +506,9 @@ ll_err ll_csv_samples(const ll_dataset *d, const ll_field *f, const char *path, 
     for (int64_t i = 0; i < n; i++) {
         list[i] = find(&c, d->info.columns[i], &near);
         TRY(has_column(&c, list[i], &d->info, i, path));
+        for (int k = list[i] + 1; k < c.columns; k++)
+            CHECK(strcmp(c.cells[k], c.cells[list[i]]), LL_E_IO, "%s: two columns are named %s",
+                  path, c.cells[k]);
     }
     double *v;
     TRY(join(&c, path, list, n, "", a, &v));
@@ -457,28 +532,48 @@ ll_err ll_csv_samples(const ll_dataset *d, const ll_field *f, const char *path, 
     return LL_OK;
 }
 
-/* What each row is for, by column split, or else by a shuffle that is always the same. */
+static bool is_any_of(const char *word, const char *const *words)
+{
+    while (*words && strcasecmp(word, *words)) words++;
+    return *words;
+}
+
+/* What each row is for, by column split, or else by a shuffle that is always the same. Rows to test
+ * with are for validation where no others are. */
 static ll_err pick_rows(ll_dataset *d, const ll_csv *c, const char *file)
 {
-    bool *val = LL_NEW_ARRAY(d->arena, bool, c->rows);
+    static const char *const vals[] = {"val", "valid", "validation", "dev", NULL},
+                             *const trains[] = {"train", "training", NULL};
+    int8_t *part = LL_NEW_ARRAY(d->arena, int8_t, c->rows);
+    int64_t n_val = 0, n_test = 0;
     int column = -1;
     for (int k = 0; k < c->columns; k++)
-        if (is_split(c->cells[k])) column = k;
+        if (is_split(c->cells[k])) {
+            CHECK(column < 0, LL_E_IO, "%s: columns %s and %s both say what rows are for: leave one",
+                  file, c->cells[column], c->cells[k]);
+            column = k;
+        }
     int64_t held = column < 0 ? (int64_t)ceil((double)c->rows * ll_data_held_out(d)) : 0;
     for (int64_t i = 0; i < c->rows; i++) {
         if (column < 0) {
-            val[i] = (int64_t)ll_permute(0, ll_stream("held out", 0), (uint64_t)i,
-                                         (uint64_t)c->rows) < held;
+            part[i] = (int64_t)ll_permute(0, ll_stream("held out", 0), (uint64_t)i,
+                                          (uint64_t)c->rows) < held;
             continue;
         }
-        const char *s = at(c, i, column);
-        val[i] = !strcmp(s, "val") || !strcmp(s, "valid") || !strcmp(s, "validation") ||
-                 !strcmp(s, "test");
-        CHECK(val[i] || !strcmp(s, "train"), LL_E_IO,
-              "%s:%ld: split is %s, expected train, val, valid, validation or test", file,
+        const char *s = ll_csv_trimmed(c->cells[(i + 1) * c->columns + column]);
+        bool val = is_any_of(s, vals), test = !strcasecmp(s, "test");
+        CHECK(val || test || is_any_of(s, trains), LL_E_IO,
+              "%s:%ld: split is '%.40s', expected train, val (valid, validation, dev) or test", file,
               c->line[i + 1], s);
+        n_val += val, n_test += test;
+        part[i] = val ? LL_VAL : test ? LL_TABLE_NEITHER : LL_TRAIN;
     }
-    ll_table_pick(d, val, c->rows);
+    for (int64_t i = 0; i < c->rows && !n_val; i++)
+        if (part[i] == LL_TABLE_NEITHER) part[i] = LL_VAL;
+    if (n_val && n_test)
+        note(&d->info, d->arena, ll_arena_printf(d->arena, "split has val rows and test rows"),
+             ll_arena_printf(d->arena, "the latter, %ld, are left out", n_test));
+    ll_table_pick(d, part, c->rows);
     return LL_OK;
 }
 
@@ -492,9 +587,10 @@ ll_err ll_read_csv(ll_dataset *d, const char *path)
     ll_dataset_note(d, ll_base_name(path), NULL, b.size);
     d->info.digest = ll_crc32c(d->info.digest, b.data, b.size);
     TRY(ll_csv_parse(b.data, b.size, path, d->arena, &c));
-    CHECK(c.columns > 1 || !strpbrk(c.cells[0], ";\t"), LL_E_IO,
-          "%s: cells are separated by %s, expected commas", path,
-          strchr(c.cells[0], ';') ? "semicolons" : "tabs");
+    double v;
+    for (int k = 0; k < c.columns; k++)
+        CHECK(!is_number(c.cells[k], &v) || v == floor(v), LL_E_IO,
+              "%s: the first line has number %s, expected the names of columns", path, c.cells[k]);
     if (d->reading == LL_TRAIN && !d->opts->val_path) TRY(pick_rows(d, &c, path));
     return offer_columns(d, &c, path);
 }

@@ -99,6 +99,7 @@ typedef struct ll_data_info {
     int64_t n_column;
     const char *const *columns;
     const double *column_mean, *column_deviation;
+    double y_mean, y_deviation; /* csv: of numbers to predict */
     int64_t seq, vocab, tokens[2]; /* tokens; tokens[split]: how many there are */
     int64_t source; /* tokens before a window that a model takes as "source", i32 [source]; or 0 */
     int64_t text_bytes[2]; /* of splits, where a tokenizer made tokens of text; else 0 */
@@ -124,6 +125,8 @@ LL_OWNED(ll_dataset, ll_dataset_close);
 const ll_data_info *ll_dataset_info(const ll_dataset *d);
 /* "2 columns: a, b": those of x, for people. */
 const char *ll_data_columns(const ll_data_info *f, ll_arena *a);
+/* "3 classes: a, b, c": y of a CSV, for people; NULL: it has none. */
+const char *ll_data_target(const ll_data_info *f, ll_arena *a);
 /* What it is like, as JSON (data.json); and back, as a set without samples, to which files are
  * brought that are not of it (samples.h). */
 void ll_dataset_tell(const ll_dataset *d, ll_buf *out);

@@ -120,16 +120,16 @@ static ll_err offer(ll_dataset *d, const listing *l)
 static void hold_out(ll_dataset *d, listing *l)
 {
     double fraction = ll_data_held_out(d);
-    bool *val = LL_NEW_ARRAY(d->arena, bool, l->n);
+    int8_t *part = LL_NEW_ARRAY(d->arena, int8_t, l->n);
     for (int from = 0, to; from < l->n; from = to) {
         for (to = from; to < l->n && l->files[to].label == l->files[from].label; to++) {
         }
         int held = (int)ceil((to - from) * fraction);
         if (held >= to - from) held = to - from - 1;
         qsort(l->files + from, (size_t)(to - from), sizeof *l->files, by_hash);
-        for (int i = to - held; i < to; i++) val[i] = true;
+        for (int i = to - held; i < to; i++) part[i] = LL_VAL;
     }
-    ll_table_pick(d, val, l->n);
+    ll_table_pick(d, part, l->n);
 }
 
 ll_err ll_read_images(ll_dataset *d, const char *path)

@@ -27,9 +27,13 @@ bool ll_fields_next(const char **at, ll_arena *a, const char **field, const char
     size_t n = strcspn(*at, ","), length = n;
     while (length && (*at)[length - 1] == ' ') length--;
     char *item = ll_arena_printf(a, "%.*s", (int)length, *at), *equals = strchr(item, '=');
-    if (equals) *equals = '\0';
-    *field = item;
-    *array = equals ? equals + 1 : item;
+    *field = *array = item;
+    if (equals) { /* blanks around it do not count */
+        char *end = equals;
+        while (end > item && end[-1] == ' ') end--;
+        *end = '\0';
+        *array = equals + 1 + strspn(equals + 1, " ");
+    }
     *at += n + ((*at)[n] == ',');
     return true;
 }
@@ -228,16 +232,18 @@ ll_err ll_table_finish(ll_dataset *d)
     return LL_OK;
 }
 
-void ll_table_pick(ll_dataset *d, const bool *val, int64_t n)
+void ll_table_pick(ll_dataset *d, const int8_t *part, int64_t n)
 {
     ll_table *t = d->table;
     int64_t *pick[2], *count = d->info.n;
     count[0] = count[1] = 0;
-    for (int64_t i = 0; i < n; i++) count[val[i]]++;
+    for (int64_t i = 0; i < n; i++)
+        if (part[i] != LL_TABLE_NEITHER) count[part[i]]++;
     for (int s = 0; s < 2; s++)
         t->pick[s] = pick[s] = LL_NEW_ARRAY(d->arena, int64_t, count[s] + 1);
     count[0] = count[1] = 0;
-    for (int64_t i = 0; i < n; i++) pick[val[i]][count[val[i]]++] = i;
+    for (int64_t i = 0; i < n; i++)
+        if (part[i] != LL_TABLE_NEITHER) pick[part[i]][count[part[i]]++] = i;
 }
 
 const ll_column *ll_table_find(const ll_table *t, const char *field)

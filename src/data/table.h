@@ -80,8 +80,9 @@ ll_err ll_table_take(ll_dataset *d, const ll_array *a, const char *field);
 const ll_field *ll_table_wanted(const ll_data_opts *o, const char *field);
 ll_err ll_table_file_end(ll_dataset *d);
 ll_err ll_table_finish(ll_dataset *d);
-/* Rows of files to train on that are for validation instead. */
-void ll_table_pick(ll_dataset *d, const bool *val, int64_t n);
+/* What rows of files to train on are for: a split, or neither. */
+enum { LL_TABLE_NEITHER = -1 };
+void ll_table_pick(ll_dataset *d, const int8_t *part, int64_t n);
 /* Row i of a split, as a row of all. */
 int64_t ll_table_row(const ll_table *t, ll_split split, int64_t i);
 /* A column by its field; NULL: none. */

@@ -60,8 +60,9 @@ const ll_key ll_run_keys[] = {
     INT("data.token_bytes", data.token_bytes, "0", 0, 4,
         "bytes per token in token files without a header: 2 or 4; 0 = by file name (.u16 or .u32; "
         "others have llm.c's header)"),
-    NUMBER("data.val_fraction", data.val_fraction, "0.05", LL_ABOVE_0, 0.9,
-           "fraction of the data held out for validation if there are no validation files"),
+    NUMBER("data.val_fraction", data.val_fraction, "0.05", 0, 0.9,
+           "fraction of the data held out for validation if there are no validation files; 0 = 0.05 "
+           "of it"),
     INT("data.samples", data.samples, "0", 0, 1e9,
         "synthetic data: number of training samples; 0 = 10000"),
     BOOL("data.flip", data.flip, "false", "flip training images horizontally with probability 0.5"),
@@ -74,12 +75,12 @@ const ll_key ll_run_keys[] = {
     INT("data.channels", data.channels, "0", 0, 4,
         "channels per image: 1 = grey, 3 = RGB, 4 = RGBA; 0 = as in the files, or as the "
         "model needs for images in folders"),
-    NUMBERS("data.mean", data.mean, "[]", -1e6, 1e6,
+    NUMBERS("data.mean", data.mean, "[]", -1e30, 1e30,
             "mean subtracted from pixels scaled to 0..1: one per channel, or one for all; empty = "
             "the dataset's own; for image files ImageNet's, for grey images 0.5; csv: of x's "
             "columns, empty = of the training rows, 0 = none"),
     NUMBERS(
-        "data.deviation", data.deviation, "[]", 1e-6, 1e6,
+        "data.deviation", data.deviation, "[]", 1e-30, 1e30,
         "standard deviation that pixels are divided by after data.mean; same form and defaults; "
         "csv: of x's columns likewise, 1 = none"),
     NUMBER("data.centre", data.centre, "1", 0.01, 1,

@@ -236,7 +236,7 @@ static ll_err check_samples(const ll_run *r, const ll_data_info *info, const ll_
     const char *last = info->last_class, *why = last ? last : info->note;
     CHECK(info->kind == LL_TOKENS || !ll_find_result(g, "correct").id || classes >= info->classes,
           LL_E_SHAPE, "data %s has %ld classes, but model.classes is %ld%s%s%s%s", info->name,
-          info->classes, classes, why ? " (" : "", last ? "the last one: " : "", why ? why : "",
+          info->classes, classes, why ? " (" : "", last ? "they count from 0; the last one: " : "", why ? why : "",
           why ? ")" : "");
     return LL_OK;
 }
@@ -290,6 +290,13 @@ static bool is_said(const ll_run *r, const char *size)
     return false;
 }
 
+static bool has_size(const ll_run *r, const char *size)
+{
+    const ll_size *s = r->model.sizes;
+    while (s->name && strcmp(s->name, size)) s++;
+    return s->name;
+}
+
 static void set_size(ll_run *r, const char *name, int64_t value)
 {
     for (ll_size *s = r->model.sizes; s->name; s++)
@@ -299,21 +306,25 @@ static void set_size(ll_run *r, const char *name, int64_t value)
 ll_err ll_run_fit(ll_run *r)
 {
     enum { MANY_CLASSES = 100 };
-    const char *fixed[] = {"features", "image", "channels"};
+    const char *fixed[] = {"image", "channels"};
     LL_OWN(ll_dataset) d = NULL;
-    if (strcmp(r->data.format, "csv") || ll_run_size(r, "features", 1)) return LL_OK;
-    for (int i = 0; i < 3; i++)
+    const bool all = is_said(r, "features") && (is_said(r, "classes") || is_said(r, "outputs"));
+    if (strcmp(r->data.format, "csv") || !has_size(r, "features") || all) return LL_OK;
+    for (int i = 0; i < 2; i++)
         if (is_said(r, fixed[i])) return LL_OK;
     ll_data_opts o = data_opts(r);
     ll_err rc = ll_dataset_open(&o, &d);
     CHECK(rc != LL_E_CONFIG, rc, "%s", ll_run_told(r, FROM, ll_error_message()));
     CHECK(rc == LL_OK, rc, "%s%s", ll_error_message(),
-          ll_file_exists(r->data.path) ? "" : " (set model.features to do without it)");
+          ll_file_exists(r->data.path)
+              ? ""
+              : " (set model.features, and model.classes or model.outputs, to do without it)");
     const ll_data_info *f = ll_dataset_info(d);
     bool chosen = ll_run_size(r, "outputs", 0) || is_said(r, "classes");
     LL_EACH (const ll_field, x, f->fields, f->n_field) {
         bool y = !strcmp(x->name, "y") && !chosen, whole = x->dtype == LL_I32;
-        if (!strcmp(x->name, "x") && f->n_column) set_size(r, "features", f->n_column);
+        if (!strcmp(x->name, "x") && f->n_column && !is_said(r, "features"))
+            set_size(r, "features", f->n_column);
         if (y && !whole) set_size(r, "outputs", ll_numel(&x->shape));
         if (!y || !whole) continue;
         LL_WANT(r, FROM, !f->mixed,

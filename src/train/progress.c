@@ -69,7 +69,7 @@ int ll_step_line(const ll_step_stats *s, int64_t total, const char *unit, int co
     add_field(&f, "%s %ld/%ld", s->word ? s->word : "step", s->step, total);
     const char *whose = s->apart ? " (of a replica)" : "";
     if ((!s->apart && !s->word) || !isnan(s->loss))
-        add_field(&f, fabs(s->loss) < 1e5 ? "loss %.4f%s" : "loss %.3e%s", s->loss, whose);
+        add_field(&f, "loss %s%s", LL_LOSS(s->loss), whose);
     print_norm(s->norm, t);
     if (!isnan(s->norm) && !s->apart) add_field(&f, "norm %s", t);
     if (!isnan(s->lr)) add_field(&f, "lr %.1e", s->lr);

@@ -329,7 +329,7 @@ static void csv(void **state)
         {"a\n\"1\"x\n", "continues after its closing quote"},
         {"a\n", "has no rows"},
         {"a,b,a\n1,2,3\n", "two columns are named a"},
-        {"a,split\n1,vall\n", "all.csv:2: split is vall"},
+        {"a,split\n1,vall\n", "all.csv:2: split is 'vall'"},
         {"a,label\n\n\"p\n\",cat\nq, \n", "all.csv:5: column"},
         {"a,b\n1.png,1\n,2\n", "all.csv:3: column a is empty"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
