@@ -42,8 +42,8 @@ static ll_err check_header(const ll_csv *c, const char *file)
     for (int k = 0, n; k < c->columns; k++)
         for (const char *at = c->cells[k]; *at; at += n) {
             n = ll_utf8_at(at);
-            CHECK(n, LL_E_IO, "%s: the name of column %d is not UTF-8: save the file as UTF-8", file,
-                  k + 1);
+            CHECK(n, LL_E_IO, "%s: the name of column %d is not UTF-8: save the file as UTF-8",
+                  file, k + 1);
         }
     return LL_OK;
 }

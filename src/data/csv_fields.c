@@ -549,8 +549,9 @@ static ll_err pick_rows(ll_dataset *d, const ll_csv *c, const char *file)
     int column = -1;
     for (int k = 0; k < c->columns; k++)
         if (is_split(c->cells[k])) {
-            CHECK(column < 0, LL_E_IO, "%s: columns %s and %s both say what rows are for: leave one",
-                  file, c->cells[column], c->cells[k]);
+            CHECK(column < 0, LL_E_IO,
+                  "%s: columns %s and %s both say what rows are for: leave one", file,
+                  c->cells[column], c->cells[k]);
             column = k;
         }
     int64_t held = column < 0 ? (int64_t)ceil((double)c->rows * ll_data_held_out(d)) : 0;
@@ -563,8 +564,8 @@ static ll_err pick_rows(ll_dataset *d, const ll_csv *c, const char *file)
         const char *s = ll_csv_trimmed(c->cells[(i + 1) * c->columns + column]);
         bool val = is_any_of(s, vals), test = !strcasecmp(s, "test");
         CHECK(val || test || is_any_of(s, trains), LL_E_IO,
-              "%s:%ld: split is '%.40s', expected train, val (valid, validation, dev) or test", file,
-              c->line[i + 1], s);
+              "%s:%ld: split is '%.40s', expected train, val (valid, validation, dev) or test",
+              file, c->line[i + 1], s);
         n_val += val, n_test += test;
         part[i] = val ? LL_VAL : test ? LL_TABLE_NEITHER : LL_TRAIN;
     }

@@ -99,7 +99,7 @@ typedef struct ll_data_info {
     int64_t n_column;
     const char *const *columns;
     const double *column_mean, *column_deviation;
-    double y_mean, y_deviation; /* csv: of numbers to predict */
+    double y_mean, y_deviation;    /* csv: of numbers to predict */
     int64_t seq, vocab, tokens[2]; /* tokens; tokens[split]: how many there are */
     int64_t source; /* tokens before a window that a model takes as "source", i32 [source]; or 0 */
     int64_t text_bytes[2]; /* of splits, where a tokenizer made tokens of text; else 0 */

@@ -120,6 +120,28 @@ const ll_data *ll_data_copy(ll_arena *arena, const ll_data *d)
     return copy;
 }
 
+/* Where the input of this name is listed, or would be. */
+static int *listed_at(const ll_graph *g, const char *name)
+{
+    uint64_t at = ll_hash(LL_HASH, name, strlen(name));
+    int *i;
+    do {
+        i = &g->inputs[at++ % (uint64_t)g->cap_input];
+    } while (*i && strcmp(g->values[*i].name, name));
+    return i;
+}
+
+static void list_input(ll_graph *g, int id)
+{
+    if (2 * ++g->n_input > g->cap_input) {
+        g->cap_input = 4 * g->n_input + 8;
+        g->inputs = LL_NEW_ARRAY(g->arena, int, g->cap_input);
+        for (int i = 1; i < g->n_value; i++)
+            if (g->values[i].node < 0 && i != id) *listed_at(g, g->values[i].name) = i;
+    }
+    *listed_at(g, g->values[id].name) = id;
+}
+
 ll_val ll_input(ll_graph *g, const char *name, ll_kind kind, ll_type type, ll_init init)
 {
     if (g->err != LL_OK) return (ll_val){0};
@@ -136,6 +158,7 @@ ll_val ll_input(ll_graph *g, const char *name, ll_kind kind, ll_type type, ll_in
     x->init = init;
     x->init.data = ll_data_copy(g->arena, init.data);
     x->name = ll_arena_strdup(g->arena, name);
+    list_input(g, v.id);
     return v;
 }
 
@@ -207,9 +230,7 @@ ll_val ll_per_step(ll_graph *g, const char *name)
 
 ll_val ll_find(const ll_graph *g, const char *name)
 {
-    for (int i = 1; i < g->n_value; i++)
-        if (g->values[i].node < 0 && !strcmp(g->values[i].name, name)) return (ll_val){i};
-    return (ll_val){0};
+    return (ll_val){g->cap_input ? *listed_at(g, name) : 0};
 }
 
 ll_val ll_find_result(const ll_graph *g, const char *name)
@@ -239,7 +260,9 @@ void ll_value_stands_for(ll_graph *g, ll_val v, const ll_value *other)
 
 ll_val ll_graph_name(ll_graph *g, ll_val v, const char *name)
 {
-    if (v.id) ll_value_of(g, v)->name = ll_scoped(g, name);
+    if (!v.id) return v;
+    ll_value_of(g, v)->name = ll_scoped(g, name);
+    if (ll_value_of(g, v)->node < 0) list_input(g, v.id);
     return v;
 }
 

@@ -120,6 +120,7 @@ struct ll_graph {
     ll_pair *updates;
     int n_value, n_node, n_result, n_update;
     int cap_value, cap_node, cap_result, cap_update;
+    int *inputs, n_input, cap_input; /* by their names' hash: open addresses, half of them free */
     ll_origin of; /* of nodes that are appended; at 0, forward: they are declared */
     char scope[256];
     ll_err err; /* the first mistake of the declaration, and its message */

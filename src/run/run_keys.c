@@ -60,9 +60,10 @@ const ll_key ll_run_keys[] = {
     INT("data.token_bytes", data.token_bytes, "0", 0, 4,
         "bytes per token in token files without a header: 2 or 4; 0 = by file name (.u16 or .u32; "
         "others have llm.c's header)"),
-    NUMBER("data.val_fraction", data.val_fraction, "0.05", 0, 0.9,
-           "fraction of the data held out for validation if there are no validation files; 0 = 0.05 "
-           "of it"),
+    NUMBER(
+        "data.val_fraction", data.val_fraction, "0.05", 0, 0.9,
+        "fraction of the data held out for validation if there are no validation files; 0 = 0.05 "
+        "of it"),
     INT("data.samples", data.samples, "0", 0, 1e9,
         "synthetic data: number of training samples; 0 = 10000"),
     BOOL("data.flip", data.flip, "false", "flip training images horizontally with probability 0.5"),

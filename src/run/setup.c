@@ -236,8 +236,8 @@ static ll_err check_samples(const ll_run *r, const ll_data_info *info, const ll_
     const char *last = info->last_class, *why = last ? last : info->note;
     CHECK(info->kind == LL_TOKENS || !ll_find_result(g, "correct").id || classes >= info->classes,
           LL_E_SHAPE, "data %s has %ld classes, but model.classes is %ld%s%s%s%s", info->name,
-          info->classes, classes, why ? " (" : "", last ? "they count from 0; the last one: " : "", why ? why : "",
-          why ? ")" : "");
+          info->classes, classes, why ? " (" : "", last ? "they count from 0; the last one: " : "",
+          why ? why : "", why ? ")" : "");
     return LL_OK;
 }
 

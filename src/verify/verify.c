@@ -140,7 +140,7 @@ static ll_err judge(verifier *v, int64_t step, double (*rel)[2], bool far, doubl
     ll_verify_report *out = v->out;
     int64_t *unjudged = v->wide ? &out->unjudged_in_f64 : &out->unjudged;
     int first = -1; /* that f32 cannot judge, or that is wrong */
-    bool wrong = false;
+    bool wrong = false, deaf = v->wide && far;
     for (int i = 0; i < v->n_item; i++) {
         const item *x = &v->items[i];
         if (rel[i][0] <= v->o->tolerance) continue;
@@ -150,6 +150,7 @@ static ll_err judge(verifier *v, int64_t step, double (*rel)[2], bool far, doubl
         *unjudged += 1;
         double noise = v->blocks[x->first].noise[0] / ll_verify_scale(v, x);
         if (!v->wide) out->rounding = fmax(out->rounding, noise);
+        deaf |= noise > 1; /* rounding alone makes something else of it */
         for (int k = 0; k < 2; k++)
             wrong |=
                 (v->wide || !ll_verify_kept(x)) && !(rel[i][k] <= ll_verify_loudest(v, x->kind, k));
@@ -157,8 +158,8 @@ static ll_err judge(verifier *v, int64_t step, double (*rel)[2], bool far, doubl
     record(v, step, rel);
     if (odd > 1 && !far && !v->wide) *unjudged += 1;
     if (wrong && out->ok) note_difference(v, first, step, rel[first][0], v->o->tolerance);
-    /* What f64 cannot judge as a whole, it cannot in blocks. */
-    return bad > 1 && out->ok && !(v->wide && far) ? note_block(v, step) : LL_OK;
+    /* What f64 cannot judge as a whole, it cannot in blocks; nor can f32 where rounding is all. */
+    return bad > 1 && out->ok && !deaf ? note_block(v, step) : LL_OK;
 }
 
 /* Gradients' blocks that rounding alone excuses, in every step. Collective. */

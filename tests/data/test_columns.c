@@ -225,6 +225,65 @@ static void held(void **state)
     ll_arena_free(a);
 }
 
+/* Files that are not what they would be taken for; a second text is the file for validation. */
+static void refused(void **state)
+{
+    static const ll_field want[] = {{"x", LL_F32, LL_SHAPE(1)}, {"y", LL_I32, LL_SCALAR}};
+    static const struct {
+        const char *text, *val, *fields, *says;
+    } of[] = {
+        {"a;b\n1,5;2,5\n", NULL, NULL, "cells are separated by semicolons, expected commas"},
+        {"1,68.5,x\n2,70.5,y\n", NULL, NULL, "has number 68.5, expected the names of columns"},
+        {"gr\xf6sse,y\n1,2\n", NULL, NULL, "the name of column 1 is not UTF-8"},
+        {"a,y\n1,0\n2,1\n", "a,y\n1,no\n2,yes\n", NULL,
+         "'no' is not a number, but labels are numbers in the first file"},
+        {"a,y\n1,0\n2,1\n", "a,y\n1,0.5\n", NULL, "set model.outputs=1 to predict the number"},
+        {"a,y\n0x1F,0\n2,1\n", NULL, NULL, "column a: '0x1F' is not a number"},
+        {"a,y,split,Split\n1,0,train,val\n", NULL, NULL, "columns split and Split both say"},
+        {"a,b,y\n1,2,0\n", NULL, "X=a,y=y", "the model does not take X; did you mean x?"},
+        {"a,b,y\n1,2,0\n", NULL, "x=a,x=b", "says x twice: expected x=a+b"},
+        {"a,b,y\n1,2,0\n", NULL, "x=", "has an item without a name"},
+        {"a,b,y\n1,2,0\n", NULL, "=a", "has an item without a name"},
+        {"a,y\nn.jpg,0\n7,1\n", NULL, NULL, ":3: column a: '7' is not a picture"}};
+    for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+        ll_dataset *d;
+        ll_data_opts o = table_of(tmpdir_path(state, "t.csv"));
+        put_text(o.path, of[i].text);
+        if (of[i].val) put_text(o.val_path = tmpdir_path(state, "v.csv"), of[i].val);
+        o.fields = of[i].fields;
+        o.want = want, o.n_want = 2;
+        fails(ll_dataset_open(&o, &d), of[i].says);
+    }
+}
+
+/* x and y as columns among others, rows to test with, whole numbers where others have fractions. */
+static void taken(void **state)
+{
+    static const ll_field want[] = {{"x", LL_F32, LL_SHAPE(3)}, {"y", LL_I32, LL_SCALAR}};
+    static const ll_field near[] = {{"x", LL_F32, LL_SHAPE(1)}, {"y", LL_F32, LL_SHAPE(1)}};
+    ll_arena *a = ll_arena_new();
+    ll_dataset *d;
+    ll_data_opts o = table_of(tmpdir_path(state, "t.csv"));
+    put_text(o.path, "x,y,z,label,split\n1,2.5,3,0,Train\n4,5.5,6,1,train\n7,8.5,9,2,dev\n"
+                     "1,1.5,1,0,test\n");
+    o.want = want, o.n_want = 2, o.fields = "y = label";
+    ok(ll_dataset_open(&o, &d));
+    const ll_data_info *f = ll_dataset_info(d);
+    assert_int_equal(f->n_column * 100 + f->n[LL_TRAIN] * 10 + f->n[LL_VAL], 321);
+    assert_non_null(strstr(f->note, "test rows, so the latter, 1, are left out"));
+    assert_string_equal(ll_data_target(f, a), "3 classes, whole numbers 0 to 2");
+    ll_dataset_close(d);
+    o = table_of(tmpdir_path(state, "f.csv"));
+    put_text(o.path, "a,y\n1,100\n2,300\n");
+    put_text(o.val_path = tmpdir_path(state, "v.csv"), "a,y\n1,0.5\n");
+    o.want = near, o.n_want = 2;
+    ok(ll_dataset_open(&o, &d));
+    assert_non_null(strstr(ll_data_target(ll_dataset_info(d), a),
+                           "numbers, mean 200, deviation 100 (learned slowly"));
+    ll_dataset_close(d);
+    ll_arena_free(a);
+}
+
 /* A path in the place of a name. */
 static void paths(void **state)
 {
@@ -239,7 +298,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
 #define T(name) cmocka_unit_test_setup_teardown(name, tmpdir_setup, tmpdir_teardown)
-        T(joined), T(chosen), T(wanted), T(held), T(paths),
+        T(joined), T(chosen), T(wanted), T(held), T(refused), T(taken), T(paths),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
