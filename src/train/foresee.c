@@ -147,11 +147,10 @@ double ll_threads_a_core(const ll_session *s, const ll_comm *c)
 ll_err ll_foresee_step(const ll_session *s, ll_comm *c, int64_t steps, ll_waits *waits,
                        ll_ahead *out, const char **without)
 {
-    foresight f = {.s = s,
-                   .how = {.most = (double)steps,
-                           .crowd = fmax(1, ll_threads_a_core(s, c)),
-                           .waits = waits},
-                   .far = c && ll_ranks_nodes(c) > 1};
+    foresight f = {
+        .s = s,
+        .how = {.most = (double)steps, .crowd = fmax(1, ll_threads_a_core(s, c)), .waits = waits},
+        .far = c && ll_ranks_nodes(c) > 1};
     double *seconds = &out->seconds;
     *out = (ll_ahead){.seconds = NAN};
     *without = "collectives of several devices are not predicted";
