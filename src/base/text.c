@@ -186,6 +186,13 @@ const char *ll_text_count(double n, char out[LL_NUMBER_TEXT])
     return in_units(n, 1000, units, out);
 }
 
+bool ll_is_utf8(const char *text)
+{
+    for (int n; *text; text += n)
+        if (!(n = ll_utf8_at(text))) return false;
+    return true;
+}
+
 const char *ll_text_loss(double x, char out[LL_NUMBER_TEXT])
 {
     snprintf(out, LL_NUMBER_TEXT, fabs(x) < 1e5 ? "%.4f" : "%.3e", x);

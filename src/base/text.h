@@ -31,6 +31,7 @@ bool ll_lists(const char *list, char between, const char *word, size_t n);
 
 /* Bytes of the UTF-8 character at text: 1 to 4, or 0 where there is none (also at the end). */
 int ll_utf8_at(const char *text);
+bool ll_is_utf8(const char *text);
 
 /* Each writes into out and returns it. */
 #define LL_NUMBER_TEXT 32

@@ -8,9 +8,9 @@
 
 #include <math.h>
 
-/* Sums in the order of rows, so that every rank finds the same bits. */
-static ll_err measure(const ll_dataset *d, const ll_column *c, const char *const *names,
-                      double *mean, double *deviation)
+/* Sums in the order of rows, so that every rank finds the same bits; the deviation of what is
+ * always the same number is 0. */
+static ll_err measure(const ll_dataset *d, const ll_column *c, double *mean, double *deviation)
 {
     const int64_t columns = ll_numel(&c->shape), n = d->info.n[LL_TRAIN];
     const ll_field whole = {c->field, LL_F64, c->shape};
@@ -29,11 +29,7 @@ static ll_err measure(const ll_dataset *d, const ll_column *c, const char *const
         }
         for (int64_t k = 0; k < columns; k++) {
             sum[k] = pass ? sqrt(sum[k] / (double)n) : sum[k] / (double)n;
-            CHECK(isfinite(sum[k]), LL_E_IO,
-                  "%s: numbers of column %s are too large to be standardised: leave it out "
-                  "(data.fields=-%s), or divide them",
-                  d->info.where, names[k], names[k]);
-            if (pass && (!isnan(first[k]) || sum[k] == 0)) sum[k] = 1; /* always the same number */
+            if (pass && !isnan(first[k])) sum[k] = 0;
         }
     }
     return LL_OK;
@@ -91,10 +87,8 @@ static ll_err measure_target(ll_dataset *d)
     const ll_column *y = ll_table_find(d->table, "y");
     if (!y || y->type.kind != 'f') return LL_OK;
     const int64_t n = ll_numel(&y->shape);
-    const char **names = LL_NEW_ARRAY(d->arena, const char *, n);
     double *v = LL_NEW_ARRAY(d->arena, double, 2 * n);
-    for (int64_t k = 0; k < n; k++) names[k] = y->name;
-    TRY(measure(d, y, names, v, v + n));
+    TRY(measure(d, y, v, v + n));
     d->info.y_mean = v[0], d->info.y_deviation = v[n];
     return LL_OK;
 }
@@ -119,12 +113,17 @@ ll_err ll_columns_standardise(ll_dataset *d)
     double *mean = LL_NEW_ARRAY(d->arena, double, n),
            *deviation = LL_NEW_ARRAY(d->arena, double, n);
     if (real && !f->column_mean && !(o->n_mean && o->n_deviation))
-        TRY(measure(d, c, f->columns, mean, deviation));
+        TRY(measure(d, c, mean, deviation));
     for (int64_t k = 0; k < n; k++) {
         if (f->column_mean) mean[k] = f->column_mean[k], deviation[k] = f->column_deviation[k];
         if (o->n_mean) mean[k] = o->mean[o->n_mean > 1 ? k : 0];
         if (o->n_deviation) deviation[k] = o->deviation[o->n_deviation > 1 ? k : 0];
         if (!real) mean[k] = 0, deviation[k] = 1; /* whole numbers stay what they are */
+        CHECK(isfinite(mean[k]) && isfinite(deviation[k]), LL_E_IO,
+              "%s: numbers of column %s are too large to be standardised: leave it out "
+              "(data.fields=-%s), or divide them",
+              f->where, f->columns[k], f->columns[k]);
+        if (deviation[k] == 0) deviation[k] = 1;
     }
     f->column_mean = mean, f->column_deviation = deviation;
     if (real) c->mean = mean, c->deviation = deviation;

@@ -39,12 +39,9 @@ static ll_err check_header(const ll_csv *c, const char *file)
     const char *other = c->columns == 1 ? strpbrk(c->cells[0], ";\t") : NULL;
     CHECK(!other, LL_E_IO, "%s: cells are separated by %s, expected commas", file,
           *other == ';' ? "semicolons" : "tabs");
-    for (int k = 0, n; k < c->columns; k++)
-        for (const char *at = c->cells[k]; *at; at += n) {
-            n = ll_utf8_at(at);
-            CHECK(n, LL_E_IO, "%s: the name of column %d is not UTF-8: save the file as UTF-8",
-                  file, k + 1);
-        }
+    for (int k = 0; k < c->columns; k++)
+        CHECK(ll_is_utf8(c->cells[k]), LL_E_IO,
+              "%s: the name of column %d is not UTF-8: save the file as UTF-8", file, k + 1);
     return LL_OK;
 }
 

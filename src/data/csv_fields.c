@@ -14,6 +14,7 @@
 #include "base/crc32c.h"
 #include "base/near.h"
 #include "base/rng.h"
+#include "base/text.h"
 #include "base/types.h"
 #include "data/picture.h"
 #include "data/samples.h"
@@ -64,6 +65,9 @@ static ll_err classify(ll_dataset *d, const ll_csv *c, int column, const char *f
         TRY(has_text(c, i, column, file, "a label"));
         char **name = &c->cells[(i + 1) * c->columns + column];
         *name = ll_csv_trimmed(*name);
+        CHECK(ll_is_utf8(*name), LL_E_IO,
+              "%s:%ld: label '%.*s' is not UTF-8: save the file as UTF-8", file, c->line[i + 1],
+              shown(*name), *name);
     }
     bool trained = d->opts->told && d->opts->told->info.n_column;
     if (!f->class_names && (trained || d->reading == LL_VAL))
@@ -105,15 +109,14 @@ static const char *no_numbers(const ll_dataset *d, const ll_csv *c, int column)
     return ll_arena_printf(d->arena, "column %s is %s", c->cells[column], empty ? "empty" : "text");
 }
 
-static ll_err numbers(ll_dataset *d, const ll_csv *c, int column, bool y, const char *file,
-                      ll_array *a)
+static ll_err numbers(ll_dataset *d, const ll_csv *c, int column, const char *field,
+                      const char *file, ll_array *a)
 {
     double *v = LL_NEW_ARRAY(d->arena, double, c->rows);
-    const ll_field *want = y ? ll_table_wanted(d->opts, "y") : NULL;
-    bool whole = true, above = true;
+    const ll_field *want = ll_table_wanted(d->opts, field);
+    bool whole = true, above = true, real = want && ll_dtype_is_float(want->dtype);
     int64_t last = -1, n_number = 0;
-    bool near_to = want && ll_dtype_is_float(want->dtype); /* y is numbers to come near to */
-    y = y && !near_to;
+    bool y = !strcmp(field, "y") && !real; /* classes, not numbers to come near to */
     for (int64_t i = 0; i < c->rows; i++) {
         bool is = is_number(at(c, i, column), &v[i]);
         n_number += is;
@@ -124,7 +127,7 @@ static ll_err numbers(ll_dataset *d, const ll_csv *c, int column, bool y, const 
                 ll_arena_printf(d->arena, "%s:%ld: column %s: '%.*s' is not a number", file,
                                 c->line[i + 1], a->name, shown(at(c, i, column)), at(c, i, column));
     }
-    bool all = n_number == c->rows, chosen = want || d->opts->fields || d->opts->n_want;
+    bool all = n_number == c->rows, chosen = d->opts->fields || d->opts->n_want;
     whole = whole && (above || !y); /* what is below 0 is no class */
     if (!all && n_number && (y || !chosen))
         note(&d->info, d->arena, a->text, y ? "labels are names" : "the column is left out");
@@ -141,13 +144,13 @@ static ll_err numbers(ll_dataset *d, const ll_csv *c, int column, bool y, const 
         if (v[i] >= (double)d->info.classes) d->info.classes = (int64_t)v[i] + 1, last = i;
     if (last >= 0)
         d->info.last_class = ll_arena_printf(d->arena, "%s:%ld", file, c->line[last + 1]);
-    const ll_column *old = ll_table_find(d->table, y ? "y" : a->name);
+    const ll_column *old = ll_table_find(d->table, field);
     if (old && y && all && old->type.kind == 'i' && !whole)
         FAIL(LL_E_IO,
              "%s: labels of column %s are not all whole numbers from 0 on, as they are in %s, so "
              "that they are classes: set model.outputs=1 to predict the number",
              file, a->name, old->parts[0].file);
-    bool kept = near_to || (old && old->type.kind == 'f'); /* as fractions, whole ones too */
+    bool kept = real || (old && old->type.kind == 'f'); /* as fractions, whole ones too */
     if ((kept || !(all && whole)) && !named) return LL_OK;
     int32_t *n = LL_NEW_ARRAY(d->arena, int32_t, c->rows); /* whole numbers are i32 by nature */
     for (int64_t i = 0; i < c->rows; i++) n[i] = (int32_t)v[i];
@@ -245,7 +248,7 @@ static ll_err offer(use *u, int k, const char *field)
         TRY(pictures(d, u->c, k, u->file, &a));
         if (!a.map) d->info.kind = LL_IMAGES;
     } else {
-        TRY(numbers(d, u->c, k, !strcmp(field, "y"), u->file, &a));
+        TRY(numbers(d, u->c, k, field, u->file, &a));
         a.standard = !strcmp(field, "x");
     }
     if (a.standard && !d->info.n_column) {

@@ -83,8 +83,8 @@ static ll_err read_images(ll_dataset *d, const json_t *j, const char *file)
     TRY(read_numbers(j, file, "image", 1, LL_MAX_WIDTH, 3, s));
     CHECK(s[2] <= LL_MAX_CHANNELS, LL_E_IO, "%s: image has %g channels", file, s[2]);
     f->height = (int64_t)s[0], f->width = (int64_t)s[1], f->channels = (int64_t)s[2];
-    TRY(read_numbers(j, file, "mean", -1e6, 1e6, (int)f->channels, f->mean));
-    TRY(read_numbers(j, file, "deviation", 1e-6, 1e6, (int)f->channels, f->deviation));
+    TRY(read_numbers(j, file, "mean", -1e30, 1e30, (int)f->channels, f->mean));
+    TRY(read_numbers(j, file, "deviation", 1e-30, 1e30, (int)f->channels, f->deviation));
     TRY(read_numbers(j, file, "centre", 0.01, 1, 1, &d->centre));
     ll_dataset_scale(d);
     return LL_OK;

@@ -50,8 +50,7 @@ static ll_err check_tensor(const char *path, const ll_st_tensor *t, bool spare)
 {
     CHECK(t->name && t->name[0] && strcmp(t->name, "__metadata__"), LL_E_ARG,
           "%s: \"%s\" is not a valid tensor name", path, t->name ? t->name : "");
-    for (const char *c = t->name; *c; c += ll_utf8_at(c))
-        CHECK(ll_utf8_at(c), LL_E_ARG, "%s: the name of tensor %s is not UTF-8", path, t->name);
+    CHECK(ll_is_utf8(t->name), LL_E_ARG, "%s: the name of tensor %s is not UTF-8", path, t->name);
     for (int i = 0; i < t->shape.n; i++)
         CHECK(t->shape.d[i] >= 0, LL_E_SHAPE, "%s: tensor %s: dimension %d is %ld", path, t->name,
               i, t->shape.d[i]);

@@ -235,6 +235,7 @@ static void refused(void **state)
         {"a;b\n1,5;2,5\n", NULL, NULL, "cells are separated by semicolons, expected commas"},
         {"1,68.5,x\n2,70.5,y\n", NULL, NULL, "has number 68.5, expected the names of columns"},
         {"gr\xf6sse,y\n1,2\n", NULL, NULL, "the name of column 1 is not UTF-8"},
+        {"a,y\n1,gr\xfcn\n2,rot\n", NULL, NULL, "t.csv:2: label 'gr\xfcn' is not UTF-8"},
         {"a,y\n1,0\n2,1\n", "a,y\n1,no\n2,yes\n", NULL,
          "'no' is not a number, but labels are numbers in the first file"},
         {"a,y\n1,0\n2,1\n", "a,y\n1,0.5\n", NULL, "set model.outputs=1 to predict the number"},
@@ -280,6 +281,12 @@ static void taken(void **state)
     ok(ll_dataset_open(&o, &d));
     assert_non_null(strstr(ll_data_target(ll_dataset_info(d), a),
                            "numbers, mean 200, deviation 100 (learned slowly"));
+    ll_dataset_close(d);
+    put_text(o.path, "a,b,y\n1.5,1,7\n2.5,1,7\n"); /* b is the same in all, and so is y */
+    put_text(o.val_path, "a,b,y\n1,1,1e300\n");
+    o.fields = "x=a";
+    ok(ll_dataset_open(&o, &d));
+    assert_string_equal(ll_data_target(ll_dataset_info(d), a), "numbers, mean 7, deviation 0");
     ll_dataset_close(d);
     ll_arena_free(a);
 }
