@@ -9,6 +9,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct opts {
@@ -127,6 +128,23 @@ static ll_err score_members(const opts *o, const ll_trained *t, const ll_dataset
     for (int k = 0; k < m.n; k++)
         fprintf(stderr, "member %d alone: accuracy %.2f %%\n", k,
                 100 * (double)c->alone[k] / (double)c->samples);
+    return LL_OK;
+}
+
+/* Data that were changed since are no error, but a score on them is of others than training's own. */
+static ll_err tell_changed(const opts *o, const ll_trained *t, const ll_data_info *d)
+{
+    LL_OWN(ll_st_file) f = NULL;
+    for (int i = 0; i < o->of.set.n; i++)
+        if (!strncmp(o->of.set.v[i], "data.", 5)) return LL_OK; /* on purpose */
+    if (o->of.init) return LL_OK;
+    TRY(ll_cli_checkpoint(t->run->out, o->of.checkpoint, &f));
+    const char *was = ll_st_meta(f, "data digest");
+    if (!was || strtoul(was, NULL, 16) == d->digest) return LL_OK;
+    fprintf(stderr,
+            "note: the data files have changed since training (their checksum was %.20s, is "
+            "%08x): these may not be the samples that training left out\n",
+            was, d->digest);
     return LL_OK;
 }
 
@@ -289,6 +307,7 @@ static ll_err run(const void *given)
     if (!o->samples || o->samples > all) own.samples = all;
     fprintf(stderr, "%s: %s on %s, %ld of %ld validation samples\n", t.run->name, t.run->model.name,
             info->name, o->samples, all);
+    TRY(tell_changed(o, &t, info));
     bool ensemble = !o->of.init && !strcmp(t.run->parallel.between.seeds, "own");
     /* classes first: not every model has them */
     if (!ensemble && (o->classes || o->confusion || o->top)) TRY(count(o, &t, d, NULL, a, &c));

@@ -154,6 +154,7 @@ static void tables(void **state)
     json_decref(j);
     o = succeeds(f, "eval r");
     assert_non_null(strstr(o.out, ", error "));
+    assert_null(strstr(o.err, "have changed"));
     outcome_free(&o);
     o = succeeds(f, "predict r new.csv");
     assert_non_null(strstr(o.out, "  value\n"));
@@ -165,6 +166,11 @@ static void tables(void **state)
     refuses(f, 1, "data t.csv", "'t.csv' is a path, not the name of a dataset", "format=csv");
     o = succeeds(
         f, "verify t.yaml -n 2 --steps 3 -s data.fields=y=price,-kind -s parallel.exact=false");
+    outcome_free(&o);
+    p[-2] = p[-2] == 'l' ? 'r' : 'x'; /* of the last row's kind */
+    write_text(tmpdir_path(state, "t.csv"), text);
+    o = succeeds(f, "eval r");
+    assert_non_null(strstr(o.err, "the data files have changed since training"));
     outcome_free(&o);
 }
 
