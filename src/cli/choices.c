@@ -156,7 +156,7 @@ ll_err ll_cli_choices(const ll_talk_opts *given, const char *file, int64_t most)
     w.picked = LL_NEW_ARRAY(a, int8_t, 2 * w.n);
     for (int64_t i = 0; i < w.n; i++) TRY(read_question(&w, i));
     t.quiet = true;
-    CHECK(!strcmp(t.run->train.quantize, "none"), LL_E_ARG,
+    CHECK(!t.run->train.quantize, LL_E_ARG,
           "--choices needs f32 weights, but this run's are rounded (train.quantize): use -s "
           "train.quantize=none");
     t.guesses = w.most > 33 ? 32 : w.most > 3 ? w.most - 2 : 1;

@@ -100,7 +100,7 @@ static ll_err check_bits(const opts *o, const ll_run *r)
     if (!o->bits) return LL_OK;
     CHECK(ll_run_takes_tokens(r), LL_E_ARG, "--weights %s needs a model of tokens, not %s",
           o->weights, r->model.name);
-    CHECK(!o->classes && !o->confusion && !o->top && strcmp(r->parallel.between.seeds, "own"),
+    CHECK(!o->classes && !o->confusion && !o->top && r->parallel.between.seeds != LL_SEEDS_own,
           LL_E_ARG,
           "--weights %s cannot be combined with --classes, --confusion, --top or an ensemble: it "
           "gives the loss, and --choices",
@@ -108,7 +108,7 @@ static ll_err check_bits(const opts *o, const ll_run *r)
     CHECK(!r->parallel.exact, LL_E_ARG,
           "--weights %s cannot be combined with exact sums: use -s parallel.exact=false",
           o->weights);
-    CHECK(!strcmp(r->train.quantize, "none"), LL_E_ARG,
+    CHECK(!r->train.quantize, LL_E_ARG,
           "--weights %s: this run's weights are already rounded (train.quantize): use -s "
           "train.quantize=none",
           o->weights);
@@ -131,7 +131,7 @@ static ll_err score_members(const opts *o, const ll_trained *t, const ll_dataset
     return LL_OK;
 }
 
-/* Data that were changed since are no error, but a score on them is of others than training's own. */
+/* Data that were changed since are no error, but they are others than training left out. */
 static ll_err tell_changed(const opts *o, const ll_trained *t, const ll_data_info *d)
 {
     LL_OWN(ll_st_file) f = NULL;
@@ -308,7 +308,7 @@ static ll_err run(const void *given)
     fprintf(stderr, "%s: %s on %s, %ld of %ld validation samples\n", t.run->name, t.run->model.name,
             info->name, o->samples, all);
     TRY(tell_changed(o, &t, info));
-    bool ensemble = !o->of.init && !strcmp(t.run->parallel.between.seeds, "own");
+    bool ensemble = !o->of.init && t.run->parallel.between.seeds == LL_SEEDS_own;
     /* classes first: not every model has them */
     if (!ensemble && (o->classes || o->confusion || o->top)) TRY(count(o, &t, d, NULL, a, &c));
     TRY(ensemble ? score_members(o, &t, d, a, &s, &c) : score(o, &t, d, &s));

@@ -241,10 +241,10 @@ static ll_err run(const void *given)
         if (file_of(o, k)) TRY(ll_cli_spare(file_of(o, k)));
     LL_TRAINED t = {0};
     TRY(ll_cli_trained(&o->of, &t));
-    CHECK((!o->c && !o->onnx) || !strcmp(t.run->train.quantize, "none"), LL_E_ARG,
-          "%s cannot write rounded weights (train.quantize is %s): use -s train.quantize=none to "
+    CHECK((!o->c && !o->onnx) || !t.run->train.quantize, LL_E_ARG,
+          "%s cannot write rounded weights (train.quantize): use -s train.quantize=none to "
           "write them unrounded",
-          o->c ? "--c" : "--onnx", t.run->train.quantize);
+          o->c ? "--c" : "--onnx");
     for (const struct kind *k = kinds; k < end; k++)
         if (file_of(o, k)) TRY(k->write(o, &t));
     return LL_OK;

@@ -331,7 +331,7 @@ ll_err ll_cli_trained_load(const ll_run *r, const ll_trained_opts *o, ll_session
         return load_weights(r, r->train.init, s); /* those that it will begin with */
     LL_OWN(ll_st_file) f = NULL;
     TRY(ll_cli_checkpoint(r->out, o->checkpoint, &f));
-    if (!strcmp(r->parallel.between.seeds, "own") && first_rank(s))
+    if (r->parallel.between.seeds == LL_SEEDS_own && first_rank(s))
         fprintf(stderr, "an ensemble: using its first member's parameters (eval averages the "
                         "predictions of all members)\n");
     return ll_session_take(s, f, step);

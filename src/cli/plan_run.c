@@ -76,7 +76,7 @@ static ll_err refuse_uncounted(const ll_words *set, const ll_run *r, const ll_lm
         {"train.lora", "0", t->lora > 0},
         {"train.prompt", "0", t->prompt > 0},
         {"train.prune", "none", strcmp(t->prune, "none")},
-        {"train.quantize", "none", strcmp(t->quantize, "none")},
+        {"train.quantize", "none", t->quantize},
         {"train.teacher", "", *t->teacher},
         {"train.ema", "0", t->optim.ema > 0},
         {"train.delay", "false", t->delay},

@@ -101,7 +101,8 @@ static const char *where(const ll_train_start *s, ll_arena *a)
     if (ll_consistency_rounds(c))
         ll_buf_printf(&b, ": gradients in rounds of %ld or more", c->quorum);
     else if (c->every)
-        ll_buf_printf(&b, ": %ss every %s", c->what, LL_COUNTED(c->every, "step"));
+        ll_buf_printf(&b, ": %ss every %s", ll_exchange_name(c->what),
+                      LL_COUNTED(c->every, "step"));
     if (c->fragments > 1) ll_buf_printf(&b, " in %ld parts", c->fragments);
     if (c->delay) ll_buf_printf(&b, ", beside %s", LL_COUNTED(c->delay, "step"));
     if (strcmp(c->codec, "none")) ll_buf_printf(&b, ", %s", c->codec);

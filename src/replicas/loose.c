@@ -25,11 +25,6 @@
 
 static const ll_coll_opts canonical = {.algorithm = "sharded", .site = "exchange of replicas"};
 
-static bool is(const char *a, const char *b)
-{
-    return !strcmp(a, b);
-}
-
 /* ---- opening ---- */
 
 ll_err ll_loose_open(ll_comm *c, const ll_run *r, ll_loose **out)
@@ -47,7 +42,7 @@ ll_err ll_loose_open(ll_comm *c, const ll_run *r, ll_loose **out)
                     .rounds = ll_consistency_rounds(&r->parallel.between),
                     .arena = ll_arena_new()};
     ll_err rc = LL_OK;
-    if (each > 1 && x->served && is(x->how->server, "open"))
+    if (each > 1 && x->served && x->how->server == LL_SERVER_open)
         rc = RAISE(LL_E_CONFIG,
                    "parallel.server=open (hogwild) needs replicas of one rank, but there are %d of "
                    "%d: set parallel.replicas=%d, or parallel.server=sharded",
@@ -144,7 +139,7 @@ static float *vector(ll_loose *x, int64_t n)
 static ll_err open_codecs(ll_loose *x)
 {
     ll_codec *k = NULL;
-    if (is(x->how->codec, "none")) return LL_OK;
+    if (!strcmp(x->how->codec, "none")) return LL_OK;
     TRY(ll_codec_open(x->how->codec, "feedback", 1, 0, &k));
     x->feedback = ll_codec_residual(k) != NULL;
     ll_codec_close(k);
@@ -179,9 +174,9 @@ ll_err ll_loose_bind(ll_loose *x, ll_session *s)
     }
     x->own = vector(x, x->made > x->all ? x->made : x->all);
     if (!ll_loose_no_mean(x)) x->mean = vector(x, x->all);
-    bool differs = is(h->what, "difference");
+    bool differs = h->what == LL_EXCHANGE_difference;
     if (differs && !x->served) x->anchor = vector(x, x->params);
-    if (differs && !is(h->outer, "sgd")) x->velocity = vector(x, x->params);
+    if (differs && h->outer != LL_OUTER_sgd) x->velocity = vector(x, x->params);
     if (h->delay) {
         x->due = vector(x, x->shared);
         TRY(ll_transport_check_threads());
@@ -189,11 +184,11 @@ ll_err ll_loose_bind(ll_loose *x, ll_session *s)
     }
     const ll_server_opts server = ll_loose_server_opts(x);
     if (x->served) x->bytes += ll_server_bytes(&server);
-    x->most = is(h->peers, "ring")          ? 2
-              : is(h->peers, "torus")       ? LL_TORUS
-              : is(h->peers, "exponential") ? 1
-              : is(h->peers, "groups")      ? (int)h->group - 1
-                                            : 0;
+    x->most = h->peers == LL_PEERS_ring          ? 2
+              : h->peers == LL_PEERS_torus       ? LL_TORUS
+              : h->peers == LL_PEERS_exponential ? 1
+              : h->peers == LL_PEERS_groups      ? (int)h->group - 1
+                                                 : 0;
     if (x->most > 0) x->room = vector(x, x->most * x->shared);
     x->to = LL_NEW_ARRAY(x->arena, int, x->most + 1);
     x->from = LL_NEW_ARRAY(x->arena, int, x->most + 1);
@@ -290,12 +285,12 @@ static void find_neighbours(ll_loose *x, int64_t number)
 {
     int powers = 1;
     while (1 << powers < x->n) powers++;
-    if (is(x->how->peers, "groups")) {
+    if (x->how->peers == LL_PEERS_groups) {
         in_groups(x, number);
-    } else if (is(x->how->peers, "ring")) {
+    } else if (x->how->peers == LL_PEERS_ring) {
         on_circle(x, 0, 1);
         on_circle(x, 1, x->n - 1);
-    } else if (is(x->how->peers, "torus")) {
+    } else if (x->how->peers == LL_PEERS_torus) {
         ll_torus_neighbours(x->n, x->index, x->to, x->from);
     } else {
         on_circle(x, 0, 1 << (number % powers));
@@ -333,7 +328,7 @@ static ll_err mix(ll_loose *x, int64_t number)
 
 static ll_err exchange_parameters(ll_loose *x, int64_t number)
 {
-    if (!is(x->how->peers, "all")) return mix(x, number);
+    if (x->how->peers != LL_PEERS_all) return mix(x, number);
     x->count.bytes += dense_bytes(x, x->shared);
     return mean_over(x, x->own, x->shared);
 }
@@ -372,7 +367,7 @@ static ll_err means(const ll_loose *x, const ll_fragment *f, int64_t done, float
     int64_t rest = rest_of(x, f);
     *bytes += dense_bytes(x, rest);
     if (rest) TRY(mean_over(x, d + x->params, rest));
-    if (is(x->how->codec, "none")) {
+    if (!strcmp(x->how->codec, "none")) {
         *bytes += dense_bytes(x, f->to - f->from);
         return mean_over(x, d + f->from, f->to - f->from);
     }
@@ -407,7 +402,7 @@ static void outer_step(ll_loose *x, const ll_fragment *f, float *d, bool at_once
     const ll_consistency *h = x->how;
     float lr = (float)h->outer_lr, mu = (float)h->outer_momentum;
     float pull = (float)(h->elastic / (double)x->n);
-    bool ahead = is(h->outer, "nesterov");
+    bool ahead = h->outer == LL_OUTER_nesterov;
     for (int64_t i = f->from; i < f->to; i++) {
         float was = x->anchor[i], own = x->own[i], v = d[i];
         if (x->velocity) v = x->velocity[i] = mu * x->velocity[i] + d[i];

@@ -136,7 +136,7 @@ int ll_loose_in(const ll_st_file *f, const char *name);
 /* Replicas that began apart, and stay so. */
 static inline bool ll_loose_ensemble(const ll_loose *x)
 {
-    return !strcmp(x->how->seeds, "own");
+    return x->how->seeds == LL_SEEDS_own;
 }
 /* Those have no mean; nor have such need of one as are alike. */
 static inline bool ll_loose_no_mean(const ll_loose *x)

@@ -71,7 +71,7 @@ static ll_st_list list(const ll_loose *x, ll_arena *a, bool means, bool each)
 
 ll_st_list ll_loose_tensors(const ll_loose *x, ll_arena *a)
 {
-    bool each = ll_loose_ensemble(x) || (!x->rounds && !strcmp(x->run->parallel.save, "replicas"));
+    bool each = ll_loose_ensemble(x) || (!x->rounds && x->run->parallel.save == LL_KEPT_replicas);
     return list(x, a, true, each);
 }
 

@@ -31,7 +31,7 @@ static uint32_t sum_settings(const ll_loose *x)
 ll_err ll_loose_repeat(ll_loose *x, const char *run, int64_t *until)
 {
     const char *path = order_of(x, run);
-    CHECK(strcmp(x->how->server, "open"), LL_E_ARG,
+    CHECK(x->how->server != LL_SERVER_open, LL_E_ARG,
           "--replay cannot be combined with parallel.server=open, which keeps no order: use "
           "parallel.consistency=async");
     CHECK(access(path, R_OK) == 0, LL_E_IO, "--replay: %s: %s", path, strerror(errno));

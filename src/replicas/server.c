@@ -15,7 +15,7 @@ enum { TAKE = 1, LEAVE = 2, READ = 4, AWAY = 8, BACK = 16 }; /* what a turn is f
 
 static bool has_velocity(const ll_server_opts *o)
 {
-    return strcmp(o->how->outer, "sgd") != 0;
+    return o->how->outer != LL_OUTER_sgd;
 }
 
 static size_t head_bytes(const ll_server_opts *o)
@@ -26,13 +26,13 @@ static size_t head_bytes(const ll_server_opts *o)
 
 static bool in_pairs(const ll_server_opts *o)
 {
-    return !strcmp(o->how->peers, "pairs");
+    return o->how->peers == LL_PEERS_pairs;
 }
 
 /* Nobody waits to change it (Hogwild). */
 static bool is_open(const ll_server *x)
 {
-    return !strcmp(x->o.how->server, "open");
+    return x->o.how->server == LL_SERVER_open;
 }
 
 static size_t store_bytes(const ll_server_opts *o)
@@ -51,7 +51,7 @@ static int64_t room_of(const ll_server_opts *o)
 
 size_t ll_server_bytes(const ll_server_opts *o)
 {
-    size_t n = strcmp(o->how->server, "central") ? (size_t)o->n : 1, near = 0;
+    size_t n = o->how->server == LL_SERVER_central ? 1 : (size_t)o->n, near = 0;
     const int *node = ll_comm_nodes(o->peers), me = ll_comm_rank(o->peers);
     for (size_t k = 0; k < n; k++) near += node[k] == node[me]; /* their pages are seen here, too */
     return bytes_of(room_of(o)) +
@@ -184,7 +184,7 @@ ll_err ll_server_open(const ll_server_opts *o, int64_t step, ll_server **out)
     x->base = in_rounds(o) ? NULL : x->more + o->shared;
     ll_err rc = ll_comm_agree(o->peers, open_order(x, step)); /* all open the store, or none */
     TRY(o->mine ? ll_comm_agree(o->mine, rc) : rc);
-    return ll_rma_open(o->peers, head_bytes(o), store_bytes(o), strcmp(o->how->server, "central"),
+    return ll_rma_open(o->peers, head_bytes(o), store_bytes(o), o->how->server != LL_SERVER_central,
                        &x->store);
 }
 
@@ -230,7 +230,7 @@ static ll_err apply(ll_server *x, float *d)
 {
     const ll_consistency *h = x->o.how;
     float lr = (float)h->outer_lr, mu = (float)h->outer_momentum;
-    bool ahead = !strcmp(h->outer, "nesterov");
+    bool ahead = h->outer == LL_OUTER_nesterov;
     TRY(ll_rma_get(x->store, 0, x->now, bytes_of(x->o.shared)));
     for (int64_t i = x->o.params; i < x->o.shared; i++) x->now[i] += d[i];
     if (has_velocity(&x->o)) {

@@ -9,37 +9,38 @@
 
 #include <string.h>
 
+#define PRESET(name, what, every, warm_up, peers, parts, codec, outer, lr, elastic, seeds, server, \
+               staleness, quorum, delay)                                                           \
+    {                                                                                              \
+        name, LL_EXCHANGE_##what, every, warm_up, LL_PEERS_##peers, 2, parts, codec,               \
+            LL_OUTER_##outer, lr, 0.9, elastic, LL_SEEDS_##seeds, LL_SERVER_##server, staleness,   \
+            quorum, delay                                                                          \
+    }
 static const ll_consistency presets[] = {
-    {"sync", "gradient", 1, 0, "all", 2, 1, "none", "sgd", 1, 0.9, 0, "shared", "sharded", -1, 1},
-    {"ssp", "difference", 1, 0, "server", 2, 1, "none", "sgd", 1, 0.9, 0, "shared", "sharded", 3,
-     1},
-    {"eager", "gradient", 1, 0, "server", 2, 1, "none", "sgd", 1, 0.9, 0, "shared", "sharded", 1,
-     0},
-    {"async", "difference", 1, 0, "server", 2, 1, "none", "sgd", 1, 0.9, 0, "shared", "sharded", -1,
-     1},
-    {"hogwild", "difference", 1, 0, "server", 2, 1, "none", "sgd", 1, 0.9, 0, "shared", "open", -1,
-     1},
-    {"local", "parameter", 8, 0, "all", 2, 1, "none", "sgd", 1, 0.9, 0, "shared", "sharded", -1, 1},
-    {"post-local", "parameter", 8, 100, "all", 2, 1, "none", "sgd", 1, 0.9, 0, "shared", "sharded",
-     -1, 1},
-    {"diloco", "difference", 100, 0, "all", 2, 1, "none", "nesterov", 0.7, 0.9, 0, "shared",
-     "sharded", -1, 1},
-    {"streaming", "difference", 100, 0, "all", 2, 4, "int4", "nesterov", 0.7, 0.9, 0, "shared",
-     "sharded", -1, 1, 5},
-    {"gossip", "parameter", 1, 0, "ring", 2, 1, "none", "sgd", 1, 0.9, 0, "shared", "sharded", -1,
-     1},
-    {"sgp", "parameter", 1, 0, "exponential", 2, 1, "none", "sgd", 1, 0.9, 0, "shared", "sharded",
-     -1, 1},
-    {"ad-psgd", "parameter", 1, 0, "pairs", 2, 1, "none", "sgd", 1, 0.9, 0, "shared", "sharded", -1,
-     1},
-    {"easgd", "difference", 8, 0, "all", 2, 1, "none", "sgd", 0.9, 0.9, 0.9, "shared", "sharded",
-     -1, 1},
-    {"ensemble", "parameter", 0, 0, "all", 2, 1, "none", "sgd", 1, 0.9, 0, "own", "sharded", -1,
-     1}};
+    PRESET("sync", gradient, 1, 0, all, 1, "none", sgd, 1, 0, shared, sharded, -1, 1, 0),
+    PRESET("ssp", difference, 1, 0, server, 1, "none", sgd, 1, 0, shared, sharded, 3, 1, 0),
+    PRESET("eager", gradient, 1, 0, server, 1, "none", sgd, 1, 0, shared, sharded, 1, 0, 0),
+    PRESET("async", difference, 1, 0, server, 1, "none", sgd, 1, 0, shared, sharded, -1, 1, 0),
+    PRESET("hogwild", difference, 1, 0, server, 1, "none", sgd, 1, 0, shared, open, -1, 1, 0),
+    PRESET("local", parameter, 8, 0, all, 1, "none", sgd, 1, 0, shared, sharded, -1, 1, 0),
+    PRESET("post-local", parameter, 8, 100, all, 1, "none", sgd, 1, 0, shared, sharded, -1, 1, 0),
+    PRESET("diloco", difference, 100, 0, all, 1, "none", nesterov, 0.7, 0, shared, sharded, -1, 1,
+           0),
+    PRESET("streaming", difference, 100, 0, all, 4, "int4", nesterov, 0.7, 0, shared, sharded, -1,
+           1, 5),
+    PRESET("gossip", parameter, 1, 0, ring, 1, "none", sgd, 1, 0, shared, sharded, -1, 1, 0),
+    PRESET("sgp", parameter, 1, 0, exponential, 1, "none", sgd, 1, 0, shared, sharded, -1, 1, 0),
+    PRESET("ad-psgd", parameter, 1, 0, pairs, 1, "none", sgd, 1, 0, shared, sharded, -1, 1, 0),
+    PRESET("easgd", difference, 8, 0, all, 1, "none", sgd, 0.9, 0.9, shared, sharded, -1, 1, 0),
+    PRESET("ensemble", parameter, 0, 0, all, 1, "none", sgd, 1, 0, own, sharded, -1, 1, 0)};
 
-static bool is(const char *a, const char *b)
+#define WORD(name) #name,
+static const char *const exchanges[] = {"", LL_EXCHANGES(WORD)};
+static const char *const all_peers[] = {"", LL_PEERS(WORD)};
+
+const char *ll_exchange_name(ll_exchange_kind what)
 {
-    return !strcmp(a, b);
+    return exchanges[what];
 }
 
 /* What is said, of keys of parallel that are its members, in place of what its preset has. */
@@ -54,6 +55,8 @@ static void take_said(const ll_consistency *said, ll_consistency *out)
             *(int64_t *)to = *(const int64_t *)from;
         else if (k->kind == LL_KEY_NUMBER && *(const double *)from >= 0)
             *(double *)to = *(const double *)from;
+        else if (k->kind == LL_KEY_ENUM && *(const int *)from)
+            *(int *)to = *(const int *)from;
         else if (k->kind >= LL_KEY_TEXT && **(const char *const *)from)
             *(const char **)to = *(const char *const *)from;
     }
@@ -61,42 +64,45 @@ static void take_said(const ll_consistency *said, ll_consistency *out)
 
 static bool plain(const ll_consistency *c)
 {
-    return is(c->outer, "sgd") && c->outer_lr == 1 && c->elastic == 0;
+    return c->outer == LL_OUTER_sgd && c->outer_lr == 1 && c->elastic == 0;
 }
 
 static ll_err check(const ll_consistency *c, const ll_consistency *said)
 {
-    bool differs = is(c->what, "difference"), never = c->every == 0;
-    bool gradient = is(c->what, "gradient"), served = is(c->peers, "server");
-    CHECK(!gradient || (c->every == 1 && (served || is(c->peers, "all")) && plain(c)), LL_E_CONFIG,
+    bool differs = c->what == LL_EXCHANGE_difference, never = c->every == 0;
+    bool gradient = c->what == LL_EXCHANGE_gradient, served = c->peers == LL_PEERS_server;
+    CHECK(!gradient || (c->every == 1 && (served || c->peers == LL_PEERS_all) && plain(c)),
+          LL_E_CONFIG,
           "parallel.exchange=gradient needs parallel.every=1, parallel.peers=all or server, and no "
           "outer optimizer: with parallel.replicas, set parallel.exchange=parameter or difference");
-    CHECK(!gradient || !served || (c->staleness >= 0 && !is(c->server, "open")), LL_E_CONFIG,
+    CHECK(!gradient || !served || (c->staleness >= 0 && c->server != LL_SERVER_open), LL_E_CONFIG,
           "parallel.exchange=gradient with parallel.peers=server works in rounds: set "
           "parallel.staleness to 1 or more (rounds kept), and parallel.server=sharded or central");
-    CHECK(differs || is(c->codec, "none"), LL_E_CONFIG,
+    CHECK(differs || !strcmp(c->codec, "none"), LL_E_CONFIG,
           "parallel.codec=%s applies only to differences: set parallel.exchange=difference%s",
           c->codec, gradient && !served ? ", or use parallel.compress for gradients" : "");
     CHECK(differs || plain(c), LL_E_CONFIG,
           "parallel.outer, parallel.outer_lr and parallel.elastic apply only to differences: set "
           "parallel.exchange=difference");
-    CHECK(!differs || served || is(c->peers, "all"), LL_E_CONFIG,
+    CHECK(!differs || served || c->peers == LL_PEERS_all, LL_E_CONFIG,
           "parallel.exchange=difference cannot be combined with parallel.peers=%s: set "
           "parallel.exchange=parameter, or parallel.peers=all",
-          c->peers);
-    CHECK(!served || gradient || (differs && !never && is(c->codec, "none") && c->elastic == 0),
+          all_peers[c->peers]);
+    CHECK(!served || gradient ||
+              (differs && !never && !strcmp(c->codec, "none") && c->elastic == 0),
           LL_E_CONFIG,
           "parallel.peers=server takes gradients, or differences with parallel.every above 0, "
           "codec none and elastic 0: leave parallel.exchange, codec and elastic to the preset");
     CHECK(said->quorum < 0 || (served && gradient), LL_E_CONFIG,
           "parallel.quorum applies only to gradients sent to a server: set "
           "parallel.consistency=eager");
-    bool pairs = is(c->peers, "pairs");
+    bool pairs = c->peers == LL_PEERS_pairs;
     CHECK(!pairs || !never, LL_E_CONFIG,
           "parallel.peers=pairs needs an exchange interval, but parallel.every is 0: set it to 1 "
           "or more");
-    CHECK(served || (said->staleness < 0 && (pairs || !*said->server)), LL_E_CONFIG,
-          "parallel.staleness and parallel.server need parallel.peers=server, not %s", c->peers);
+    CHECK(served || (said->staleness < 0 && (pairs || !said->server)), LL_E_CONFIG,
+          "parallel.staleness and parallel.server need parallel.peers=server, not %s",
+          all_peers[c->peers]);
     CHECK(c->fragments > 0, LL_E_CONFIG, "parallel.fragments is 0, expected 1 or more");
     CHECK(c->fragments == 1 || (differs && !served && c->every % c->fragments == 0), LL_E_CONFIG,
           "parallel.fragments=%ld needs parallel.exchange=difference and parallel.peers=all, and "
@@ -106,18 +112,18 @@ static ll_err check(const ll_consistency *c, const ll_consistency *said)
           "parallel.delay=%ld needs parallel.exchange=difference, parallel.peers=all, and a value "
           "below parallel.every divided by parallel.fragments, which is %ld",
           c->delay, (c->every / c->fragments));
-    CHECK(!is(c->server, "open") || (served && is(c->outer, "sgd") && c->staleness < 0),
+    CHECK(c->server != LL_SERVER_open || (served && c->outer == LL_OUTER_sgd && c->staleness < 0),
           LL_E_CONFIG,
           "parallel.server=open needs parallel.peers=server, parallel.outer=sgd and no "
           "parallel.staleness (it keeps no order): set parallel.server=sharded or central");
-    CHECK(said->group < 0 || is(c->peers, "groups"), LL_E_CONFIG,
-          "parallel.group needs parallel.peers=groups, not %s", c->peers);
-    CHECK(said->outer_momentum < 0 || !is(c->outer, "sgd"), LL_E_CONFIG,
+    CHECK(said->group < 0 || c->peers == LL_PEERS_groups, LL_E_CONFIG,
+          "parallel.group needs parallel.peers=groups, not %s", all_peers[c->peers]);
+    CHECK(said->outer_momentum < 0 || c->outer != LL_OUTER_sgd, LL_E_CONFIG,
           "parallel.outer_momentum needs parallel.outer=momentum or nesterov, not sgd");
     CHECK(!never || !c->warm_up, LL_E_CONFIG,
           "parallel.warm_up cannot be combined with parallel.every=0, which never exchanges: set "
           "parallel.every to 1 or more");
-    CHECK(is(c->seeds, "shared") || never, LL_E_CONFIG,
+    CHECK(c->seeds == LL_SEEDS_shared || never, LL_E_CONFIG,
           "parallel.seeds=own needs replicas that never exchange: set parallel.every=0");
     return LL_OK;
 }
@@ -134,35 +140,35 @@ static int64_t torus_rows(int64_t replicas)
 ll_err ll_consistency_make(const ll_consistency *said, int64_t replicas, ll_consistency *out)
 {
     const ll_consistency *p = presets;
-    while (!is(p->name, said->name)) p++;
+    while (strcmp(p->name, said->name)) p++;
     *out = *p;
     take_said(said, out);
     int64_t between = out->fragments > 0 ? out->every / out->fragments : 0; /* two exchanges */
     if (said->delay < 0 && out->delay >= between) out->delay = between ? between - 1 : 0;
-    CHECK(replicas > 1 || is(out->what, "gradient"), LL_E_CONFIG,
+    CHECK(replicas > 1 || out->what == LL_EXCHANGE_gradient, LL_E_CONFIG,
           "parallel.consistency=%s needs replicas: set parallel.replicas to 2 or more", said->name);
     TRY(check(out, said));
     CHECK(out->quorum <= replicas, LL_E_CONFIG,
           "parallel.quorum=%ld is more than parallel.replicas=%ld", out->quorum, replicas);
-    CHECK(!is(out->peers, "torus") || torus_rows(replicas) > 1, LL_E_CONFIG,
+    CHECK(out->peers != LL_PEERS_torus || torus_rows(replicas) > 1, LL_E_CONFIG,
           "parallel.peers=torus needs rows and columns, but parallel.replicas=%ld is prime: use 4, "
           "6, 8, 9, ..., or parallel.peers=ring",
           replicas);
     if (out->quorum == 0) out->quorum = replicas > 1 ? replicas - 1 : 1;
-    bool complete = (is(out->peers, "ring") && replicas <= 3) ||
-                    (is(out->peers, "exponential") && replicas <= 2) ||
-                    (is(out->peers, "groups") && out->group >= replicas);
-    if (complete) out->peers = "all";
+    bool complete = (out->peers == LL_PEERS_ring && replicas <= 3) ||
+                    (out->peers == LL_PEERS_exponential && replicas <= 2) ||
+                    (out->peers == LL_PEERS_groups && out->group >= replicas);
+    if (complete) out->peers = LL_PEERS_all;
     return LL_OK;
 }
 
 void ll_consistency_reduce(ll_consistency *c, int64_t replicas, bool linear)
 {
-    bool rounds = is(c->what, "gradient") && is(c->peers, "server");
-    bool in_step = is(c->peers, "all") || (is(c->peers, "server") && c->staleness == 0) ||
+    bool rounds = c->what == LL_EXCHANGE_gradient && c->peers == LL_PEERS_server;
+    bool in_step = c->peers == LL_PEERS_all || (c->peers == LL_PEERS_server && c->staleness == 0) ||
                    (rounds && c->quorum == replicas);
-    if ((linear || rounds) && c->every == 1 && in_step && is(c->codec, "none") && plain(c))
-        c->what = "gradient", c->peers = "all", c->warm_up = 0;
+    if ((linear || rounds) && c->every == 1 && in_step && !strcmp(c->codec, "none") && plain(c))
+        c->what = LL_EXCHANGE_gradient, c->peers = LL_PEERS_all, c->warm_up = 0;
 }
 
 void ll_torus_neighbours(int replicas, int index, int to[LL_TORUS], int from[LL_TORUS])
@@ -182,15 +188,15 @@ void ll_torus_neighbours(int replicas, int index, int to[LL_TORUS], int from[LL_
 
 bool ll_consistency_loose(const ll_consistency *c)
 {
-    return !is(c->what, "gradient") || ll_consistency_rounds(c);
+    return c->what != LL_EXCHANGE_gradient || ll_consistency_rounds(c);
 }
 
 bool ll_consistency_rounds(const ll_consistency *c)
 {
-    return is(c->what, "gradient") && is(c->peers, "server");
+    return c->what == LL_EXCHANGE_gradient && c->peers == LL_PEERS_server;
 }
 
 bool ll_consistency_served(const ll_consistency *c)
 {
-    return ll_consistency_loose(c) && (is(c->peers, "server") || is(c->peers, "pairs"));
+    return ll_consistency_loose(c) && (c->peers == LL_PEERS_server || c->peers == LL_PEERS_pairs);
 }

@@ -457,12 +457,13 @@ static ll_err check_loose(const ll_run *r)
 /* Frozen weights in blocks, and those that are trained for them. */
 static ll_err finish_quantize(const ll_run *r)
 {
-    bool some = strcmp(r->train.quantize, "none"), f32 = r->train.precision == LL_PRECISION_f32;
+    bool some = r->train.quantize != LL_ROUNDING_none, f32 = r->train.precision == LL_PRECISION_f32;
     const char *precision = ll_precision_name(r->train.precision);
     LL_WANT(r, "train.base", f32 || !strcmp(r->train.base, "f32"),
             "train.base=%s needs train.precision=f32, not %s", r->train.base, precision);
     LL_WANT(r, "train.quantize", f32 || !some,
-            "train.quantize=%s needs train.precision=f32, not %s", r->train.quantize, precision);
+            "train.quantize=%s needs train.precision=f32, not %s",
+            ll_run_value(r, "train.quantize", r->arena), precision);
     LL_WANT(r, "train.prompt", !r->train.prompt || !some,
             "train.prompt cannot be combined with train.quantize: a prompt is all that is trained");
     LL_WANT(r, "train.quantize", !some || !r->train.lora,
@@ -522,7 +523,7 @@ double ll_run_replica_lr(const ll_run *r)
 {
     const char *o = r->train.optim.name;
     bool linear = !strcmp(o, "sgd") || !strcmp(o, "momentum") || !strcmp(o, "nesterov");
-    bool outer = strcmp(r->parallel.between.outer, "sgd"); /* has a length of its own */
+    bool outer = r->parallel.between.outer != LL_OUTER_sgd; /* has a length of its own */
     if (!ll_run_loose(r) || !r->parallel.between.every) return 1;
     if (ll_consistency_rounds(&r->parallel.between)) return 1; /* updates are of a batch */
     if (r->parallel.replica_lr > 0) return r->parallel.replica_lr;
@@ -536,7 +537,7 @@ ll_run ll_run_replica(const ll_run *r, int replica)
     if (!ll_run_loose(r)) return own;
     own.train.batch /= n;
     own.train.micro_batch /= n;
-    if (!strcmp(r->parallel.between.seeds, "own")) own.train.seed += replica;
+    if (r->parallel.between.seeds == LL_SEEDS_own) own.train.seed += replica;
     own.parallel.replica = replica;
     own.parallel.of = (int)n;
     return own;

@@ -51,6 +51,16 @@ typedef struct ll_run_data {
     const char *told; /* data.json of a run whose classes and columns hold; NULL: of what is read */
 } ll_run_data;
 
+#define LL_ROUNDINGS(X) X(none) X(int8) X(int4)
+#define LL_ROUNDING_OF(name) LL_ROUNDING_##name,
+typedef enum ll_rounding { LL_ROUNDINGS(LL_ROUNDING_OF) } ll_rounding;
+#define LL_SPIKE_ACTIONS(X) X(skip) X(rollback)
+#define LL_SPIKE_OF(name) LL_SPIKE_##name,
+typedef enum ll_spike_action { LL_SPIKE_ACTIONS(LL_SPIKE_OF) } ll_spike_action;
+#define LL_KEPT_STATES(X) X(replicas) X(average)
+#define LL_KEPT_OF(name) LL_KEPT_##name,
+typedef enum ll_kept_state { LL_KEPT_STATES(LL_KEPT_OF) } ll_kept_state;
+
 typedef struct ll_run_train {
     int64_t batch, micro_batch; /* micro_batch 0: the whole batch at once */
     int64_t steps, epochs;      /* see ll_run_steps */
@@ -62,7 +72,7 @@ typedef struct ll_run_train {
     int64_t prompt; /* vectors before the tokens (prompt tuning); 0: none */
     int64_t lora;   /* rows of adapters (pass/lora.h); 0: none */
     const char *lora_on, *base;
-    const char *quantize;    /* none, int8 or int4: what products read weights as */
+    ll_rounding quantize;    /* what products read weights as */
     const char *prune_steps; /* "A:B:K", or "": at the beginning */
     const char *prune;       /* none, or a rule (prune.h) */
     const char *teacher;     /* a run (teacher.h); "": none */
@@ -81,7 +91,7 @@ typedef struct ll_run_train {
     bool save_beside;
     bool delay;   /* gradients are of what parameters were a step before */
     double spike; /* of a gradient's norm, above the usual; 0: none is too large */
-    const char *spike_action;
+    ll_spike_action spike_action;
     int64_t compare;
     int64_t buddy;    /* steps between copies of the state in memory; 0: none */
     const char *best; /* the metric whose best checkpoint is kept; "": none */
@@ -108,7 +118,7 @@ typedef struct ll_run_parallel {
     int64_t replicas;
     double replica_lr;            /* 0: by the optimizer (ll_run_replica_lr) */
     ll_consistency said, between; /* between them: as set, and finished: as it is */
-    const char *save;             /* replicas, or their average alone */
+    ll_kept_state save;           /* replicas, or their average alone */
     int replica, of; /* this is one replica's view (ll_run_replica), of so many; 0: all of it */
 } ll_run_parallel;
 

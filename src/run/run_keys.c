@@ -160,9 +160,9 @@ const ll_key ll_run_keys[] = {
     NUMBERS("train.milestones", train.schedule.milestones, "[]", 0, 1e12,
             "step schedule: where the learning rate is reduced, in steps or, below 1, fractions of "
             "the run"),
-    CHOICE("train.scale_rule", train.schedule.scale_rule, "none", LL_SCALE_RULES,
-           "scale train.lr with the batch size: linear = by batch/base_batch, sqrt = by its square "
-           "root"),
+    ENUM("train.scale_rule", train.schedule.scale_rule, "none", WORDS(LL_SCALE_RULES),
+         "scale train.lr with the batch size: linear = by batch/base_batch, sqrt = by its square "
+         "root"),
     INT("train.base_batch", train.schedule.base_batch, "256", 1, 1e9,
         "batch size that train.lr is meant for, if train.scale_rule is set"),
     TEXT("train.init", train.init, "",
@@ -185,10 +185,10 @@ const ll_key ll_run_keys[] = {
     CHOICE("train.base", train.base, "f32", "f32 int8 int4 nf4",
            "with train.lora: storage type of the frozen weight matrices, in blocks of 32 (nf4 = "
            "QLoRA)"),
-    CHOICE("train.quantize", train.quantize, "none", "none int8 int4",
-           "quantization-aware training: matrix products see weights rounded to this type in "
-           "blocks of 32, with straight-through gradients; stored weights stay f32; quantize the "
-           "result with `compress --to int8` or int4"),
+    ENUM("train.quantize", train.quantize, "none", WORDS(LL_ROUNDINGS),
+         "quantization-aware training: matrix products see weights rounded to this type in "
+         "blocks of 32, with straight-through gradients; stored weights stay f32; quantize the "
+         "result with `compress --to int8` or int4"),
     INT("train.prompt", train.prompt, "0", 0, 4096,
         "prompt tuning: number of trainable vectors put before each sequence; only these are "
         "trained; needs rotary positions (llama); 0 = off"),
@@ -257,9 +257,9 @@ const ll_key ll_run_keys[] = {
     NUMBER("train.spike", train.spike, "0", 0, 1e9,
            "skip the update of steps whose gradient norm exceeds this many times its running "
            "average (about 50 steps, after the first 20); 0 = off"),
-    CHOICE("train.spike_action", train.spike_action, "skip", "skip rollback",
-           "on such a step: skip = skip the update; rollback = also restore the newest "
-           "checkpoint's parameters, and go on with the next data"),
+    ENUM("train.spike_action", train.spike_action, "skip", WORDS(LL_SPIKE_ACTIONS),
+         "on such a step: skip = skip the update; rollback = also restore the newest "
+         "checkpoint's parameters, and go on with the next data"),
     INT("train.compare", train.compare, "0", 0, 1e12,
         "every this many steps, check that replicated parameters are bitwise equal on all ranks; "
         "end the run with rank and tensor if not; 0 = off"),
@@ -318,18 +318,17 @@ const ll_key ll_run_keys[] = {
     CHOICE("parallel.consistency", parallel.said.name, "sync", LL_CONSISTENCIES,
            "preset for synchronization between replicas: default of each setting below that is not "
            "set (table in docs/running.md)"),
-    CHOICE("parallel.exchange", parallel.said.what, "", "gradient parameter difference",
-           "what replicas exchange: gradients, parameters, or parameter differences since the last "
-           "exchange; empty = the preset's"),
+    ENUM("parallel.exchange", parallel.said.what, "", WORDS(LL_EXCHANGES),
+         "what replicas exchange: gradients, parameters, or parameter differences since the last "
+         "exchange; empty = the preset's"),
     INT("parallel.every", parallel.said.every, "-1", -1, 1e12,
         "steps between exchanges; 0 = never, -1 = the preset's"),
     INT("parallel.warm_up", parallel.said.warm_up, "-1", -1, 1e12,
         "steps of synchronous training before replicas diverge; -1 = the preset's"),
-    CHOICE("parallel.peers", parallel.said.peers, "",
-           "all groups ring torus exponential server pairs",
-           "whom a replica exchanges with: all others, a random group, its neighbours on a ring or "
-           "torus, the one at distance 1, 2, 4, ... in turn, or asynchronously a parameter server "
-           "or a random partner (pairs); empty = the preset's"),
+    ENUM("parallel.peers", parallel.said.peers, "", WORDS(LL_PEERS),
+         "whom a replica exchanges with: all others, a random group, its neighbours on a ring or "
+         "torus, the one at distance 1, 2, 4, ... in turn, or asynchronously a parameter server "
+         "or a random partner (pairs); empty = the preset's"),
     INT("parallel.group", parallel.said.group, "-1", -1, 1e6,
         "with peers=groups: replicas per group; -1 = 2"),
     INT("parallel.fragments", parallel.said.fragments, "-1", -1, 1e6,
@@ -338,9 +337,9 @@ const ll_key ll_run_keys[] = {
     INT("parallel.delay", parallel.said.delay, "-1", -1, 1e12,
         "steps by which an exchange of differences is overlapped with training before its result "
         "is applied; -1 = the preset's"),
-    CHOICE("parallel.server", parallel.said.server, "", "sharded central open",
-           "parameter server: sharded over all ranks, central on the first replica, or open "
-           "(sharded, concurrent updates in any order: Hogwild); empty = the preset's"),
+    ENUM("parallel.server", parallel.said.server, "", WORDS(LL_SERVERS),
+         "parameter server: sharded over all ranks, central on the first replica, or open "
+         "(sharded, concurrent updates in any order: Hogwild); empty = the preset's"),
     INT("parallel.staleness", parallel.said.staleness, "-1", -1, 1e12,
         "parameter server: bound on how many steps replicas may be apart or, with "
         "exchange=gradient, how many rounds one may lag; -1 = the preset's"),
@@ -351,8 +350,8 @@ const ll_key ll_run_keys[] = {
          "compression of exchanged differences: none, lossless, bf16, f16, int8, int4 "
          "(int8:huffman and int4:huffman for slow networks), qsgd:BITS, onebit, topk:SHARE[:BITS]; "
          "empty = the preset's"),
-    CHOICE("parallel.outer", parallel.said.outer, "", "sgd momentum nesterov",
-           "outer optimizer, which applies the mean difference; empty = the preset's"),
+    ENUM("parallel.outer", parallel.said.outer, "", WORDS(LL_OUTERS),
+         "outer optimizer, which applies the mean difference; empty = the preset's"),
     NUMBER("parallel.outer_lr", parallel.said.outer_lr, "-1", -1, 100,
            "learning rate of the outer optimizer; -1 = the preset's"),
     NUMBER("parallel.outer_momentum", parallel.said.outer_momentum, "-1", -1, 1,
@@ -361,16 +360,16 @@ const ll_key ll_run_keys[] = {
            "elastic averaging (EASGD): pull replicas towards the common parameters with this "
            "strength, summed over all replicas, in place of replacing theirs; 0 = off, -1 = the "
            "preset's"),
-    CHOICE("parallel.seeds", parallel.said.seeds, "", "shared own",
-           "own = each replica has its own initialization and data order (ensembles); empty = the "
-           "preset's"),
+    ENUM("parallel.seeds", parallel.said.seeds, "", WORDS(LL_SEEDS),
+         "own = each replica has its own initialization and data order (ensembles); empty = the "
+         "preset's"),
     NUMBER("parallel.replica_lr", parallel.replica_lr, "0", 0, 1e6,
            "factor on train.lr for replicas that diverge, as each sees a share of the batch; 0 = "
            "automatic: 1 for sgd, momentum and nesterov, or if parallel.outer is not sgd; else "
            "sqrt(replicas)"),
-    CHOICE("parallel.save", parallel.save, "replicas", "replicas average",
-           "content of checkpoints: replicas = the average and every replica's state; average = "
-           "the average only, from which replicas cannot resume as they were"),
+    ENUM("parallel.save", parallel.save, "replicas", WORDS(LL_KEPT_STATES),
+         "content of checkpoints: replicas = the average and every replica's state; average = "
+         "the average only, from which replicas cannot resume as they were"),
 
     TEXT("out", out, "", "run folder; empty = runs/ and the run's name"),
     {0},

@@ -97,12 +97,13 @@ static bool is_plain_text(const char *text)
     return true;
 }
 
-/* The word of choices that equals value, number *which, as a string that lives as long as the run;
- * or NULL. */
+/* The word of choices that equals value, number *which (from 1 on where "" is 0), as a string that
+ * lives as long as the run; or NULL. */
 static const char *choose(ll_run *r, const ll_key *k, const char *value, ll_near *near, int *which)
 {
     *which = 0;
     if (!*value && !*k->initial) return "";
+    *which = !*k->initial;
     near->word = value;
     static const char *const called[][2] = {
         {"gpu", "cuda"}, {"float32", "f32"}, {"fp32", "f32"}, {"bfloat16", "bf16"}};
@@ -433,8 +434,12 @@ static void print_value(ll_buf *b, const ll_run *r, const ll_key *k)
     case LL_KEY_BOOL: ll_buf_puts(b, *(const bool *)from ? "true" : "false"); break;
     case LL_KEY_ENUM: {
         const char *c = k->choices;
-        for (int i = *(const int *)from; i > 0; i--) c += strcspn(c, " ") + 1;
-        ll_buf_add(b, c, strcspn(c, " "));
+        int which = *(const int *)from - !*k->initial;
+        for (int i = 0; i < which; i++) c += strcspn(c, " ") + 1;
+        if (which < 0)
+            print_text(b, "");
+        else
+            ll_buf_add(b, c, strcspn(c, " "));
         break;
     }
     case LL_KEY_TEXT:

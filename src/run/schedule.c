@@ -51,9 +51,9 @@ static double (*const factors[])(const when *w) = {LL_SCHEDULES(FACTOR)};
 static double batch_scale(const ll_schedule *s, int64_t batch)
 {
     double ratio = (double)batch / (double)s->base_batch;
-    if (!strcmp(s->scale_rule, "linear")) return ratio;
-    if (!strcmp(s->scale_rule, "sqrt")) return sqrt(ratio);
-    return 1;
+    return s->scale_rule == LL_SCALE_linear ? ratio
+           : s->scale_rule == LL_SCALE_sqrt ? sqrt(ratio)
+                                            : 1;
 }
 
 double ll_lr_at(const ll_schedule *s, int64_t batch, int64_t steps, int64_t step)

@@ -74,7 +74,7 @@ static ll_err check_conv(const ll_run *r, const ll_graph *g)
 /* What a run makes of its model's products. A generation reads weights as they are, or packed. */
 static ll_err rewrite(const ll_run *r, bool generates, ll_graph **g, ll_val *loss)
 {
-    bool rounds = strcmp(r->train.quantize, "none") && !generates;
+    bool rounds = r->train.quantize && !generates;
     for (int k = 0; k < 3; k++) {
         ll_graph *with = NULL;
         ll_err rc = LL_OK;
@@ -83,7 +83,7 @@ static ll_err rewrite(const ll_run *r, bool generates, ll_graph **g, ll_val *los
         else if (k == 1 && r->train.lora && strcmp(r->train.base, "f32"))
             rc = ll_block_graph(*g, r->train.base, &with);
         else if (k == 2 && rounds)
-            rc = ll_round_graph(*g, strcmp(r->train.quantize, "int8") ? 4 : 8, &with);
+            rc = ll_round_graph(*g, r->train.quantize == LL_ROUNDING_int8 ? 8 : 4, &with);
         if (rc != LL_OK) return bad_model(r, rc);
         if (!with) continue;
         ll_graph_free(*g);

@@ -246,8 +246,8 @@ static ll_err train_phases(const ll_run *r, const ll_train_opts *opts, ll_train_
     TRY(find_step(r, opts, &step));
     if (step >= part) return train(r, opts, 0, &none, out);
     ll_run first = *r;
-    first.parallel.between.what = "gradient";
-    first.parallel.between.peers = "all";
+    first.parallel.between.what = LL_EXCHANGE_gradient;
+    first.parallel.between.peers = LL_PEERS_all;
     TRY(train(&first, opts, part, &none, out));
     if (out->signal || out->out_of_patience || out->steps < part) return LL_OK;
     ll_train_opts then = *opts;

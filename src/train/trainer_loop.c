@@ -272,7 +272,7 @@ static ll_err settle(trainer *t, int64_t done, bool meets)
     t->better = false;
     if (meets && !ll_saver_idle(t->saver) && !t->writing)
         TRY(ll_trainer_saved(t, ll_saver_move(t->saver)));
-    if (t->s->skipped && !strcmp(t->r->train.spike_action, "rollback"))
+    if (t->s->skipped && t->r->train.spike_action == LL_SPIKE_rollback)
         TRY(ll_trainer_roll_back(t, done));
     if (t->r->train.compare && done % t->r->train.compare == 0)
         TRY(ll_copies_check(t->loose ? t->loose->mine : t->comm, t->s, done));

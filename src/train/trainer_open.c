@@ -61,7 +61,7 @@ static ll_err open_model(trainer *t)
         TRY(ll_run_compile(r, &o, &t->g, &t->s));
     TRY(ll_evaluator_open(r, t->data, t->s, &t->eval));
     if (t->loose)
-        ll_evaluator_share(t->eval, t->loose->peers, !strcmp(r->parallel.between.seeds, "own"));
+        ll_evaluator_share(t->eval, t->loose->peers, r->parallel.between.seeds == LL_SEEDS_own);
     TRY(ll_evaluator_plan(t->eval, r->train.eval_samples));
     const char *best = r->train.best, *name = strchr(best, ':') ? strchr(best, ':') + 1 : best;
     LL_WANT(r, "train.best", !*best || ll_evaluator_gives(t->eval, name),
@@ -139,7 +139,7 @@ int ll_trainer_meta(const trainer *t, ll_arena *a, ll_st_pair out[LL_TRAINER_MET
         {"teacher_hidden", r->train.teacher_hidden},
         {"prune", r->train.prune},
         {"prune_steps", r->train.prune_steps},
-        {"quantize", r->train.quantize},
+        {"quantize", ll_run_value(r, "train.quantize", a)},
         {"prompt", ll_arena_printf(a, "%ld", r->train.prompt)},
         {"lora", ll_arena_printf(a, "%ld", r->train.lora)},
         {"base", r->train.base}};

@@ -9,8 +9,11 @@
 
 static ll_schedule plain(ll_lr_shape shape)
 {
-    return (ll_schedule){
-        .lr = 0.5, .shape = shape, .step_gamma = 0.1, .scale_rule = "none", .base_batch = 256};
+    return (ll_schedule){.lr = 0.5,
+                         .shape = shape,
+                         .step_gamma = 0.1,
+                         .scale_rule = LL_SCALE_none,
+                         .base_batch = 256};
 }
 
 static void near(double got, double want)
@@ -83,11 +86,11 @@ static void scaling(void **state)
     (void)state;
     ll_schedule s = plain(LL_LR_cosine);
     s.min_lr = 0.1;
-    s.scale_rule = "linear";
+    s.scale_rule = LL_SCALE_linear;
     near(ll_lr_at(&s, 1024, 100, 0), 2.0);
     near(ll_lr_at(&s, 1024, 100, 100), 0.4);
     near(ll_lr_at(&s, 64, 100, 0), 0.125);
-    s.scale_rule = "sqrt";
+    s.scale_rule = LL_SCALE_sqrt;
     near(ll_lr_at(&s, 1024, 100, 0), 1.0);
     near(ll_lr_at(&s, 64, 100, 0), 0.25);
     s.warmup = 10;
