@@ -17,19 +17,23 @@ static int loop_of(ll_loops *l, char letter)
     return l->n++;
 }
 
-/* The text of operand number k on one side: letters up to ',' or the end. */
-static const char *operand_text(const char *side, int k, int *len)
+/* One side of a dims string, operand by operand. */
+typedef struct side {
+    const char *text; /* of this operand: letters */
+    int len;
+    const char *rest; /* behind it: ",", "->" or the end */
+} side;
+
+/* The next operand's; the last one stands for any that follow (variadic). */
+static void next_operand(side *s)
 {
-    for (;; k--) {
-        while (*side == ' ') side++;
-        int n = 0;
-        while (side[n] && side[n] != ',' && !(side[n] == '-' && side[n + 1] == '>')) n++;
-        *len = n;
-        while (*len && side[*len - 1] == ' ') --*len;
-        if (k == 0) return side;
-        if (side[n] != ',') return side; /* the last one stands for any that follow (variadic) */
-        side += n + 1;
-    }
+    if (s->text && *s->rest != ',') return;
+    s->text = s->text ? s->rest + 1 : s->rest;
+    while (*s->text == ' ') s->text++;
+    s->rest = s->text;
+    while (*s->rest && *s->rest != ',' && *s->rest != '-') s->rest++;
+    s->len = (int)(s->rest - s->text);
+    while (s->len && s->text[s->len - 1] == ' ') s->len--;
 }
 
 /* Matches letters of one operand with its dimensions; '*' takes what the letters leave. */
@@ -105,9 +109,10 @@ static ll_err dims_of(const ll_op *op, const void *attr, int n_in, const ll_type
 static ll_err match_operands(const ll_op *op, const char *dims, int n_in, const ll_type *in,
                              ll_loops *l)
 {
-    for (int i = 0, len; i < n_in; i++) {
-        const char *t = operand_text(dims, i, &len);
-        TRY(match(l, t, len, &in[i], op->window, false, l->in[i]));
+    side s = {.rest = dims};
+    for (int i = 0; i < n_in; i++) {
+        next_operand(&s);
+        TRY(match(l, s.text, s.len, &in[i], op->window, false, l->in[i]));
     }
     return LL_OK;
 }
@@ -120,13 +125,13 @@ ll_err ll_loops_of(const ll_op *op, const void *attr, int n_in, const ll_type *i
     CHECK(n_out <= LL_MAX_OUT, LL_E_SHAPE, "%s has too many results", op->name);
     TRY(dims_of(op, attr, n_in, in, made, &dims, l));
     if (!dims) return LL_OK;
-    const char *arrow = strstr(dims, "->");
+    const char *arrow = strchr(dims, '-');
     LL_ASSERT(arrow);
-    int len;
+    side s = {.rest = arrow + 2};
     /* Results first where a window slides, so that the loop's extent is the result's. */
     for (int o = 0; o < n_out; o++) {
-        const char *t = operand_text(arrow + 2, o, &len);
-        TRY(match(l, t, len, &out[o], op->window, true, l->out[o]));
+        next_operand(&s);
+        TRY(match(l, s.text, s.len, &out[o], op->window, true, l->out[o]));
     }
     TRY(match_operands(op, dims, n_in, in, l));
     bool any = op->sum && *op->sum == '?';
@@ -163,7 +168,7 @@ ll_err ll_infer_dims(ll_infer *i)
     ll_loops l;
     TRY(dims_of(i->op, i->attr, i->n_in, i->in, made, &dims, &l));
     TRY(match_operands(i->op, dims, i->n_in, i->in, &l));
-    const char *side = strstr(dims, "->") + 2;
+    const char *side = strchr(dims, '-') + 2;
     for (int o = 0; o < i->n_out; o++) {
         i->out[o] = (ll_type){.dtype = ll_infer_type(i)};
         ll_shape *s = &i->out[o].shape;

@@ -97,8 +97,9 @@ typedef struct search {
     const ll_shape *shape;
     double bytes;
     const ll_layout *to;
+    ll_arena *arena;
     state *states;
-    int n, current;
+    int n, room, current;
     int pipe; /* the axis whose ranks do not run side by side: it cuts nothing; -1: none */
 } search;
 
@@ -128,18 +129,18 @@ static void reach(search *s, ll_move v)
 {
     const state *now = &s->states[s->current];
     v.bytes = move_bytes(s, &v, &now->at);
-    double cost = now->cost + v.bytes;
-    int moves = now->moves + 1, i = 0;
-    while (i < s->n && !ll_layout_equal(&s->states[i].at, &v.after)) i++;
+    state x = {.at = v.after, .cost = now->cost + v.bytes, .moves = now->moves + 1};
+    x.from = s->current, x.move = v;
+    int i = 0;
+    while (i < s->n && !ll_layout_equal(&s->states[i].at, &x.at)) i++;
     if (i == STATES) return;
-    if (i < s->n) {
-        const state *old = &s->states[i];
-        if (old->done || old->cost < cost || (old->cost == cost && old->moves <= moves)) return;
-    } else {
-        s->n++;
+    if (i == s->n) {
+        LL_PUSH(s->arena, s->states, s->n, s->room, x);
+        return;
     }
-    s->states[i] =
-        (state){.at = v.after, .cost = cost, .moves = moves, .from = s->current, .move = v};
+    const state *old = &s->states[i];
+    if (!old->done && (x.cost < old->cost || (x.cost == old->cost && x.moves < old->moves)))
+        s->states[i] = x;
 }
 
 /* Axis a may be added to, or taken from, axes: all others in it are outside of it. */
@@ -228,10 +229,10 @@ ll_err ll_reshard(const ll_mesh *m, const ll_shape *shape, double bytes, const l
     *n_move = 0;
     if (ll_layout_equal(from, to)) return LL_OK;
     LL_OWN(ll_arena) arena = ll_arena_new();
-    search s = {.m = m, .shape = shape, .bytes = bytes > 0 ? bytes : 1e-9, .to = to};
+    search s = {
+        .m = m, .shape = shape, .bytes = bytes > 0 ? bytes : 1e-9, .to = to, .arena = arena};
     s.pipe = ll_mesh_axis(m, LL_AXIS_PIPE);
-    s.states = LL_NEW_ARRAY(arena, state, STATES);
-    s.states[s.n++] = (state){.at = *from, .from = -1};
+    LL_PUSH(arena, s.states, s.n, s.room, (state){.at = *from, .from = -1});
     int end = -1;
     while (end < 0 && (s.current = cheapest(&s)) >= 0) {
         s.states[s.current].done = true;

@@ -7,6 +7,7 @@
 
 #define REPLICAS                                                                                   \
     "-n 2 --set data.name=synthetic --set data.samples=64 --set train.batch=4 --set model.seq=32 " \
+    "--set model.layers=2 "                                                                        \
     "--set train.threads=1 --set parallel.replicas=2 --set parallel.consistency="
 
 /* Fewer samples where time matters; sets that may not be installed are generated. */
@@ -17,7 +18,8 @@ static const struct {
     {"lenet5-fashion", "--set train.steps=20"},
     {"gpt-kjv", "--set data.val_fraction=0.001"},
     {"resnet18-fashion", "--set data.name=synthetic --set data.samples=16 --set train.batch=8"},
-    {"resnet18-cifar10", "--set data.name=synthetic --set data.samples=16 --set train.batch=8"},
+    {"resnet18-cifar10", "--set data.name=synthetic --set data.samples=16 --set train.batch=8 "
+                         "--set model.width=8"},
     {"gpt2-124m", "--set data.name=synthetic --set data.samples=8 --set train.batch=1 "
                   "--set train.micro_batch=1 --set model.seq=32 --set model.layers=3 "
                   "--set model.vocab=9000"},
@@ -85,7 +87,7 @@ static const char *taken(const outcome *o, const char *before, char out[32])
 static void what_is_named_is_enough(void **state)
 {
     static const char run[] =
-        "model: {name: gpt, layers: 2, width: 24, heads: 2, seq: 11, vocab: 50}\n"
+        "model: {name: gpt, layers: 1, width: 24, heads: 2, seq: 11, vocab: 50}\n"
         "data: {name: synthetic, samples: 64}\ntrain: {batch: 6, steps: 1, threads: 1}\n";
     static const struct {
         int ranks;

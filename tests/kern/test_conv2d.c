@@ -19,8 +19,9 @@
 enum { SEED = 11, SLACK = 64, DW = 2 };
 #ifdef __SANITIZE_ADDRESS__
 enum { IMAGES = 2, LESS = 2 }; /* of large problems: an image that is first, one that is last */
+enum { F64 = 0 };              /* plain f64 of large problems: rounded alone does more */
 #else
-enum { IMAGES = 4, LESS = 1 };
+enum { IMAGES = 4, LESS = 1, F64 = 1 };
 #endif
 
 extern const ll_op *const ll_ops_conv2d[];
@@ -222,7 +223,7 @@ static void test_models(void **state)
         const char *whole = i == 3 ? "gather" : algorithm[i]; /* tiles are for f32 alone */
         check(&p[i], algorithm[i]);
         p[i].type = LL_F64;
-        check(&p[i], whole);
+        if (F64) check(&p[i], whole);
         p[i].rounded = true;
         check(&p[i], whole);
     }
@@ -240,7 +241,7 @@ static void test_blocks(void **state)
     for (size_t i = 0; i < sizeof p / sizeof *p; i++) {
         check(&p[i], NULL);
         p[i].type = LL_F64;
-        check(&p[i], NULL);
+        if (F64) check(&p[i], NULL);
         p[i].rounded = true;
         check(&p[i], NULL);
     }

@@ -18,6 +18,11 @@
 #include <cmocka.h>
 
 static uint64_t seed, drawn;
+#ifdef __SANITIZE_ADDRESS__
+enum { COUNT = 10 };
+#else
+enum { COUNT = 40 };
+#endif
 
 static int64_t below(int64_t n)
 {
@@ -199,7 +204,7 @@ static void test_alike(void **state)
     (void)state;
     const char *from = getenv("SEED"), *count = getenv("COUNT");
     uint64_t start = from ? strtoull(from, NULL, 10) : 1,
-             n = count ? strtoull(count, NULL, 10) : 40;
+             n = count ? strtoull(count, NULL, 10) : COUNT;
     int compared = 0;
     for (seed = start; seed < start + n; seed++) {
         drawn = 0;

@@ -19,6 +19,11 @@
 #include <cmocka.h>
 
 static ll_comm *comm;
+#ifdef __SANITIZE_ADDRESS__
+enum { MOST_STEPS = 1 };
+#else
+enum { MOST_STEPS = 3 };
+#endif
 
 #define EXACT "parallel: {exact: true}\n"
 static const char mlp[] = EXACT "model: {name: mlp, image: 9, width: 37}\n"
@@ -99,8 +104,9 @@ static void test_pairs(void **state)
         if (p->ranks != ll_comm_size(comm)) continue;
         ll_run *r = parse(p->model);
         ll_verify_report v;
+        int steps = p->steps < MOST_STEPS ? p->steps : MOST_STEPS;
         ll_verify_opts o = {.session = {.comm = comm, .mesh = p->mesh, .zero = p->zero},
-                            .steps = p->steps};
+                            .steps = steps};
         ll_err rc = ll_verify_run(r, &o, true, &v);
         if (rc != LL_OK)
             fail_msg("%s on %s: %s\n%s", r->model.name, p->mesh, ll_error_text(),
@@ -110,7 +116,7 @@ static void test_pairs(void **state)
                      "%lld is %.9g, not %.9g",
                      r->model.name, p->mesh, p->zero, (long long)v.step, (long long)v.differing,
                      v.name, v.op, (long long)v.index, v.parallel, v.serial);
-        assert_int_equal(v.steps, p->steps);
+        assert_int_equal(v.steps, steps);
         assert_int_equal(v.left_out, 0);
         ll_run_free(r);
     }
