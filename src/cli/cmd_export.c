@@ -156,6 +156,18 @@ static ll_err read_input(void *user, const char *name, void *data, size_t bytes)
     return ll_session_get(((source *)user)->s, name, data, bytes);
 }
 
+/* What is no part of what is written. */
+static ll_err tell_inputs(const ll_trained *t)
+{
+    LL_OWN(ll_dataset) d = NULL;
+    LL_OWN(ll_arena) a = ll_arena_new();
+    if (!t->run->data.told) return LL_OK;
+    TRY(ll_told_read(t->run->data.told, &d));
+    const char *scaling = ll_data_scaling(ll_dataset_info(d), a);
+    if (scaling) printf("input %s (%s)\n", scaling, t->run->data.told);
+    return LL_OK;
+}
+
 static ll_err write_c(const opts *o, const ll_trained *t)
 {
     LL_OWN(ll_predictor) p = NULL;
@@ -242,12 +254,12 @@ static ll_err run(const void *given)
     LL_TRAINED t = {0};
     TRY(ll_cli_trained(&o->of, &t));
     CHECK((!o->c && !o->onnx) || !t.run->train.quantize, LL_E_ARG,
-          "%s cannot write rounded weights (train.quantize): use -s train.quantize=none to "
+          "%s cannot write rounded weights (train.quantize is %s): use -s train.quantize=none to "
           "write them unrounded",
-          o->c ? "--c" : "--onnx");
+          o->c ? "--c" : "--onnx", ll_rounding_name(t.run->train.quantize));
     for (const struct kind *k = kinds; k < end; k++)
         if (file_of(o, k)) TRY(k->write(o, &t));
-    return LL_OK;
+    return o->c || o->onnx || o->weights ? tell_inputs(&t) : LL_OK;
 }
 
 const ll_command ll_command_export = {

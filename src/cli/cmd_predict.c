@@ -289,13 +289,10 @@ static ll_err show(const work *w)
 static ll_err open_data(const work *w, ll_dataset **out)
 {
     const char *path = ll_arena_printf(w->a, "%s/data.json", w->t->run->out);
-    LL_OWN_MEMORY uint8_t *text = NULL;
-    size_t size;
     bool set = false;
     for (int i = 0; i < w->o->of.set.n; i++) set |= !strncmp(w->o->of.set.v[i], "data.", 5);
     if (set || access(path, F_OK)) return ll_run_dataset(w->t->run, out);
-    TRY(ll_file_read(path, (size_t)1 << 26, &text, &size));
-    return ll_told_parse((const char *)text, size, path, out);
+    return ll_told_read(path, out);
 }
 
 static ll_err run(const void *given)

@@ -131,6 +131,10 @@ const char *ll_data_target(const ll_data_info *f, ll_arena *a);
  * brought that are not of it (samples.h). */
 void ll_dataset_tell(const ll_dataset *d, ll_buf *out);
 ll_err ll_told_parse(const char *text, size_t size, const char *file, ll_dataset **out);
+ll_err ll_told_read(const char *path, ll_dataset **out);
+/* What is done to a file's numbers before a model has them: "x is pixels of 0 to 1, less 0.286,
+ * divided by 0.353"; NULL: nothing. */
+const char *ll_data_scaling(const ll_data_info *f, ll_arena *a);
 /* The usual ones of colours. */
 extern const double ll_imagenet_mean[3], ll_imagenet_deviation[3];
 

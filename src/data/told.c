@@ -139,3 +139,33 @@ ll_err ll_told_parse(const char *text, size_t size, const char *file, ll_dataset
     if (f->kind == LL_RECORDS) TRY(read_columns(d, j, file));
     return LL_HAND(out, d);
 }
+
+ll_err ll_told_read(const char *path, ll_dataset **out)
+{
+    LL_OWN_MEMORY uint8_t *text = NULL;
+    size_t size;
+    *out = NULL;
+    TRY(ll_file_read(path, (size_t)1 << 26, &text, &size));
+    return ll_told_parse((const char *)text, size, path, out);
+}
+
+const char *ll_data_scaling(const ll_data_info *f, ll_arena *a)
+{
+    ll_buf b = {.arena = a};
+    const bool images = f->kind == LL_IMAGES;
+    const int64_t n = images ? f->channels : f->n_column;
+    const double *mean = images ? f->mean : f->column_mean;
+    const double *deviation = images ? f->deviation : f->column_deviation;
+    bool plain = true;
+    for (int64_t i = 0; i < n; i++) plain &= mean[i] == 0 && deviation[i] == 1;
+    if (!n || (plain && !images)) return NULL;
+    ll_buf_puts(&b, images ? "x is pixels of 0 to 1" : "x is ");
+    if (!images) ll_buf_puts(&b, ll_data_columns(f, a));
+    if (plain) return b.text;
+    if (!images) ll_buf_puts(&b, ", each less its mean, divided by its deviation");
+    for (int k = 0; k < 2 && images; k++) {
+        ll_buf_puts(&b, k ? ", divided by" : ", less");
+        for (int64_t i = 0; i < n; i++) ll_buf_printf(&b, " %.4g", k ? deviation[i] : mean[i]);
+    }
+    return b.text;
+}

@@ -146,8 +146,9 @@ ll_err ll_calibration_open(const ll_run *r, ll_session *s, const ll_calibrate *h
     *out = NULL;
     CHECK(!s->opts.comm, LL_E_ARG, "calibration runs on one rank: leave out --mesh");
     CHECK(!r->train.quantize, LL_E_ARG,
-          "the run's weights were trained to be rounded to nearest (train.quantize): leave out "
-          "+awq, +gptq and --calibrate");
+          "the run's weights were trained to be rounded to nearest (train.quantize=%s): leave out "
+          "+awq, +gptq and --calibrate",
+          ll_rounding_name(r->train.quantize));
     ll_arena *a = ll_arena_new();
     LL_OWN(ll_calibration) c = LL_NEW(a, ll_calibration);
     *c = (ll_calibration){.arena = a, .how = *how};

@@ -454,6 +454,13 @@ static ll_err check_loose(const ll_run *r)
     return LL_OK;
 }
 
+const char *ll_rounding_name(ll_rounding r)
+{
+#define NAME(name) #name,
+    static const char *const names[] = {LL_ROUNDINGS(NAME)};
+    return names[r];
+}
+
 /* Frozen weights in blocks, and those that are trained for them. */
 static ll_err finish_quantize(const ll_run *r)
 {
@@ -463,7 +470,7 @@ static ll_err finish_quantize(const ll_run *r)
             "train.base=%s needs train.precision=f32, not %s", r->train.base, precision);
     LL_WANT(r, "train.quantize", f32 || !some,
             "train.quantize=%s needs train.precision=f32, not %s",
-            ll_run_value(r, "train.quantize", r->arena), precision);
+            ll_rounding_name(r->train.quantize), precision);
     LL_WANT(r, "train.prompt", !r->train.prompt || !some,
             "train.prompt cannot be combined with train.quantize: a prompt is all that is trained");
     LL_WANT(r, "train.quantize", !some || !r->train.lora,

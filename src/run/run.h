@@ -54,6 +54,7 @@ typedef struct ll_run_data {
 #define LL_ROUNDINGS(X) X(none) X(int8) X(int4)
 #define LL_ROUNDING_OF(name) LL_ROUNDING_##name,
 typedef enum ll_rounding { LL_ROUNDINGS(LL_ROUNDING_OF) } ll_rounding;
+const char *ll_rounding_name(ll_rounding r);
 #define LL_SPIKE_ACTIONS(X) X(skip) X(rollback)
 #define LL_SPIKE_OF(name) LL_SPIKE_##name,
 typedef enum ll_spike_action { LL_SPIKE_ACTIONS(LL_SPIKE_OF) } ll_spike_action;

@@ -165,7 +165,6 @@ ll_err ll_run_cut(const ll_run *r, const char *mesh)
     return ll_cut_part(c, c->place, c->place->mesh.n_rank - 1, &part);
 }
 
-enum { TOLD_LIMIT = 1 << 26 };
 #define FROM "data.name data.path data.format" /* what says which data it is */
 
 /* What would bring samples and a model's input together. */
@@ -347,17 +346,12 @@ ll_err ll_run_dataset(const ll_run *r, ll_dataset **out)
     LL_OWN(ll_graph) g = NULL;
     LL_OWN(ll_dataset) d = NULL;
     LL_OWN(ll_dataset) told = NULL;
-    LL_OWN_MEMORY uint8_t *text = NULL;
-    size_t size;
     ll_field want[LL_MAX_FIELDS];
     *out = NULL;
     TRY(ll_run_graph(r, 1, NULL, &g));
     ll_data_opts o = data_opts(r);
-    if (r->data.told) {
-        TRY(ll_file_read(r->data.told, TOLD_LIMIT, &text, &size));
-        TRY(ll_told_parse((const char *)text, size, r->data.told, &told));
-        o.told = told;
-    }
+    if (r->data.told) TRY(ll_told_read(r->data.told, &told));
+    o.told = told;
     o.want = want;
     o.n_want = ll_run_fields(g, want);
     CHECK(o.n_want >= 0, LL_E_CONFIG, "model %s takes more than %d inputs", r->model.name,

@@ -139,7 +139,7 @@ int ll_trainer_meta(const trainer *t, ll_arena *a, ll_st_pair out[LL_TRAINER_MET
         {"teacher_hidden", r->train.teacher_hidden},
         {"prune", r->train.prune},
         {"prune_steps", r->train.prune_steps},
-        {"quantize", ll_run_value(r, "train.quantize", a)},
+        {"quantize", ll_rounding_name(r->train.quantize)},
         {"prompt", ll_arena_printf(a, "%ld", r->train.prompt)},
         {"lora", ll_arena_printf(a, "%ld", r->train.lora)},
         {"base", r->train.base}};
