@@ -117,7 +117,10 @@ typedef struct ll_data_info {
     uint64_t file_bytes; /* of all */
     ll_data_file files[LL_NOTED_FILES];
     uint32_t digest, train_digest;
+    size_t looked_at; /* bytes that the checksum has brought into memory */
 } ll_data_info;
+/* Of a mapped file so much is brought at once. */
+#define LL_FAULT_BYTES ((size_t)1 << 16)
 
 ll_err ll_dataset_open(const ll_data_opts *opts, ll_dataset **out);
 void ll_dataset_close(ll_dataset *d);

@@ -46,10 +46,11 @@ void ll_dataset_hold(ll_dataset *d, void (*let_go)(void *what), void *what)
     d->held = h;
 }
 
+enum { WHOLE = 16 << 20, PAGES = 64, PAGE = 4096 };
+
 /* All of a file, or of a large one pages from its first to its last. */
 static uint32_t sample(uint32_t crc, const uint8_t *x, size_t n)
 {
-    enum { WHOLE = 16 << 20, PAGES = 64, PAGE = 4096 };
     if (n <= WHOLE) return ll_crc32c(crc, x, n);
     for (size_t i = 0; i < PAGES; i++) crc = ll_crc32c(crc, x + (n - PAGE) * i / (PAGES - 1), PAGE);
     return crc;
@@ -64,7 +65,9 @@ void ll_dataset_note(ll_dataset *d, const char *name, const uint8_t *data, uint6
     f->file_bytes += size;
     f->digest = ll_crc32c(f->digest, name, strlen(name) + 1);
     f->digest = ll_crc32c(f->digest, &size, sizeof size);
-    if (data) f->digest = sample(f->digest, data, size);
+    if (!data) return;
+    f->digest = sample(f->digest, data, size);
+    f->looked_at += size <= WHOLE ? size : PAGES * LL_FAULT_BYTES;
 }
 
 ll_err ll_dataset_map(ll_dataset *d, const char *path, ll_bytes *out)

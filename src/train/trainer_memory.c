@@ -17,6 +17,18 @@ static double wide_bytes(const trainer *t, bool ran)
     return (double)(ll_session_wide_bytes(t->s, ran) + ll_evaluator_wide_bytes(t->eval, ran));
 }
 
+/* Of mapped files: a sample brings what is around it, which another may have brought; those of
+ * validation lie one behind the other. The steps, those that are rehearsed or read ahead. */
+static double paged(const trainer *t, double batch)
+{
+    const ll_data_info *d = ll_dataset_info(t->data);
+    double all = (double)d->mapped, samples = (double)(d->n[LL_TRAIN] + d->n[LL_VAL]);
+    double bytes = all > 0 ? (double)(t->steps - t->first + 5) * batch * LL_FAULT_BYTES : 0;
+    int64_t val = t->r->train.eval_samples ? t->r->train.eval_samples : d->n[LL_VAL];
+    double in_turn = fmax((double)val / samples * (double)d->bytes, (double)d->looked_at);
+    return all > 0 ? fmin(all, all * (1 - exp(-bytes / all)) + in_turn) : 0;
+}
+
 ll_err ll_trainer_plan_memory(trainer *t)
 {
     ll_train_memory *m = &t->report->memory;
@@ -33,11 +45,7 @@ ll_err ll_trainer_plan_memory(trainer *t)
     m->batches =
         (double)(ll_loader_bytes(t->data, micro * count) + ll_evaluator_batch_bytes(t->eval));
     const ll_data_info *d = ll_dataset_info(t->data);
-    /* a sample brings the pages around it; those of validation lie one behind the other */
-    double pages = (double)((t->steps - t->first + 3) * micro * count) * (1 << 16);
-    int64_t val = t->r->train.eval_samples ? t->r->train.eval_samples : d->n[LL_VAL];
-    pages += (double)val / (double)(d->n[LL_TRAIN] + d->n[LL_VAL]) * (double)d->bytes;
-    m->data = (double)(d->bytes - d->mapped) + fmin((double)d->mapped, pages);
+    m->data = (double)(d->bytes - d->mapped) + paged(t, (double)(micro * count));
     m->aside = (double)t->s->p->aside_bytes;
     m->rest += (double)ll_process_code(); /* most of it has run by now */
     m->planned = m->tensors;
