@@ -30,7 +30,8 @@
  * Errors. Functions that can fail return ll_err, and say below with what, besides LL_E_MEM.
  * ll_error_text() tells what happened, on this thread, most recently. Builders return an ll_val
  * instead: the graph remembers the first mistake, later calls on it do nothing, and ll_graph_check,
- * or opening a session, reports it: LL_E_ARG, LL_E_SHAPE or LL_E_GRAPH.
+ * or opening a session, reports it: LL_E_ARG, LL_E_SHAPE or LL_E_GRAPH. NULL is an argument only
+ * where it is said to be.
  * Ownership. An out-parameter is owned by the caller; a returned pointer is borrowed. A graph must
  * outlive the sessions opened on it. Every function here is local, that is, no rank waits for
  * another, but those that say they are collective. */
@@ -131,16 +132,17 @@ typedef struct ll_init {
     ll_init_kind kind;
     double a; /* CONSTANT: the value; NORMAL: standard deviation; UNIFORM: in (-a, a) */
     const struct ll_data *data; /* GIVEN, by ll_constant: the graph's own copy */
-    bool two_of_four; /* of each four numbers beside each other two are 0, in every step */
+    /* Promised, not made so: of each four numbers beside each other two are 0, in every step. */
+    bool two_of_four;
 } ll_init;
 
-/* Inputs. Parameters are trained; state is kept from step to step (running statistics, moments);
- * batch data is set before each step, its first dimension the sample. */
+/* Inputs. Parameters, f32, are trained; state, f32, is kept from step to step (running statistics,
+ * moments); batch data is set before each step, read or not, its first dimension the sample. */
 LL_API ll_val ll_param(ll_graph *g, const char *name, ll_shape shape, ll_init init);
 LL_API ll_val ll_state(ll_graph *g, const char *name, ll_shape shape, ll_init init);
 LL_API ll_val ll_batch(ll_graph *g, const char *name, ll_dtype dtype, ll_shape shape);
-/* A scalar that is another one in each step: "lr", as ll_session_run is given it, "t", the step's
- * number from 1, or any that ll_session_set sets. */
+/* An f32 scalar that is another one in each step: "lr", as ll_session_run is given it, "t", the
+ * step's number from 1, or any that ll_session_set sets. */
 LL_API ll_val ll_per_step(ll_graph *g, const char *name);
 LL_API ll_val ll_fill(ll_graph *g, ll_dtype dtype, ll_shape shape, double value);
 /* A tensor of given elements, which are copied; equal ones are one. It is no parameter, not in
@@ -577,11 +579,13 @@ typedef struct ll_layout_rule {
 typedef struct ll_session_opts {
     const char *machine;   /* "cpu" (the default), "cuda" or "ref" */
     int threads;           /* 0: all cores */
-    int micro_batches;     /* 0: 1; a step runs the graph's batch so many times and averages */
+    int micro_batches;     /* 0: 1; a step runs the graph's batch so many times, each on data of its
+                            * own; gradients and results are their mean (of sums and counts too) */
     const char *precision; /* of products: "f32" (the default), "bf16", on cuda "tf32", "fp8" */
     uint64_t seed;
     bool undrawn;      /* parameters that would be random hold anything: for who sets them all */
-    ll_session *share; /* parameters and state of equal names live in this session's memory */
+    ll_session *share; /* parameters and state of equal names live in this session's memory; it is
+                        * to be closed after the one that is opened */
     bool reuse;        /* with share: runs in its memory too, where it fits; its results are lost */
     /* Many ranks: the graph is cut over a mesh of them. Opening, running, ll_session_get and
      * closing are then collective. */
@@ -613,15 +617,16 @@ typedef struct ll_session_opts {
     size_t memory;
     /* A folder; of machine cuda "host", pinned memory: activations, and state of the optimizer,
      * that memory has no room for lie in a file there, or in that, while nobody reads them, copied
-     * beside the kernels. No bit of a result depends on it. NULL: all stay in memory. */
+     * beside the kernels. No bit of a result depends on it. Needs memory. NULL: all stay there. */
     const char *offload;
     /* Of machine cuda: how GPUs talk: "nccl", "host" (through pinned memory), "auto" (NULL: by NCCL
      * where every rank has a GPU of its own, the mesh has no axis pipe, sums are not canonical and
      * compress is none, else as "host"). */
     const char *transport;
     /* Of axis pipe: in which order its stages take micro-batches: "1f1b" (NULL), "gpipe",
-     * "interleaved", "breadth-first", "zb-h1", "zb-h2", "zb-v", "dualpipe-v", "auto" (by costs), or
-     * the text of a schedule, a line a rank ("F0.0 F1.0 B0.0 B1.0"); how many stages a rank has (0:
+     * "interleaved", "breadth-first", "zb-h1", "zb-h2", "zb-v", "dualpipe-v", "2bw" (see delay),
+     * "auto" (by costs), or the text of a schedule, a line a rank, each with its end, forward and
+     * backward of MICRO-BATCH.STAGE ("F0.0 F1.0 B0.0 B1.0\n"); how many stages a rank has (0:
      * as the schedule wants, one or two); names, or patterns of them, of the nodes that begin the
      * second, third ... stage (NULL: by cost). */
     const char *schedule;
@@ -671,8 +676,9 @@ LL_API ll_err ll_session_set(ll_session *s, const char *name, int micro, const v
 LL_API ll_err ll_session_get(ll_session *s, const char *name, void *data, size_t bytes);
 /* One step: every micro-batch, then the update. Graphs without ll_minimize ignore lr.
  * LL_E_NUMERIC: the loss or the gradient is not finite, and parameters are as they were; LL_E_ARG:
- * batch data is out of range (a label), or was never set; LL_E_IO: a copy to or from a file of
- * offload failed; LL_E_COMM, LL_E_DEVICE. */
+ * lr is not finite, batch data is out of range (a label), or was never set; LL_E_IO: a copy to or
+ * from a file of offload failed; LL_E_COMM, LL_E_DEVICE. What befalls one rank alone, such as a
+ * label out of range, the others fail with as LL_E_COMM, and comm is of no more use. */
 LL_API ll_err ll_session_run(ll_session *s, double lr);
 /* Of schedules whose steps overlap ("2bw"): a step's end is in the next one, whose results are then
  * the step's; this ends the last of them, and results are of that. Parameters are read behind it:
@@ -687,7 +693,8 @@ LL_API size_t ll_session_bytes(const ll_session *s); /* of the one slab, all tol
  * ll_session_settle fails with. Collective on a mesh. */
 LL_API ll_err ll_session_save(ll_session *s, const char *path);
 /* Such a file, or one of others (docs/own.md), which gives parameters and statistics. LL_E_IO: it
- * cannot be read or is damaged; LL_E_SHAPE: it has other tensors than this session; LL_E_COMM,
+ * cannot be read, is damaged, or lacks a tensor of this session's (it may have more); LL_E_SHAPE:
+ * one is of another shape; LL_E_COMM,
  * LL_E_DEVICE. Of others' also LL_E_NUMERIC: blocks of 8 or 4 bits are given what is not finite;
  * LL_E_SHARD: with opts.delay, both versions of a parameter are not laid out alike. Collective on a
  * mesh. */
@@ -706,8 +713,9 @@ LL_API ll_err ll_session_load(ll_session *s, const char *path);
  *     if (rc == LL_OK) printf("rank %d of %g\n", ll_comm_rank(c), sum);
  *     ll_comm_close(c);
  *
- * Each may fail with LL_E_ARG, or with LL_E_COMM where ranks call different things, one is gone, or
- * one is waited for longer than timeout_s; what is under way then never ends, and the job is to. */
+ * Each may fail with LL_E_ARG, or with LL_E_COMM where ranks wait in different calls, one is gone,
+ * or one is waited for longer than timeout_s; what is under way then never ends, and the job is to.
+ * Numbers of elements, types, reductions and roots must be the same on all; none is compared. */
 typedef struct ll_comm ll_comm;
 typedef struct ll_request ll_request;
 typedef enum ll_reduce { LL_REDUCE_SUM, LL_REDUCE_MAX, LL_REDUCE_MIN } ll_reduce;

@@ -35,9 +35,9 @@ ll_err ll_session_lower(const ll_session *s, bool no_fuse, ll_program **out)
 static ll_err find_team(ll_session *s, const ll_mesh *m)
 {
     const ll_session *like = s->opts.share;
-    char mine[LL_MESH_TEXT], other[LL_MESH_TEXT] = "";
-    if (like && like->team && like->team->c == s->opts.comm) ll_mesh_text(&like->team->m, other);
-    s->borrowed = !strcmp(ll_mesh_text(m, mine), other);
+    char mine[LL_MESH_TEXT], other[LL_MESH_TEXT];
+    s->borrowed = like && like->team && like->team->c == s->opts.comm &&
+                  !strcmp(ll_mesh_text(m, mine), ll_mesh_text(&like->team->m, other));
     if (!s->borrowed) return ll_team_open(s->opts.comm, m, &s->team);
     s->team = like->team;
     return LL_OK;
@@ -274,6 +274,12 @@ static ll_err check_after(const ll_graph *g, const ll_session_opts *o, bool over
 static ll_err find_steps(const ll_graph *g, const ll_session_opts *o, ll_step_order *out)
 {
     TRY(ll_step_order_of(g, o, out));
+    for (int i = 0; i < g->n_result && o->micro_batches > 1; i++) {
+        ll_dtype t = ll_value_of(g, g->results[i].value)->type.dtype;
+        CHECK(ll_dtype_is_float(t), LL_E_ARG,
+              "result %s is %s, of which %d micro-batches have no mean: cast it, or use one",
+              g->results[i].name, ll_dtype_name(t), o->micro_batches);
+    }
     CHECK(!out->overlap || !o->offload, LL_E_ARG,
           "offload cannot be combined with schedule 2bw, whose steps overlap: use one of them");
     CHECK(!out->overlap || !o->memory, LL_E_ARG,
@@ -320,6 +326,8 @@ static ll_err open_ends(ll_session *s)
 ll_err ll_session_open(ll_graph *g, const ll_session_opts *opts, ll_session **out)
 {
     ll_step_order steps;
+    const ll_session_opts usual = {0};
+    if (!opts) opts = &usual;
     ll_session_opts o = *opts;
     *out = NULL;
     ll_err fits = find_steps(g, opts, &steps);

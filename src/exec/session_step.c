@@ -3,6 +3,7 @@
  * A step is: every micro-batch, then what results need, then a look at them, then the update. A
  * loss or gradient that is not finite stops the step before parameters change; the step is then
  * run again node by node on the same data to name the first op that went wrong. */
+#include "comm/job.h"
 #include "exec/session.h"
 #include "program/memory.h"
 
@@ -43,8 +44,8 @@ static ll_err find_slot(const ll_session *s, const char *name, size_t bytes, int
                         int *slot)
 {
     *slot = ll_program_input(s->p, name);
-    if (*slot < 0) *slot = ll_program_result(s->p, name);
-    CHECK(*slot >= 0, LL_E_ARG, "the graph has no input or result named %s", name);
+    if (*slot < 0 && !set) *slot = ll_program_result(s->p, name);
+    CHECK(*slot >= 0, LL_E_ARG, "the graph has no input %snamed %s", set ? "" : "or result ", name);
     const ll_slot *x = &s->p->slots[*slot];
     char shape[LL_SHAPE_TEXT];
     CHECK(bytes == x->bytes || bytes == whole_bytes(x) || (set && bytes == rows_bytes(x)), LL_E_ARG,
@@ -314,11 +315,20 @@ ll_err ll_session_settle(ll_session *s)
     return complete_late(s);
 }
 
+/* What fails on this rank alone, in the middle of a step: others would wait for it, and what it
+ * does next would meet what they do now. A number that is not finite is found by all ranks. */
+static ll_err tell(const ll_session *s, ll_err rc)
+{
+    bool alone = rc && rc != LL_E_NUMERIC && ll_job_failure() == LL_FAILURE_ALONE;
+    if (alone && s->team) ll_comm_give_up(s->team->c);
+    return rc;
+}
+
 /* Batch data that nobody set would be zeros. */
-static ll_err check_given(ll_session *s)
+static ll_err check_given(const ll_session *s)
 {
     int n = s->p->n_micro < 64 ? s->p->n_micro : 64;
-    for (int i = 0; i < s->p->n_input && !s->checked; i++) {
+    for (int i = 0; i < s->p->n_input; i++) {
         int slot = s->p->inputs[i].slot;
         if (s->p->slots[slot].kind != LL_BATCH || !s->p->slots[slot].bytes) continue;
         for (int m = 0; m < n; m++)
@@ -326,18 +336,15 @@ static ll_err check_given(ll_session *s)
                   "batch data %s was never set%s: use ll_session_set", s->p->inputs[i].name,
                   m ? " for every micro-batch" : "");
     }
-    s->checked = true;
     return LL_OK;
 }
 
-/* On machines that do not work beside this process the whole step is done here: whatever is set
- * after it is the next one's. */
-ll_err ll_session_start(ll_session *s, double lr)
+static ll_err start(ll_session *s, double lr)
 {
     ll_session *other = s->opts.share;
+    CHECK(isfinite(lr), LL_E_ARG, "the learning rate is %g, expected a finite number", lr);
     if (other) TRY(ll_session_settle(other)); /* it reads that one's parameters */
     s->now = s;
-    TRY(check_given(s));
     TRY(set_scalar(s, "lr", lr));
     TRY(set_scalar(s, "t", (double)s->step + 1));
     if (s->after) return ll_after_run(s, complete);
@@ -351,10 +358,22 @@ ll_err ll_session_start(ll_session *s, double lr)
     return s->machine->wait ? LL_OK : complete(s);
 }
 
+/* On machines that do not work beside this process the whole step is done here: whatever is set
+ * after it is the next one's. */
+ll_err ll_session_start(ll_session *s, double lr)
+{
+    if (!s->checked) {
+        ll_err given = check_given(s);
+        TRY(s->team ? ll_comm_agree(s->team->c, given) : given);
+        s->checked = true;
+    }
+    return tell(s, start(s, lr));
+}
+
 ll_err ll_session_finish(ll_session *s)
 {
     if (!s->machine->wait) return LL_OK;
-    return s->first ? finish_late(s) : complete(s);
+    return tell(s, s->first ? finish_late(s) : complete(s));
 }
 
 ll_err ll_session_run(ll_session *s, double lr)

@@ -95,6 +95,9 @@ ll_err ll_mesh_fits(const ll_mesh *m, int n_rank)
     char text[LL_MESH_TEXT];
     LL_OWN(ll_arena) arena = ll_arena_new();
     ll_buf near = {.arena = arena};
+    CHECK(m->n_rank > 1, LL_E_SHARD,
+          "the mesh is of one rank, but there are %d: name its axes, such as \"data=%d\"", n_rank,
+          n_rank);
     near_meshes(m, n_rank, &near);
     FAIL(LL_E_SHARD, "mesh \"%s\" needs %d ranks, but there are %d: use %s%s-n %d",
          ll_mesh_text(m, text), m->n_rank, n_rank, near.len ? near.text : "",

@@ -200,6 +200,9 @@ static void test_refused(void **state)
     snprintf(mesh, sizeof mesh, "data=%d", ll_comm_size(comm));
     assert_int_equal(ll_session_open(g, &o, &s), LL_E_ARG);
     assert_non_null(strstr(ll_error_text(), "one order of sums"));
+    o = (ll_session_opts){.comm = comm};
+    assert_int_equal(ll_session_open(g, &o, &s), LL_E_SHARD);
+    assert_non_null(strstr(ll_error_text(), "the mesh is of one rank, but there are"));
     ll_graph_free(g);
 }
 

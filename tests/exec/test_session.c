@@ -84,8 +84,19 @@ static void test_nothing_set(void **state)
     assert_int_equal(ll_session_run(s, 0.1), LL_E_ARG);
     MUST(ll_session_set(s, "y", 1, y_data, sizeof y_data / 2));
     MUST(ll_session_run(s, 0.1));
+    double loss = ll_session_result(s, "loss");
+    assert_int_equal(ll_session_run(s, NAN), LL_E_ARG);
+    assert_int_equal(ll_session_run(s, INFINITY), LL_E_ARG);
+    float one = 1;
+    assert_int_equal(ll_session_set(s, "loss", 0, &one, sizeof one), LL_E_ARG);
+    assert_true(ll_session_result(s, "loss") == loss);
     assert_true(isnan(ll_session_result(s, "los")));
     assert_non_null(strstr(ll_error_text(), "the graph has no result los"));
+    ll_session_close(s);
+    ll_graph_result(g, "first", ll_argmax(g, ll_find(g, "x"), 1));
+    assert_int_equal(ll_session_open(g, &(ll_session_opts){.micro_batches = 2}, &s), LL_E_ARG);
+    assert_non_null(strstr(ll_error_text(), "result first is i32"));
+    MUST(ll_session_open(g, NULL, &s));
     ll_session_close(s);
     ll_graph_free(g);
 }
