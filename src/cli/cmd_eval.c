@@ -135,8 +135,15 @@ static ll_err score_members(const opts *o, const ll_trained *t, const ll_dataset
 static ll_err tell_changed(const opts *o, const ll_trained *t, const ll_data_info *d)
 {
     LL_OWN(ll_st_file) f = NULL;
-    for (int i = 0; i < o->of.set.n; i++)
-        if (!strncmp(o->of.set.v[i], "data.", 5)) return LL_OK; /* on purpose */
+    bool share = false, others = false;
+    for (int i = 0; i < o->of.set.n; i++) {
+        const char *set = o->of.set.v[i];
+        share |= !strncmp(set, "data.val_fraction=", 18);
+        others |= !strncmp(set, "data.", 5) && strncmp(set, "data.val_fraction=", 18);
+    }
+    if (share && !others)
+        fprintf(stderr, "note: with another data.val_fraction these may be samples of training\n");
+    if (share || others) return LL_OK; /* on purpose */
     if (o->of.init) return LL_OK;
     TRY(ll_cli_checkpoint(t->run->out, o->of.checkpoint, &f));
     const char *was = ll_st_meta(f, "data digest");

@@ -115,7 +115,7 @@ ll_err ll_loose_load(ll_loose *x, const ll_st_file *f, ll_arena *arena, const ch
     bool anchored = !x->anchor || has_any(f, x, LL_REPLICA "anchor.%s");
     bool each = there == x->n && anchored, late = has_any(f, x, LL_REPLICA "0.due.%s");
     bool at_once = late && each && !x->due; /* what was due later, with another parallel.delay */
-    if (at_once) x->due = memset(x->mean, 0, sizeof *x->mean * (size_t)x->shared);
+    if (at_once) x->due = LL_NEW_ARRAY(a, float, x->shared);
     for (int i = 0; i < kept.n; i++) {
         ll_st_tensor *own = &kept.tensors[i];
         add_outer(x, a, own, kept.parts ? &kept.parts[i] : NULL, item_of(x, own->name), true, &l);

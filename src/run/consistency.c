@@ -44,7 +44,7 @@ const char *ll_exchange_name(ll_exchange_kind what)
 }
 
 /* What is said, of keys of parallel that are its members, in place of what its preset has. */
-static void take_said(const ll_consistency *said, ll_consistency *out)
+static ll_err take_said(const ll_consistency *said, ll_consistency *out)
 {
     for (const ll_key *k = ll_run_keys; k->name; k++) {
         size_t at = k->offset - offsetof(ll_run, parallel.said);
@@ -55,11 +55,16 @@ static void take_said(const ll_consistency *said, ll_consistency *out)
             *(int64_t *)to = *(const int64_t *)from;
         else if (k->kind == LL_KEY_NUMBER && *(const double *)from >= 0)
             *(double *)to = *(const double *)from;
+        else if (k->kind == LL_KEY_NUMBER)
+            CHECK(*(const double *)from == -1, LL_E_CONFIG,
+                  "%s is %g, expected 0 or more, or -1 for the preset's", k->name,
+                  *(const double *)from);
         else if (k->kind == LL_KEY_ENUM && *(const int *)from)
             *(int *)to = *(const int *)from;
         else if (k->kind >= LL_KEY_TEXT && **(const char *const *)from)
             *(const char **)to = *(const char *const *)from;
     }
+    return LL_OK;
 }
 
 static bool plain(const ll_consistency *c)
@@ -120,6 +125,15 @@ static ll_err check(const ll_consistency *c, const ll_consistency *said)
           "parallel.group needs parallel.peers=groups, not %s", all_peers[c->peers]);
     CHECK(said->outer_momentum < 0 || c->outer != LL_OUTER_sgd, LL_E_CONFIG,
           "parallel.outer_momentum needs parallel.outer=momentum or nesterov, not sgd");
+    CHECK(
+        !never || (!said->what && !said->peers), LL_E_CONFIG,
+        "parallel.exchange and parallel.peers need exchanges, but parallel.every is 0: leave them "
+        "out, or set parallel.every to 1 or more");
+    CHECK(
+        said->warm_up <= 0 || !gradient || served, LL_E_CONFIG,
+        "parallel.warm_up needs replicas that diverge after it; with parallel.consistency=%s they "
+        "train as one: leave it out",
+        c->name);
     CHECK(!never || !c->warm_up, LL_E_CONFIG,
           "parallel.warm_up cannot be combined with parallel.every=0, which never exchanges: set "
           "parallel.every to 1 or more");
@@ -142,7 +156,7 @@ ll_err ll_consistency_make(const ll_consistency *said, int64_t replicas, ll_cons
     const ll_consistency *p = presets;
     while (strcmp(p->name, said->name)) p++;
     *out = *p;
-    take_said(said, out);
+    TRY(take_said(said, out));
     int64_t between = out->fragments > 0 ? out->every / out->fragments : 0; /* two exchanges */
     if (said->delay < 0 && out->delay >= between) out->delay = between ? between - 1 : 0;
     CHECK(replicas > 1 || out->what == LL_EXCHANGE_gradient, LL_E_CONFIG,

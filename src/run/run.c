@@ -518,6 +518,11 @@ static ll_err finish_replicas(ll_run *r)
             "parallel.replica_lr applies only to replicas that diverge; with "
             "parallel.consistency=%s they train as one",
             p->between.name);
+    LL_WANT(
+        r, "parallel.save", p->save == LL_KEPT_replicas || apart,
+        "parallel.save applies only to replicas that diverge; with parallel.consistency=%s they "
+        "train as one",
+        p->between.name);
     return ll_run_loose(r) ? check_loose(r) : LL_OK;
 }
 

@@ -161,7 +161,8 @@ const ll_key ll_run_keys[] = {
             "step schedule: where the learning rate is reduced, in steps or, below 1, fractions of "
             "the run"),
     ENUM("train.scale_rule", train.schedule.scale_rule, "none", WORDS(LL_SCALE_RULES),
-         "scale train.lr with the batch size: linear = by batch/base_batch, sqrt = by its square "
+         "scale train.lr and train.min_lr with the batch size: linear = by batch/base_batch, sqrt "
+         "= by its square "
          "root"),
     INT("train.base_batch", train.schedule.base_batch, "256", 1, 1e9,
         "batch size that train.lr is meant for, if train.scale_rule is set"),
@@ -258,8 +259,8 @@ const ll_key ll_run_keys[] = {
            "skip the update of steps whose gradient norm exceeds this many times its running "
            "average (about 50 steps, after the first 20); 0 = off"),
     ENUM("train.spike_action", train.spike_action, "skip", WORDS(LL_SPIKE_ACTIONS),
-         "on such a step: skip = skip the update; rollback = also restore the newest "
-         "checkpoint's parameters, and go on with the next data"),
+         "on such a step: skip = skip the update; rollback = also restore the parameters of "
+         "the newest checkpoint that train.save_every made, and go on with the next data"),
     INT("train.compare", train.compare, "0", 0, 1e12,
         "every this many steps, check that replicated parameters are bitwise equal on all ranks; "
         "end the run with rank and tensor if not; 0 = off"),

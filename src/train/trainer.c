@@ -80,6 +80,10 @@ static ll_err sum_up(trainer *t)
     r->train_loss = n ? 0 : NAN;
     for (int64_t i = all - tail; i < all; i++)
         r->train_loss += t->losses[i % RECENT] / (double)tail;
+    if (t->loose) /* each has its own */
+        TRY(ll_comm_allreduce(t->loose->peers, &r->train_loss, 1, LL_F64, LL_REDUCE_SUM,
+                              &(ll_coll_opts){.site = "loss"}));
+    if (t->loose) r->train_loss /= (double)t->r->parallel.replicas;
     int64_t period = t->loose ? ll_loose_period(t->loose) : 1;
     if (ll_threads_a_core(t->s, t->comm) > 1) period = many_turns(t->times, n, period);
     int64_t rows = n / period;
@@ -246,6 +250,7 @@ static ll_err train_phases(const ll_run *r, const ll_train_opts *opts, ll_train_
     TRY(find_step(r, opts, &step));
     if (step >= part) return train(r, opts, 0, &none, out);
     ll_run first = *r;
+    first.parallel.between.name = "sync";
     first.parallel.between.what = LL_EXCHANGE_gradient;
     first.parallel.between.peers = LL_PEERS_all;
     TRY(train(&first, opts, part, &none, out));

@@ -29,6 +29,15 @@ static double paged(const trainer *t, double batch)
     return all > 0 ? fmin(all, all * (1 - exp(-bytes / all)) + in_turn) : 0;
 }
 
+/* Of what the ranks of this node hold together. */
+static double own_share(const trainer *t, double bytes)
+{
+    const int *node = t->comm ? ll_comm_nodes(t->comm) : NULL;
+    int here = !node, me = t->comm ? ll_comm_rank(t->comm) : 0;
+    for (int i = 0; node && i < ll_comm_size(t->comm); i++) here += node[i] == node[me];
+    return bytes / here;
+}
+
 ll_err ll_trainer_plan_memory(trainer *t)
 {
     ll_train_memory *m = &t->report->memory;
@@ -42,6 +51,7 @@ ll_err ll_trainer_plan_memory(trainer *t)
         m->step + m->comm + (double)t->s->e->extra_bytes + (double)ll_evaluator_bytes(t->eval);
     m->copies = (double)(ll_saver_bytes(t->saver) + ll_session_aside_bytes(t->s) +
                          (t->loose ? ll_loose_bytes(t->loose) : 0));
+    if (t->buddy) m->copies += own_share(t, (double)ll_buddy_bytes(t->buddy));
     m->batches =
         (double)(ll_loader_bytes(t->data, micro * count) + ll_evaluator_batch_bytes(t->eval));
     const ll_data_info *d = ll_dataset_info(t->data);

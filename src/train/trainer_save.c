@@ -113,7 +113,13 @@ ll_err ll_trainer_roll_back(trainer *t, int64_t done)
     int64_t every = t->r->train.save_every ? t->r->train.save_every : t->epoch_steps;
     TRY(ll_checkpoint_open_whole(t->comm, t->r->out, every, t->arena, &damaged, &f));
     if (damaged) ll_trainer_tell(t, damaged);
-    if (!f) return LL_OK; /* there is none yet: the step is skipped, no more */
+    if (!f)
+        ll_trainer_tell(t, ll_arena_printf(t->arena,
+                                           "step %ld: its gradient is too large (train.spike), and "
+                                           "there is no checkpoint of a multiple of %ld steps to "
+                                           "return to: its update is skipped, no more",
+                                           done, every));
+    if (!f) return LL_OK;
     TRY(ll_checkpoint_int(f, "step", &step));
     TRY(ll_ranks_agree(t->comm, ll_trainer_take(t, f)));
     t->report->rolled_back++;

@@ -213,6 +213,9 @@ static void test_delay(void **state)
         }
         ll_st_close(f);
     }
+    /* what was due comes at once, to those that keep no mean too */
+    train(mlp, "apart", checkpoint("late", 2), "%sconsistency=ensemble", always);
+    train(mlp, "rounds", checkpoint("late", 2), "%sconsistency=eager", always);
 }
 
 static const struct {
@@ -315,6 +318,11 @@ static void test_refused(void **state)
         {"parallel.replicas=4 parallel.consistency=streaming parallel.fragments=0", "1 or more"},
         {"parallel.replicas=4 parallel.consistency=ssp parallel.server=open", "sharded or central"},
         {"parallel.replicas=4 parallel.consistency=eager parallel.quorum=5", "parallel.quorum"},
+        {"parallel.replicas=4 parallel.consistency=diloco parallel.outer_lr=-0.5",
+         "expected 0 or more, or -1"},
+        {"parallel.replicas=4 parallel.consistency=ensemble parallel.peers=ring", "leave them out"},
+        {"parallel.replicas=4 parallel.warm_up=2", "train as one"},
+        {"parallel.replicas=4 parallel.consistency=eager parallel.save=average", "train as one"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         ll_run *r = make(mlp, bad[i][0], "refused");
