@@ -361,9 +361,9 @@ LL_API ll_val ll_embedding(ll_graph *g, ll_val table,
 /* -log softmax(logits)[label] for each row: [...,v], i32[...] -> [...] */
 LL_API ll_val ll_cross_entropy(ll_graph *g, ll_val logits, ll_val label);
 /* Its mean, a scalar, as PyTorch's: where there are weights of classes, [v], rows count by them. */
-typedef struct ll_cross_entropy_opts {
-    double smoothing; /* so much of each label is shared by all classes */
-    ll_val weight;    /* or none */
+typedef struct ll_cross_entropy_opts { /* NULL: none of these */
+    double smoothing;                  /* so much of each label is shared by all classes */
+    ll_val weight;                     /* or none */
 } ll_cross_entropy_opts;
 LL_API ll_val ll_cross_entropy_mean(ll_graph *g, ll_val logits, ll_val label,
                                     const ll_cross_entropy_opts *opts);
@@ -460,7 +460,7 @@ typedef struct ll_optim {
 } ll_optim;
 /* Gradients of loss, averaged over micro-batches, and an update of every parameter of the graph.
  * Adds the results "loss" (unless there is one) and "grad_norm", and the per-step scalars "lr" and
- * "t". */
+ * "t". o: NULL for sgd as it comes. */
 LL_API void ll_minimize(ll_graph *g, ll_val loss, const ll_optim *o);
 
 /* ---- data of one's own ---- */

@@ -8,10 +8,10 @@ static ll_err side(const char *text, const char *whole, char *letters, int *n, c
 {
     *n = 0;
     for (; *text >= 'a' && *text <= 'z'; text++) {
-        CHECK(*n < LL_MAX_DIMS, LL_E_SHAPE, "\"%.40s\" names more than %d dimensions", whole,
+        CHECK(*n < LL_MAX_DIMS, LL_E_ARG, "\"%.40s\" names more than %d dimensions", whole,
               LL_MAX_DIMS);
-        CHECK(!memchr(letters, *text, (size_t)*n), LL_E_SHAPE,
-              "\"%.40s\" names %c twice on one side", whole, *text);
+        CHECK(!memchr(letters, *text, (size_t)*n), LL_E_ARG, "\"%.40s\" names %c twice on one side",
+              whole, *text);
         letters[(*n)++] = *text;
     }
     letters[*n] = '\0';
@@ -31,10 +31,10 @@ ll_err ll_spec_parse(const char *text, ll_spec *s)
 {
     const char *at;
     TRY(side(text, text, s->in, &s->n_in, &at));
-    CHECK(at[0] == '-' && at[1] == '>', LL_E_SHAPE,
+    CHECK(at[0] == '-' && at[1] == '>', LL_E_ARG,
           "\"%.40s\" is not a spec; expected letters, \"->\", letters, such as \"nhwc->c\"", text);
     TRY(side(at + 2, text, s->out, &s->n_out, &at));
-    CHECK(!*at, LL_E_SHAPE, "\"%.40s\" goes on after the result's letters with '%c'", text, *at);
+    CHECK(!*at, LL_E_ARG, "\"%.40s\" goes on after the result's letters with '%c'", text, *at);
     match(s->in, s->n_in, s->out, s->to);
     match(s->out, s->n_out, s->in, s->from);
     return LL_OK;
@@ -47,7 +47,7 @@ ll_err ll_spec_split(const char *text, ll_spec_parts *s)
     for (int i = 0, n; i < 3; i++) {
         size_t len = strlen(between[i]);
         TRY(side(at, text, s->part[i], &n, &at));
-        CHECK(len ? !strncmp(at, between[i], len) : !*at, LL_E_SHAPE,
+        CHECK(len ? !strncmp(at, between[i], len) : !*at, LL_E_ARG,
               "\"%.40s\" is not a spec of two operands; expected one like \"mk,kn->mn\"", text);
         at += len;
     }

@@ -68,6 +68,22 @@ size_t ll_tensor_bytes(ll_dtype t, const ll_shape *s)
     return (size_t)ll_numel(s) * ll_dtype_bytes(t);
 }
 
+ll_err ll_check_shape(const ll_shape *s)
+{
+    int64_t n = 1;
+    bool empty = false;
+    CHECK(s->n >= 0 && s->n <= LL_MAX_DIMS, LL_E_SHAPE, "%d dimensions; expected 0 to %d", s->n,
+          LL_MAX_DIMS);
+    for (int i = 0; i < s->n; i++) {
+        CHECK(s->d[i] >= 0, LL_E_SHAPE, "dimension %d is %ld", i, s->d[i]);
+        empty |= s->d[i] == 0;
+    }
+    for (int i = 0; i < s->n && !empty; i++)
+        CHECK(!__builtin_mul_overflow(n, s->d[i], &n) && n < INT64_MAX / 64, LL_E_SHAPE,
+              "more elements than can be counted");
+    return LL_OK;
+}
+
 bool ll_shape_equal(const ll_shape *a, const ll_shape *b)
 {
     return a->n == b->n && !memcmp(a->d, b->d, sizeof(int64_t) * (size_t)a->n);
@@ -76,7 +92,7 @@ bool ll_shape_equal(const ll_shape *a, const ll_shape *b)
 const char *ll_shape_print(const ll_shape *s, char text[LL_SHAPE_TEXT])
 {
     int at = snprintf(text, LL_SHAPE_TEXT, "[");
-    for (int i = 0; i < s->n; i++)
+    for (int i = 0; i < s->n && i < LL_MAX_DIMS; i++)
         at += snprintf(text + at, (size_t)(LL_SHAPE_TEXT - at), "%s%lld", i ? "," : "",
                        (long long)s->d[i]);
     snprintf(text + at, (size_t)(LL_SHAPE_TEXT - at), "]");

@@ -33,6 +33,8 @@ static inline ll_precision ll_precision_wide(ll_precision p)
 int64_t ll_numel(const ll_shape *s); /* 1 for a scalar */
 /* Of a tensor. */
 size_t ll_tensor_bytes(ll_dtype t, const ll_shape *s);
+/* Of callers and of text: no negative dimension, and so many elements as can be counted. */
+ll_err ll_check_shape(const ll_shape *s);
 bool ll_shape_equal(const ll_shape *a, const ll_shape *b);
 /* "[2,3]", into text, which is returned. */
 #define LL_SHAPE_TEXT 160

@@ -66,12 +66,12 @@ ll_err ll_graph_check(const ll_graph *g)
 
 ll_shape ll_graph_shape(const ll_graph *g, ll_val v)
 {
-    return g->values[v.id].type.shape;
+    return g->values[ll_has_value(g, v) ? v.id : 0].type.shape;
 }
 
 ll_dtype ll_graph_dtype(const ll_graph *g, ll_val v)
 {
-    return g->values[v.id].type.dtype;
+    return g->values[ll_has_value(g, v) ? v.id : 0].type.dtype;
 }
 
 void ll_graph_push(ll_graph *g, const char *scope)
@@ -142,16 +142,27 @@ static void list_input(ll_graph *g, int id)
     *listed_at(g, g->values[id].name) = id;
 }
 
+static ll_err check_input(const ll_graph *g, const char *name, ll_kind kind, const ll_type *t)
+{
+    char text[LL_SHAPE_TEXT];
+    CHECK(*name && strcmp(name, g->scope), LL_E_ARG, "%sa %s input has no name", g->scope,
+          ll_kind_name(kind));
+    CHECK((unsigned)t->dtype < LL_N_DTYPE, LL_E_ARG, "input %s: no element type has number %d",
+          name, (int)t->dtype);
+    ll_err rc = ll_check_shape(&t->shape);
+    CHECK(rc == LL_OK, rc, "input %s has shape %s: %s", name, ll_shape_print(&t->shape, text),
+          ll_error_message());
+    return LL_OK;
+}
+
 ll_val ll_input(ll_graph *g, const char *name, ll_kind kind, ll_type type, ll_init init)
 {
     if (g->err != LL_OK) return (ll_val){0};
     if (ll_find(g, name).id) return ll_reject(g, LL_E_GRAPH, "two inputs are named %s", name);
-    for (int i = 0; i < type.shape.n; i++)
-        if (type.shape.d[i] < 0) {
-            char text[LL_SHAPE_TEXT];
-            return ll_reject(g, LL_E_SHAPE, "input %s has shape %s", name,
-                             ll_shape_print(&type.shape, text));
-        }
+    if (check_input(g, name, kind, &type) != LL_OK) {
+        ll_fail(g);
+        return (ll_val){0};
+    }
     ll_val v = new_value(g, type);
     ll_value *x = ll_value_of(g, v);
     x->kind = kind;
@@ -199,11 +210,10 @@ void ll_graph_at(ll_graph *g, const ll_node *n)
 /* Named by what it holds, so that equal ones are found. */
 ll_val ll_constant(ll_graph *g, ll_dtype dtype, ll_shape shape, const void *data)
 {
-    int64_t n = 1;
-    for (int i = 0; i < shape.n && i < LL_MAX_DIMS; i++) n = shape.d[i] < 0 ? -1 : n * shape.d[i];
     if (g->err != LL_OK) return (ll_val){0};
-    if (shape.n < 0 || shape.n > LL_MAX_DIMS || n < 0 || (unsigned)dtype >= LL_N_DTYPE || !data)
+    if (ll_check_shape(&shape) != LL_OK || (unsigned)dtype >= LL_N_DTYPE || !data)
         return ll_reject(g, LL_E_ARG, "%sconstant: no shape, type or data", g->scope);
+    int64_t n = ll_numel(&shape);
     size_t bytes = (size_t)n * ll_dtype_bytes(dtype);
     uint64_t h = ll_hash(ll_hash(LL_HASH, &dtype, sizeof dtype), data, bytes);
     h = ll_hash(h, shape.d, sizeof *shape.d * (size_t)shape.n);
@@ -261,6 +271,8 @@ void ll_value_stands_for(ll_graph *g, ll_val v, const ll_value *other)
 ll_val ll_graph_name(ll_graph *g, ll_val v, const char *name)
 {
     if (!v.id) return v;
+    if (!ll_has_value(g, v))
+        return ll_reject(g, LL_E_GRAPH, "%s%s names %s", g->scope, name, ll_no_value(v));
     ll_value_of(g, v)->name = ll_scoped(g, name);
     if (ll_value_of(g, v)->node < 0) list_input(g, v.id);
     return v;
@@ -268,7 +280,11 @@ ll_val ll_graph_name(ll_graph *g, ll_val v, const char *name)
 
 void ll_graph_result(ll_graph *g, const char *name, ll_val v)
 {
-    if (!v.id || g->err != LL_OK) return;
+    if (g->err != LL_OK) return;
+    if (!ll_has_value(g, v)) {
+        ll_graph_reject(g, "result %s is %s", name, ll_no_value(v));
+        return;
+    }
     if (ll_find_result(g, name).id) {
         ll_graph_reject(g, "two results are named %s", name);
         return;
@@ -279,8 +295,18 @@ void ll_graph_result(ll_graph *g, const char *name, ll_val v)
 
 void ll_graph_update(ll_graph *g, ll_val input, ll_val next)
 {
-    if (!input.id || !next.id || g->err != LL_OK) return;
-    const ll_value *a = ll_value_of(g, input), *b = ll_value_of(g, next);
+    if (g->err != LL_OK) return;
+    if (!ll_has_value(g, input)) {
+        ll_graph_reject(g, "what is updated is %s", ll_no_value(input));
+        return;
+    }
+    ll_value *a = ll_value_of(g, input);
+    if (!ll_has_value(g, next)) {
+        ll_graph_reject(g, "the update of %s is %s", a->name ? a->name : "a value",
+                        ll_no_value(next));
+        return;
+    }
+    const ll_value *b = ll_value_of(g, next);
     if (!ll_kind_updates(a->kind)) {
         ll_graph_reject(g, "only parameters and state can be updated");
         return;
@@ -292,6 +318,11 @@ void ll_graph_update(ll_graph *g, ll_val input, ll_val next)
                   ll_dtype_name(b->type.dtype), ll_shape_print(&b->type.shape, got));
         return;
     }
+    if (a->updated) {
+        ll_graph_reject(g, "%s is updated twice", a->name);
+        return;
+    }
+    a->updated = true;
     LL_PUSH(g->arena, g->updates, g->n_update, g->cap_update, (ll_pair){input, next});
 }
 
@@ -311,8 +342,10 @@ static ll_err infer(ll_infer *i)
         TRY(i->op->infer(i));
     else
         TRY(ll_infer_dims(i));
-    for (int o = 0; o < i->n_out; o++)
+    for (int o = 0; o < i->n_out; o++) {
+        TRY(ll_check_shape(&i->out[o].shape));
         if (i->op->wide_out >> o & 1) i->out[o].dtype = ll_wide(i->out[o].dtype);
+    }
     ll_loops l;
     return ll_loops_of(i->op, i->attr, i->n_in, i->in, i->n_out, i->out, &l);
 }
@@ -320,7 +353,7 @@ static ll_err infer(ll_infer *i)
 /* "matmul of f32[2,3] and f32[4,5]", for messages. */
 static const char *operands_text(const ll_op *op, const ll_type *in, int n, char text[512])
 {
-    int at = snprintf(text, 512, "%s of ", op->name);
+    int at = snprintf(text, 512, n ? "%s of " : "%s", op->name);
     for (int i = 0; i < n && at < 450; i++) {
         char s[LL_SHAPE_TEXT];
         at += snprintf(text + at, (size_t)(512 - at), "%s%s%s", i ? " and " : "",
@@ -387,18 +420,12 @@ ll_val ll_emit(ll_graph *g, const ll_op *op, const void *attr, const ll_val *in,
     ll_val out[LL_MAX_OUT];
     if (g->err != LL_OK) return (ll_val){0};
     for (int i = 0; i < n_in; i++)
-        if (!in[i].id) {
-            ll_graph_reject(g, "%s%s: operand %d is none", g->scope, op->name, i);
-            return (ll_val){0};
-        }
+        if (!ll_has_value(g, in[i]))
+            return ll_reject(g, LL_E_GRAPH, "%s%s: operand %d is %s", g->scope, op->name, i,
+                             ll_no_value(in[i]));
     if (ll_emit_all(g, op, attr, in, n_in, out) == LL_OK) return out[0];
     ll_fail(g);
     return (ll_val){0};
-}
-
-static bool is_value(const ll_graph *g, ll_val v)
-{
-    return v.id > 0 && v.id < g->n_value;
 }
 
 static ll_err verify_node(const ll_graph *g, int index)
@@ -408,7 +435,7 @@ static ll_err verify_node(const ll_graph *g, int index)
     CHECK(n->n_in >= 0 && n->n_in <= LL_MAX_IN && n->n_out == n->op->n_out, LL_E_GRAPH,
           "%s has %d operands and %d results", n->name, n->n_in, n->n_out);
     for (int i = 0; i < n->n_in; i++) {
-        CHECK(is_value(g, n->in[i]), LL_E_GRAPH, "%s: operand %d is no value", n->name, i);
+        CHECK(ll_has_value(g, n->in[i]), LL_E_GRAPH, "%s: operand %d is no value", n->name, i);
         const ll_value *v = ll_value_of(g, n->in[i]);
         CHECK(v->node < index, LL_E_GRAPH, "%s reads a value made after it", n->name);
         in[i] = v->type;
@@ -416,7 +443,7 @@ static ll_err verify_node(const ll_graph *g, int index)
     ll_infer i = {n->op, n->attr, n->n_in, n->n_out, in, out};
     TRY(infer(&i));
     for (int o = 0; o < n->n_out; o++) {
-        CHECK(is_value(g, n->out[o]), LL_E_GRAPH, "%s: result %d is no value", n->name, o);
+        CHECK(ll_has_value(g, n->out[o]), LL_E_GRAPH, "%s: result %d is no value", n->name, o);
         const ll_value *v = ll_value_of(g, n->out[o]);
         CHECK(v->node == index && v->out == o, LL_E_GRAPH, "%s: result %d is another's", n->name,
               o);
@@ -449,12 +476,12 @@ ll_err ll_verify(const ll_graph *g)
     for (int i = 1; i < g->n_value; i++) TRY(verify_value(g, i));
     for (int i = 0; i < g->n_node; i++) TRY(verify_node(g, i));
     for (int i = 0; i < g->n_result; i++)
-        CHECK(is_value(g, g->results[i].value), LL_E_GRAPH, "result %s is no value",
+        CHECK(ll_has_value(g, g->results[i].value), LL_E_GRAPH, "result %s is no value",
               g->results[i].name);
     for (int i = 0; i < g->n_update; i++) {
         const ll_pair *u = &g->updates[i];
-        CHECK(is_value(g, u->input) && is_value(g, u->next), LL_E_GRAPH, "update %d is no value",
-              i);
+        CHECK(ll_has_value(g, u->input) && ll_has_value(g, u->next), LL_E_GRAPH,
+              "update %d is no value", i);
         const ll_value *a = ll_value_of(g, u->input), *b = ll_value_of(g, u->next);
         CHECK(ll_kind_updates(a->kind) && ll_type_equal(&a->type, &b->type), LL_E_GRAPH,
               "update %d does not fit what it updates", i);

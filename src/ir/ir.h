@@ -70,6 +70,7 @@ typedef struct ll_value {
     const ll_piece *piece;   /* NULL: it is whole */
     const char *name;        /* always for inputs; NULL where nobody named it */
     const char *gradient_of; /* of a parameter's gradient, summed or not: the parameter's name */
+    bool updated;            /* an input that gets a next value */
     int node, out;           /* which output of which node; node -1 for an input */
 } ll_value;
 
@@ -130,6 +131,15 @@ struct ll_graph {
 static inline ll_value *ll_value_of(const ll_graph *g, ll_val v)
 {
     return &g->values[v.id];
+}
+/* Ids come from callers: is v one of the graph's values? What to call it where it is not. */
+static inline bool ll_has_value(const ll_graph *g, ll_val v)
+{
+    return v.id > 0 && v.id < g->n_value;
+}
+static inline const char *ll_no_value(ll_val v)
+{
+    return v.id ? "no value of this graph" : "none";
 }
 /* v, which stands for another graph's value, takes its name and whose gradient it is. */
 void ll_value_stands_for(ll_graph *g, ll_val v, const ll_value *other);

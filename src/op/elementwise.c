@@ -49,8 +49,10 @@ static ll_val fit(ll_graph *g, ll_val x, const ll_shape *shape)
 static ll_val emit(ll_graph *g, ll_ew ew, const void *attr, ll_val *x, int n)
 {
     if (g->err != LL_OK) return (ll_val){0};
+    for (int i = 0; i < n; i++) /* emit says which it is, and nothing is broadcast before */
+        if (!ll_has_value(g, x[i])) return ll_emit(g, ll_ew_op(ew), attr, x, n);
     ll_shape shape = ll_graph_shape(g, x[0]);
-    for (int i = 1; i < n && x[0].id && x[i].id; i++) {
+    for (int i = 1; i < n; i++) {
         ll_shape s = ll_graph_shape(g, x[i]);
         if (ll_graph_dtype(g, x[i]) != ll_graph_dtype(g, x[0])) {
             return ll_reject(g, LL_E_ARG, "%s%s: operands are %s and %s; cast one of them",
@@ -64,7 +66,7 @@ static ll_val emit(ll_graph *g, ll_ew ew, const void *attr, ll_val *x, int n)
                              ll_shape_print(&s, b));
         }
     }
-    for (int i = 0; i < n && n > 1 && x[i].id; i++) x[i] = fit(g, x[i], &shape);
+    for (int i = 0; i < n && n > 1; i++) x[i] = fit(g, x[i], &shape);
     return ll_emit(g, ll_ew_op(ew), attr, x, n);
 }
 
@@ -118,7 +120,7 @@ ll_val ll_shift(ll_graph *g, ll_val x, double by)
 
 ll_val ll_cast(ll_graph *g, ll_val x, ll_dtype dtype)
 {
-    if (x.id && ll_graph_dtype(g, x) == dtype) return x;
+    if (ll_has_value(g, x) && ll_graph_dtype(g, x) == dtype) return x;
     return emit(g, LL_EW_cast, &(ll_cast_attr){dtype}, &x, 1);
 }
 

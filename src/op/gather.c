@@ -173,7 +173,8 @@ ll_val ll_gather(ll_graph *g, ll_val x, ll_val index, int dim)
     if (s.n + n.n - 1 > LL_MAX_DIMS)
         return ll_reject(g, LL_E_SHAPE, "%sgather: a result of %d dimensions, at most %d", g->scope,
                          s.n + n.n - 1, LL_MAX_DIMS);
-    if (s.n == 2 && dim == 0 && ll_dtype_is_float(ll_graph_dtype(g, x)))
+    bool indices = ll_graph_dtype(g, index) == LL_I32; /* else this op says what is wrong */
+    if (s.n == 2 && dim == 0 && indices && ll_dtype_is_float(ll_graph_dtype(g, x)))
         return ll_embedding(g, x, index);
     ll_gather_attr a = {0};
     snprintf(a.spec, sizeof a.spec, "%.*s,%.*s->%.*s%.*s%.*s", s.n, "abcdef", n.n, "pqrstu", dim,

@@ -15,6 +15,9 @@ ll_val ll_l1(ll_graph *g, ll_val x, ll_val target)
 ll_val ll_huber(ll_graph *g, ll_val x, ll_val target,
                 double delta) /* c (d - c / 2), c = min(d, delta) */
 {
+    if (!(delta > 0))
+        return ll_reject(g, LL_E_ARG, "%shuber: delta is %g, expected more than 0", g->scope,
+                         delta);
     ll_val d = ll_l1(g, x, target), c = ll_min(g, ll_like(g, d, delta), d);
     return ll_mul(g, c, ll_sub(g, d, ll_scale(g, c, 0.5)));
 }
@@ -76,12 +79,33 @@ ll_val ll_nll(ll_graph *g, ll_val log_p, ll_val label)
     return ll_neg(g, ll_reshape(g, p, s));
 }
 
+/* Weights of another length would be broadcast, or read by labels that they do not have. */
+static bool check_classes(ll_graph *g, ll_val logits, const ll_cross_entropy_opts *o)
+{
+    int64_t classes = ll_row_length(g, logits);
+    ll_shape w = ll_graph_shape(g, o->weight);
+    char text[LL_SHAPE_TEXT];
+    if (!(o->smoothing >= 0 && o->smoothing < 1))
+        ll_reject(g, LL_E_ARG,
+                  "%scross_entropy_mean: smoothing is %g, expected 0 or more and less "
+                  "than 1",
+                  g->scope, o->smoothing);
+    else if (o->weight.id && (w.n != 1 || w.d[0] != classes))
+        ll_reject(g, LL_E_SHAPE,
+                  "%scross_entropy_mean: the weight is %s, expected [%ld], one "
+                  "number for each class",
+                  g->scope, ll_shape_print(&w, text), classes);
+    return g->err == LL_OK;
+}
+
 /* Means over rows, each of which counts as much as its label's class. */
 ll_val ll_cross_entropy_mean(ll_graph *g, ll_val logits, ll_val label,
                              const ll_cross_entropy_opts *o)
 {
-    if (!logits.id || !label.id) return (ll_val){0};
+    static const ll_cross_entropy_opts plain = {0};
+    if (!o) o = &plain;
     ll_val loss = ll_cross_entropy(g, logits, label), total = {0};
+    if (!loss.id || !check_classes(g, logits, o)) return (ll_val){0};
     if (o->weight.id) {
         ll_val w = ll_gather(g, o->weight, label, 0);
         loss = ll_mul(g, loss, w);

@@ -9,8 +9,6 @@ enum { LL_WITH_GRADIENT = 3 };
 
 /* The mean over micro-batches of x, kept from one to the next. */
 ll_val ll_accum(ll_graph *g, ll_val x);
-/* Shapes from text: no negative dimension, and a number of elements that can be counted. */
-ll_err ll_check_shape(const ll_shape *s);
 ll_err ll_check_dim(int64_t dim, const ll_shape *s);
 /* Has x that dimension? Else, of x that is there, it is rejected. */
 bool ll_is_dim(ll_graph *g, const char *what, ll_val x, int dim);

@@ -12,22 +12,6 @@ static const ll_op pad, concat;
 
 /* ---- helpers ---- */
 
-ll_err ll_check_shape(const ll_shape *s)
-{
-    int64_t n = 1;
-    bool empty = false;
-    CHECK(s->n >= 0 && s->n <= LL_MAX_DIMS, LL_E_SHAPE, "%d dimensions; expected 0 to %d", s->n,
-          LL_MAX_DIMS);
-    for (int i = 0; i < s->n; i++) {
-        CHECK(s->d[i] >= 0, LL_E_SHAPE, "dimension %d is %ld", i, s->d[i]);
-        empty |= s->d[i] == 0;
-    }
-    for (int i = 0; i < s->n && !empty; i++)
-        CHECK(!__builtin_mul_overflow(n, s->d[i], &n) && n < INT64_MAX / 64, LL_E_SHAPE,
-              "more elements than can be counted");
-    return LL_OK;
-}
-
 ll_err ll_check_dim(int64_t dim, const ll_shape *s)
 {
     CHECK(dim >= 0 && dim < s->n, LL_E_SHAPE, "dimension %ld of %d", dim, s->n);
@@ -64,7 +48,7 @@ ll_err ll_spec_loops(const char *spec, bool (*fits)(const ll_spec *s), const cha
 {
     ll_spec s;
     TRY(ll_spec_parse(spec, &s));
-    CHECK(fits(&s), LL_E_SHAPE, "\"%s\" is no %s", spec, what);
+    CHECK(fits(&s), LL_E_ARG, "\"%s\" is no %s", spec, what);
     strcpy(dims, spec);
     return LL_OK;
 }
@@ -161,7 +145,7 @@ const ll_op ll_op_fill = {
 
 ll_val ll_reshape(ll_graph *g, ll_val x, ll_shape shape)
 {
-    if (g->err != LL_OK || !x.id) return LL_EMIT(g, &ll_op_reshape, NULL, x);
+    if (g->err != LL_OK || !ll_has_value(g, x)) return LL_EMIT(g, &ll_op_reshape, NULL, x);
     ll_shape have = ll_graph_shape(g, x);
     int64_t n = ll_numel(&have), rest = 1;
     int open = -1, n_open = 0;

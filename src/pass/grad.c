@@ -108,18 +108,32 @@ static void back(walk *w, int from, int to)
     }
 }
 
+bool ll_depends(ll_graph *g, ll_val y, const ll_val *x, int n)
+{
+    walk w = {.g = g};
+    reserve(&w);
+    for (int i = 0; i < n; i++) w.depends[x[i].id] = true;
+    mark(&w, 0, g->n_node);
+    return w.depends[y.id];
+}
+
 void ll_grad(ll_graph *g, ll_val y, const ll_val *x, int n, ll_val *dx)
 {
     memset(dx, 0, sizeof *dx * (size_t)n);
-    if (g->err != LL_OK || !y.id) return;
+    if (g->err != LL_OK) return;
+    if (!ll_has_value(g, y)) {
+        ll_graph_reject(g, "%sgradient of a value that is %s", g->scope, ll_no_value(y));
+        return;
+    }
     char scope[sizeof g->scope];
     memcpy(scope, g->scope, sizeof scope);
     ll_origin of = g->of;
     walk w = {.g = g};
     reserve(&w);
     for (int i = 0; i < n; i++) {
-        if (!x[i].id) {
-            ll_reject(g, LL_E_ARG, "gradient by value %d of %d, which is none", i, n);
+        if (!ll_has_value(g, x[i])) {
+            ll_reject(g, LL_E_ARG, "gradient by value %d of %d, which is %s", i, n,
+                      ll_no_value(x[i]));
             return;
         }
         w.depends[x[i].id] = true;

@@ -380,10 +380,47 @@ static int rule_index(ll_graph *g, const ll_optim *o)
     return -1;
 }
 
+/* A negative or endless number would train nonsense without a word. Not a number fails as well. */
+static bool check_numbers(ll_graph *g, const ll_optim *o)
+{
+    const struct {
+        const char *name;
+        double value;
+        bool share; /* below 1 */
+    } numbers[] = {{"momentum", o->momentum, true},
+                   {"beta1", o->beta1, true},
+                   {"beta2", o->beta2, true},
+                   {"ema", o->ema, true},
+                   {"eps", o->eps, false},
+                   {"weight_decay", o->weight_decay, false},
+                   {"trust", o->trust, false},
+                   {"clip", o->clip, false},
+                   {"clip_value", o->clip_value, false}};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        double v = numbers[i].value;
+        if (v >= 0 && isfinite(v) && (v < 1 || !numbers[i].share)) continue;
+        ll_reject(g, LL_E_ARG, "%s of the optimizer is %g, expected %s", numbers[i].name, v,
+                  numbers[i].share ? "0 or more and less than 1" : "a number from 0 on");
+    }
+    for (const ll_param_rule *r = o->rules; r && r->pattern; r++) {
+        bool lr = r->lr >= 0 && isfinite(r->lr);
+        if (lr && (!r->set_decay || (r->decay >= 0 && isfinite(r->decay)))) continue;
+        ll_reject(g, LL_E_ARG, "%s of the rule \"%s\" is %g, expected a number from 0 on",
+                  lr ? "decay" : "lr", r->pattern, lr ? r->decay : r->lr);
+    }
+    return g->err == LL_OK;
+}
+
 void ll_minimize(ll_graph *g, ll_val loss, const ll_optim *o)
 {
+    static const ll_optim plain = {.name = "sgd"};
+    if (!o) o = &plain;
     int rule = rule_index(g, o);
-    if (g->err != LL_OK || !loss.id) return;
+    if (g->err != LL_OK || !check_numbers(g, o)) return;
+    if (!ll_has_value(g, loss)) {
+        ll_graph_reject(g, "the loss is %s", ll_no_value(loss));
+        return;
+    }
     if (o->no_decay && strcmp(o->no_decay, "none") && strcmp(o->no_decay, "1d")) {
         ll_reject(g, LL_E_ARG, "no_decay is %s, expected 1d or none", o->no_decay);
         return;
@@ -414,6 +451,11 @@ void ll_minimize(ll_graph *g, ll_val loss, const ll_optim *o)
     }
     if (!n) {
         ll_reject(g, LL_E_GRAPH, "the graph has no parameters to train%s",
+                  o->rules ? " that are not frozen" : "");
+        return;
+    }
+    if (!ll_depends(g, loss, p, n)) {
+        ll_reject(g, LL_E_GRAPH, "the loss depends on none of the graph's parameters%s",
                   o->rules ? " that are not frozen" : "");
         return;
     }

@@ -5,6 +5,9 @@
 
 LL_OWNED(ll_graph, ll_graph_free);
 
+/* Does y depend on one of these n values, by what has a gradient? */
+bool ll_depends(ll_graph *g, ll_val y, const ll_val *x, int n);
+
 /* Dimensions of a parameter that a product's result has, if all that reads it forward are products
  * with it, which sum over the others, the last ones; 0: it is no such matrix. */
 int ll_matrix_rows(const ll_graph *g, ll_val v);

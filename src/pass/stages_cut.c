@@ -333,8 +333,10 @@ static ll_err cut_outputs(cutter *c)
     const ll_graph *g = c->g;
     c->rw.to->scope[0] = '\0';
     c->rw.to->of = (ll_origin){.block = g->of.block, .at = -1, .phase = g->of.phase};
-    for (int i = 0; i < g->n_result; i++)
-        ll_graph_result(c->rw.to, g->results[i].name, c->rw.map[g->results[i].value.id]);
+    for (int i = 0; i < g->n_result; i++) {
+        ll_val v = c->rw.map[g->results[i].value.id]; /* none: another rank has it */
+        if (v.id) ll_graph_result(c->rw.to, g->results[i].name, v);
+    }
     for (int i = 0; i < g->n_update; i++) {
         ll_pair u = g->updates[i];
         if (rank_of(c, c->stage[u.input.id]) == c->me)

@@ -68,8 +68,6 @@ static ll_err keep_old_values(ll_graph *g, int n_micro)
     for (int i = 0; i < g->n_update; i++) {
         ll_pair u = g->updates[i];
         if (ll_alias_root(g, u.next, n_micro).id == u.input.id) continue;
-        CHECK(!changes[u.input.id], LL_E_GRAPH, "%s is updated twice",
-              ll_value_of(g, u.input)->name);
         changes[u.input.id] = true;
         g->updates[n++] = u;
     }

@@ -177,6 +177,82 @@ static void lost_loop(ll_graph *g)
 {
     LL_EMIT(g, &op_lost, NULL, input(g, "a", LL_SHAPE(2, 3)));
 }
+static void huge_input(ll_graph *g)
+{
+    ll_batch(g, "x", LL_F32, LL_SHAPE(3, 6148914691236517206));
+}
+static void huge_param(ll_graph *g)
+{
+    input(g, "w", LL_SHAPE(3, 6148914691236517206));
+}
+static void huge_result(ll_graph *g)
+{
+    ll_val a = input(g, "a", LL_SHAPE(1 << 30, 1)), b = input(g, "b", LL_SHAPE(1, 1 << 30));
+    LL_EMIT(g, &op_dot, NULL, a, b);
+}
+static void no_type(ll_graph *g)
+{
+    ll_batch(g, "x", (ll_dtype)77, LL_SHAPE(2));
+}
+static void negative_type(ll_graph *g)
+{
+    ll_batch(g, "x", (ll_dtype)-1, LL_SHAPE(2));
+}
+static void seven_dims(ll_graph *g)
+{
+    input(g, "w", (ll_shape){.n = 7, .d = {1, 1, 1, 1, 1, 1}});
+}
+static void no_dims(ll_graph *g)
+{
+    input(g, "w", (ll_shape){.n = -1});
+}
+static void no_name(ll_graph *g)
+{
+    ll_batch(g, "", LL_F32, LL_SHAPE(2));
+}
+static void no_name_in_scope(ll_graph *g)
+{
+    ll_graph_push(g, "a");
+    input(g, "", LL_SHAPE(2));
+}
+static void huge_constant(ll_graph *g)
+{
+    ll_constant(g, LL_F32, LL_SHAPE(3, 6148914691236517206), g);
+}
+static void strange_operand(ll_graph *g)
+{
+    LL_EMIT(g, &op_dot, NULL, input(g, "a", LL_SHAPE(2, 2)), (ll_val){9999});
+}
+static void negative_operand(ll_graph *g)
+{
+    LL_EMIT(g, &op_pass, NULL, (ll_val){-3});
+}
+static void named_stranger(ll_graph *g)
+{
+    ll_graph_name(g, (ll_val){9999}, "n");
+}
+static void result_of_none(ll_graph *g)
+{
+    ll_graph_result(g, "r", (ll_val){0});
+}
+static void result_of_stranger(ll_graph *g)
+{
+    ll_graph_result(g, "r", (ll_val){9999});
+}
+static void update_by_none(ll_graph *g)
+{
+    ll_graph_update(g, input(g, "w", LL_SHAPE(2)), (ll_val){0});
+}
+static void update_of_stranger(ll_graph *g)
+{
+    ll_graph_update(g, (ll_val){-3}, input(g, "w", LL_SHAPE(2)));
+}
+static void two_updates(ll_graph *g)
+{
+    ll_val w = input(g, "w", LL_SHAPE(2));
+    ll_graph_update(g, w, LL_EMIT(g, &op_pass, NULL, w));
+    ll_graph_update(g, w, LL_EMIT(g, &op_pass, NULL, w));
+}
 static void rejected(ll_graph *g)
 {
     ll_graph_reject(g, "heads %d do not divide width %d", 5, 7);
@@ -200,6 +276,24 @@ static void first_mistake_stays(void **state)
                  {too_few_dims, "an operand of 1 dimensions"},
                  {too_many_operands, "more than 16 operands"},
                  {lost_loop, "loop b vanishes"},
+                 {huge_input, "input x has shape [3,6148914691236517206]: more elements"},
+                 {huge_param, "input w has shape [3,6148914691236517206]: more elements"},
+                 {huge_result, "more elements than can be counted"},
+                 {no_type, "input x: no element type has number 77"},
+                 {negative_type, "input x: no element type has number -1"},
+                 {seven_dims, "input w has shape [1,1,1,1,1,1]: 7 dimensions; expected 0 to 6"},
+                 {no_dims, "input w has shape []: -1 dimensions"},
+                 {no_name, "a batch input has no name"},
+                 {no_name_in_scope, "a.a param input has no name"},
+                 {huge_constant, "constant: no shape"},
+                 {strange_operand, "dot: operand 1 is no value of this graph"},
+                 {negative_operand, "pass: operand 0 is no value of this graph"},
+                 {named_stranger, "n names no value of this graph"},
+                 {result_of_none, "result r is none"},
+                 {result_of_stranger, "result r is no value of this graph"},
+                 {update_by_none, "the update of w is none"},
+                 {update_of_stranger, "what is updated is no value of this graph"},
+                 {two_updates, "w is updated twice"},
                  {rejected, "heads 5 do not divide width 7"}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         ll_graph *g = ll_graph_new("g");
@@ -218,6 +312,25 @@ static void first_mistake_stays(void **state)
             fail_msg("\"%s\" does not say \"%s\"", ll_error_text(), cases[i].text);
         ll_graph_free(g);
     }
+}
+
+/* Ids that are no values have a shape and a type as none has; a mistake's none is not another. */
+static void strange_ids(void **state)
+{
+    (void)state;
+    ll_graph *g = ll_graph_new("g");
+    input(g, "w", LL_SHAPE(2));
+    const int32_t ids[] = {0, 2, 9999, INT32_MAX, -3, INT32_MIN};
+    for (size_t i = 0; i < sizeof ids / sizeof *ids; i++) {
+        assert_int_equal(ll_graph_shape(g, (ll_val){ids[i]}).n, 0);
+        assert_true((unsigned)ll_graph_dtype(g, (ll_val){ids[i]}) < LL_N_DTYPE);
+    }
+    assert_int_equal(ll_graph_check(g), LL_OK);
+    ll_graph_reject(g, "first");
+    ll_graph_result(g, "r", (ll_val){0});
+    assert_int_not_equal(ll_graph_check(g), LL_OK);
+    assert_non_null(strstr(ll_error_message(), "first"));
+    ll_graph_free(g);
 }
 
 static ll_graph *sound(void)
@@ -277,6 +390,7 @@ int main(void)
                                        cmocka_unit_test(scopes),
                                        cmocka_unit_test(blocks),
                                        cmocka_unit_test(first_mistake_stays),
+                                       cmocka_unit_test(strange_ids),
                                        cmocka_unit_test(verifier)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,6 +3,7 @@
 #include "base/spec.h"
 #include "op/op_int.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -179,6 +180,75 @@ static ll_val mean_of_nothing(ll_graph *g, ll_val x, ll_val n)
     (void)n;
     return ll_mean(g, ll_slice(g, x, 0, 1, 1));
 }
+static ll_val strange_operand(ll_graph *g, ll_val x, ll_val n)
+{
+    (void)x, (void)n;
+    return ll_add(g, x, (ll_val){9999});
+}
+static ll_val strange_first(ll_graph *g, ll_val x, ll_val n)
+{
+    (void)x, (void)n;
+    return ll_mul(g, (ll_val){-3}, x);
+}
+static ll_val strange_unary(ll_graph *g, ll_val x, ll_val n)
+{
+    (void)x, (void)n;
+    return ll_exp(g, (ll_val){9999});
+}
+static ll_val strange_scalar(ll_graph *g, ll_val x, ll_val n)
+{
+    (void)x, (void)n;
+    return ll_reshape(g, (ll_val){9999}, LL_SCALAR);
+}
+static ll_val fill_of_no_type(ll_graph *g, ll_val x, ll_val n)
+{
+    (void)x, (void)n;
+    return ll_fill(g, (ll_dtype)77, LL_SHAPE(2), 1);
+}
+static ll_val negative_arange(ll_graph *g, ll_val x, ll_val n)
+{
+    (void)x, (void)n;
+    return ll_arange(g, LL_F32, -1, 0, 1);
+}
+static ll_val nothing_joined(ll_graph *g, ll_val x, ll_val n)
+{
+    (void)x, (void)n;
+    return ll_concat(g, NULL, 0, 0);
+}
+static ll_val gather_by_float(ll_graph *g, ll_val x, ll_val n)
+{
+    (void)x, (void)n;
+    return ll_gather(g, x, x, 0);
+}
+static ll_val no_delta(ll_graph *g, ll_val x, ll_val n)
+{
+    (void)x, (void)n;
+    return ll_huber(g, x, x, 0);
+}
+static ll_val nan_delta(ll_graph *g, ll_val x, ll_val n)
+{
+    (void)x, (void)n;
+    return ll_huber(g, x, x, NAN);
+}
+static ll_val all_smoothed(ll_graph *g, ll_val x, ll_val n)
+{
+    (void)x, (void)n;
+    return ll_cross_entropy_mean(g, x, ll_batch(g, "y", LL_I32, LL_SHAPE(2)),
+                                 &(ll_cross_entropy_opts){.smoothing = 1});
+}
+static ll_val below_smoothing(ll_graph *g, ll_val x, ll_val n)
+{
+    (void)x, (void)n;
+    return ll_cross_entropy_mean(g, x, ll_batch(g, "y", LL_I32, LL_SHAPE(2)),
+                                 &(ll_cross_entropy_opts){.smoothing = -0.1});
+}
+static ll_val other_classes(ll_graph *g, ll_val x, ll_val n)
+{
+    (void)x, (void)n;
+    return ll_cross_entropy_mean(
+        g, x, ll_batch(g, "y", LL_I32, LL_SHAPE(2)),
+        &(ll_cross_entropy_opts){.weight = ll_fill(g, LL_F32, LL_SHAPE(5), 1)});
+}
 
 static void test_mistakes(void **state)
 {
@@ -202,6 +272,19 @@ static void test_mistakes(void **state)
         {huge, "more elements than can be counted"},
         {float_index, "expected i32"},
         {mean_of_nothing, "no elements"},
+        {strange_operand, "add: operand 1 is no value of this graph"},
+        {strange_first, "mul: operand 0 is no value of this graph"},
+        {strange_unary, "exp: operand 0 is no value of this graph"},
+        {strange_scalar, "reshape: operand 0 is no value of this graph"},
+        {fill_of_no_type, "fill: no element type has number 77"},
+        {negative_arange, "arange: dimension 0 is -1"},
+        {nothing_joined, "concat: "},
+        {gather_by_float, "gather of f32[2,3] and f32[2,3]"},
+        {no_delta, "huber: delta is 0, expected more than 0"},
+        {nan_delta, "huber: delta is nan"},
+        {all_smoothed, "smoothing is 1, expected 0 or more and less than 1"},
+        {below_smoothing, "smoothing is -0.1"},
+        {other_classes, "the weight is [5], expected [3]"},
     };
     for (size_t i = 0; i < sizeof list / sizeof *list; i++) {
         ll_graph *g = ll_graph_new("t");
@@ -209,10 +292,28 @@ static void test_mistakes(void **state)
         ll_val bad = list[i].make(g, x, n);
         assert_int_equal(bad.id, 0);
         ll_err code = ll_graph_check(g);
-        assert_true(code == LL_E_SHAPE || code == LL_E_ARG);
+        assert_true(code == LL_E_SHAPE || code == LL_E_ARG || code == LL_E_GRAPH);
         if (!strstr(ll_error_text(), list[i].says))
             fail_msg("want \"%s\" in: %s", list[i].says, ll_error_text());
         assert_int_equal(ll_add(g, x, x).id, 0); /* nothing after the first mistake */
+        ll_graph_free(g);
+    }
+}
+
+/* A spec that is none is an argument's mistake, whichever builder it is given to. */
+static void test_bad_spec_codes(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        ll_graph *g = ll_graph_new("t");
+        ll_val x = in(g, LL_F32, LL_SHAPE(2, 3));
+        switch (i) {
+        case 0: ll_matmul(g, "nonsense", x, x); break;
+        case 1: ll_transpose(g, x, "nonsense"); break;
+        case 2: ll_sum(g, x, "nonsense"); break;
+        case 3: ll_transpose(g, x, "ab->a"); break;
+        }
+        assert_int_equal(ll_graph_check(g), LL_E_ARG);
         ll_graph_free(g);
     }
 }
@@ -242,9 +343,9 @@ static void test_specs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_broadcasting), cmocka_unit_test(test_no_needless_nodes),
-        cmocka_unit_test(test_shapes),       cmocka_unit_test(test_mistakes),
-        cmocka_unit_test(test_specs),
+        cmocka_unit_test(test_broadcasting),   cmocka_unit_test(test_no_needless_nodes),
+        cmocka_unit_test(test_shapes),         cmocka_unit_test(test_mistakes),
+        cmocka_unit_test(test_bad_spec_codes), cmocka_unit_test(test_specs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

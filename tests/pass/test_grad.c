@@ -261,6 +261,103 @@ static void test_mistakes(void **state)
     ll_graph_free(g);
 }
 
+static void is_refused(ll_graph *g, const char *says)
+{
+    if (ll_graph_check(g) == LL_OK) fail_msg("taken, expected \"%s\"", says);
+    if (!strstr(ll_error_text(), says)) fail_msg("want \"%s\" in: %s", says, ll_error_text());
+    ll_graph_free(g);
+}
+
+/* A loss that a parameter w has. */
+static ll_val loss_of(ll_graph *g)
+{
+    ll_val w = ll_param(g, "w", LL_SHAPE(3), (ll_init){0});
+    return ll_mean(g, ll_square(g, w));
+}
+
+static void test_losses_that_train_nothing(void **state)
+{
+    (void)state;
+    const struct {
+        int32_t id;
+        const char *says;
+    } ids[] = {{0, "is none"}, {9999, "is no value of this graph"}, {-3, "is no value"}};
+    for (int i = 0; i < 3; i++) {
+        ll_graph *g = ll_graph_new("minimize");
+        loss_of(g);
+        ll_minimize(g, (ll_val){ids[i].id}, &(ll_optim){.name = "sgd"});
+        is_refused(g, ids[i].says);
+        g = ll_graph_new("gradient");
+        ll_val w = loss_of(g), d;
+        ll_grad(g, (ll_val){ids[i].id}, &w, 1, &d);
+        is_refused(g, ids[i].says);
+        g = ll_graph_new("by");
+        ll_grad(g, loss_of(g), &(ll_val){ids[i].id}, 1, &d);
+        is_refused(g, ids[i].says);
+    }
+    ll_graph *g = ll_graph_new("other");
+    loss_of(g);
+    ll_minimize(g, ll_mean(g, ll_batch(g, "x", LL_F32, LL_SHAPE(2))), NULL);
+    is_refused(g, "the loss depends on none of the graph's parameters");
+    g = ll_graph_new("first");
+    ll_graph_reject(g, "an earlier mistake");
+    ll_minimize(g, (ll_val){0}, NULL);
+    is_refused(g, "an earlier mistake");
+    g = ll_graph_new("updated");
+    ll_val loss = loss_of(g), w = ll_find(g, "w");
+    ll_graph_update(g, w, ll_scale(g, w, 2));
+    ll_minimize(g, loss, NULL);
+    is_refused(g, "w is updated twice");
+    g = ll_graph_new("plain"); /* NULL is plain descent */
+    ll_minimize(g, loss_of(g), NULL);
+    must(ll_graph_check(g), "minimize by NULL");
+    assert_int_equal(g->n_update, 1);
+    ll_graph_free(g);
+}
+
+static void test_numbers_of_optimizers(void **state)
+{
+    (void)state;
+    static const ll_param_rule back[] = {{"w", .lr = -1}, {0}},
+                               endless[] = {{"*", .lr = INFINITY}, {0}},
+                               grow[] = {{"w", .set_decay = true, .decay = -0.1}, {0}},
+                               fine[] = {{"w", .lr = 3, .set_decay = true}, {0}};
+    const struct {
+        ll_optim o;
+        const char *says; /* NULL: it is taken */
+    } cases[] = {{{.clip = -1}, "clip of the optimizer is -1"},
+                 {{.clip = NAN}, "clip of the optimizer is nan"},
+                 {{.clip_value = -1}, "clip_value of"},
+                 {{.beta1 = 1}, "beta1 of the optimizer is 1, expected 0 or more and less than 1"},
+                 {{.beta1 = -0.1}, "beta1 of"},
+                 {{.beta2 = 1.5}, "beta2 of"},
+                 {{.eps = -1e-8}, "eps of the optimizer is -1e-08, expected a number from 0 on"},
+                 {{.weight_decay = -1}, "weight_decay of"},
+                 {{.weight_decay = NAN}, "weight_decay of"},
+                 {{.weight_decay = INFINITY}, "weight_decay of the optimizer is inf"},
+                 {{.ema = 1}, "ema of"},
+                 {{.ema = -0.5}, "ema of"},
+                 {{.momentum = 1}, "momentum of"},
+                 {{.momentum = NAN}, "momentum of"},
+                 {{.trust = -1}, "trust of"},
+                 {{.rules = back}, "lr of the rule \"w\" is -1"},
+                 {{.rules = endless}, "lr of the rule \"*\" is inf"},
+                 {{.rules = grow}, "decay of the rule \"w\" is -0.1"},
+                 {{.rules = fine}, NULL},
+                 {{.name = "momentum", .momentum = 0.99999, .clip = 1e15, .ema = 0.9999999}, NULL},
+                 {{.name = "adam", .beta1 = 0.9999999, .eps = 1, .weight_decay = 1e3}, NULL}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ll_graph *g = ll_graph_new("optimizer");
+        ll_minimize(g, loss_of(g), &cases[i].o);
+        if (cases[i].says) {
+            is_refused(g, cases[i].says);
+            continue;
+        }
+        must(ll_graph_check(g), "numbers that run files allow");
+        ll_graph_free(g);
+    }
+}
+
 /* ---- against differences ---- */
 
 /* Central difference of fourth order of element i of result y by *x. */
@@ -391,6 +488,8 @@ int main(void)
         cmocka_unit_test(test_tensors),
         cmocka_unit_test(test_ties),
         cmocka_unit_test(test_mistakes),
+        cmocka_unit_test(test_losses_that_train_nothing),
+        cmocka_unit_test(test_numbers_of_optimizers),
         cmocka_unit_test(test_hessian_vector),
         cmocka_unit_test(test_physics_informed),
         cmocka_unit_test(test_lennard_jones),

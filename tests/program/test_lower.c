@@ -254,9 +254,6 @@ static void test_refused(void **state)
              "%s  %%4: f32[3] = mul(%%3, %%1)\n  %%5: f32[3] = accum(%%4)\n  result \"r\" = %%5\n",
              x);
     refuse(body, 2, "mul runs in each micro-batch but reads a mean over all of them");
-    refuse("  %1: f32[3] = state \"s\" init=zeros\n  %2: f32[3] = exp(%1)\n"
-           "  %3: f32[3] = sin(%1)\n  update \"s\" = %2\n  update \"s\" = %3\n",
-           1, "s is updated twice");
 }
 
 static void test_minimize_refuses(void **state)
