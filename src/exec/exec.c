@@ -275,6 +275,20 @@ size_t ll_exec_comm_bytes(const ll_exec *e)
     return sum;
 }
 
+size_t ll_exec_seen_bytes(const ll_exec *e)
+{
+    size_t sum = 0;
+    for (int i = 0; i < e->p->n_instr; i++) {
+        const ll_transfer *t = e->instrs[i].transfer;
+        if (!t || !t->room || t->codec || t->subsets) continue;
+        const int *node = ll_comm_nodes(t->c), n = ll_comm_size(t->c), me = ll_comm_rank(t->c);
+        size_t here = 0;
+        for (int r = 0; r < n; r++) here += node[r] == node[me];
+        sum += 2 * (t->room - t->room / here); /* its share of theirs, then their shares */
+    }
+    return sum;
+}
+
 /* ---- compressed gradients ---- */
 
 int ll_exec_residuals(const ll_exec *e, ll_arena *arena, ll_residual **out)

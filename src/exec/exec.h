@@ -65,6 +65,8 @@ void ll_exec_compressed(const ll_exec *e, int64_t *bytes, int64_t *dense_bytes);
  * team's communicators, room of bundles, scratch of collectives under way at once. Codecs' own
  * memory is not among them. ll_comm_used tells what is held. */
 size_t ll_exec_comm_bytes(const ll_exec *e);
+/* Of other ranks' memory that this one's sums read, in its node: pages that it sees, too. */
+size_t ll_exec_seen_bytes(const ll_exec *e);
 /* Bytes that a program would take beside another, which has all parameters and state. */
 size_t ll_exec_beside(const ll_program *p);
 size_t ll_exec_bytes(const ll_exec *e); /* as obtained from the system; 0: works in another's */

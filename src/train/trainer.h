@@ -13,7 +13,8 @@ typedef struct ll_train_memory {
     double step;    /* of tensors those of the program that trains: what train.memory limits */
     double comm;    /* and buffers of communication */
     double tensors; /* of the programs, validation's too, and of communication: to the byte */
-    double copies;  /* of the state: for a checkpoint that is being written, for replicas */
+    double copies;  /* of the state: for a checkpoint that is being written, for replicas; and what
+                     * sums see of other ranks' memory */
     double batches; /* samples read ahead */
     double data;    /* the dataset; the system may drop what is in files, and read it again */
     double rest;    /* program, libraries, and what they had before the run was opened; graphs */

@@ -51,6 +51,7 @@ ll_err ll_trainer_plan_memory(trainer *t)
         m->step + m->comm + (double)t->s->e->extra_bytes + (double)ll_evaluator_bytes(t->eval);
     m->copies = (double)(ll_saver_bytes(t->saver) + ll_session_aside_bytes(t->s) +
                          (t->loose ? ll_loose_bytes(t->loose) : 0));
+    m->copies += (double)ll_exec_seen_bytes(t->s->e);
     if (t->buddy) m->copies += own_share(t, (double)ll_buddy_bytes(t->buddy));
     m->batches =
         (double)(ll_loader_bytes(t->data, micro * count) + ll_evaluator_batch_bytes(t->eval));

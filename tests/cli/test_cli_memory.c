@@ -5,10 +5,10 @@
 
 #include <math.h>
 
-#define REPLICAS                                                                                   \
+#define PAIR                                                                                       \
     "-n 2 --set data.name=synthetic --set data.samples=64 --set train.batch=4 --set model.seq=32 " \
-    "--set model.layers=2 "                                                                        \
-    "--set train.threads=1 --set parallel.replicas=2 --set parallel.consistency="
+    "--set model.layers=2 --set train.threads=1 "
+#define REPLICAS PAIR "--set parallel.replicas=2 --set parallel.consistency="
 
 /* Fewer samples where time matters; sets that may not be installed are generated. */
 static const struct {
@@ -26,6 +26,8 @@ static const struct {
     {"gpt-kjv", "--exact --set model.layers=2 --set data.name=synthetic --set train.batch=4 "
                 "--set model.seq=64 --set train.memory=62MiB --set train.offload=."},
     {"mlp-fashion", "--set train.batch=8192 --set model.width=64"}, /* batches are most of it */
+    {"gpt-kjv", PAIR}, /* each sees what the other sums */
+    {"gpt-kjv", PAIR "--set train.buddy=1"},
     {"gpt-kjv", REPLICAS "local --set parallel.every=1"},
     {"gpt-kjv", REPLICAS "diloco --set parallel.every=1"},
     {"gpt-kjv", REPLICAS "ad-psgd"},
