@@ -283,6 +283,14 @@ static const char *in_parts(ll_dataset *d, ll_data_opts *o)
     return train;
 }
 
+/* Beside other fields: of images alone the set is one of images. */
+static bool has_pictures(const ll_dataset *d)
+{
+    bool any = false;
+    for (int i = 0; d->table && i < d->table->n; i++) any |= d->table->columns[i].picture;
+    return any;
+}
+
 static ll_err open_in(ll_dataset *d, const ll_data_opts *given, const ll_known *k, const format *f)
 {
     ll_data_opts own = *given, *o = &own;
@@ -321,10 +329,10 @@ static ll_err open_in(ll_dataset *d, const ll_data_opts *given, const ll_known *
           "mean and deviation apply only to images and to columns of a CSV, which dataset %s does "
           "not have",
           d->info.name);
-    CHECK(images || ((o->centre == 0 || o->centre == 1) && !o->image_height && !o->image_channels),
-          LL_E_ARG,
-          "image, channels and centre apply only to images, which dataset %s does not have",
-          d->info.name);
+    CHECK(images || o->centre == 0 || o->centre == 1, LL_E_ARG,
+          "centre applies only to images, which dataset %s does not have", d->info.name);
+    CHECK(images || has_pictures(d) || (!o->image_height && !o->image_channels), LL_E_ARG,
+          "image and channels apply only to images, which dataset %s does not have", d->info.name);
     if (d->info.kind == LL_IMAGES) TRY(finish_images(d, o, k));
     if (d->info.kind == LL_TOKENS) TRY(finish_tokens(d));
     d->opts = NULL;

@@ -163,7 +163,7 @@ static void tables(void **state)
             "column kind: 'small' is not a number: correct it, or leave the column out");
     refuses(f, 1, "train t.yaml --out c -s data.fields=y=e,-kind", "set model.outputs=1");
     refuses(f, 1, "train t.yaml --out c -s data.path=none.csv", "set model.features");
-    refuses(f, 1, "train t.yaml --out c -s data.image=4", "image, channels and centre apply only");
+    refuses(f, 1, "train t.yaml --out c -s data.image=4", "image and channels apply only");
     o = succeeds(f, "export a --onnx a.onnx");
     assert_non_null(strstr(o.out, "x is 10 columns: a, b, c, d, e, f, g, h, i, j, each less its "
                                   "mean, divided by its deviation (a/data.json)"));

@@ -337,6 +337,8 @@ static void csv(void **state)
         fails(ll_dataset_open(&o, &d), bad[i][1]);
     }
     put_file(path, "a,label\n1,0\n\n2,99\n3,1\n", 22);
+    fails(ll_dataset_open(&o, &d), "image and channels apply only to images");
+    o.image_height = o.image_width = o.image_channels = 0;
     ok(ll_dataset_open(&o, &d));
     assert_int_equal(ll_dataset_info(d)->classes, 100);
     assert_non_null(strstr(ll_dataset_info(d)->last_class, "all.csv:4"));
