@@ -110,7 +110,8 @@ circles_of() {
     }' known="$circles_known" pass=1 "${files[@]}" pass=2 "${files[@]}" | sort
 }
 
-# Each header alone as C; as C++ (for nvcc) a folder's one behind the other, alone where that fails.
+# Each header alone as C, but those that a .c file begins with, which the build compiles so; as C++
+# (for nvcc) a folder's one behind the other, alone where that fails.
 headers_alone() {
     local gen
     gen=$(mktemp -d) # what the build makes of onnx.proto; headers that want it wait for protoc-c
@@ -129,10 +130,12 @@ headers_alone() {
         done
     }
     of_folder() { # HEADER...
-        alone 'gcc -std=gnu2x -x c' "$@"
+        for h in "$@"; do [[ $begun = *" ${h#*/} "* ]] || alone 'gcc -std=gnu2x -x c' "$h"; done
         compiles 'g++ -std=c++17 -x c++' "$@" || alone 'g++ -std=c++17 -x c++' "$@"
     }
-    export mpi
+    begun=" $(printf '%s\n' "${src[@]}" | grep '\.c$' |
+        xargs awk '/^#/ { if ($1 == "#include" && $2 ~ /"/) { gsub(/"/, "", $2); print $2 } nextfile }' | tr '\n' ' ')"
+    export mpi begun
     export -f compiles alone of_folder
     printf '%s\n' "${headers[@]}" | if [ -e "$gen/onnx.pb-c.h" ]; then cat; else grep -vE '^src/onnx/(read|scope|walk)\.h'; fi |
         awk -F/ '{ f = $0; sub(/\/[^\/]*$/, "", f); of[f] = of[f] " " $0 } END { for (f in of) print of[f] }' |
@@ -225,12 +228,8 @@ test_names() {
 
 # Headers have #pragma once; every file of code starts with a comment that says the idea.
 file_tops() {
-    printf '%s\n' "${src[@]}" | grep -E '\.(h|cuh)$' | while read -r f; do
-        grep -q '^#pragma once' "$f" || echo "$f:1: no #pragma once"
-    done
-    for f in "${all[@]}"; do
-        case $(head -c 2 "$f") in '/*') ;; *) echo "$f:1: does not start with a comment" ;; esac
-    done
+    printf '%s\n' "${src[@]}" | grep -E '\.(h|cuh)$' | xargs grep -L '^#pragma once' | sed 's/$/:1: no #pragma once/'
+    awk 'FNR == 1 { if (!/^\/\*/) print FILENAME ":1: does not start with a comment"; nextfile }' "${all[@]}"
 }
 
 format() {

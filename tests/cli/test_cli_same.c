@@ -1,4 +1,4 @@
-/* mpi: 1 2 4
+/* mpi: 1 3
  * What `loopline inspect --program` shows of a rank, which no rank has to run for, is what that
  * rank's session compiles, to the letter. */
 #include "cli/program.h"
