@@ -18,6 +18,7 @@
 #include "cli/relay.h"
 #include "comm/comm.h"
 #include "comm/job.h"
+#include "comm/transport.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -309,7 +310,7 @@ int ll_cli_fail(const char *who, const char *text, int status)
         return status;
     }
     /* Launchers end the job when the first rank leaves: let the one that prints come first. */
-    if (how == LL_FAILURE_HEARD) pause_s(1.0);
+    if (how == LL_FAILURE_HEARD && !ll_transport_ends_together()) pause_s(1.0);
     if (wait) pause_s(2.5 + 0.05 * (rank < 20 ? rank : 20)); /* Open MPI's mpirun takes 1 s */
     if (print) fprintf(stderr, "%s: rank %d: %s\n", who, rank, text);
     fflush(NULL);

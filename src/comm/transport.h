@@ -77,5 +77,7 @@ ll_err ll_transport_mpi(const void *comm, double timeout_s, ll_transport **out);
 ll_err ll_transport_check_threads(void);
 /* Was this process started by an MPI launcher with other ranks, or as its only one? */
 bool ll_transport_launched(void);
+/* Will ranks that leave now wait for each other, as MPI is finalised? */
+bool ll_transport_ends_together(void);
 /* "Open MPI 4.1.4", "MPICH 4.0.2". */
 const char *ll_transport_library(void);

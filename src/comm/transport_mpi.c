@@ -307,11 +307,15 @@ const char *ll_transport_library(void)
     return text;
 }
 
-static void finalize_at_exit(void)
+bool ll_transport_ends_together(void)
 {
     int off = 1;
-    if (job.ours && !job.n_open && !job.failed && MPI_Finalized(&off) == MPI_SUCCESS && !off)
-        MPI_Finalize();
+    return job.ours && !job.n_open && !job.failed && MPI_Finalized(&off) == MPI_SUCCESS && !off;
+}
+
+static void finalize_at_exit(void)
+{
+    if (ll_transport_ends_together()) MPI_Finalize();
 }
 
 /* Several processes were started, and MPI shows each of them itself alone: without this they would
