@@ -16,8 +16,8 @@ ll_err ll_draw_check(const ll_draw_opts *s)
     CHECK(s->top_p > 0 && s->top_p <= 1, LL_E_ARG,
           "--top-p is %g, expected above 0 and at most 1 (1: all tokens)", s->top_p);
     CHECK(s->min_p >= 0 && s->min_p <= 1, LL_E_ARG, "--min-p is %g, expected 0 to 1", s->min_p);
-    CHECK(s->repetition > 0 && isfinite(s->repetition), LL_E_ARG,
-          "--repetition is %g, expected above 0 (1: no penalty)", s->repetition);
+    CHECK(s->repetition >= 1e-3 && s->repetition <= 1e3, LL_E_ARG,
+          "--repetition is %g, expected 0.001 to 1000 (1: no penalty)", s->repetition);
     return LL_OK;
 }
 
@@ -168,8 +168,8 @@ int32_t ll_draw(const ll_draw_from *from, const ll_draw_opts *s, int64_t i, ll_d
         a.x = room->logits;
     }
     a.top = ll_row_top(a.x, a.n);
-    if (s->temperature <= 0) return likeliest(&a);
     a.by = (float)(1 / s->temperature);
+    if (s->temperature <= 0 || isinf(a.by)) return likeliest(&a);
     double u = (double)ll_uniform_at(s->seed, ll_stream("generate", s->stream), (uint64_t)i);
     bool all = s->top_k <= 0 || s->top_k >= a.n;
     if (all && (s->top_p <= 0 || s->top_p >= 1) && s->min_p <= 0) return draw_of_all(&a, u);

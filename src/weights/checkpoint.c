@@ -4,6 +4,7 @@
 #include "base/near.h"
 #include "base/text.h"
 #include "op/ops.h"
+#include "pass/lora.h"
 #include "run/ranks.h"
 #include "weights/residual.h"
 #include "weights/state.h"
@@ -255,7 +256,9 @@ static const char *why_not_both(const char *name, bool extra)
                  " (second versions of its parameters: set train.delay=true, or schedule 2bw)"}},
                {LL_EMA,
                 {" (an average, which it does not have: set train.ema=0)",
-                 " (averages of its parameters: set train.ema to what its run had)"}}};
+                 " (averages of its parameters: set train.ema to what its run had)"}},
+               {LL_LORA_A, {"", " (adapters: set train.lora to what its run had)"}},
+               {LL_PROMPT, {"", " (a prompt: set train.prompt to what its run had)"}}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (ll_ends_with(name, all[i].end)) return all[i].why[extra];
     return "";
@@ -289,30 +292,48 @@ static bool is_wanted(const char *name, const ll_st_tensor *tensors, int n)
     return false;
 }
 
-static ll_err check_no_extra(const ll_st_file *f, const ll_st_tensor *tensors, int n)
+/* Whether a tensor is of another of the file: a moment, an average. */
+static bool is_of_another(const ll_st_file *f, const char *name)
+{
+    char of[512];
+    const char *dot = strrchr(name, '.');
+    if (!dot || ll_is_lora(name)) return false;
+    snprintf(of, sizeof of, "%.*s", (int)(dot - name), name);
+    return ll_st_find(f, of);
+}
+
+/* moments: it may have them, and averages. */
+static ll_err check_no_extra(const ll_st_file *f, const ll_st_tensor *tensors, int n, bool moments)
 {
     const char *names[3] = {"", "", ""};
     int extra = 0;
     for (int i = 0; i < f->n_entries; i++) {
         const char *name = f->entries[i].name;
         if (is_wanted(name, tensors, n) || ll_is_residual(name) ||
-            !strncmp(name, LL_REPLICA, strlen(LL_REPLICA)))
+            !strncmp(name, LL_REPLICA, strlen(LL_REPLICA)) || (moments && is_of_another(f, name)))
             continue;
         if (extra < 3) names[extra] = name;
         extra++;
     }
+    const char *why = why_not_both(names[0], true);
     CHECK(extra == 0, LL_E_SHAPE,
           "%s has %d tensor%s that the model does not have: %.80s%s%.80s%s%.80s%s%s", f->path,
           extra, extra > 1 ? "s" : "", names[0], extra > 1 ? ", " : "", names[1],
-          extra > 2 ? ", " : "", names[2], extra > 3 ? ", ..." : "", why_not_both(names[0], true));
+          extra > 2 ? ", " : "", names[2], extra > 3 ? ", ..." : "",
+          *why || !moments ? why : " (use the model settings of the run that wrote it)");
     return LL_OK;
+}
+
+ll_err ll_checkpoint_check_model(const ll_st_file *f, const ll_st_tensor *tensors, int n)
+{
+    return check_no_extra(f, tensors, n, true);
 }
 
 ll_err ll_checkpoint_load(const ll_st_file *f, const ll_st_tensor *tensors, const ll_st_part *parts,
                           int n, bool exact)
 {
     for (int i = 0; i < n; i++) TRY(check_wanted(f, &tensors[i]));
-    if (exact) TRY(check_no_extra(f, tensors, n));
+    if (exact) TRY(check_no_extra(f, tensors, n, false));
     for (int i = 0; i < n; i++) {
         ll_st_part whole = {.shape = tensors[i].shape};
         if (!tensors[i].data && parts && parts[i].spare) continue; /* another stage's */

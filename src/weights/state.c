@@ -114,6 +114,7 @@ ll_err ll_session_take(ll_session *s, const ll_st_file *f, int64_t *step)
 {
     LL_OWN(ll_arena) a = ll_arena_new();
     ll_st_list l = ll_session_tensors(s, a);
+    TRY(ll_checkpoint_check_model(f, l.tensors, l.n));
     LL_EACH (ll_st_tensor, t, l.tensors, l.n) {
         const char *average = ll_arena_printf(a, "%s" LL_EMA, t->name);
         if (ll_st_find(f, average)) t->name = average;

@@ -206,6 +206,14 @@ static void trained_with(void **state)
                  "--init l/checkpoints/step-00000030.safetensors");
     refuses(*state, 1, "train a --resume -s train.lora=3 -s train.steps=4",
             "was made with train.lora 2, but this run has 3: resume with --set train.lora=2");
+    refuses(*state, 1, "eval p -s train.prompt=0", "1 tensor that the model does not have: prompt_",
+            "set train.prompt to what its run had");
+    refuses(*state, 1, "export a -s train.lora=0 --weights w", "weight.lora_a",
+            "set train.lora to what its run had");
+    refuses(*state, 1, "eval l --checkpoint a/checkpoints/step-00000002.safetensors", "lora_a");
+    must(*state, "train l.yaml --out two -s model.layers=2 -s train.steps=1");
+    refuses(*state, 1, "generate two -p a -s model.layers=1", "does not have: h1.attn.k.weight",
+            "use the model settings of the run that wrote it");
     must(*state, "train l.yaml --out c -s train.lora=2 -s train.steps=1 -s model.width=32");
     refuses(
         *state, 1, "train c --resume -s train.base=int8 -s train.steps=4",

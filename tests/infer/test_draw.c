@@ -72,6 +72,8 @@ static void as_plainly(void **)
     static const ll_draw_opts how[] = {
         {.temperature = 0},
         {.temperature = 0, .repetition = 1.3},
+        {.temperature = 1e-39}, /* whose inverse is no float */
+        {.temperature = 1e-300, .top_k = 3},
         {.temperature = 1},
         {.temperature = 0.3, .repetition = 1.2},
         {.temperature = 3},

@@ -501,8 +501,10 @@ static void drawing(void **)
     assert_true(l[best] <= 0 || ll_generator_draw(g, 0, &again, 0) != best);
     static const ll_draw_opts wrong[] = {{.top_p = 2, .repetition = 1},
                                          {.top_p = 0, .repetition = 1},
-                                         {.top_p = 1, .repetition = 0}};
-    for (size_t k = 0; k < 3; k++) assert_int_equal(ll_draw_check(&wrong[k]), LL_E_ARG);
+                                         {.top_p = 1, .repetition = 0},
+                                         {.top_p = 1, .repetition = 1e-38}};
+    for (size_t k = 0; k < sizeof wrong / sizeof *wrong; k++)
+        assert_int_equal(ll_draw_check(&wrong[k]), LL_E_ARG);
     no_error(ll_draw_check(&(ll_draw_opts){.top_p = 1, .repetition = 1}));
     ll_generator_close(g);
     close_whole(w);
