@@ -24,10 +24,10 @@ static size_t lowest_fit(const stretch *s, const ll_want *w)
 {
     size_t at = 0, bytes = ll_align64(w->bytes);
     for (const ll_want *q = s->placed; q < s->placed + s->n; q++) {
-        if (q->to < w->from || w->to < q->from) continue;
-        if (q->at >= at + bytes) return at;
-        size_t after = q->at + ll_align64(q->bytes);
-        if (after > at) at = after;
+        bool meets = (q->to >= w->from) & (w->to >= q->from); /* no branch: nobody can guess it */
+        if (meets & (q->at >= at + bytes)) return at;
+        size_t after = meets ? q->at + ll_align64(q->bytes) : 0;
+        at = after > at ? after : at;
     }
     return at;
 }

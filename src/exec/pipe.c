@@ -210,7 +210,8 @@ ll_err ll_room_judge(ll_room *room, const ll_pipe_plan *p, const double *used, b
         room->over[r] = used[r] - p->held[r] + room->push[r];
     }
     room->n_try++;
-    if (!piped || room->n_try >= TRIES * AIMS) ask_for_more(room);
+    bool far = room->n_try == TRIES && room->least > 2 * room->limit; /* no aim comes so near */
+    if (!piped || far || room->n_try >= TRIES * AIMS) ask_for_more(room);
     return LL_OK;
 }
 
