@@ -191,6 +191,7 @@ static void plans(void **state)
             "no plan of 72 ranks: data=72 does not cut train.batch 4", "-s train.batch=72");
     must(f, "plan s.yaml --cluster h200 --mesh data=72 -s train.batch=72");
     refuses(f, 1, "plan s.yaml --cluster h200 --ranks 72", "-s train.batch=72 would do");
+    must(f, "plan gpt2-124m --cluster dgx-a100 --ranks 61 -s train.batch=549"); /* not its 4 */
     refuses(f, 1, "plan s.yaml --cluster h200",
             "expected --ranks N (chips of cluster h200) or --mesh");
     refuses(f, 1, "plan s.yaml --cluster h200 --mesh tensor=3", "tensor=3 does not cut 2 heads");
