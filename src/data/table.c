@@ -3,6 +3,7 @@
 
 #include "base/types.h"
 
+#include <float.h>
 #include <math.h>
 
 void ll_table_begin(ll_dataset *d)
@@ -328,6 +329,11 @@ static ll_err convert(const ll_column *c, const ll_data_part *part, int64_t row,
                   "%s: %s of %s %ld is %g, expected a whole number for %s of %s", part->file,
                   c->name, part->line ? "line" : "sample", (part->line ? part->line[row] : row),
                   v[i], ll_dtype_name(f->dtype), f->name);
+        for (int64_t i = 0; f->dtype == LL_F32 && i < some; i++) /* inf: of a file that has it */
+            CHECK(!(fabs(v[i]) > FLT_MAX) || (isinf(v[i]) && !c->mean), LL_E_IO,
+                  "%s: %s of %s %ld: number %ld is too large for f32: divide it", part->file,
+                  c->name, part->line ? "line" : "sample", (part->line ? part->line[row] : row),
+                  (at + i + 1));
         if (f->dtype == LL_F32)
             for (int64_t i = 0; i < some; i++) ((float *)out)[at + i] = (float)v[i];
         else
