@@ -61,7 +61,8 @@ int ll_cli_code(int status); /* of waitpid: an exit status, or 128 and the signa
 int ll_cli_printed(bool whole, int code);
 /* Starts the program anew with these words (after "loopline"), on so many ranks of so many threads,
  * waits for it, and returns what it wrote on its standard output; the caller frees. Its standard
- * error is this one's. Fails where it does. */
+ * error is this one's. Fails where it does. Signals are passed on, and end this process after it.
+ */
 ll_err ll_cli_job(int64_t ranks, int64_t threads, const char *const *words, int n, char **out,
                   size_t *bytes);
 /* The mpiexec that would be used: LOOPLINE_MPIEXEC, or the one found at build. */
