@@ -61,6 +61,13 @@ static void as_file(void **state)
     o = runs(folder, NULL, "eval w");
     assert_non_null(strstr(o.out, "phase_loss"));
     outcome_free(&o);
+    size_t size;
+    char *whole = read_whole(beside("libown_run_file.so"), &size);
+    for (size_t part = 100; part < size; part += 1 + size / 7) { /* headers, code, sections */
+        write_whole(tmpdir_path(state, "cut.so"), whole, part);
+        refuses(folder, 1, "train w.yaml --out x -s model.file=cut.so", "it was cut short");
+    }
+    free(whole);
     refuses(folder, 1, "train w.yaml --out x -s model.file=none.so", "none.so cannot be found");
     refuses(folder, 1, "train w.yaml --out x -s model.file=w.yaml", "cannot be loaded");
     refuses(folder, 1, "train w.yaml --out x -s model.name=wave", "did you mean waves?");
