@@ -199,6 +199,10 @@ static void scales_not(void **state)
     refuses(f, 1, "bench scale a.yaml --mesh data=2", "expected one *");
     refuses(f, 1, "bench scale a.yaml --mesh data=*,tensor=2 --ranks 1,3", "3 is not a multiple");
     refuses(f, 1, "bench scale a.yaml --weak --strong", "cannot be combined");
+    signal(SIGXFSZ, SIG_IGN); /* a limit is as a full disk */
+    refuses_how(f, &(how){.file_bytes = 2000}, 1, "bench scale a.yaml -n 1 --trace t.json",
+                (const char *[]){"t.json: writing", NULL});
+    assert_false(file_exists(tmpdir_path(state, "t.json"))); /* nor a beginning */
     refuses(f, 2, "bench scale a.yaml --repeats 0", "--repeats is '0'");
     refuses(f, 1, "bench scale a.yaml -n 2 --ranks 1,2", "--ranks applies only to several jobs");
     refuses(f, 1, "bench scale a.yaml -n 2 --repeats 2", "--repeats applies only to several jobs");
