@@ -257,10 +257,11 @@ ll_err ll_plan_graph(ll_plan_results *p, const ll_mesh *m)
           "--report, --trace and --tokens apply only to transformers on a cluster");
     TRY(ll_run_graph(r, r->train.batch / ll_run_micro_batches(r), &r->train.optim, &g));
     s.g = g;
-    CHECK(ll_mesh_axis(m, LL_AXIS_PIPE) < 0, LL_E_ARG,
-          "--mesh %s: axis pipe is predicted only for transformers on a cluster; for this model "
-          "see the prediction that train prints",
-          o->mesh);
+    CHECK(
+        ll_mesh_axis(m, LL_AXIS_PIPE) < 0, LL_E_ARG,
+        "--mesh %s: axis pipe is predicted only for transformers, on a cluster that is not `this`: "
+        "see the prediction that train prints",
+        o->mesh);
     const ll_run_parallel *how = &r->parallel;
     const ll_uncounted uncounted[] = {
         {"parallel.schedule", "", *how->schedule},

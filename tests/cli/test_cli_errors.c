@@ -196,6 +196,10 @@ static void plans(void **state)
             "expected --ranks N (chips of cluster h200) or --mesh");
     refuses(f, 1, "plan s.yaml --cluster h200 --mesh tensor=3", "tensor=3 does not cut 2 heads");
     refuses(f, 1, "plan s.yaml --cluster h200 --mesh pipe=2", "pipe=2 is more than the model's");
+    refuses(f, 2, "plan s.yaml --cluster h200 --ranks 2147483648", "1 or more (at most 1048576)");
+    refuses(f, 1, "plan gpt-kjv --cluster this --mesh pipe=2", "on a cluster that is not `this`");
+    assert_int_equal(mkfifo(tmpdir_path(state, "fifo"), 0600), 0);
+    refuses(f, 1, "plan --published fifo", "fifo is a pipe that nobody writes to");
     refuses(f, 1, "plan --published heldout", "heldout: No such file", "did you mean held-out?",
             "bundled tables: held-out large");
 #define STAGES "plan s.yaml --cluster h200 -s model.layers=16 -s train.batch=64 --json --top 99"
