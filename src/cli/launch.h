@@ -28,6 +28,7 @@ typedef struct ll_care {
     double timeout;    /* after which ranks that wait for one say that it is lost */
     const char *hosts; /* a file of hosts and slots, read again at each start; NULL: mpiexec's */
 } ll_care;
+enum { LL_RANKS_MOST = 1 << 20 }; /* as many as a mesh may have */
 /* ranks as given by -n; 0: not given. Returns where this process is to do the work: nothing is to
  * be launched, or it is one of the ranks. Otherwise starts mpiexec, and ends when the job is over;
  * returns only if there is no process for it. Before MPI is initialised; ranks get the very words

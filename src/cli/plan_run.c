@@ -435,7 +435,6 @@ ll_err ll_plan_run(const ll_plan_opts *o)
     TRY(ll_mesh_parse(own.mesh ? own.mesh : "", &mesh));
     if (own.mesh && !own.ranks) own.ranks = mesh.n_rank;
     CHECK(own.ranks, LL_E_ARG, "expected --ranks N (chips of cluster %s) or --mesh", c->name);
-    CHECK(own.ranks <= 1 << 20, LL_E_ARG, "--ranks is %ld, expected 1 to %d", own.ranks, 1 << 20);
     CHECK(!own.mesh || mesh.n_rank == own.ranks, LL_E_ARG,
           "--mesh %s needs %d ranks, but --ranks is %ld", own.mesh, mesh.n_rank, own.ranks);
     const ll_cluster mine = ll_cluster_own(c);
