@@ -25,9 +25,10 @@ ll_err ll_file_read(const char *path, size_t limit, uint8_t **data, size_t *size
     struct stat st;
     *data = NULL;
     *size = 0;
-    LL_OWN_FD int fd = open(path, O_RDONLY | O_CLOEXEC);
+    LL_OWN_FD int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* else waits for a writer */
     CHECK(fd >= 0, LL_E_IO, "%s: %s", path, strerror(errno));
-    CHECK(fstat(fd, &st) == 0, LL_E_IO, "%s: %s", path, strerror(errno));
+    CHECK(fstat(fd, &st) == 0 && fcntl(fd, F_SETFL, 0) == 0, LL_E_IO, "%s: %s", path,
+          strerror(errno));
     CHECK(!S_ISDIR(st.st_mode), LL_E_IO, "%s: is a folder, expected a file", path);
     size_t capacity = st.st_size > 0 && (size_t)st.st_size <= limit ? (size_t)st.st_size : 4096;
     for (;;) {
@@ -42,6 +43,7 @@ ll_err ll_file_read(const char *path, size_t limit, uint8_t **data, size_t *size
         if (got == 0) break;
         if (*size > capacity) capacity *= 2;
     }
+    CHECK(*size || !S_ISFIFO(st.st_mode), LL_E_IO, "%s is a pipe that nobody writes to", path);
     all[*size] = 0;
     return LL_HAND(data, all);
 }

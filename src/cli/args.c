@@ -152,10 +152,10 @@ static ll_err check_ending(const ll_arg *a, const char *name, const char *text)
     return LL_OK;
 }
 
-static ll_err store(const parse *p, const ll_arg *a, const char *text)
+/* name: as it was said. */
+static ll_err store(const parse *p, const ll_arg *a, const char *name, const char *text)
 {
     void *to = (char *)p->opts + a->offset;
-    const char *name = long_name(a, p->arena);
     char *end = NULL;
     errno = 0;
     switch (a->kind) {
@@ -165,9 +165,10 @@ static ll_err store(const parse *p, const ll_arg *a, const char *text)
     case LL_ARG_COUNT: {
         int64_t v = 0, least = a->kind == LL_ARG_COUNT;
         bool unit = *text >= '0' && *text <= '9' && text[strspn(text, "0123456789")];
-        CHECK(read_count(text, &v) && v >= least, LL_E_ARG,
-              "%s is '%s', expected a whole number, %d or more (at most 9e15%s", name, text,
-              (int)least, unit ? "), such as 4000, 1e10 or 10G" : ")");
+        CHECK(read_count(text, &v) && v >= least && (!a->most || v <= a->most), LL_E_ARG,
+              "%s is '%s', expected a whole number, %d or more (at most %s%s", name, text,
+              (int)least, a->most ? ll_arena_printf(p->arena, "%ld", a->most) : "9e15",
+              unit ? "), such as 4000, 1e10 or 10G" : ")");
         *(int64_t *)to = v;
         return LL_OK;
     }
@@ -196,7 +197,7 @@ static ll_err take_option(parse *p)
     size_t n = strcspn(word, "=");
     const ll_arg *a = find_option(p->command, word, n);
     if (!a) return unknown_option(p, word, n);
-    const char *name = long_name(a, p->arena);
+    const char *name = ll_arena_printf(p->arena, "%.*s", (int)n, word);
     uint64_t bit = 1ull << (a - p->command->args) % 64;
     /* of settings and counts the last is meant, as with --set: advice may be put behind a line */
     CHECK(!(p->given & bit) || (a->kind != LL_ARG_TEXT && a->kind != LL_ARG_NUMBER), LL_E_ARG,
@@ -204,11 +205,11 @@ static ll_err take_option(parse *p)
     p->given |= bit;
     if (!a->value) {
         CHECK(!word[n], LL_E_ARG, "%s takes no value, but is given '%s'", name, word + n + 1);
-        return store(p, a, NULL);
+        return store(p, a, name, NULL);
     }
-    if (word[n]) return store(p, a, word + n + 1);
+    if (word[n]) return store(p, a, name, word + n + 1);
     CHECK(p->at < p->argc, LL_E_ARG, "%s needs a value: %s %s", name, name, a->value);
-    return store(p, a, p->argv[p->at++]);
+    return store(p, a, name, p->argv[p->at++]);
 }
 
 static ll_err take_positional(parse *p, const ll_arg **next)
@@ -217,7 +218,7 @@ static ll_err take_positional(parse *p, const ll_arg **next)
     const char *word = p->argv[p->at++];
     CHECK((*next)->name, LL_E_ARG, "unexpected argument '%s'; see loopline %s --help", word,
           p->command->name);
-    TRY(store(p, *next, word));
+    TRY(store(p, *next, (*next)->name, word));
     if ((*next)->kind != LL_ARG_WORDS) (*next)++;
     return LL_OK;
 }
@@ -244,7 +245,7 @@ ll_err ll_args_parse(const ll_command *c, const ll_command *const *all, int argc
         if (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")) *help = true;
     if (*help) return LL_OK;
     for (const ll_arg *a = c->args; a->name; a++)
-        if (a->initial && a->kind != LL_ARG_SETTING) TRY(store(&p, a, a->initial));
+        if (a->initial && a->kind != LL_ARG_SETTING) TRY(store(&p, a, a->name, a->initial));
     const ll_arg *next = c->args;
     bool only_words = false; /* after "--" */
     while (p.at < argc) {

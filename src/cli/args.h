@@ -40,6 +40,7 @@ typedef struct ll_arg {
     const char *value; /* options that take one: what it is called in the help */
     const char *help;
     const char *initial; /* the default, as one would write it; NULL: zero */
+    int64_t most;        /* INT, COUNT: that it may be; 0: 9e15 */
     bool hidden;         /* from the help: loopline's own processes give it to each other */
 } ll_arg;
 

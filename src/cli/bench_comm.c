@@ -1,5 +1,6 @@
 /* bench_comm.c: loopline bench comm: its options, and what they ask for. */
 #include "cli/bench.h"
+#include "base/file.h"
 #include "base/near.h"
 #include "base/types.h"
 #include "cli/launch.h"
@@ -11,7 +12,7 @@
 #define OPT(field) LL_OPT(ll_comm_bench_opts, field)
 static const ll_arg args[] = {
     {"--ranks|-n", LL_ARG_COUNT, offsetof(ll_comm_bench_opts, ranks), "N",
-     "number of ranks to start"},
+     "number of ranks to start", .most = LL_RANKS_MOST},
     {"--op", OPT(op), "NAME", "collective to benchmark", "all-reduce"},
     {"--sizes", OPT(sizes), "LIST", "message sizes in bytes per rank", "4K,64K,1M,16M,64M"},
     {"--algorithms", OPT(algorithms), "LIST",
@@ -87,11 +88,22 @@ static ll_err check_names(ll_arena *arena, ll_coll coll, const char *list)
     }
 }
 
+/* What could not be written is told before anything is measured. */
+static ll_err check_folder(ll_arena *a, const char *option, const char *path)
+{
+    int n = path ? (int)(ll_base_name(path) - path) : 0;
+    CHECK(!n || ll_is_folder(ll_arena_printf(a, "%.*s", n, path)), LL_E_ARG,
+          "%s %s: its folder is not there", option, path);
+    return LL_OK;
+}
+
 /* What is asked for, or what is wrong with it, before any rank is started. In the arena. */
 static ll_err check(const ll_comm_bench_opts *o, ll_arena *a, ll_comm_bench_report *out)
 {
     *out = (ll_comm_bench_report){.opts = o};
     CHECK(o->seconds > 0, LL_E_ARG, "--seconds is %g, expected more than 0", o->seconds);
+    TRY(check_folder(a, "--table", o->table));
+    TRY(check_folder(a, "--svg", o->svg));
     TRY(find_coll(o->op, &out->coll));
     CHECK(ll_dtype_find(o->dtype, &out->dtype) && out->dtype != LL_U8, LL_E_ARG,
           "--dtype is '%s', expected f32, bf16, f16, f64 or i32", o->dtype);

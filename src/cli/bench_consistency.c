@@ -23,7 +23,7 @@ typedef struct opts {
 
 static const ll_arg args[] = {
     {"RUN", LL_OPT(opts, run), NULL, "a run file or the name of a bundled run"},
-    {"-n", LL_ARG_COUNT, offsetof(opts, ranks), "N", "number of ranks", "4"},
+    {"-n", LL_ARG_COUNT, offsetof(opts, ranks), "N", "number of ranks", "4", .most = LL_RANKS_MOST},
     {"--replicas", LL_OPT(opts, replicas), "R", "number of replicas (0 = one per rank)"},
     {"--presets", LL_OPT(opts, presets), "LIST",
      "presets of parallel.consistency to compare, each with other parallel settings appended by +",
@@ -215,6 +215,24 @@ static ll_err write_page(const opts *o, const char *path, const ll_buf *table, c
     return ll_file_write(path, b.text, b.len);
 }
 
+/* Each once, as its folder has its name. */
+static ll_err read_presets(const opts *o, const ll_run *r, ll_arena *a, row *rows, int *n)
+{
+    char *rest = NULL, *list = ll_arena_strdup(a, o->presets);
+    *n = 0;
+    for (char *w = strtok_r(list, ",", &rest); w; w = strtok_r(NULL, ",", &rest)) {
+        CHECK(*w != '+', LL_E_ARG,
+              "--presets '%s': '%s' has no name before its +, expected such as local+every=20",
+              o->presets, w);
+        for (int i = 0; i < *n; i++)
+            CHECK(strcmp(rows[i].preset, w), LL_E_ARG, "--presets '%s' lists %s twice", o->presets,
+                  w);
+        rows[(*n)++] = (row){.preset = w, .arena = a, .batch = (double)r->train.batch};
+    }
+    CHECK(*n, LL_E_ARG, "--presets is empty: expected names such as sync,local");
+    return LL_OK;
+}
+
 static ll_err run(const void *given)
 {
     const opts *o = (const opts *)given;
@@ -225,11 +243,8 @@ static ll_err run(const void *given)
     CHECK(replicas > 1, LL_E_ARG,
           "at least 2 replicas are needed: set -n and --replicas to 2 or more");
     row *rows = LL_NEW_ARRAY(a, row, strlen(o->presets) + 1);
-    int n = 0;
-    char *rest = NULL, *list = ll_arena_strdup(a, o->presets);
-    for (char *w = strtok_r(list, ",", &rest); w; w = strtok_r(NULL, ",", &rest))
-        rows[n++] = (row){.preset = w, .arena = a, .batch = (double)r->train.batch};
-    CHECK(n, LL_E_ARG, "--presets is empty: expected names such as sync,local");
+    int n;
+    TRY(read_presets(o, r, a, rows, &n));
     for (int i = 0; i < n && !o->overwrite; i++) {
         const char *folder = folder_of(o, &rows[i]);
         CHECK(!ll_cli_holds_run(folder), LL_E_ARG,

@@ -42,7 +42,8 @@ static const ll_arg args[] = {
     {"--trace", LL_OPT(opts, trace), "FILE",
      "write a Chrome trace of the last repeat with the most ranks"},
     {"-n", LL_OPT(opts, one), "RANKS",
-     "run a single job on this many ranks and print JSON; under mpirun or srun, on theirs"},
+     "run a single job on this many ranks and print JSON; under mpirun or srun, on theirs",
+     .most = LL_RANKS_MOST},
     {"--set|-s", LL_OPT(opts, set), "KEY=VALUE", "override a setting of the run"},
     {"--json", LL_OPT(opts, json), NULL, "print one JSON object to standard output"},
     {0}};

@@ -12,7 +12,8 @@
 typedef struct opts {
     const char *model;
     ll_words set;
-    double seconds, peak;
+    double seconds;
+    int64_t peak;
     bool json, profile;
 } opts;
 
@@ -29,7 +30,7 @@ static const ll_arg args[] = {
      "how long to measure; a GPU is warmed up for as long first", "3"},
     {"--set|-s", LL_OPT(opts, set), "KEY=VALUE", "override a setting, such as model.layers=4"},
     {"--profile", LL_OPT(opts, profile), NULL, "print the time per op"},
-    {"--peak", LL_OPT(opts, peak), "FLOPS",
+    {"--peak", LL_ARG_COUNT, offsetof(opts, peak), "FLOPS",
      "peak FLOP/s of the GPU, to compute utilization; if not given, the vendor's figure"},
     {"--json", LL_OPT(opts, json), NULL, "print one JSON object to standard output"},
     {0}};
@@ -171,7 +172,7 @@ static ll_err run(const void *given)
             stderr,
             "one process, without the run's mesh %s: loopline bench scale measures several ranks\n",
             r->parallel.mesh);
-    ll_bench_opts how = {.seconds = o->seconds, .profile = o->profile, .peak = o->peak};
+    ll_bench_opts how = {.seconds = o->seconds, .profile = o->profile, .peak = (double)o->peak};
     TRY(ll_bench_step(r, &how, b));
     if (o->json) return print_json(r, b);
     print_text(r, b, o->profile);

@@ -26,6 +26,12 @@ typedef struct facts {
     double flops; /* forward, one sample */
 } facts;
 
+typedef struct listing {
+    const opts *o;
+    json_t *list;
+    int n, ill; /* models; of these, that cannot be made */
+} listing;
+
 static void print_line(const ll_run *r, const facts *f)
 {
     printf("%-10s %14ld %9sFLOP  ", r->model.name, f->parameters, LL_AMOUNT(f->flops));
@@ -44,10 +50,18 @@ static json_t *as_json(const ll_run *r, const facts *f)
                    LL_IS("sizes", sizes));
 }
 
-static ll_err one(const opts *o, const ll_model *m, bool first, json_t *list)
+/* Before the first line, once there is one. */
+static void count(listing *l)
+{
+    if (!l->n++ && !l->o->json)
+        printf("%-10s %14s %13s  sizes\n", "model", "parameters", "per sample");
+}
+
+static ll_err one(listing *l, const ll_model *m)
 {
     LL_OWN(ll_run) r = NULL;
     LL_OWN(ll_graph) g = NULL;
+    const opts *o = l->o;
     facts f = {0};
     TRY(ll_cli_run(m->name, &o->set, true, &r));
     for (int i = 0; i < o->set.n; i++)
@@ -56,19 +70,32 @@ static ll_err one(const opts *o, const ll_model *m, bool first, json_t *list)
     TRY(ll_run_graph(r, 1, NULL, &g));
     f.flops = ll_graph_flops(g);
     f.parameters = ll_cli_numbers(g, LL_PARAM, NULL);
-    if (!o->json && first) printf("%-10s %14s %13s  sizes\n", "model", "parameters", "per sample");
+    count(l);
     if (o->json)
-        json_array_append_new(list, as_json(r, &f));
+        json_array_append_new(l->list, as_json(r, &f));
     else
         print_line(r, &f);
     return LL_OK;
 }
 
-static ll_err all(const opts *o, const ll_model *only, json_t *list)
+/* In the place of its facts. */
+static void tell_ill(listing *l, const ll_model *m)
 {
-    const ll_model *const *every = ll_model_all();
-    for (const ll_model *const *m = every; *m; m++)
-        if (!only || only == *m) TRY(one(o, *m, only || m == every, list));
+    count(l);
+    l->ill++;
+    if (l->o->json)
+        json_array_append_new(l->list,
+                              LL_JSON(LL_IS("name", m->name), LL_IS("error", ll_error_message())));
+    else
+        printf("%-10s cannot be made: %s\n", m->name, ll_error_message());
+}
+
+static ll_err all(listing *l, const ll_model *only)
+{
+    const opts *o = l->o;
+    if (only) TRY(one(l, only));
+    for (const ll_model *const *m = ll_model_all(); *m && !only; m++)
+        if (one(l, *m) != LL_OK) tell_ill(l, *m);
     if (!only || o->json) return LL_OK;
     printf("\n%s\n", only->help);
     for (int i = 0; i < LL_MAX_SIZES && only->sizes[i].name; i++)
@@ -90,8 +117,11 @@ static ll_err run(const void *given)
     }
     CHECK(only || !o->set.n, LL_E_ARG, "--set needs a MODEL");
     json_auto_t *list = json_array();
-    TRY(all(o, only, list));
-    return o->json ? ll_cli_json(json_incref(list)) : LL_OK;
+    listing l = {.o = o, .list = list};
+    TRY(all(&l, only));
+    if (o->json) TRY(ll_cli_json(json_incref(list)));
+    CHECK(!l.ill, LL_E_ARG, "%d of %d models cannot be made: see the list", l.ill, l.n);
+    return LL_OK;
 }
 
 const ll_command ll_command_models = {

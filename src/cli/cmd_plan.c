@@ -1,4 +1,5 @@
 /* cmd_plan.c: loopline plan: predicts memory and time of a training on a cluster. */
+#include "cli/launch.h"
 #include "cli/plan.h"
 
 static const ll_arg args[] = {
@@ -6,7 +7,8 @@ static const ll_arg args[] = {
     {"[FOLDER...]", LL_OPT(ll_plan_opts, folders), NULL, "with --check: more run folders"},
     {"--cluster", LL_OPT(ll_plan_opts, clusters), "NAME|FILE",
      "cluster to predict for: a bundled one, a file, or `this` for this machine"},
-    {"--ranks|-n", LL_ARG_COUNT, offsetof(ll_plan_opts, ranks), "N", "number of chips to use"},
+    {"--ranks|-n", LL_ARG_COUNT, offsetof(ll_plan_opts, ranks), "N", "number of chips to use",
+     .most = LL_RANKS_MOST},
     {"--mesh", LL_OPT(ll_plan_opts, mesh), "MESH",
      "predict only this mesh, such as data=4,tensor=8,pipe=2"},
     {"--top", LL_ARG_COUNT, offsetof(ll_plan_opts, top), "K",

@@ -32,7 +32,8 @@ static const ll_arg args[] = {
     {"--out|-o", LL_ARG_SETTING, offsetof(opts, set), "DIR",
      "run folder; if not given, a new one: runs/NAME, runs/NAME-2, ...", "out"},
     {"-n", LL_ARG_COUNT, offsetof(opts, ranks), "RANKS",
-     "start this many ranks through mpiexec; not needed under mpirun or srun"},
+     "start this many ranks through mpiexec; not needed under mpirun or srun",
+     .most = LL_RANKS_MOST},
     {"--restarts", LL_OPT(opts, restarts), "N",
      "with -n: restart automatically when a rank crashes or hangs, or its host goes down; give up "
      "after N restarts in a row without progress [default: 3; 0 = never restart]"},

@@ -32,7 +32,7 @@ static const ll_arg args[] = {
      "--matrix, only strategies of this mesh",
      "parallel.mesh"},
     {"--ranks|-n", LL_ARG_COUNT, offsetof(opts, ranks), "N",
-     "start this many ranks; if not given, as many as the mesh has"},
+     "start this many ranks; if not given, as many as the mesh has", .most = LL_RANKS_MOST},
     {"--zero", LL_ARG_SETTING, offsetof(opts, set), "K",
      "ZeRO stage, sharding over axis data: 1 = optimizer state, 2 = and gradients, 3 = and "
      "parameters",

@@ -1,13 +1,17 @@
 /* job.c: the program once more, as a job of its own: on one rank as a process, on several through
- * mpiexec. What it prints comes back through a pipe. */
+ * mpiexec. What it prints comes back through a file in memory. */
+#define _GNU_SOURCE /* memfd_create */
 #include "cli/launch.h"
+
+#include "base/file.h"
+#include "cli/relay.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 /* In the child. Returns only with a failure. */
@@ -25,64 +29,49 @@ static ll_err become_job(int64_t ranks, int64_t threads, int argc, char **argv)
 
 static ll_err read_all(int fd, char **out, size_t *bytes)
 {
-    size_t room = 1 << 16;
-    *bytes = 0;
-    *out = (char *)malloc(room);
-    while (*out) {
-        ssize_t n = read(fd, *out + *bytes, room - *bytes);
-        if (n < 0 && errno == EINTR) continue;
-        CHECK(n >= 0, LL_E_SYS, "a pipe cannot be read: %s", strerror(errno));
-        if (n == 0) return LL_OK;
-        *bytes += (size_t)n;
-        if (*bytes < room) continue;
-        char *more = (char *)realloc(*out, room *= 2);
-        if (!more) free(*out);
-        *out = more;
-    }
-    FAIL(LL_E_MEM, "not enough memory for a job's output: %zu bytes", room);
+    off_t size = lseek(fd, 0, SEEK_END);
+    *bytes = (size_t)size;
+    *out = size < 0 ? NULL : (char *)malloc(*bytes + 1);
+    CHECK(*out, LL_E_MEM, "not enough memory for a job's output: %ld bytes", size);
+    return ll_read_all(fd, "a job's output", *out, *bytes, 0);
 }
 
-static ll_err start(int64_t ranks, int64_t threads, const char *const *words, int n, pid_t *child,
-                    int *from)
+/* Waits for it, and passes signals on: those that end this process end it first. */
+static ll_err do_job(int64_t ranks, int64_t threads, const char *const *words, int n, int to,
+                     int *status)
 {
-    int ends[2];
-    char **argv = (char **)calloc((size_t)n + 2, sizeof *argv);
-    CHECK(argv && pipe(ends) == 0, LL_E_SYS, "a pipe to a job cannot be opened: %s",
-          strerror(errno));
+    sigset_t before;
+    LL_OWN_MEMORY char **argv = (char **)calloc((size_t)n + 2, sizeof *argv);
+    CHECK(argv, LL_E_MEM, "not enough memory for the words of a job");
     argv[0] = (char *)"loopline";
     for (int i = 0; i < n; i++) argv[i + 1] = (char *)words[i];
     fflush(NULL);
-    *child = fork();
-    if (*child == 0) {
+    ll_relay_begin(false, &before);
+    pid_t parent = getpid(), child = fork();
+    if (child == 0) {
+        sigprocmask(SIG_SETMASK, &before, NULL);
         prctl(PR_SET_PDEATHSIG, SIGTERM);
-        dup2(ends[1], STDOUT_FILENO);
-        close(ends[0]);
-        close(ends[1]);
+        if (getppid() != parent) _exit(1);
+        dup2(to, STDOUT_FILENO);
         if (become_job(ranks, threads, n + 1, argv) != LL_OK)
             fprintf(stderr, "loopline: %s\n", ll_error_text());
         _exit(1);
     }
-    close(ends[1]);
-    free(argv);
-    *from = ends[0];
-    if (*child > 0) return LL_OK;
-    close(ends[0]);
-    FAIL(LL_E_SYS, "a process for a job cannot be started: %s", strerror(errno));
+    if (child > 0) ll_relay(-1, child, &before, status);
+    ll_relay_end(&before);
+    CHECK(child > 0, LL_E_SYS, "a process for a job cannot be started");
+    return LL_OK;
 }
 
 ll_err ll_cli_job(int64_t ranks, int64_t threads, const char *const *words, int n, char **out,
                   size_t *bytes)
 {
-    pid_t child;
-    int from, status = 0;
+    LL_OWN_FD int to = memfd_create("job", MFD_CLOEXEC);
+    int status = 0;
     *out = NULL;
-    TRY(start(ranks, threads, words, n, &child, &from));
-    ll_err rc = read_all(from, out, bytes);
-    close(from);
-    while (waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
-    if (rc == LL_OK && status == 0) return LL_OK;
-    free(*out);
-    *out = NULL;
-    TRY(rc);
-    FAIL(LL_E_SYS, "the job on %ld rank%s failed: see above", ranks, ranks == 1 ? "" : "s");
+    CHECK(to >= 0, LL_E_SYS, "no file in memory for a job's output: %s", strerror(errno));
+    TRY(do_job(ranks, threads, words, n, to, &status));
+    CHECK(status == 0, LL_E_SYS, "the job on %ld rank%s failed: see above", ranks,
+          ranks == 1 ? "" : "s");
+    return read_all(to, out, bytes);
 }

@@ -259,7 +259,6 @@ ll_err ll_cli_launch(int64_t ranks, const ll_care *care)
     if (launched) tell_crashes();
     ll_mapped_guard();
     if (ranks == 0) return LL_OK;
-    CHECK(ranks <= 1 << 20, LL_E_ARG, "-n is %ld, expected 1 to %d ranks", ranks, 1 << 20);
     /* Open MPI's mpirun refuses to run below itself, be it with one rank. */
     CHECK(ranks == size || (size <= 1 && !getenv("OMPI_COMM_WORLD_SIZE")), LL_E_ARG,
           "-n is %ld, but this is one of %d ranks that a launcher started: leave -n out, or start "

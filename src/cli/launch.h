@@ -28,6 +28,7 @@ typedef struct ll_care {
     double timeout;    /* after which ranks that wait for one say that it is lost */
     const char *hosts; /* a file of hosts and slots, read again at each start; NULL: mpiexec's */
 } ll_care;
+enum { LL_RANKS_MOST = 1 << 20 }; /* as many as a mesh may have */
 /* ranks as given by -n; 0: not given. Returns where this process is to do the work: nothing is to
  * be launched, or it is one of the ranks. Otherwise starts mpiexec, and ends when the job is over;
  * returns only if there is no process for it. Before MPI is initialised; ranks get the very words
@@ -61,7 +62,8 @@ int ll_cli_code(int status); /* of waitpid: an exit status, or 128 and the signa
 int ll_cli_printed(bool whole, int code);
 /* Starts the program anew with these words (after "loopline"), on so many ranks of so many threads,
  * waits for it, and returns what it wrote on its standard output; the caller frees. Its standard
- * error is this one's. Fails where it does. */
+ * error is this one's. Fails where it does. Signals are passed on, and end this process after it.
+ */
 ll_err ll_cli_job(int64_t ranks, int64_t threads, const char *const *words, int n, char **out,
                   size_t *bytes);
 /* The mpiexec that would be used: LOOPLINE_MPIEXEC, or the one found at build. */

@@ -206,19 +206,26 @@ static bool shrink(const char *mesh, int64_t ranks, char out[LL_MESH_TEXT])
     return rc == LL_OK;
 }
 
-/* For ll_plan_fewer: samples alone are cut, or, where that is not quick enough, as the best of all
- * ranks has it. */
+typedef struct any_mesh {
+    const ll_tries *tries;
+    bool like; /* the mesh was given */
+} any_mesh;
+
+/* For ll_plan_fewer: samples alone are cut, or, where that is not quick enough or was not asked
+ * for, as the best of all ranks has it. */
 static bool best_of_ranks(const void *context, ll_of_ranks *out)
 {
-    const ll_tries *all = (const ll_tries *)context;
+    const any_mesh *q = (const any_mesh *)context;
+    const ll_tries *all = q->tries;
     ll_tries s = *all; /* what cannot be is not told */
     ll_recipe ways[2] = {all->v[0].way, all->v[0].way};
     ll_mesh_with(out->ranks, "data", out->ranks, ways[0].mesh);
     ways[0].layouts = NULL;
-    bool two = out->ranks > 1 && shrink(all->v[0].way.mesh, out->ranks, ways[1].mesh) &&
-               (ways[1].layouts || strcmp(ways[0].mesh, ways[1].mesh));
+    bool less = out->ranks > 1 && shrink(all->v[0].way.mesh, out->ranks, ways[1].mesh),
+         two = less && (ways[1].layouts || strcmp(ways[0].mesh, ways[1].mesh));
+    if (q->like && out->ranks > 1 && !less) return false;
     out->step_s = INFINITY;
-    for (int i = 0; i <= two && out->step_s > all->v[0].out.step_s; i++) {
+    for (int i = q->like && two; i <= two && out->step_s > all->v[0].out.step_s; i++) {
         ll_tried o;
         if (out->ranks == 1) ways[i].zero = 0;
         if (!ll_tries_way(&s, &ways[i], &o) || !o.fits || o.out.step_s >= out->step_s) continue;
@@ -250,10 +257,11 @@ ll_err ll_plan_graph(ll_plan_results *p, const ll_mesh *m)
           "--report, --trace and --tokens apply only to transformers on a cluster");
     TRY(ll_run_graph(r, r->train.batch / ll_run_micro_batches(r), &r->train.optim, &g));
     s.g = g;
-    CHECK(ll_mesh_axis(m, LL_AXIS_PIPE) < 0, LL_E_ARG,
-          "--mesh %s: axis pipe is predicted only for transformers on a cluster; for this model "
-          "see the prediction that train prints",
-          o->mesh);
+    CHECK(
+        ll_mesh_axis(m, LL_AXIS_PIPE) < 0, LL_E_ARG,
+        "--mesh %s: axis pipe is predicted only for transformers, on a cluster that is not `this`: "
+        "see the prediction that train prints",
+        o->mesh);
     const ll_run_parallel *how = &r->parallel;
     const ll_uncounted uncounted[] = {
         {"parallel.schedule", "", *how->schedule},
@@ -278,7 +286,7 @@ ll_err ll_plan_graph(ll_plan_results *p, const ll_mesh *m)
     p->n = o->top < s.n ? (int)o->top : s.n;
     p->v = LL_NEW_ARRAY(p->arena, ll_shown, p->n);
     for (int i = 0; i < p->n; i++) p->v[i] = shown(&s, &s.v[i]);
-    ll_plan_fewer(p, best_of_ranks, &s);
+    ll_plan_fewer(p, best_of_ranks, &(any_mesh){&s, o->mesh != NULL});
     json_t *plans = o->json ? LL_JSON_LIST(i, p->n, ll_plan_json(p, &p->v[i])) : NULL;
     if (o->json)
         return ll_cli_json(LL_JSON_ADD(ll_plan_results_json(p, plans, bound_of(&s.v[0].out)),

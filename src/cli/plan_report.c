@@ -234,8 +234,9 @@ ll_err ll_plan_report(const char *path, const ll_plan_results *p, const ll_searc
         "#8884}svg{max-width:100%%;height:auto}</style>\n<h1>%g x %s, %.4g billion "
         "parameters</h1>\n<p>Batch %g of %g tokens, %s, cluster %s. The best plan, %s, is bound by "
         "%s.</p>\n",
-        s->ranks, s->cluster->chip.name, p->parameters / 1e9, s->batch, s->model->seq,
-        ll_precision_name(s->precision), s->cluster->name, p->v[0].mesh, ll_outcome_bound(&c->out));
+        s->ranks, ll_plot_xml(a, s->cluster->chip.name), p->parameters / 1e9, s->batch,
+        s->model->seq, ll_precision_name(s->precision), ll_plot_xml(a, s->cluster->name),
+        p->v[0].mesh, ll_outcome_bound(&c->out));
     table(&b, p);
     if (p->scaling) ll_buf_printf(&b, "<p>%s</p>\n", ll_plot_xml(a, p->scaling));
     if (best.out.pipeline) {

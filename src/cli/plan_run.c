@@ -215,7 +215,7 @@ typedef struct any_mesh {
     ll_arena *arena;
 } any_mesh;
 
-/* For ll_plan_fewer: any mesh, or where that takes long the best one's with less of axis data. */
+/* For ll_plan_fewer: any mesh, or the best one's with less of axis data. */
 static bool best_of_ranks(const void *context, ll_of_ranks *out)
 {
     LL_OWN(ll_arena) scratch = ll_arena_new();
@@ -373,7 +373,7 @@ static ll_err plan(ll_plan_results *p, const ll_lm *m)
     for (int i = 0; i < p->n; i++) p->v[i] = shown(&s, &f.best[i], p->arena);
     p->tried = f.tried;
     p->parameters = f.best[0].out.parameters;
-    const ll_how *like = f.tried > MANY ? &f.best[0].how : NULL;
+    const ll_how *like = o->mesh || f.tried > MANY ? &f.best[0].how : NULL; /* as alike, or soon */
     ll_plan_fewer(p, best_of_ranks, &(any_mesh){&s, like, p->arena});
     CHECK(!o->trace || f.best[0].how.pipe > 1, LL_E_ARG,
           "--trace needs a pipeline, but the best plan has none: use --mesh");
@@ -402,7 +402,7 @@ ll_err ll_plan_run(const ll_plan_opts *o)
           "expected one --cluster: a bundled cluster's name, or a file");
     TRY(ll_plan_cluster(o->clusters.v[0], &c));
     bool here = !strcmp(c->name, "this");
-    ll_words set = {LL_NEW_ARRAY(a, const char *, o->set.n + 1), o->set.n};
+    ll_words set = {LL_NEW_ARRAY(a, const char *, o->set.n + 2), o->set.n};
     if (set.n) memcpy(set.v, o->set.v, sizeof *set.v * (size_t)set.n);
     const char *machine = ll_plan_machine(c);
     for (int i = 0; i < o->set.n && !here; i++)
@@ -412,7 +412,14 @@ ll_err ll_plan_run(const ll_plan_opts *o)
               o->set.v[i], c->name, c->chip.name);
     if (!here) /* precisions are the cluster's */
         set.v[set.n++] = ll_arena_printf(a, "train.machine=%s", ll_target_device()->name);
+    const bool chooses = !here && !ll_plan_said(&o->set, "train.micro_batch");
+    if (chooses) set.v[set.n++] = "train.micro_batch=0"; /* a file's may not divide another batch */
     TRY(ll_cli_run(o->run, &set, true, &r));
+    if (chooses && !is_lm(r, &m)) {
+        ll_run_free(r), r = NULL;
+        set.n--;
+        TRY(ll_cli_run(o->run, &set, true, &r));
+    }
     CHECK(r->parallel.replicas == 1, LL_E_ARG,
           "a plan is for one replica, but the run has %ld: leave out parallel.replicas, and give "
           "--ranks for one of them",
@@ -428,7 +435,6 @@ ll_err ll_plan_run(const ll_plan_opts *o)
     TRY(ll_mesh_parse(own.mesh ? own.mesh : "", &mesh));
     if (own.mesh && !own.ranks) own.ranks = mesh.n_rank;
     CHECK(own.ranks, LL_E_ARG, "expected --ranks N (chips of cluster %s) or --mesh", c->name);
-    CHECK(own.ranks <= 1 << 20, LL_E_ARG, "--ranks is %ld, expected 1 to %d", own.ranks, 1 << 20);
     CHECK(!own.mesh || mesh.n_rank == own.ranks, LL_E_ARG,
           "--mesh %s needs %d ranks, but --ranks is %ld", own.mesh, mesh.n_rank, own.ranks);
     const ll_cluster mine = ll_cluster_own(c);

@@ -12,23 +12,26 @@
 #include <time.h>
 #include <unistd.h>
 
-static volatile sig_atomic_t asked; /* the signal that this process was sent; 0: none */
-static bool away;                   /* the launcher does not hear the terminal's */
+static const int numbers[] = {SIGCHLD, SIGTERM, SIGINT, SIGHUP};
+enum { N_NUMBER = sizeof numbers / sizeof *numbers };
+static volatile sig_atomic_t heard, asked; /* the signal that came; to pass on; 0: none */
+static bool away;                          /* the launcher does not hear the terminal's */
 
 static void on_signal(int number, siginfo_t *from, void *)
 {
     bool sent = from->si_code <= 0; /* by a process, to this one; else a terminal's, to the group */
-    if (number != SIGCHLD && (sent || away)) asked = number;
+    if (number == SIGCHLD) return;
+    heard = number;
+    if (sent || away) asked = number;
 }
 
 void ll_relay_begin(bool alone, sigset_t *before)
 {
-    static const int numbers[] = {SIGCHLD, SIGTERM, SIGINT, SIGHUP};
     sigset_t wanted;
     away = alone;
     struct sigaction mine = {.sa_sigaction = on_signal, .sa_flags = SA_SIGINFO}, now;
     sigemptyset(&wanted);
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+    for (int i = 0; i < N_NUMBER; i++) {
         sigaction(numbers[i], NULL, &now);
         /* what the user has set to be ignored stays so */
         if (numbers[i] != SIGCHLD && now.sa_handler == SIG_IGN) continue;
@@ -78,4 +81,15 @@ bool ll_relay(int from, pid_t child, const sigset_t *open, int *status)
             whole = whole && write_all(STDOUT_FILENO, bytes, got);
     }
     return whole;
+}
+
+void ll_relay_end(const sigset_t *before)
+{
+    for (int i = 0; i < N_NUMBER; i++) {
+        struct sigaction now;
+        sigaction(numbers[i], NULL, &now);
+        if (now.sa_handler != SIG_IGN) signal(numbers[i], SIG_DFL);
+    }
+    sigprocmask(SIG_SETMASK, before, NULL);
+    if (heard) raise(heard);
 }

@@ -93,7 +93,7 @@ static ll_err measure_target(ll_dataset *d)
     return LL_OK;
 }
 
-ll_err ll_columns_standardise(ll_dataset *d)
+static ll_err standardise(ll_dataset *d)
 {
     ll_data_info *f = &d->info;
     const ll_data_opts *o = d->opts;
@@ -128,6 +128,26 @@ ll_err ll_columns_standardise(ll_dataset *d)
     f->column_mean = mean, f->column_deviation = deviation;
     if (real) c->mean = mean, c->deviation = deviation;
     return measure_target(d);
+}
+
+/* What of a CSV is too large for f32 is told before the run. */
+static ll_err check_sizes(const ll_dataset *d)
+{
+    LL_EACH (const ll_column, c, d->table->columns, d->table->n) {
+        if (c->type.kind != 'f' || !c->parts->line) continue;
+        const ll_field f = {c->field, LL_F32, c->shape};
+        float *row = LL_NEW_ARRAY(d->arena, float, ll_numel(&c->shape));
+        for (int split = 0; split < 2; split++)
+            for (int64_t i = 0; i < d->info.n[split]; i++)
+                TRY(ll_column_read(c, ll_table_row(d->table, split, i), &f, row));
+    }
+    return LL_OK;
+}
+
+ll_err ll_columns_standardise(ll_dataset *d)
+{
+    TRY(standardise(d));
+    return check_sizes(d);
 }
 
 void ll_columns_adopt(ll_dataset *d, const ll_data_info *of)

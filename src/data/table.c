@@ -3,6 +3,7 @@
 
 #include "base/types.h"
 
+#include <float.h>
 #include <math.h>
 
 void ll_table_begin(ll_dataset *d)
@@ -309,6 +310,8 @@ static ll_err convert(const ll_column *c, const ll_data_part *part, int64_t row,
     const bool whole = !ll_dtype_is_float(f->dtype);
     const double most = f->dtype == LL_U8 ? 255 : INT32_MAX,
                  least = f->dtype == LL_U8 ? 0 : INT32_MIN;
+    /* others are never too large for f32 */
+    const bool large = f->dtype == LL_F32 && (c->type.bytes == 8 || c->factor != 0 || c->mean);
     uint8_t swapped[CHUNK * 8];
     double v[CHUNK];
     for (int64_t at = 0; at < n; at += CHUNK) {
@@ -328,6 +331,11 @@ static ll_err convert(const ll_column *c, const ll_data_part *part, int64_t row,
                   "%s: %s of %s %ld is %g, expected a whole number for %s of %s", part->file,
                   c->name, part->line ? "line" : "sample", (part->line ? part->line[row] : row),
                   v[i], ll_dtype_name(f->dtype), f->name);
+        for (int64_t i = 0; large && i < some; i++) /* inf: of a file that has it */
+            CHECK(!(fabs(v[i]) > FLT_MAX) || (isinf(v[i]) && !c->mean), LL_E_IO,
+                  "%s: %s of %s %ld: number %ld is too large for f32: divide it", part->file,
+                  c->name, part->line ? "line" : "sample", (part->line ? part->line[row] : row),
+                  (at + i + 1));
         if (f->dtype == LL_F32)
             for (int64_t i = 0; i < some; i++) ((float *)out)[at + i] = (float)v[i];
         else

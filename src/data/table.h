@@ -90,7 +90,7 @@ const ll_column *ll_table_find(const ll_table *t, const char *field);
 /* Its part with a row, which becomes the row's number there. */
 const ll_data_part *ll_column_part(const ll_column *c, int64_t *row);
 /* columns.c: means and deviations of column x over the rows to train on, where it is standardised
- * and they are not known. */
+ * and they are not known; then all of a CSV is to be of numbers that f32 has. */
 ll_err ll_columns_standardise(ll_dataset *d);
 /* A row's numbers as a field's. */
 ll_err ll_column_read(const ll_column *c, int64_t row, const ll_field *f, void *out);

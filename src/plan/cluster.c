@@ -214,6 +214,9 @@ static ll_err finish(ll_cluster *c, const char *what, const bool given[N_KEY])
     CHECK(!c->node.hosts || fmod(c->node.chips, c->node.hosts) == 0, LL_E_CONFIG,
           "%s: node.hosts=%g does not divide node.chips=%g: set both", what, c->node.hosts,
           c->node.chips);
+    CHECK(c->chip.reserved < c->chip.memory || !c->chip.memory, LL_E_CONFIG,
+          "%s: chip.reserved is %g GB, all of chip.memory (%g GB): nothing is left for tensors",
+          what, c->chip.reserved, c->chip.memory);
     static const char *const optional[] = {
         "about",     "like",          "chip.names",  "chip.conv",     "chip.fp8",
         "chip.tf32", "chip.gemm_fp8", "network.pod", "network.taper", "chip.attention_tuned",

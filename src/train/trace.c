@@ -332,6 +332,14 @@ static ll_err gather(ll_tracer *t, ll_buf *b)
     return LL_OK;
 }
 
+/* In the place of what make_files made, or nothing. */
+static ll_err write_or_drop(const char *path, const char *text, size_t n)
+{
+    ll_err rc = ll_file_write(path, text, n);
+    if (rc != LL_OK) unlink(path);
+    return rc;
+}
+
 static ll_err write_trace(ll_tracer *t)
 {
     ll_buf b = {.arena = t->arena};
@@ -340,7 +348,7 @@ static ll_err write_trace(ll_tracer *t)
     TRY(gather(t, &b));
     ll_buf_puts(&b, "\n]}\n");
     return ll_ranks_agree(t->c,
-                          ll_ranks_lead(t->c) ? ll_file_write(t->opts.path, b.text, b.len) : LL_OK);
+                          ll_ranks_lead(t->c) ? write_or_drop(t->opts.path, b.text, b.len) : LL_OK);
 }
 
 static ll_err write_timeline(ll_tracer *t)
@@ -361,7 +369,7 @@ static ll_err write_timeline(ll_tracer *t)
     TRY(ll_timeline_draw(t->c, t->s, &mine, name, t->arena, &t->timeline));
     const char *svg = t->timeline.svg;
     return ll_ranks_agree(
-        t->c, ll_ranks_lead(t->c) ? ll_file_write(t->opts.timeline, svg, strlen(svg)) : LL_OK);
+        t->c, ll_ranks_lead(t->c) ? write_or_drop(t->opts.timeline, svg, strlen(svg)) : LL_OK);
 }
 
 const ll_timeline *ll_tracer_timeline(const ll_tracer *t)

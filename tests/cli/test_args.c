@@ -122,7 +122,7 @@ static void mistakes_are_named(void **state)
         {"a --steps 4.5", "--steps is '4.5', expected a whole number"},
         {"a --steps 10X", "0 or more (at most 9e15), such as 4000, 1e10 or 10G"},
         {"a --steps=", "--steps is '', expected a whole number"},
-        {"a -n -1", "--steps is '-1', expected a whole number, 0 or more (at most 9e15)"},
+        {"a -n -1", "-n is '-1', expected a whole number, 0 or more (at most 9e15)"},
         {"a -n 99999999999999999999", "expected a whole number"},
         {"a --rate fast", "--rate is 'fast', expected a number"},
         {"a --rate inf", "--rate is 'inf', expected a number"},

@@ -80,6 +80,9 @@ static void refuses_mistakes(void **state)
     refuses(f, 1, "bench comm --op all-produce", "unknown collective 'all-produce'",
             "did you mean all-reduce?");
     refuses(f, 1, "bench comm --seconds 0", "--seconds is 0");
+    refuses(f, 2, "bench comm -n 0", "-n is '0', expected a whole number, 1 or more");
+    refuses(f, 1, "bench comm -n 2 --table no/t", "--table no/t: its folder is not there");
+    refuses(f, 2, "bench step mlp --peak 0", "--peak is '0'");
     refuses(f, 1, "bench comm -n 3 --codec bf16 --dtype f64", "--codec needs", "f32");
     refuses(f, 1, "bench comm -n 2 --sizes 1K --seconds 0.1 --codec b16", "unknown codec", "bf16");
     refuses(f, 2, "bench comm all", "unexpected argument 'all'", "bench comm --help");
@@ -117,6 +120,8 @@ static void compares_replicas(void **state)
     free(svg);
     refuses(f, 1, "bench consistency r.yaml -n 2 --out c --presets local+every=3",
             "c/local+every=3 already holds a run: use --overwrite");
+    refuses(f, 1, "bench consistency r.yaml --presets local,sync,local", "lists local twice");
+    refuses(f, 1, "bench consistency r.yaml --presets sync,+", "'+' has no name before its +");
     outcome o = succeeds(f, "bench consistency r.yaml -n 2 --out c --overwrite "
                             "--presets local+every=3 --json");
     outcome_free(&o);

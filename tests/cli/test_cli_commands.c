@@ -485,7 +485,7 @@ static void generate_refuses(void **state)
 {
     const char *f = trained_gpt(state);
     refuses(f, 1, "generate g -t -1", "--temperature is -1", "0 or more");
-    refuses(f, 2, "generate g -n -3", "--tokens is '-3'", "a whole number");
+    refuses(f, 2, "generate g -n -3", "-n is '-3'", "a whole number");
     refuses(f, 1, "generate g -p caf\xc3\xa9", "byte 195", "below 128");
     const char *const words[] = {"generate", "g", "-p", "", NULL};
     outcome o = program_wait(f, program_start(f, NULL, words));

@@ -159,6 +159,8 @@ static void tables(void **state)
     o = succeeds(f, "predict r new.csv");
     assert_non_null(strstr(o.out, "  value\n"));
     outcome_free(&o);
+    write_text(tmpdir_path(state, "new.csv"), "a,b,c,d,e,f,g,h,i,j\n1,2,3,4,5,6,7,8,9,1e300\n");
+    refuses(f, 1, "predict r new.csv", "new.csv: x of line 2: number 10 is too large for f32");
     refuses(f, 1, "train t.yaml --out c -s data.fields=y=price+a,x=b+c+kind",
             "column kind: 'small' is not a number: correct it, or leave the column out");
     refuses(f, 1, "train t.yaml --out c -s data.fields=y=e,-kind", "set model.outputs=1");

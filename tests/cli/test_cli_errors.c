@@ -191,10 +191,15 @@ static void plans(void **state)
             "no plan of 72 ranks: data=72 does not cut train.batch 4", "-s train.batch=72");
     must(f, "plan s.yaml --cluster h200 --mesh data=72 -s train.batch=72");
     refuses(f, 1, "plan s.yaml --cluster h200 --ranks 72", "-s train.batch=72 would do");
+    must(f, "plan gpt2-124m --cluster dgx-a100 --ranks 61 -s train.batch=549"); /* not its 4 */
     refuses(f, 1, "plan s.yaml --cluster h200",
             "expected --ranks N (chips of cluster h200) or --mesh");
     refuses(f, 1, "plan s.yaml --cluster h200 --mesh tensor=3", "tensor=3 does not cut 2 heads");
     refuses(f, 1, "plan s.yaml --cluster h200 --mesh pipe=2", "pipe=2 is more than the model's");
+    refuses(f, 2, "plan s.yaml --cluster h200 --ranks 2147483648", "1 or more (at most 1048576)");
+    refuses(f, 1, "plan gpt-kjv --cluster this --mesh pipe=2", "on a cluster that is not `this`");
+    assert_int_equal(mkfifo(tmpdir_path(state, "fifo"), 0600), 0);
+    refuses(f, 1, "plan --published fifo", "fifo is a pipe that nobody writes to");
     refuses(f, 1, "plan --published heldout", "heldout: No such file", "did you mean held-out?",
             "bundled tables: held-out large");
 #define STAGES "plan s.yaml --cluster h200 -s model.layers=16 -s train.batch=64 --json --top 99"

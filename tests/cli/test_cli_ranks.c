@@ -205,6 +205,21 @@ static void any_rank_stops_all(void **state)
     }
 }
 
+/* Who starts jobs waits for the one that a signal ended, and ends by it. */
+static void benchmarks_stop_theirs(void **state)
+{
+    static const char *const words[] = {"bench", "consistency", "endless.yaml", "-n",   "2",
+                                        "--out", "b",           "--presets",    "sync", NULL};
+    write_runs(state);
+    pid_t child = program_start(*state, NULL, words);
+    await_lines(child, tmpdir_path(state, "b/sync/metrics.jsonl"), 3);
+    kill(child, SIGTERM);
+    outcome o = program_wait(*state, child);
+    if (o.status != PROGRAM_KILLED + SIGTERM || !strstr(o.err, "goodput"))
+        fail_msg("status %d\n%s", o.status, o.err);
+    outcome_free(&o);
+}
+
 /* Sums, scatters and gathers are under way when a rank dies. */
 static void a_missing_rank_ends_it(void **state)
 {
@@ -260,7 +275,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         TEST(losses_are_the_serial_ones), TEST(resumes_on_any_mesh),
         TEST(compressed_runs_resume),     TEST(any_rank_stops_all),
-        TEST(a_missing_rank_ends_it),     TEST(refuses_what_cannot_be),
+        TEST(benchmarks_stop_theirs),     TEST(a_missing_rank_ends_it),
+        TEST(refuses_what_cannot_be),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -199,6 +199,10 @@ static void scales_not(void **state)
     refuses(f, 1, "bench scale a.yaml --mesh data=2", "expected one *");
     refuses(f, 1, "bench scale a.yaml --mesh data=*,tensor=2 --ranks 1,3", "3 is not a multiple");
     refuses(f, 1, "bench scale a.yaml --weak --strong", "cannot be combined");
+    signal(SIGXFSZ, SIG_IGN); /* a limit is as a full disk */
+    refuses_how(f, &(how){.file_bytes = 2000}, 1, "bench scale a.yaml -n 1 --trace t.json",
+                (const char *[]){"t.json: writing", NULL});
+    assert_false(file_exists(tmpdir_path(state, "t.json"))); /* nor a beginning */
     refuses(f, 2, "bench scale a.yaml --repeats 0", "--repeats is '0'");
     refuses(f, 1, "bench scale a.yaml -n 2 --ranks 1,2", "--ranks applies only to several jobs");
     refuses(f, 1, "bench scale a.yaml -n 2 --repeats 2", "--repeats applies only to several jobs");
@@ -261,6 +265,7 @@ static void plans_tell_of_scaling(void **state)
         {"s.yaml --cluster h200 -s train.batch=8", "--ranks 8",
          "Use 4 ranks, or a larger train.batch: at 16, each of 8 ranks has as much"},
         {"gpt2-124m --cluster h200", "--ranks 8", NULL},
+        {"gpt2-124m --cluster dgx-a100", "--mesh pipe=8", NULL}, /* 4 are as quick without it */
         {SMALL " --cluster dgx-a100", "--mesh data=2", NULL},
         {"run.yaml --cluster h200", "--ranks 1", NULL}};
     write_text(tmpdir_path(state, "s.yaml"),
@@ -279,13 +284,22 @@ static void plans_tell_of_scaling(void **state)
         assert_true(note ? strstr(told.err, note) != NULL : !strstr(told.err, " at batch "));
         snprintf(line, sizeof line, "plan %s --mesh %s --json", of[i].run,
                  json_string_value(json_object_get(scaling, "mesh")));
-        json_t *k = prints_json(*state, i < 5 ? line : "plan run.yaml --cluster h200 -n 1 --json");
+        json_t *k = prints_json(*state, i < 6 ? line : "plan run.yaml --cluster h200 -n 1 --json");
         json_t *best = json_array_get(json_object_get(k, "plans"), 0);
         assert_true(json_num(best, "step_s") < 1.001 * json_num(scaling, "step_s"));
         outcome_free(&told);
         json_decref(j);
         json_decref(k);
     }
+}
+
+static void reports_escape_names(void **state)
+{
+    write_text(tmpdir_path(state, "a<b>.yaml"), "like: dgx-a100\nchip: {name: <i>&}\n");
+    must(*state, "plan gpt --cluster a<b>.yaml --ranks 4 --report r.html");
+    char *page = read_whole(tmpdir_path(state, "r.html"), NULL);
+    assert_true(page && !strstr(page, "<i>") && !strstr(page, "a<b>"));
+    free(page);
 }
 
 int main(void)
@@ -296,6 +310,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(scales, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(scales_not, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(plan_is_held, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test_setup_teardown(reports_escape_names, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(plans_tell_of_scaling, tmpdir_setup, tmpdir_teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

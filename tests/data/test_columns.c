@@ -285,6 +285,8 @@ static void taken(void **state)
     put_text(o.path, "a,b,y\n1.5,1,7\n2.5,1,7\n"); /* b is the same in all, and so is y */
     put_text(o.val_path, "a,b,y\n1,1,1e300\n");
     o.fields = "x=a";
+    fails(ll_dataset_open(&o, &d), "v.csv: y of line 2: number 1 is too large for f32");
+    put_text(o.val_path, "a,b,y\n1,1,1e30\n");
     ok(ll_dataset_open(&o, &d));
     assert_string_equal(ll_data_target(ll_dataset_info(d), a), "numbers, mean 7, deviation 0");
     ll_dataset_close(d);

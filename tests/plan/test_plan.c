@@ -40,6 +40,7 @@ static void mistakes_in_clusters(void **state)
     refuse("chip: {memory: 80}\n", "x.yaml: chip.name is not set");
     refuse("like: dgx-a100\nchip: {memory: 1, memory: 2}\n", "already set");
     refuse("like: dgx-a100\nchip: {bandwidth: 0}\n", "from 0.001 to 1e+06 GB/s");
+    refuse("like: dgx-a100\nchip: {reserved: 80}\n", "chip.reserved is 80 GB, all of chip.memory");
     refuse("like: dgx-a100\nchip: {bandwidth: 2}\n", "give it in GB/s (2 TB/s is 2000)");
     ll_cluster *c = NULL;
     assert_int_equal(ll_cluster_load("dgx-a101", &c), LL_E_ARG);
