@@ -8,6 +8,7 @@
 #include "weights/export.h"
 #include "infer/calibrate.h"
 #include "infer/predict.h"
+#include "train/progress.h"
 #include "weights/weights_load.h"
 
 #include <stdio.h>
@@ -44,8 +45,8 @@ static const ll_arg args[] = {
     {"--dtype", LL_OPT(opts, dtype), "TYPE",
      "with --weights, --hf and --gguf: f32, bf16 or f16; with --gguf also q8_0 and q4_1", "f32"},
     {"--calibrate", LL_OPT(opts, calibrate), "N",
-     "with --dtype q4_1: quantize with GPTQ, calibrated on N windows of the training data; 0 = "
-     "round to nearest",
+     "with --dtype q4_1: quantize with GPTQ, calibrated on N windows of the training data, at "
+     "most all; 0 = round to nearest",
      "0"},
     {"--c", LL_OPT(opts, c), "DIR",
      "write the model as a C program that needs only libc and libm, with its weights"},
@@ -135,7 +136,12 @@ static ll_err write_gguf(const opts *o, const ll_trained *t)
     LL_OWN(ll_arena) a = ll_arena_new();
     ll_exported x;
     LL_OWN(ll_calibration) by = NULL;
-    ll_calibrate how = {.windows = o->calibrate, .bits = 4, .gptq = true};
+    LL_OWN(ll_progress) shown = NULL;
+    ll_calibrate how = {.windows = o->calibrate,
+                        .bits = 4,
+                        .gptq = true,
+                        .tell = ll_cli_calibrating,
+                        .context = &shown};
     if (o->calibrate) {
         TRY(ll_calibration_open(t->run, t->s, &how, &by));
         TRY(ll_calibration_session(by, t->s));

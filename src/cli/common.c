@@ -6,10 +6,12 @@
 #include "kern/blocks.h"
 #include "kern/notes.h"
 #include "run/setup.h"
+#include "train/progress.h"
 #include "weights/state.h"
 #include "weights/weights_load.h"
 
 #include <errno.h>
+#include <math.h>
 #include <omp.h>
 #include <sys/stat.h>
 
@@ -152,6 +154,21 @@ ll_err ll_cli_json(json_t *value)
     CHECK(rc == 0 && putchar('\n') != EOF && fflush(stdout) == 0, LL_E_IO,
           "standard output cannot be written");
     return LL_OK;
+}
+
+void ll_cli_calibrating(void *context, int64_t window, int64_t of, double each_s)
+{
+    ll_progress **p = (ll_progress **)context;
+    if (!*p) *p = ll_progress_new(&(ll_progress_opts){.total = of});
+    ll_progress_step(*p, &(ll_step_stats){.word = "calibration: window",
+                                          .step = window,
+                                          .loss = NAN,
+                                          .norm = NAN,
+                                          .lr = NAN,
+                                          .step_s = each_s});
+    if (window < of) return;
+    ll_progress_free(*p); /* ends its line */
+    *p = NULL;
 }
 
 json_t *ll_cli_shape(const ll_shape *s)

@@ -241,6 +241,10 @@ static void fewer_bits(void **state)
         json_decref(e);
     }
     json_decref(c);
+    outcome o = succeeds(*state, "compress w --to int4+gptq --calibrate 1000000000 -n 2");
+    const char *first = strstr(o.err, "calibration: window 1/"); /* of an epoch, at most */
+    assert_true(first && atol(strchr(first, '/') + 1) < 1000);
+    outcome_free(&o);
     refuses(*state, 1, "eval w --weights int3", "--weights is 'int3', expected f32, int8 or int4");
     refuses(*state, 1, "eval w --weights int8 -s parallel.exact=true", "exact=false");
     refuses(*state, 1, "eval w --weights int8 --top 2",
