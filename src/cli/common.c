@@ -49,8 +49,9 @@ static bool exists(const char *folder, const char *file)
 /* Where a run is wanted, models of others and weights alone are named now and then. */
 static ll_err check_ours(const char *what)
 {
-    bool theirs = ll_ends_with(what, ".gguf") || ll_ends_with(what, ".onnx") ||
-                  (exists(what, "config.json") && !ll_cli_holds_run(what));
+    if (ll_cli_holds_run(what)) return LL_OK; /* whatever its name */
+    bool theirs =
+        ll_ends_with(what, ".gguf") || ll_ends_with(what, ".onnx") || exists(what, "config.json");
     CHECK(!theirs, LL_E_ARG,
           "%s is a model in another format: make a run of it with loopline import %s --out DIR",
           what, what);

@@ -321,6 +321,15 @@ static void mistaken(void **state)
     refuses(*state, 1, "generate l/checkpoints/step-00000030.safetensors", "is a file of weights",
             "--checkpoint (train: --init)");
     refuses(*state, 1, "import l", "l is already a run");
+    static const char *const named[] = {".gguf", ".onnx", ".safetensors"};
+    for (int i = 0; i < 3; i++) { /* a run is one, whatever its name */
+        must(*state, "import hf --out i%s", named[i]);
+        must(*state, "generate i%s -n 2", named[i]);
+        must(*state, "inspect i%s", named[i]);
+        must(*state, "train i%s --out t%s -s data.format=text -s data.path=t.txt -s train.steps=2",
+             named[i], named[i]);
+        must(*state, "eval t%s --samples 2", named[i]);
+    }
     refuses(*state, 1, "import t.txt", "a folder with config.json");
     refuses(*state, 1, "import l/checkpoints/step-00000030.safetensors",
             "weights only (safetensors, a checkpoint of a run): give it", "a GGUF or an ONNX file");
