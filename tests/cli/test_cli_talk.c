@@ -121,9 +121,13 @@ static void contexts(void **state)
     refuses(*state, 1, "generate h -p a --context 13", "its positions are weights");
     must(*state, "generate l -p a --context 13 -n 3 -s model.seq=13");
     must(*state, "generate l -p a --context 12 -n 30 --draft l");
+    outcome o = succeeds(*state, "generate l -p in_the_beginning_was_a_ring -n 2");
+    assert_non_null(strstr(o.err, "27 tokens at once, but only 12 are kept"));
+    assert_non_null(strstr(o.err, "\n12 tokens read in "));
+    outcome_free(&o);
     write_text(tmpdir_path(state, "q.jsonl"),
                "{\"question\": \"a\", \"choices\": [\"b\", \"c\"], \"answer\": 0}\n");
-    outcome o = succeeds(*state, "eval l --choices q.jsonl");
+    o = succeeds(*state, "eval l --choices q.jsonl");
     assert_non_null(strstr(o.err, "question 1/1 | ")); /* how far it is */
     outcome_free(&o);
     refuses(*state, 1, "generate y -p a --context 1073741825",
