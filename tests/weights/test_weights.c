@@ -292,6 +292,8 @@ static void maps_that_are_refused(void **state)
         {"a = b : fc -> cf h=x", "not a number"},
         {"a b", "'=' is missing"},
         {"a = b c", "unexpected text at the end"},
+        {"default a = 4", "of a form"},
+        {"ignore a = b", "ignore ':') is missing"},
         {"# nothing", "the map is empty"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
