@@ -290,9 +290,11 @@ static ll_err refuse_training(const ll_words *set)
         "train.warmup train.min_lr train.step_size train.step_gamma train.milestones "
         "train.scale_rule train.base_batch train.eval_every train.save_every train.save_beside "
         "train.keep train.buddy train.spike train.spike_action train.compare train.patience "
-        "train.log_every data.flip data.crop data.scale data.jitter data.mixup data.cutmix";
+        "train.log_every train.prune train.prune_steps data.flip data.crop data.scale data.jitter "
+        "data.mixup data.cutmix";
     for (int i = 0; i < set->n; i++) {
         int n = (int)strcspn(set->v[i], "=");
+        if (!strcmp(set->v[i], "train.prune=none")) continue; /* GPUs hold weights to the rule */
         CHECK(!ll_lists(only, ' ', set->v[i], (size_t)n), LL_E_ARG,
               "--set %s: %.*s applies only to training; %s does not read it", set->v[i], n,
               set->v[i], ll_cli_name());
