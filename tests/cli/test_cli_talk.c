@@ -448,6 +448,14 @@ static void refused_exports(void **state)
     assert_true(file_exists(tmpdir_path(state, "peft/adapter_model.safetensors")));
     refuses(*state, 1, "export p --adapter l", "l already holds a run");
     must(*state, "export p --adapter peft --overwrite");
+    refuses(*state, 1, "export l --hf .", ". holds other files (", "use --overwrite to write");
+    assert_false(file_exists(tmpdir_path(state, "config.json")));
+    assert_int_equal(mkdir(tmpdir_path(state, "repository"), 0777), 0);
+    write_text(tmpdir_path(state, "repository/README.md"), "of a model\n");
+    must(*state, "export l --hf repository");
+    write_text(tmpdir_path(state, "repository/notes.txt"), "of somebody\n");
+    must(*state, "export l --hf repository --overwrite");
+    assert_true(file_exists(tmpdir_path(state, "repository/notes.txt")));
     must(*state, "export p --adapter kept"); /* beside a model: nothing of it is an adapter's */
 }
 
