@@ -5,6 +5,7 @@
 #include "cli/talk.h"
 #include "data/data.h"
 #include "run/setup.h"
+#include "train/progress.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -32,7 +33,7 @@ static const ll_arg args[] = {
      "as generate --keep); a single form is compared with f32",
      USUAL KV8},
     {"--calibrate", LL_ARG_COUNT, offsetof(opts, calibrate), "N",
-     "windows of training data to calibrate +gptq and +awq on [default: 32]"},
+     "windows of training data to calibrate +gptq and +awq on, at most all [default: 32]"},
     {"--samples", LL_ARG_COUNT, offsetof(opts, samples), "N",
      "validation samples, of model.seq tokens each", "8"},
     {"--tokens|-n", LL_ARG_COUNT, offsetof(opts, draws), "N",
@@ -188,6 +189,7 @@ static ll_err try_form(const opts *o, const windows *w, form *f)
     how.keep = p.keep;
     how.context = w->seq;
     how.draw.top_p = how.draw.repetition = 1;
+    LL_OWN(ll_progress) shown = NULL;
     LL_TALK t = {0};
     TRY(ll_talk_begin(&how, &t));
     t.quiet = true;
@@ -198,8 +200,11 @@ static ll_err try_form(const opts *o, const windows *w, form *f)
     if (t.guesses > w->seq - 1) t.guesses = w->seq - 1;
     if (t.limit.recurs && t.run->train.prompt) t.guesses = 0; /* no way back */
     if (p.gptq || p.awq)
-        t.calibrate = (ll_calibrate){
-            .windows = o->calibrate ? o->calibrate : 32, .gptq = p.gptq, .awq = p.awq};
+        t.calibrate = (ll_calibrate){.windows = o->calibrate ? o->calibrate : 32,
+                                     .gptq = p.gptq,
+                                     .awq = p.awq,
+                                     .tell = ll_cli_calibrating,
+                                     .context = &shown};
     TRY(ll_talk_open(&t, 1, w->seq));
     f->zeros = t.pruned.numbers ? (double)t.pruned.zeros / (double)t.pruned.numbers : 0;
     return measure(&t, o, w, f);

@@ -8,8 +8,10 @@
 #include "weights/export.h"
 #include "infer/calibrate.h"
 #include "infer/predict.h"
+#include "train/progress.h"
 #include "weights/weights_load.h"
 
+#include <fnmatch.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -33,7 +35,8 @@ static const ll_arg args[] = {
      "write a Hugging Face model folder for transformers: config.json, model.safetensors, "
      "tokenizer; LoRA adapters are merged"},
     {"--overwrite", LL_OPT(opts, overwrite), NULL,
-     "with --hf and --adapter: remove an older model or adapter from DIR first"},
+     "with --hf and --adapter: remove an older model or adapter from DIR first, and write beside "
+     "other files"},
     {"--gguf", LL_OPT(opts, gguf), "FILE.gguf",
      "write a GGUF file for llama.cpp: weights, sizes and tokenizer; LoRA adapters are merged"},
     {"--map", LL_OPT(opts, map), "MAP",
@@ -44,8 +47,8 @@ static const ll_arg args[] = {
     {"--dtype", LL_OPT(opts, dtype), "TYPE",
      "with --weights, --hf and --gguf: f32, bf16 or f16; with --gguf also q8_0 and q4_1", "f32"},
     {"--calibrate", LL_OPT(opts, calibrate), "N",
-     "with --dtype q4_1: quantize with GPTQ, calibrated on N windows of the training data; 0 = "
-     "round to nearest",
+     "with --dtype q4_1: quantize with GPTQ, calibrated on N windows of the training data, at "
+     "most all; 0 = round to nearest",
      "0"},
     {"--c", LL_OPT(opts, c), "DIR",
      "write the model as a C program that needs only libc and libm, with its weights"},
@@ -82,6 +85,7 @@ static const char *const of_model[] = {
     "*.safetensors", "*.index.json", "*.bin",          "*config.json",   "tokenizer*",
     "vocab.*",       "merges.txt",   "*_tokens*.json", "chat_template*", NULL};
 static const char *const of_adapter[] = {"adapter_*", NULL};
+static const char *const of_both[] = {"*.md", "LICENSE*", NULL}; /* and names with a dot in front */
 
 typedef struct cleared {
     bool overwrite;
@@ -89,12 +93,32 @@ typedef struct cleared {
     const char *const *patterns;
 } cleared;
 
+/* A folder of something else is not written to by mistake. */
+static ll_err check_others(const char *folder)
+{
+    const char *const *const known[] = {of_model, of_adapter, of_both};
+    LL_OWN(ll_arena) a = ll_arena_new();
+    int n;
+    const char *const *all = ll_files(a, ll_arena_printf(a, "%s/*", folder), &n);
+    for (int i = 0; i < n; i++) {
+        bool fits = false;
+        for (int k = 0; k < 3; k++)
+            for (const char *const *p = known[k]; *p; p++)
+                fits |= !fnmatch(*p, strrchr(all[i], '/') + 1, 0);
+        CHECK(fits, LL_E_ARG,
+              "%s holds other files (%s): give another folder, or use --overwrite to write there",
+              folder, strrchr(all[i], '/') + 1);
+    }
+    return LL_OK;
+}
+
 /* Those files of the folder are refused or, with --overwrite, removed and told when it is time. */
 static ll_err clear(void *user, const char *folder, bool now)
 {
     const cleared *c = (const cleared *)user;
     CHECK(!ll_cli_holds_run(folder), LL_E_ARG, "%s already holds a run: give another folder",
           folder);
+    if (!c->overwrite) TRY(check_others(folder));
     for (const char *const *pattern = c->patterns; *pattern; pattern++) {
         LL_OWN(ll_arena) a = ll_arena_new();
         int n;
@@ -135,7 +159,12 @@ static ll_err write_gguf(const opts *o, const ll_trained *t)
     LL_OWN(ll_arena) a = ll_arena_new();
     ll_exported x;
     LL_OWN(ll_calibration) by = NULL;
-    ll_calibrate how = {.windows = o->calibrate, .bits = 4, .gptq = true};
+    LL_OWN(ll_progress) shown = NULL;
+    ll_calibrate how = {.windows = o->calibrate,
+                        .bits = 4,
+                        .gptq = true,
+                        .tell = ll_cli_calibrating,
+                        .context = &shown};
     if (o->calibrate) {
         TRY(ll_calibration_open(t->run, t->s, &how, &by));
         TRY(ll_calibration_session(by, t->s));

@@ -109,7 +109,7 @@ static ll_err put_prompts(ll_talk *t, char *const *prompts, int64_t n, int64_t *
             if (count + 1 > most) most = count + 1;
             if (pass && bos >= 0) TRY(ll_generator_put(t->g, i, &first, 1));
             if (pass) TRY(ll_talk_put(t, i, v, count));
-            if (pass) *tokens += count;
+            if (pass) *tokens += ll_min64(count, ll_generator_places(t->g));
         }
     }
     return put_sources(t, n);

@@ -463,7 +463,7 @@ static ll_err run(const void *given)
     CHECK(texts + o->schedule <= 1, LL_E_ARG,
           "--graph, --program, --dot, --layouts, --conv and --schedule cannot be combined: use one "
           "of them");
-    if (ll_ends_with(o->what, ".safetensors")) {
+    if (ll_ends_with(o->what, ".safetensors") && !ll_cli_holds_run(o->what)) {
         LL_OWN(ll_st_file) f = NULL;
         CHECK(!texts && !o->schedule && !o->eval && !o->mesh && !o->form && !o->svg && !o->zero &&
                   !o->rank && o->nodes == 1 && !o->set.n,

@@ -310,7 +310,7 @@ static void model(server *s, int c, const ll_http_request *r)
 {
     LL_OWN(ll_arena) a = ll_arena_new();
     size_t n = sizeof model_path - 1;
-    if (ll_http_is((ll_http_text){r->path.at + n, r->path.n - n}, s->name))
+    if (ll_http_path_is((ll_http_text){r->path.at + n, r->path.n - n}, s->name))
         send_json(s, c, 200, model_of(s));
     else
         refuse(s, c, 404, "model_not_found", "model",

@@ -6,10 +6,12 @@
 #include "kern/blocks.h"
 #include "kern/notes.h"
 #include "run/setup.h"
+#include "train/progress.h"
 #include "weights/state.h"
 #include "weights/weights_load.h"
 
 #include <errno.h>
+#include <math.h>
 #include <omp.h>
 #include <sys/stat.h>
 
@@ -47,8 +49,9 @@ static bool exists(const char *folder, const char *file)
 /* Where a run is wanted, models of others and weights alone are named now and then. */
 static ll_err check_ours(const char *what)
 {
-    bool theirs = ll_ends_with(what, ".gguf") || ll_ends_with(what, ".onnx") ||
-                  (exists(what, "config.json") && !ll_cli_holds_run(what));
+    if (ll_cli_holds_run(what)) return LL_OK; /* whatever its name */
+    bool theirs =
+        ll_ends_with(what, ".gguf") || ll_ends_with(what, ".onnx") || exists(what, "config.json");
     CHECK(!theirs, LL_E_ARG,
           "%s is a model in another format: make a run of it with loopline import %s --out DIR",
           what, what);
@@ -152,6 +155,21 @@ ll_err ll_cli_json(json_t *value)
     CHECK(rc == 0 && putchar('\n') != EOF && fflush(stdout) == 0, LL_E_IO,
           "standard output cannot be written");
     return LL_OK;
+}
+
+void ll_cli_calibrating(void *context, int64_t window, int64_t of, double each_s)
+{
+    ll_progress **p = (ll_progress **)context;
+    if (!*p) *p = ll_progress_new(&(ll_progress_opts){.total = of});
+    ll_progress_step(*p, &(ll_step_stats){.word = "calibration: window",
+                                          .step = window,
+                                          .loss = NAN,
+                                          .norm = NAN,
+                                          .lr = NAN,
+                                          .step_s = each_s});
+    if (window < of) return;
+    ll_progress_free(*p); /* ends its line */
+    *p = NULL;
 }
 
 json_t *ll_cli_shape(const ll_shape *s)
@@ -272,9 +290,11 @@ static ll_err refuse_training(const ll_words *set)
         "train.warmup train.min_lr train.step_size train.step_gamma train.milestones "
         "train.scale_rule train.base_batch train.eval_every train.save_every train.save_beside "
         "train.keep train.buddy train.spike train.spike_action train.compare train.patience "
-        "train.log_every data.flip data.crop data.scale data.jitter data.mixup data.cutmix";
+        "train.log_every train.prune train.prune_steps data.flip data.crop data.scale data.jitter "
+        "data.mixup data.cutmix";
     for (int i = 0; i < set->n; i++) {
         int n = (int)strcspn(set->v[i], "=");
+        if (!strcmp(set->v[i], "train.prune=none")) continue; /* GPUs hold weights to the rule */
         CHECK(!ll_lists(only, ' ', set->v[i], (size_t)n), LL_E_ARG,
               "--set %s: %.*s applies only to training; %s does not read it", set->v[i], n,
               set->v[i], ll_cli_name());

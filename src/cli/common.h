@@ -25,6 +25,8 @@ bool ll_cli_holds_run(const char *folder); /* or what one leaves: checkpoints, m
 ll_err ll_cli_spare(const char *path);
 /* Prints a JSON object or list on standard output and lets go of it. */
 ll_err ll_cli_json(json_t *value);
+/* Shows how far ll_calibrate.tell says it is; context: the caller's ll_progress *, first NULL. */
+void ll_cli_calibrating(void *context, int64_t window, int64_t of, double each_s);
 json_t *ll_cli_shape(const ll_shape *s);
 /* Numbers of inputs of a kind; tensors: how many these are; may be NULL. */
 int64_t ll_cli_numbers(const ll_graph *g, ll_kind kind, int64_t *tensors);

@@ -20,10 +20,12 @@ typedef struct ll_http_text {
     const char *at;
     size_t n;
 } ll_http_text;
-bool ll_http_is(ll_http_text s, const char *text); /* the same bytes */
+bool ll_http_is(ll_http_text s, const char *text);      /* the same bytes */
+bool ll_http_path_is(ll_http_text s, const char *text); /* the same, where "%41" is "A" */
 
 typedef struct ll_http_request {
-    ll_http_text method, path, host, type, auth, body; /* type: of the body; at NULL: not said */
+    /* path: without a query; type: of the body; at NULL: not said */
+    ll_http_text method, path, host, type, auth, body;
     bool old;     /* of HTTP/1.0, which need not say host, and knows no parts */
     bool last;    /* asks to close, or is old */
     bool expects; /* waits for a word before it sends its body */

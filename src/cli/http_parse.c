@@ -3,6 +3,8 @@
 #define _GNU_SOURCE /* memmem */
 #include "cli/http.h"
 
+#include <ctype.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
@@ -11,6 +13,21 @@ enum { FIELDS = 64, PATH = 1024 };
 bool ll_http_is(ll_http_text s, const char *text)
 {
     return s.at && s.n == strlen(text) && !memcmp(s.at, text, s.n);
+}
+
+bool ll_http_path_is(ll_http_text s, const char *text)
+{
+    for (size_t i = 0; i < s.n; i++, text++) {
+        char c = s.at[i];
+        if (c == '%') {
+            char hex[3] = {i + 2 < s.n ? s.at[i + 1] : 0, i + 2 < s.n ? s.at[i + 2] : 0};
+            if (!isxdigit((unsigned char)hex[0]) || !isxdigit((unsigned char)hex[1])) return false;
+            c = (char)strtol(hex, NULL, 16);
+            i += 2;
+        }
+        if (!*text || c != *text) return false;
+    }
+    return s.at && !*text;
 }
 
 /* But for upper and lower case. */
@@ -49,6 +66,8 @@ static int first_line(ll_http_text line, ll_http_request *out)
         if (!is_token(out->method.at[i])) return 400;
     for (size_t i = 0; i < out->path.n; i++)
         if (out->path.at[i] <= ' ' || out->path.at[i] > '~') return 400;
+    const char *query = (const char *)memchr(out->path.at, '?', out->path.n);
+    if (query) out->path.n = (size_t)(query - out->path.at); /* nothing here reads one */
     return 0;
 }
 

@@ -1,6 +1,8 @@
 /* calibrate.c: weights rounded by what they meet. */
 #include "infer/calibrate.h"
 
+#include "base/now.h"
+#include "base/num.h"
 #include "kern/blocks.h"
 #include "pass/packed.h"
 #include "infer/awq.h"
@@ -56,10 +58,14 @@ static ll_err read_windows(ll_calibration *c, const ll_run *r)
     const ll_data_info *info = ll_dataset_info(d);
     ll_sampling how = ll_run_sampling(r);
     for (int i = 0; i < info->n_field; i++) data[i] = ll_arena_alloc(a, info->field_bytes[i]);
-    for (int64_t k = 0; k < c->how.windows; k++) {
+    int64_t n = ll_min64(c->how.windows, info->n[LL_TRAIN]);
+    double began = ll_now();
+    for (int64_t k = 0; k < n; k++) {
         TRY(ll_dataset_read(d, &how, k, 1, data));
         TRY(ll_run_set_batch(info, c->s, 0, 1, (const void *const *)data));
         TRY(ll_session_run(c->s, 0));
+        if (!c->how.tell) continue;
+        c->how.tell(c->how.context, k + 1, n, (ll_now() - began) / (double)(k + 1));
     }
     return LL_OK;
 }

@@ -6,9 +6,12 @@
 #include "run/setup.h"
 
 typedef struct ll_calibrate {
-    int64_t windows; /* 0: weights are rounded to nearest, each by itself */
+    int64_t windows; /* at most those of an epoch; 0: weights are rounded to nearest, each alone */
     int bits;        /* that weights will have */
     bool awq, gptq;  /* gptq: of 4 bits */
+    /* Where not NULL, told after each of so many windows, which take so long each. */
+    void (*tell)(void *context, int64_t window, int64_t of, double each_s);
+    void *context;
 } ll_calibrate;
 
 typedef struct ll_calibration ll_calibration;

@@ -247,7 +247,7 @@ static ll_err finish_data(ll_run *r)
     LL_WANT(r, "data.path", !*d->path || *d->name || *d->format,
             "data.path needs data.format (" LL_DATA_FORMATS ") or data.name");
     const ll_model *def = r->model.def;
-    if (!*d->name && !*d->format && !def->data && def->input)
+    if (!*d->name && !*d->format && !def->data && def->input && !*r->model.loss) /* not ONNX's */
         d->name = images ? "fashion-mnist" : "kjv";
     return finish_images(r);
 }

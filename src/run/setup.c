@@ -228,9 +228,9 @@ static ll_err check_samples(const ll_run *r, const ll_data_info *info, const ll_
     while (s->name && strcmp(s->name, "vocab")) s++;
     LL_WANT(r, "model.vocab", /* one that nobody has chosen is of a tokenizer */
             !info->is_text || !s->name || s->value <= 256 || ll_run_size(r, "vocab", 0) != s->value,
-            "data %s holds bytes, but model.vocab is %s's default %ld: set model.vocab=256, or "
-            "data.tokenizer",
-            info->name, r->model.name, s->value);
+            "data %s holds bytes, but model.vocab is %s's %s%ld: set %sdata.tokenizer", info->name,
+            r->model.name, *r->model.loss ? "" : "default ", s->value,
+            *r->model.loss ? "" : "model.vocab=256, or ");
     int64_t classes = ll_run_size(r, "classes", info->classes);
     const char *last = info->last_class, *why = last ? last : info->note;
     CHECK(info->kind == LL_TOKENS || !ll_find_result(g, "correct").id || classes >= info->classes,

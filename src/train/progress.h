@@ -9,6 +9,7 @@
  */
 #pragma once
 #include "base/err.h"
+#include "base/own.h"
 
 #include <stdio.h>
 
@@ -44,6 +45,7 @@ void ll_progress_note(ll_progress *p, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 /* Draws the last step where it was not, and ends the line. */
 void ll_progress_free(ll_progress *p);
+LL_OWNED(ll_progress, ll_progress_free);
 
 /* The plain line without its end, cut between fields to columns; returns its length. */
 #define LL_STEP_LINE 256

@@ -6,6 +6,7 @@
 #include "op/ops.h"
 #include "pass/lora.h"
 #include "run/ranks.h"
+#include "run/teacher.h"
 #include "weights/residual.h"
 #include "weights/state.h"
 
@@ -292,25 +293,27 @@ static bool is_wanted(const char *name, const ll_st_tensor *tensors, int n)
     return false;
 }
 
-/* Whether a tensor is of another of the file: a moment, an average. */
-static bool is_of_another(const ll_st_file *f, const char *name)
+/* Whether only training has a tensor: one that is of another of the file (a moment, an average), a
+ * teacher's projection. */
+static bool only_trains(const ll_st_file *f, const char *name)
 {
     char of[512];
     const char *dot = strrchr(name, '.');
+    if (ll_is_match(name)) return true;
     if (!dot || ll_is_lora(name)) return false;
     snprintf(of, sizeof of, "%.*s", (int)(dot - name), name);
     return ll_st_find(f, of);
 }
 
-/* moments: it may have them, and averages. */
-static ll_err check_no_extra(const ll_st_file *f, const ll_st_tensor *tensors, int n, bool moments)
+/* model: what only training has it may have. */
+static ll_err check_no_extra(const ll_st_file *f, const ll_st_tensor *tensors, int n, bool model)
 {
     const char *names[3] = {"", "", ""};
     int extra = 0;
     for (int i = 0; i < f->n_entries; i++) {
         const char *name = f->entries[i].name;
         if (is_wanted(name, tensors, n) || ll_is_residual(name) ||
-            !strncmp(name, LL_REPLICA, strlen(LL_REPLICA)) || (moments && is_of_another(f, name)))
+            !strncmp(name, LL_REPLICA, strlen(LL_REPLICA)) || (model && only_trains(f, name)))
             continue;
         if (extra < 3) names[extra] = name;
         extra++;
@@ -320,7 +323,7 @@ static ll_err check_no_extra(const ll_st_file *f, const ll_st_tensor *tensors, i
           "%s has %d tensor%s that the model does not have: %.80s%s%.80s%s%.80s%s%s", f->path,
           extra, extra > 1 ? "s" : "", names[0], extra > 1 ? ", " : "", names[1],
           extra > 2 ? ", " : "", names[2], extra > 3 ? ", ..." : "",
-          *why || !moments ? why : " (use the model settings of the run that wrote it)");
+          *why || !model ? why : " (use the model settings of the run that wrote it)");
     return LL_OK;
 }
 

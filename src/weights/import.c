@@ -138,6 +138,18 @@ static ll_err check_wanted(const source *s, const ll_map_key *k)
 
 /* ---- which model ---- */
 
+/* Keys of config.json as this form means them. */
+static void read_defaults(const source *s, const ll_map *m)
+{
+    LL_EACH (const ll_map_key, k, m->keys, m->n_key) {
+        for (int i = 0; i < k->n && !strcmp(k->kind, "ignore"); i++)
+            if (!strcmp(k->of[i], s->form)) json_object_del(s->config, k->name);
+        if (strcmp(k->kind, "default") || strcmp(k->when, s->form)) continue;
+        if (json_object_get(s->config, k->name)) continue;
+        json_object_set_new(s->config, k->name, json_loads(k->of[0], JSON_DECODE_ANY, NULL));
+    }
+}
+
 static ll_err by_map(const source *s, const ll_map *m, const char *ours, ll_imported *out)
 {
     out->map = ll_arena_strdup(s->arena, m->name);
@@ -145,6 +157,7 @@ static ll_err by_map(const source *s, const ll_map *m, const char *ours, ll_impo
     out->model = ll_model_find(ours);
     CHECK(out->model, LL_E_CONFIG, "map %s: unknown model %s", m->name, ours);
     memcpy(out->sizes, out->model->sizes, sizeof out->sizes);
+    read_defaults(s, m);
     LL_EACH (const ll_map_key, k, m->keys, m->n_key) {
         if (!strcmp(k->kind, "want")) TRY(check_wanted(s, k));
         if (!strcmp(k->kind, "size")) TRY(read_size(s, k, out));

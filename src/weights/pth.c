@@ -73,6 +73,7 @@ typedef struct value {
     const struct type *type; /* STORAGE: number is how many elements it has, text its key */
     const uint8_t *data;     /* STORAGE */
     const struct value *storage;
+    const char *marked; /* TENSOR: how its elements differ from what is stored; NULL: they do not */
 } value;
 
 static const struct type {
@@ -279,12 +280,12 @@ static bool reaches(const value *storage, uint64_t first, const ll_weight *t)
     return last < (uint64_t)storage->number;
 }
 
-/* (storage, offset, size, stride, ...) */
+/* (storage, offset, size, stride, requires_grad, hooks), and {'neg': True} of a lazy view */
 static ll_err build_tensor(machine *m, const value *args)
 {
     value *const *x = args->item;
-    if (args->n < 4 || x[0]->kind != STORAGE || x[1]->kind != NUMBER || x[2]->kind != TUPLE ||
-        x[3]->kind != TUPLE || x[2]->n != x[3]->n || x[1]->number < 0)
+    if (args->n < 4 || args->n > 7 || x[0]->kind != STORAGE || x[1]->kind != NUMBER ||
+        x[2]->kind != TUPLE || x[3]->kind != TUPLE || x[2]->n != x[3]->n || x[1]->number < 0)
         return bad(m, "a tensor is not described as torch.save does");
     const struct type *type = x[0]->type;
     value *v = new_value(m, TENSOR);
@@ -305,6 +306,10 @@ static ll_err build_tensor(machine *m, const value *args)
         return bad(m, "a tensor extends beyond its storage");
     if (numel) v->storage = x[0];
     v->number = x[1]->number;
+    const value *marks = args->n == 7 ? x[6] : NULL;
+    if (marks && marks->kind != NONE && (marks->kind != DICT || marks->n))
+        v->marked =
+            marks->kind == DICT && marks->item[0]->kind == TEXT ? marks->item[0]->text : "?";
     push(m, v);
     return LL_OK;
 }
@@ -598,6 +603,10 @@ ll_err ll_pth_parse(const uint8_t *bytes, size_t size, ll_weights *w)
         const value *t = dict->item[i + 1], *from = t->storage;
         if (dict->item[i]->kind != TEXT || t->kind != TENSOR) continue;
         if (from && !from->data) return bad(&m, "a tensor's storage is missing");
+        CHECK(!t->marked, LL_E_IO,
+              "%s: tensor %.80s is a view marked '%.20s', which its stored elements are without; "
+              "save t.resolve_neg().resolve_conj() of it",
+              f.path, dict->item[i]->text, t->marked);
         w->all[w->n] = t->tensor;
         if (from)
             w->all[w->n].data = from->data + (uint64_t)t->number * (uint64_t)from->type->bytes;

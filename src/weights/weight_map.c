@@ -29,7 +29,8 @@ static ll_err bad(const reader *r, const char *what)
 {
     FAIL(LL_E_CONFIG,
          "%s:%d: %s, at '%.40s'; expected OURS = THEIRS : fcrs -> frsc, tied A = B, skip PATTERN, "
-         "refuse PATTERN, prefix TEXT, model A : B, size A = B, want A = B or put A = B : C",
+         "refuse PATTERN, prefix TEXT, model A : B, size A = B, want A = B, put A = B : C, "
+         "default A = B : C or ignore A : B",
          r->m->name, r->line, what, r->at);
 }
 
@@ -157,14 +158,15 @@ static bool word(reader *r, const char *w)
     return true;
 }
 
-/* "width = hidden_size * 2"; of put also " : SIZE" */
+/* "width = hidden_size * 2"; of put also " : SIZE", of default " : FORM" */
 static ll_err read_key(reader *r, const char *kind)
 {
     ll_map *m = r->m;
     ll_map_key k = {.kind = kind, .times = 1};
     char *end;
     TRY(read_name(r, &k.name));
-    if (*r->at != (*kind == 'm' ? ':' : '=')) return bad(r, "'=' (of model ':') is missing");
+    if (*r->at != (strchr("mi", *kind) ? ':' : '='))
+        return bad(r, "'=' (of model and ignore ':') is missing");
     r->at++;
     TRY(read_names(r, k.of, &k.n));
     if (*r->at == '*') {
@@ -174,10 +176,11 @@ static ll_err read_key(reader *r, const char *kind)
         r->at = end;
         blanks(r);
     }
-    if (*kind == 'p' && *r->at == ':') {
+    if (strchr("pd", *kind) && *r->at == ':') {
         r->at++;
         TRY(read_name(r, &k.when));
     }
+    if (*kind == 'd' && !k.when) return bad(r, "a default is of a form");
     if (*r->at) return bad(r, "unexpected text at the end");
     LL_PUSH(m->arena, m->keys, m->n_key, m->key_capacity, k);
     return LL_OK;
@@ -185,7 +188,7 @@ static ll_err read_key(reader *r, const char *kind)
 
 static ll_err read_line(reader *r)
 {
-    static const char *const keys[] = {"model", "size", "want", "put"};
+    static const char *const keys[] = {"model", "size", "want", "put", "default", "ignore"};
     ll_map *m = r->m;
     ll_map_line l = {.kind = ""};
     blanks(r);

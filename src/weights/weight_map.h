@@ -19,6 +19,8 @@
  *     size width = hidden_size                 of several, the first that they have; or a number
  *     size norm_eps = rms_norm_eps * 1e12      has:NAME and lacks:NAME: 1 where a tensor is, is not
  *     want hidden_act = silu                   a key that, where it is there, has one of these
+ *     default sliding_window = 4096 : hf:mistral      what a missing key means in this form
+ *     ignore sliding_window : hf:llama         a key that means nothing in these
  * Sizes and wants are written by export too (export.h): the first key of each. A * says that theirs
  * is a real number. Besides these, for export alone, the last of a key counts:
  *     put head_dim = head * 2                  a size of ours, or a JSON value, or a word
@@ -47,9 +49,9 @@ typedef struct ll_map_line {
 
 /* A size of ours of a key of theirs; a key of theirs and what it may be. */
 typedef struct ll_map_key {
-    const char *kind; /* "model", "size", "want", "put" */
+    const char *kind; /* "model", "size", "want", "put", "default", "ignore" */
     const char *name;
-    const char *when; /* put: where this size is not 0; NULL: always */
+    const char *when; /* put: where this size is not 0; NULL: always; default: the form */
     const char *of[LL_MAP_SEVERAL];
     int n;
     double times;

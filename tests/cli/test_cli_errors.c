@@ -487,6 +487,7 @@ static void folders(void **state)
     refuses(f, 1, "eval nothing", "'nothing'");
     refuses(f, 1, "eval ./nothing", "./nothing");
     refuses(f, 1, "eval out -s parallel.mesh=data=2", "eval runs in one process");
+    refuses(f, 1, "eval out -s train.prune=2:4", "train.prune applies only to training");
     refuses(f, 1, "eval out -s train.lr=1", "train.lr applies only to training",
             "eval does not read it");
     refuses(f, 1, "eval out --checkpoint out", "checkpoint out is a folder: name a file in it");

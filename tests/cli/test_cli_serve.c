@@ -353,6 +353,11 @@ static void refused(int port)
     status_is(port, 400, "GET /v1/models HTTP/1.1\r\nHost: 127.evil.example\r\n\r\n");
     status_is(port, 200, "GET /v1/models HTTP/1.1\r\nHost: 127.0.0.2:1\r\n\r\n");
     status_is(port, 200, "GET /v1/models/g HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    status_is(port, 200, "GET /v1/models/%67 HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    status_is(port, 200, "GET /v1/models/g?x=1 HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    status_is(port, 200, "GET /v1/models?x=/1 HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    status_is(port, 404, "GET /v1/models/%6 HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    status_is(port, 404, "GET /v1/models/g%00 HTTP/1.1\r\nHost: localhost\r\n\r\n");
     status_is(port, 404, "GET /v1/models/gg HTTP/1.1\r\nHost: localhost\r\n\r\n");
     status_is(port, 404, "GET /v1/models/ HTTP/1.1\r\nHost: localhost\r\n\r\n");
     status_is(port, 405, "DELETE /v1/models/g HTTP/1.1\r\nHost: localhost\r\n\r\n");

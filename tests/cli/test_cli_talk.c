@@ -121,9 +121,13 @@ static void contexts(void **state)
     refuses(*state, 1, "generate h -p a --context 13", "its positions are weights");
     must(*state, "generate l -p a --context 13 -n 3 -s model.seq=13");
     must(*state, "generate l -p a --context 12 -n 30 --draft l");
+    outcome o = succeeds(*state, "generate l -p in_the_beginning_was_a_ring -n 2");
+    assert_non_null(strstr(o.err, "27 tokens at once, but only 12 are kept"));
+    assert_non_null(strstr(o.err, "\n12 tokens read in "));
+    outcome_free(&o);
     write_text(tmpdir_path(state, "q.jsonl"),
                "{\"question\": \"a\", \"choices\": [\"b\", \"c\"], \"answer\": 0}\n");
-    outcome o = succeeds(*state, "eval l --choices q.jsonl");
+    o = succeeds(*state, "eval l --choices q.jsonl");
     assert_non_null(strstr(o.err, "question 1/1 | ")); /* how far it is */
     outcome_free(&o);
     refuses(*state, 1, "generate y -p a --context 1073741825",
@@ -249,6 +253,10 @@ static void fewer_bits(void **state)
         json_decref(e);
     }
     json_decref(c);
+    outcome o = succeeds(*state, "compress w --to int4+gptq --calibrate 1000000000 -n 2");
+    const char *first = strstr(o.err, "calibration: window 1/"); /* of an epoch, at most */
+    assert_true(first && atol(strchr(first, '/') + 1) < 1000);
+    outcome_free(&o);
     refuses(*state, 1, "eval w --weights int3", "--weights is 'int3', expected f32, int8 or int4");
     refuses(*state, 1, "eval w --weights int8 -s parallel.exact=true", "exact=false");
     refuses(*state, 1, "eval w --weights int8 --top 2",
@@ -325,6 +333,15 @@ static void mistaken(void **state)
     refuses(*state, 1, "generate l/checkpoints/step-00000030.safetensors", "is a file of weights",
             "--checkpoint (train: --init)");
     refuses(*state, 1, "import l", "l is already a run");
+    static const char *const named[] = {".gguf", ".onnx", ".safetensors"};
+    for (int i = 0; i < 3; i++) { /* a run is one, whatever its name */
+        must(*state, "import hf --out i%s", named[i]);
+        must(*state, "generate i%s -n 2", named[i]);
+        must(*state, "inspect i%s", named[i]);
+        must(*state, "train i%s --out t%s -s data.format=text -s data.path=t.txt -s train.steps=2",
+             named[i], named[i]);
+        must(*state, "eval t%s --samples 2", named[i]);
+    }
     refuses(*state, 1, "import t.txt", "a folder with config.json");
     refuses(*state, 1, "import l/checkpoints/step-00000030.safetensors",
             "weights only (safetensors, a checkpoint of a run): give it", "a GGUF or an ONNX file");
@@ -439,6 +456,14 @@ static void refused_exports(void **state)
     assert_true(file_exists(tmpdir_path(state, "peft/adapter_model.safetensors")));
     refuses(*state, 1, "export p --adapter l", "l already holds a run");
     must(*state, "export p --adapter peft --overwrite");
+    refuses(*state, 1, "export l --hf .", ". holds other files (", "use --overwrite to write");
+    assert_false(file_exists(tmpdir_path(state, "config.json")));
+    assert_int_equal(mkdir(tmpdir_path(state, "repository"), 0777), 0);
+    write_text(tmpdir_path(state, "repository/README.md"), "of a model\n");
+    must(*state, "export l --hf repository");
+    write_text(tmpdir_path(state, "repository/notes.txt"), "of somebody\n");
+    must(*state, "export l --hf repository --overwrite");
+    assert_true(file_exists(tmpdir_path(state, "repository/notes.txt")));
     must(*state, "export p --adapter kept"); /* beside a model: nothing of it is an adapter's */
 }
 

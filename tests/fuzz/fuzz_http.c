@@ -45,6 +45,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         LL_ASSERT(r.bytes <= size && r.method.n && r.path.n && (r.host.at || r.old));
         inside(bytes, r.bytes, r.method);
         inside(bytes, r.bytes, r.path);
+        LL_ASSERT(!ll_http_is(r.path, "/v1/models/g") || ll_http_path_is(r.path, "/v1/models/g"));
         inside(bytes, r.bytes, r.host);
         inside(bytes, r.bytes, r.type);
         inside(bytes, r.bytes, r.auth);

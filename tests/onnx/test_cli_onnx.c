@@ -184,6 +184,22 @@ static void imports(void **state)
 }
 
 /* What does not fit: the setting that would, and the node with what it was given. */
+/* What nobody named is not its data, and bytes are not its tokens. */
+static void of_tokens(void **state)
+{
+    const char *f = *state;
+    put_text(tmpdir_path(state, "t.txt"));
+    write_text(tmpdir_path(state, "g.yaml"),
+               "model: {name: gpt, layers: 1, width: 16, heads: 2, seq: 12, vocab: 300}\n"
+               "data: {name: synthetic}\ntrain: {batch: 4, steps: 1, threads: 1}\n");
+    must(f, "train g.yaml --out g");
+    must(f, "export g --onnx g.onnx");
+    must(f, "import g.onnx --out i");
+    refuses(f, 1, "eval i", "has no data of its own: set data.name, or data.path and data.format");
+    refuses(f, 1, "eval i -s data.format=text -s data.path=t.txt",
+            "data text holds bytes, but model.vocab is model's 300: set data.tokenizer");
+}
+
 static void misfits(void **state)
 {
     LL_OWN(ll_arena) a = ll_arena_new();
@@ -216,6 +232,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(trains, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(heads_and_losses, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(imports, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test_setup_teardown(of_tokens, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(misfits, tmpdir_setup, tmpdir_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

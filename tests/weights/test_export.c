@@ -11,6 +11,7 @@
 #include "weights/weights_load.h"
 #include "no_error.h"
 
+#include <jansson.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -139,6 +140,44 @@ static void models(void **state)
                false);
 }
 
+/* A configuration of theirs that says so little, or more than its form reads. */
+static void keys_of_theirs(void **state)
+{
+    static const struct {
+        const char *type, *window; /* "": the key is not there */
+        int64_t want;
+    } all[] = {{"mistral", "7", 7},
+               {"mistral", "", 4096},
+               {"mistral", "null", 0},
+               {"llama", "7", 0},
+               {"llama", "", 0}};
+    ll_arena *a = ll_arena_new();
+    ll_exported x;
+    const char *folder = tmpdir_path(state, "hf");
+    opened o =
+        open_text("model: {name: llama, layers: 1, width: 32, heads: 8, kv_heads: 8, hidden: 24, "
+                  "seq: 8, vocab: 128, window: 5}\n",
+                  3);
+    no_error(ll_export_hf(o.r, o.s, folder, "f32", NULL, a, &x));
+    const char *path = ll_arena_printf(a, "%s/config.json", folder);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        json_t *j = json_load_file(path, 0, NULL);
+        ll_imported m;
+        json_object_set_new(j, "model_type", json_string(all[i].type));
+        json_object_del(j, "sliding_window");
+        if (*all[i].window)
+            json_object_set_new(j, "sliding_window",
+                                json_loads(all[i].window, JSON_DECODE_ANY, NULL));
+        assert_int_equal(json_dump_file(j, path, 0), 0);
+        json_decref(j);
+        no_error(ll_import_look(folder, a, &m));
+        for (const ll_size *s = m.sizes; s->name; s++)
+            if (!strcmp(s->name, "window")) assert_int_equal(s->value, all[i].want);
+    }
+    close_it(&o);
+    ll_arena_free(a);
+}
+
 /* A tokenizer through both forms. */
 static void tokens(void **state)
 {
@@ -252,6 +291,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(models, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test_setup_teardown(keys_of_theirs, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(tokens, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(refused, tmpdir_setup, tmpdir_teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);

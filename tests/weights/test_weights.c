@@ -292,6 +292,8 @@ static void maps_that_are_refused(void **state)
         {"a = b : fc -> cf h=x", "not a number"},
         {"a b", "'=' is missing"},
         {"a = b c", "unexpected text at the end"},
+        {"default a = 4", "of a form"},
+        {"ignore a = b", "ignore ':') is missing"},
         {"# nothing", "the map is empty"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -414,6 +416,10 @@ static void write_pth(const char *path, const char *text)
 #define TENSOR(offset, size, stride)                                                               \
     "[torch._utils _rebuild_tensor_v2](({storage}[torch FloatStorage]{0}{cpu}<6>tQ" offset         \
     "(" size "t(" stride "tN[collections OrderedDict])RtR"
+/* What a lazy view is, beside its elements. */
+#define MARKED(marks)                                                                              \
+    "}({w}[torch._utils _rebuild_tensor_v2](({storage}[torch FloatStorage]{0}{cpu}<6>tQ<0>"        \
+    "(<2>t(<1>tN[collections OrderedDict])R" marks "tRu"
 
 static ll_err open_pth(void **state, const char *text, ll_weights **w)
 {
@@ -443,7 +449,13 @@ static void pickles(void **state)
     memcpy(&v, b->data, 4);
     assert_true(v == 4);
     ll_weights_close(w);
+    no_error(open_pth(state, MARKED("}"), &w));
+    ll_weights_close(w);
     static const char *const bad[][2] = {
+        {MARKED("}{neg}\x88s"), "tensor w is a view marked 'neg'"},
+        {MARKED("}{conj}\x88s"), "tensor w is a view marked 'conj'"},
+        {MARKED("{neg}"), "tensor w is a view marked '?'"},
+        {MARKED("}N"), "not described"},
         {"[os system]({rm}tR", "names os.system"},
         {"[builtins eval]({1}tR", "names builtins.eval"},
         {"[torch.nn Linear])R", "names torch.nn.Linear"},
