@@ -394,9 +394,13 @@ static ll_err open_transport(const void *comm, ll_transport **out)
     if (!comm) {
         TRY(initialize());
     } else {
-        int on = 0;
+        int on = 0, inter = 0;
         MPI_TRY(MPI_Initialized(&on));
         CHECK(on, LL_E_COMM, "MPI is not initialised: call MPI_Init_thread first");
+        CHECK(*(const MPI_Comm *)comm != MPI_COMM_NULL, LL_E_ARG,
+              "MPI_COMM_NULL is no communicator: ranks that MPI_Comm_split leaves out open none");
+        MPI_TRY(MPI_Comm_test_inter(*(const MPI_Comm *)comm, &inter));
+        CHECK(!inter, LL_E_ARG, "an intercommunicator has two groups: use MPI_Intercomm_merge");
     }
     MPI_Comm mine;
     mpi_transport *m;

@@ -258,8 +258,17 @@ static ll_err train_phases(const ll_run *r, const ll_train_opts *opts, ll_train_
     ll_train_opts then = *opts;
     then.resume = true;
     then.resume_from = NULL;
-    const ll_goodput past = out->goodput;
-    return train(r, &then, 0, &past, out);
+    const ll_train_report past = *out;
+    TRY(train(r, &then, 0, &past.goodput, out));
+    out->first = past.first;
+    out->first_step_s = past.first_step_s;
+    out->seconds += past.seconds;
+    out->skipped += past.skipped;
+    out->rolled_back += past.rolled_back;
+    out->wide += past.wide;
+    out->unsaved += past.unsaved;
+    out->save_waits += past.save_waits;
+    return LL_OK;
 }
 
 ll_err ll_train(const ll_run *r, const ll_train_opts *opts, ll_train_report *out)

@@ -71,10 +71,31 @@ static void thread_refused(void **state)
     assert_null(c);
 }
 
+static void none_and_two_groups(void **state)
+{
+    (void)state;
+    ll_comm *c;
+    int rank, size;
+    assert_int_equal(ll_comm_from_mpi(MPI_COMM_NULL, NULL, &c), LL_E_ARG);
+    assert_non_null(strstr(ll_error_text(), "MPI_COMM_NULL"));
+    assert_null(c);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    if (size == 1) return;
+    MPI_Comm half, both;
+    MPI_Comm_split(MPI_COMM_WORLD, rank > 0, 0, &half);
+    MPI_Intercomm_create(half, 0, MPI_COMM_WORLD, rank == 0, 7, &both);
+    assert_int_equal(ll_comm_from_mpi(both, NULL, &c), LL_E_ARG);
+    assert_non_null(strstr(ll_error_text(), "MPI_Intercomm_merge"));
+    MPI_Comm_free(&both);
+    MPI_Comm_free(&half);
+}
+
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(c_handle), cmocka_unit_test(fortran_handle),
-                                       cmocka_unit_test(thread_refused)};
+                                       cmocka_unit_test(thread_refused),
+                                       cmocka_unit_test(none_and_two_groups)};
     MPI_Init(&argc, &argv);
     int failed = cmocka_run_group_tests(tests, NULL, NULL), any = 1, done = 1;
     MPI_Allreduce(&failed, &any, 1, MPI_INT, MPI_SUM, MPI_COMM_WORLD);

@@ -237,10 +237,14 @@ static void test_resumed(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof resumed / sizeof *resumed; i++) {
         const char *name = resumed[i].name, *stopped = named("stopped", i);
-        for (int again = 0; again < 2; again++)
-            train(mlp, again ? stopped : name, again ? checkpoint(name, 5) : NULL,
-                  "train.optimizer=adamw train.save_every=5 parallel.every=3 parallel.%s",
-                  resumed[i].settings);
+        for (int again = 0; again < 2; again++) {
+            ll_train_report t =
+                train(mlp, again ? stopped : name, again ? checkpoint(name, 5) : NULL,
+                      "train.optimizer=adamw train.save_every=5 parallel.every=3 parallel.%s",
+                      resumed[i].settings);
+            assert_int_equal(t.first, again ? 5 : 0); /* of both phases of one with a warm-up */
+            assert_int_equal(t.steps, 8);
+        }
         same_file(name, stopped, LAST);
     }
     /* Synchronous ranks go on from the average; other replicas too. */
