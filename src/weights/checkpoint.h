@@ -44,8 +44,8 @@ ll_err ll_checkpoint_int(const ll_st_file *f, const char *key, int64_t *value);
 
 /* Fills the n tensors' data, or these parts of them (NULL: whole), after checking that the file has
  * each with its type and shape; exact: and that it has no others but residuals (residual.h) and
- * what replicas have each (loose.h). On failure no data was touched,
- * unless reading itself failed. */
+ * what replicas have each (loose.h). On failure no data was touched, unless reading itself failed.
+ */
 ll_err ll_checkpoint_load(const ll_st_file *f, const ll_st_tensor *tensors, const ll_st_part *parts,
                           int n, bool exact);
 /* That the file has no parameters and statistics but these: it is of the same model. */
