@@ -577,11 +577,12 @@ typedef struct ll_layout_rule {
 } ll_layout_rule;
 
 typedef struct ll_session_opts {
-    const char *machine;   /* "cpu" (the default), "cuda" or "ref" */
-    int threads;           /* 0: all cores */
-    int micro_batches;     /* 0: 1; a step runs the graph's batch so many times, each on data of its
+    const char *machine; /* "cpu" (the default), "cuda" or "ref" */
+    int threads;         /* 0: all cores */
+    int micro_batches;   /* 0: 1; a step runs the graph's batch so many times, each on data of its
                             * own; gradients and results are their mean (of sums and counts too) */
-    const char *precision; /* of products: "f32" (the default), "bf16", on cuda "tf32", "fp8" */
+    const char *
+        precision; /* of products: "f32" (the default), "bf16", on cuda "tf32", "fp8", "fp8block" */
     uint64_t seed;
     bool undrawn;      /* parameters that would be random hold anything: for who sets them all */
     ll_session *share; /* parameters and state of equal names live in this session's memory; it is

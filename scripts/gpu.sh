@@ -93,7 +93,7 @@ ops() { # test programs
 
 # ---- losses of 50 steps, side by side ----
 # The largest relative difference from the first kind's, of all steps, may be so much.
-limit_of() { case $1 in *-f32) echo 2e-3 ;; *-bf16) echo 1e-2 ;; *-fp8) echo 2e-2 ;; esac }
+limit_of() { case $1 in *-f32) echo 2e-3 ;; *-bf16) echo 1e-2 ;; *-fp8*) echo 2e-2 ;; esac }
 series() { # of a run's folder: "step loss" lines
     sed -n 's/.*"step":\([0-9]*\),"loss":\([-0-9.e+]*\).*/\1 \2/p' "$1/metrics.jsonl"
 }
@@ -143,7 +143,7 @@ END
     sed 's/heads: 4, kv_heads: 2/heads: 2, kv_heads: 1/' "$work/llama.yaml" >"$work/llama-128.yaml"
     alike lenet5 cpu-f32 cuda-f32 cuda-bf16
     alike gpt cpu-f32 cuda-f32 cuda-bf16
-    alike gpt-8bit cuda-bf16 cuda-fp8
+    alike gpt-8bit cuda-bf16 cuda-fp8 cuda-fp8block
     alike llama cpu-f32 cuda-f32 cuda-bf16
     alike llama-128 cpu-f32 cuda-bf16
 }

@@ -50,7 +50,9 @@ ll_err ll_precision_parse(const char *name, ll_precision *out)
 {
     int p = 0;
     while (name && p < LL_N_PRECISION && strcmp(name, precisions[p])) p++;
-    CHECK(p < LL_N_PRECISION, LL_E_ARG, "unknown precision %s, expected f32, tf32, bf16 or fp8",
+    CHECK(p < LL_N_PRECISION, LL_E_ARG,
+          "unknown precision %s, expected f32, tf32, bf16, fp8 or "
+          "fp8block",
           name);
     *out = (ll_precision)p;
     return LL_OK;

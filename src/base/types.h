@@ -13,8 +13,9 @@ const char *ll_dtype_name(ll_dtype t);
 bool ll_dtype_find(const char *name, ll_dtype *out); /* false: no such type */
 bool ll_dtype_is_float(ll_dtype t);
 
-/* How numbers are kept and multiplied. tf32, fp8: of products alone. */
-#define LL_PRECISIONS(X) X(f32) X(tf32) X(bf16) X(fp8)
+/* How numbers are kept and multiplied. tf32, fp8: of products alone. fp8block: fp8 whose scales are
+ * of blocks, not of whole tensors. */
+#define LL_PRECISIONS(X) X(f32) X(tf32) X(bf16) X(fp8) X(fp8block)
 typedef enum ll_precision {
 #define X(name) LL_PRECISION_##name,
     LL_PRECISIONS(X)
@@ -27,7 +28,12 @@ ll_err ll_precision_parse(const char *name, ll_precision *out);
 /* Of what is not done in fp8 where large products are. */
 static inline ll_precision ll_precision_wide(ll_precision p)
 {
-    return p == LL_PRECISION_fp8 ? LL_PRECISION_bf16 : p;
+    return p >= LL_PRECISION_fp8 ? LL_PRECISION_bf16 : p;
+}
+/* What matrix units see of it. */
+static inline ll_precision ll_precision_unit(ll_precision p)
+{
+    return p >= LL_PRECISION_fp8 ? LL_PRECISION_fp8 : p;
 }
 
 int64_t ll_numel(const ll_shape *s); /* 1 for a scalar */

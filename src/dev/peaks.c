@@ -24,7 +24,7 @@ double ll_gpu_peak(const char *name, ll_precision p)
         const char *at = strstr(name, gpus[i].part);
         bool begins = at && (at == name || !isalnum((unsigned char)at[-1]));
         if (begins && !isalnum((unsigned char)at[strlen(gpus[i].part)]))
-            return 1e12 * gpus[i].tera[p];
+            return 1e12 * gpus[i].tera[ll_precision_unit(p)];
     }
     return 0;
 }

@@ -100,9 +100,8 @@ static ll_err place_devices(ll_session *s)
 {
     ll_comm *c = s->opts.comm && ll_comm_size(s->opts.comm) > 1 ? s->opts.comm : NULL;
     const char *transport = s->opts.transport;
-    ll_device_ask ask = {.transport = transport,
-                         .codec = ll_codec_asked(s->opts.compress) != NULL,
-                         .eight = !strcmp(s->opts.precision, "fp8")};
+    ll_device_ask ask = {.transport = transport, .codec = ll_codec_asked(s->opts.compress) != NULL};
+    TRY(agree(s, ll_precision_parse(s->opts.precision, &ask.precision)));
     TRY(agree(s, ll_machine_find(s->opts.machine, &s->machine)));
     if (!s->machine->place) {
         CHECK(!transport || !strcmp(transport, "auto"), LL_E_ARG,

@@ -1,13 +1,14 @@
 /* fp8.c: large products read 8-bit floats: e4m3 in the forward pass, e5m2 for gradients, each
- * tensor with one scale (op/quantize.c). Sums are f32, results bf16 or f32 as before. Matrix units
- * want the summed loop of both operands to run fastest, so an operand is read as it lies or
- * transposed; where a tensor is wanted both ways (the forward pass and the backward pass), one
- * node makes both, and the sum of its columns if that is wanted (the gradient of a bias). What
+ * tensor with one scale (op/quantize.c); of precision fp8block e4m3, with a scale for each block of
+ * 128 numbers, of parameters 128 x 128 (op/blocks.c). Sums are f32, results bf16 or f32 as before.
+ * Matrix units want the summed loop of both operands to run fastest, so an operand is read as it
+ * lies or transposed; where a tensor is wanted both ways (the forward pass and the backward pass),
+ * one node makes both, and the sum of its columns if that is wanted (the gradient of a bias). What
  * gelu gives in the forward pass, and its gradient in the backward pass, are made on the way from
  * what the products give, where nothing else reads them: they are in no memory but as 8-bit
- * floats; nor is a residual's norm (layernorm_both.c). The products that make logits, and read
- * their gradient, stay bf16: few values of a large vocabulary matter, and a softmax shows every
- * rounding. */
+ * floats; nor is a residual's norm (layernorm_both.c). Of blocks neither is done. The products that
+ * make logits, and read their gradient, stay bf16: few values of a large vocabulary matter, and a
+ * softmax shows every rounding. */
 #include "fuse/fuse_int.h"
 
 enum { LEAST = 128, MULTIPLE = 16 };  /* of every side of a product */
@@ -15,10 +16,11 @@ enum { MANY = 1 << 20, SAMPLE = 16 }; /* of so many elements one row of 16 gives
 
 typedef struct wanted { /* of a value: how it is read, by all products */
     bool plain, transposed, clash, summed;
-    int rows, reads;         /* reads: by products and sums that take what is made here */
-    ll_act act;              /* not NONE: it is not made by itself, but is gelu(x), x gelu'(pre) */
-    ll_val x, pre;           /* of the new graph */
-    ll_val q, t, scale, sum; /* once made */
+    int rows, reads; /* reads: by products and sums that take what is made here */
+    ll_act act;      /* not NONE: it is not made by itself, but is gelu(x), x gelu'(pre) */
+    ll_val x, pre;   /* of the new graph */
+    bool square;     /* it is a parameter's: blocks are */
+    ll_val q, t, scale, t_scale, sum; /* once made */
 } wanted;
 
 typedef struct lowering {
@@ -28,6 +30,7 @@ typedef struct lowering {
     const int *uses;
     bool *chosen; /* nodes: products, and sums of what these read */
     int n;        /* products */
+    bool blocks;
 } lowering;
 
 typedef struct side { /* one operand of a product: [rows, sum] as it lies, or [sum, rows] */
@@ -72,6 +75,13 @@ static bool large(const ll_shape *s, int rows)
     return a >= LEAST && b >= LEAST && a % MULTIPLE == 0 && b % MULTIPLE == 0;
 }
 
+/* Whether a value is rounded from f32: on a GPU what depends on the batch is bf16. */
+static bool of_parameter(const ll_graph *g, ll_val v)
+{
+    const ll_node *from = ll_maker(g, v);
+    return is_cast(from) && ll_graph_dtype(g, from->in[0]) == LL_F32;
+}
+
 /* Whether a node is a product that can be of 8-bit floats; and the sides of its operands. */
 static bool fits(const lowering *l, const ll_node *n, side s[2])
 {
@@ -85,7 +95,7 @@ static bool fits(const lowering *l, const ll_node *n, side s[2])
         s[i] = side_of(&p, i);
         if (!large(&shape, s[i].rows) || is_of_loss(ll_maker(g, n->in[i]))) return false;
     }
-    return true;
+    return !(l->blocks && of_parameter(g, n->in[0]) && of_parameter(g, n->in[1]));
 }
 
 /* Values that a loss reads, by way of elementwise nodes (a bias) too. */
@@ -105,6 +115,7 @@ static bool sums_rows(const lowering *l, const ll_node *n)
 {
     if (n->op != &ll_op_sum) return false;
     const wanted *w = &l->of[n->in[0].id];
+    if (l->blocks) return false;
     const char *spec = ((const ll_spec_attr *)n->attr)->spec, *arrow = strstr(spec, "->");
     size_t cols = strlen(arrow + 2), all = (size_t)(arrow - spec);
     return w->plain && w->transposed && !w->clash && all == (size_t)w->rows + cols &&
@@ -136,6 +147,17 @@ static void find(lowering *l)
     }
 }
 
+static ll_err in_blocks(lowering *l, wanted *w, ll_val x, bool both)
+{
+    ll_val out[4];
+    ll_blocks_attr a = {.rows = w->rows, .transposed = w->transposed && !both, .square = w->square};
+    const char *op = both ? "quantize_blocks_both" : "quantize_blocks";
+    TRY(ll_emit_all(l->rw.to, ll_op_find(op), &a, &x, 1, out));
+    w->q = out[0], w->scale = out[1];
+    w->t = out[both ? 2 : 0], w->t_scale = out[both ? 3 : 1];
+    return LL_OK;
+}
+
 /* The value in 8 bits. A parameter's bf16 copy is passed over: the parameter itself is rounded. */
 static ll_err quantized(lowering *l, ll_val v)
 {
@@ -144,9 +166,10 @@ static ll_err quantized(lowering *l, ll_val v)
     ll_val in[2] = {w->act ? w->x : l->rw.map[v.id], w->pre}, out[4];
     ll_shape shape = ll_graph_shape(l->g, v);
     if (w->scale.id) return LL_OK;
-    if (is_cast(from) && ll_graph_dtype(l->g, from->in[0]) == LL_F32)
-        in[0] = l->rw.map[from->in[0].id];
+    w->square = of_parameter(l->g, v);
+    if (w->square) in[0] = l->rw.map[from->in[0].id];
     bool both = w->plain && w->transposed;
+    if (l->blocks) return in_blocks(l, w, in[0], both);
     ll_quantize_attr a = {.dtype = backward(from) ? LL_F8_E5M2 : LL_F8_E4M3,
                           .rows = w->rows,
                           .transposed = w->transposed && !both,
@@ -156,7 +179,7 @@ static ll_err quantized(lowering *l, ll_val v)
     TRY(ll_emit_all(l->rw.to, ll_op_find(op), &a, in, w->pre.id ? 2 : 1, out));
     w->q = w->t = out[0];
     if (both) w->t = out[1];
-    w->scale = out[both ? 2 : 1];
+    w->scale = w->t_scale = out[both ? 2 : 1];
     if (w->summed) w->sum = out[3];
     return LL_OK;
 }
@@ -200,7 +223,8 @@ static int put_letters(char *to, const ll_matmul_parts *p, int i, side s)
 }
 
 /* The attributes of the product; the columns of its result are the second operand's. */
-static ll_err attr_of(const ll_node *n, const side s[2], int *first, ll_product_attr *a)
+static ll_err attr_of(const lowering *l, const ll_node *n, const side s[2], int *first,
+                      ll_product_attr *a)
 {
     ll_matmul_parts p;
     TRY(ll_matmul_read((const char *)n->attr, &p));
@@ -215,13 +239,17 @@ static ll_err attr_of(const ll_node *n, const side s[2], int *first, ll_product_
     memcpy(spec + at + 2, p.text[2], (size_t)p.len[2]);
     memcpy(a->spec, spec, sizeof spec);
     a->scaled = backward(n) ? LL_SCALED : LL_SCALED_FAST;
+    if (l->blocks)
+        a->scaled = of_parameter(l->g, n->in[*first])    ? LL_SCALED_SQUARES_A
+                    : of_parameter(l->g, n->in[!*first]) ? LL_SCALED_SQUARES_B
+                                                         : LL_SCALED_LINES;
     return LL_OK;
 }
 
 /* Whether a value is read by nothing but what rounds it to 8 bits. */
 static bool only_rounded(const lowering *l, ll_val v)
 {
-    return l->of[v.id].reads && l->of[v.id].reads == l->uses[v.id];
+    return !l->blocks && l->of[v.id].reads && l->of[v.id].reads == l->uses[v.id];
 }
 
 /* x gelu'(pre), by a node of its own if others read it than what rounds it to 8 bits. */
@@ -247,14 +275,14 @@ static ll_err lower_product(lowering *l, const ll_node *n)
     ll_val in[LL_MAX_IN], out[LL_MAX_OUT];
     int first, n_in = 4;
     fits(l, n, s);
-    TRY(attr_of(n, s, &first, &a));
+    TRY(attr_of(l, n, s, &first, &a));
     ll_graph_at(l->rw.to, n);
     for (int k = 0; k < 2; k++) {
         int from = k ? !first : first;
         const wanted *w = &l->of[n->in[from].id];
         TRY(quantized(l, n->in[from]));
         in[k] = s[from].transposed ? w->t : w->q;
-        in[2 + k] = w->scale;
+        in[2 + k] = s[from].transposed ? w->t_scale : w->scale;
     }
     /* Epilogues of 8-bit products add bf16, and there is none for gelu's gradient. */
     if (a.bias) in[n_in++] = ll_cast(l->rw.to, l->rw.map[n->in[2].id], LL_BF16);
@@ -272,9 +300,9 @@ static ll_err lower_product(lowering *l, const ll_node *n)
     return LL_OK;
 }
 
-static ll_err rewrite(const ll_graph *g, int *fired, ll_graph **out)
+static ll_err rewrite(const ll_graph *g, bool blocks, int *fired, ll_graph **out)
 {
-    lowering l = {.g = g};
+    lowering l = {.g = g, .blocks = blocks};
     ll_rewrite_begin(&l.rw, g);
     l.chosen = LL_NEW_ARRAY(l.rw.to->arena, bool, g->n_node + 1);
     l.of = LL_NEW_ARRAY(l.rw.to->arena, wanted, g->n_value);
@@ -290,17 +318,33 @@ static ll_err rewrite(const ll_graph *g, int *fired, ll_graph **out)
     *fired = l.n;
     if (rc == LL_OK && !l.n)
         rc = ll_raise(LL_E_GRAPH, __FILE__, __LINE__, __func__,
-                      "precision fp8: no product here has sides of at least %d that %d divides: "
+                      "8-bit floats: no product here has sides of at least %d that %d divides: "
                       "use bf16",
                       LEAST, MULTIPLE);
     return ll_rewrite_end(&l.rw, rc, out);
 }
 
-LL_GPU_FUSION(fp8, FP8, .precisions = 1 << LL_PRECISION_fp8, .rewrite = rewrite,
-              .trials = {"  %1: bf16[128,144] = batch \"x\"\n"
-                         "  %2: f32[160,144] = param \"w\" init=zeros\n"
-                         "  %3: bf16[160,144] = cast(%2) {dtype=bf16}\n"
-                         "  %4: bf16[128,160] = matmul(%1, %3) {spec=\"nc,kc->nk\", out=bf16}\n"
-                         "  result \"y\" = %4\n"},
-              .always = true)
+static ll_err by_tensor(const ll_graph *g, int *fired, ll_graph **out)
+{
+    return rewrite(g, false, fired, out);
+}
+
+static ll_err by_block(const ll_graph *g, int *fired, ll_graph **out)
+{
+    return rewrite(g, true, fired, out);
+}
+
+#define EIGHT(word, how)                                                                           \
+    {                                                                                              \
+        .name = #word, .stage = LL_FUSE_FP8, .target = &ll_target_cuda,                            \
+        .precisions = 1 << LL_PRECISION_##word, .rewrite = how, .always = true, .trials = {        \
+            "  %1: bf16[128,144] = batch \"x\"\n"                                                  \
+            "  %2: f32[160,144] = param \"w\" init=zeros\n"                                        \
+            "  %3: bf16[160,144] = cast(%2) {dtype=bf16}\n"                                        \
+            "  %4: bf16[128,160] = matmul(%1, %3) {spec=\"nc,kc->nk\", out=bf16}\n"                \
+            "  result \"y\" = %4\n"                                                                \
+        }                                                                                          \
+    }
+static const ll_fusion fp8 = EIGHT(fp8, by_tensor), fp8block = EIGHT(fp8block, by_block);
+const ll_fusion *const ll_fusions_fp8[] = {&fp8, &fp8block, NULL};
 const ll_op *const ll_ops_fp8[] = {NULL};

@@ -27,7 +27,7 @@
 #include "base/text.h"
 #include "pass/target.h"
 
-enum { LL_IN_16 = 1 << LL_PRECISION_bf16 | 1 << LL_PRECISION_fp8 };
+enum { LL_IN_16 = 1 << LL_PRECISION_bf16 | 1 << LL_PRECISION_fp8 | 1 << LL_PRECISION_fp8block };
 
 typedef enum ll_fuse_stage {                 /* in this order */
                              LL_FUSE_SHAPES, /* tensors of other shapes are quicker */

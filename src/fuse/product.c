@@ -13,7 +13,8 @@
  * Columns are the loops that b and the result have and a has not; a bias has these, and they are
  * the result's last dimensions. more is of the result's shape. The product must be a plain one:
  * rows, columns and summed loops are one run of letters each wherever they stand, so that all three
- * tensors are matrices. Scales are of 8-bit floats (fp8.c), whose summed loops run fastest.
+ * tensors are matrices. Scales are of 8-bit floats (fp8.c), whose summed loops run fastest: one of
+ * each operand, or one of each block of it (op/blocks.c).
  *
  * What pays was measured (bench/product_gpu.c). A bias is left to a chain that would take it in: if
  * one elementwise node reads the sum, and is no residual's sum, which a norm may take in
@@ -71,13 +72,19 @@ static ll_err check(const ll_infer *i, const ll_product_attr *a)
 {
     CHECK(a->act >= 0 && a->act < LL_N_ACT, LL_E_ARG, "no act has number %ld", a->act);
     CHECK((a->bias & ~1) == 0, LL_E_ARG, "bias is 0 or 1");
-    CHECK(a->scaled >= 0 && a->scaled < LL_N_SCALED, LL_E_ARG, "scaled is 0, 1 or 2");
+    CHECK(a->scaled >= 0 && a->scaled < LL_N_SCALED, LL_E_ARG, "no way of scaling has number %ld",
+          a->scaled);
     int want = 2 + (a->scaled ? 2 : 0) + (int)a->bias + has_more(a);
     CHECK(i->n_in == want, LL_E_ARG, "%d operands, expected %d", i->n_in, want);
     bool second = a->act == LL_ACT_GELU || a->act == LL_ACT_SLOPE || a->act == LL_ACT_TIMES;
     CHECK(i->n_out == 1 ? a->act != LL_ACT_SLOPE : second, LL_E_ARG, "act %ld has not %d results",
           a->act, i->n_out);
     return LL_OK;
+}
+
+static bool in_blocks(const ll_product_attr *a)
+{
+    return a->scaled >= LL_SCALED_LINES;
 }
 
 static ll_err loops(const void *attr, int, const ll_type *, char dims[LL_DIMS_TEXT])
@@ -90,18 +97,31 @@ static ll_err loops(const void *attr, int, const ll_type *, char dims[LL_DIMS_TE
     CHECK(ll_product_plain(a->spec) && one_run(&p, 1, 2, 0, run) && (int)strlen(run) == n, LL_E_ARG,
           "spec \"%s\" is no plain product of two matrices with its columns last", a->spec);
     const char *y = p.text[2], *columns = y + p.len[2] - n;
+    char scales[16] = "";
+    if (a->scaled) snprintf(scales, sizeof scales, "%s", in_blocks(a) ? ",__,__" : ", , ");
     snprintf(dims, LL_DIMS_TEXT, "%.*s,%.*s%s%s%s%s%s->%s,%s", p.len[0], p.text[0], p.len[1],
-             p.text[1], a->scaled ? ", , " : "", a->bias ? "," : "", a->bias ? columns : "",
-             has_more(a) ? "," : "", has_more(a) ? y : "", y, a->act == LL_ACT_TIMES ? columns : y);
+             p.text[1], scales, a->bias ? "," : "", a->bias ? columns : "", has_more(a) ? "," : "",
+             has_more(a) ? y : "", y, a->act == LL_ACT_TIMES ? columns : y);
     return LL_OK;
+}
+
+/* Operand i of blocks as what it stands for. Its rows' letters are in the result. */
+static ll_val unblocked(ll_graph *g, const ll_product_attr *a, int i, const ll_val *in)
+{
+    ll_matmul_parts p;
+    ll_blocks_attr b = {.square = a->scaled == (i ? LL_SCALED_SQUARES_B : LL_SCALED_SQUARES_A)};
+    if (ll_matmul_read(a->spec, &p) != LL_OK) return in[i];
+    for (int k = 0; k < p.len[i]; k++) b.rows += ll_matmul_has(&p, 2, p.text[i][k]);
+    return LL_EMIT(g, ll_op_find("dequantize_blocks"), &b, in[i], in[2 + i]);
 }
 
 static void expand(ll_graph *g, const void *attr, const ll_val *in, int, ll_val *out)
 {
     const ll_product_attr *a = (const ll_product_attr *)attr;
     int k = a->scaled ? 4 : 2, n = ll_product_columns(a->spec);
-    ll_val p = ll_matmul(g, a->spec, in[0], in[1]);
-    if (a->scaled) p = ll_mul(g, ll_mul(g, p, in[2]), in[3]);
+    ll_val p = in_blocks(a) ? ll_matmul(g, a->spec, unblocked(g, a, 0, in), unblocked(g, a, 1, in))
+                            : ll_matmul(g, a->spec, in[0], in[1]);
+    if (a->scaled && !in_blocks(a)) p = ll_mul(g, ll_mul(g, p, in[2]), in[3]);
     if (a->bias) p = ll_add(g, p, in[k++]);
     ll_val slope = has_more(a) ? in[k] : p;
     if (a->act == LL_ACT_DGELU || a->act == LL_ACT_SLOPE)
@@ -159,13 +179,15 @@ static const ll_op ops[2] = {
              "bf16[7,16], bf16[24,16], bf16[24] {spec=\"rk,nk->rn\", out=bf16, bias=1, act=1}",
              "bf16[9,8], bf16[8,16], bf16[9,16] {spec=\"rk,kn->rn\", out=bf16, bias=0, act=3}",
              "f32[5,3], f32[7,3], f32[7] {spec=\"rk,nk->rn\", out=f32, bias=1, act=1}",
-             "f32[8,4], f32[12,4], f32[12] {spec=\"rk,nk->rn\", out=f32, bias=1, act=2}",
              "bf16[5,3], bf16[7,3], f32[7] {spec=\"rk,nk->rn\", out=bf16, bias=1, act=2}",
              "bf16[5,3], bf16[3,7], bf16[5,7] {spec=\"rk,kn->rn\", out=bf16, bias=0, act=3}",
              "bf16[300,72], bf16[72,200], bf16[200] {spec=\"rk,kn->rn\", out=bf16, bias=1, act=0}",
              "bf16[5,3], bf16[3,7], bf16[5,7] {spec=\"rk,kn->rn\", out=bf16, bias=0, act=5}",
              "e4m3[2,16,32], e5m2[48,32], f32[]>, f32[]> {spec=\"btk,nk->btn\", out=bf16, bias=0, "
-             "act=0, scaled=1}"},
+             "act=0, scaled=1}",
+             "e4m3[2,80,144], e4m3[48,144], f32[2,160]>, f32[1,4]> {spec=\"btk,nk->btn\", "
+             "out=bf16, "
+             "bias=0, act=0, scaled=5}"},
     },
     {
         PRODUCT(2),
@@ -182,7 +204,10 @@ static const ll_op ops[2] = {
                    "bf16[300,72], bf16[72,200], bf16[300,200] {spec=\"rk,kn->rn\", out=bf16, "
                    "bias=0, act=5}",
                    "bf16[131,5], bf16[7,5], bf16[131,7] {spec=\"rk,nk->rn\", out=bf16, bias=0, "
-                   "act=5}"},
+                   "act=5}",
+                   "e4m3[256,384], e4m3[128,384], f32[3,256]>, f32[3,128]>, bf16[128] "
+                   "{spec=\"rk,nk->rn\", "
+                   "out=bf16, bias=1, act=2, scaled=3}"},
     },
 };
 

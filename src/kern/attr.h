@@ -24,8 +24,17 @@ typedef struct ll_matmul_attr {
 } ll_matmul_attr;
 
 /* SCALED: operands are 8-bit floats, and their scales follow them; FAST: sums may be kept in fewer
- * bits for a while */
-typedef enum ll_scaled { LL_UNSCALED, LL_SCALED, LL_SCALED_FAST, LL_N_SCALED } ll_scaled;
+ * bits for a while; LINES: scales are of blocks of 128 along the summed loop, SQUARES_A, SQUARES_B:
+ * those of one operand of 128 x 128 (op/blocks.c) */
+typedef enum ll_scaled {
+    LL_UNSCALED,
+    LL_SCALED,
+    LL_SCALED_FAST,
+    LL_SCALED_LINES,
+    LL_SCALED_SQUARES_A,
+    LL_SCALED_SQUARES_B,
+    LL_N_SCALED
+} ll_scaled;
 typedef enum ll_act {
     LL_ACT_NONE,
     LL_ACT_RELU,
@@ -123,6 +132,36 @@ typedef struct ll_quantize_attr {
 /* The first of the rows that are looked at: another in each step (clock: ll_stream("", step)). */
 #define LL_QUANTIZE_FIRST(clock, rows, sample)                                                     \
     (int64_t)((clock) % (uint64_t)((rows) < (sample) ? (rows) + !(rows) : (sample)))
+
+/* quantize_blocks, dequantize_blocks: how many dimensions are rows; transposed: columns come first;
+ * square: a scale is of LL_BLOCK rows too */
+enum { LL_BLOCK = 128, LL_BLOCK_PAD = 4 };
+typedef struct ll_blocks_attr {
+    int64_t rows, transposed, square;
+} ll_blocks_attr;
+/* How many scales 8-bit floats [rows, cols] have, by two dimensions, and which one is an element's:
+ * as cuBLASLt wants them, those of one row's blocks far apart, squares' side by side. */
+LL_BOTH static inline int64_t ll_block_count(int64_t n)
+{
+    return (n + LL_BLOCK - 1) / LL_BLOCK;
+}
+LL_BOTH static inline int64_t ll_block_stride(bool square, int64_t rows, int64_t cols)
+{
+    int64_t n = ll_block_count(cols);
+    return square ? (n + LL_BLOCK_PAD - 1) / LL_BLOCK_PAD * LL_BLOCK_PAD : rows;
+}
+LL_BOTH static inline int64_t ll_block_at(bool square, int64_t rows, int64_t cols, int64_t row,
+                                          int64_t col)
+{
+    int64_t stride = ll_block_stride(square, rows, cols);
+    return square ? row / LL_BLOCK * stride + col / LL_BLOCK : col / LL_BLOCK * stride + row;
+}
+/* The scale of a block by its largest magnitude, so that e4m3 holds it. NaN stays. */
+LL_BOTH static inline float ll_block_scale(float most)
+{
+    float scale = most / 448;
+    return scale < 0x1p-126f ? (most > 0 ? 0x1p-126f : 1) : scale;
+}
 
 /* classify: a row's largest sum of exponentials with the label's as 1; see fuse/classify.c */
 #define LL_CLASSIFY_MOST 0x1p80

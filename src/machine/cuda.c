@@ -53,10 +53,16 @@ static ll_err place(ll_comm *c, const ll_device_ask *ask, ll_arena *arena, ll_de
     ll_gpu_facts f;
     *out = (ll_devices){.of = LL_NEW_ARRAY(arena, ll_device, n), .n = n, .mine = index_of(c)};
     ll_err rc = look(out->mine, &f);
-    if (rc == LL_OK && ask->eight && 10 * f.major + f.minor < 89)
+    int capability = 10 * f.major + f.minor;
+    if (rc == LL_OK && ll_precision_unit(ask->precision) == LL_PRECISION_fp8 && capability < 89)
         rc = RAISE(LL_E_DEVICE,
                    "%s, of compute capability %d.%d, has no products of 8-bit floats (8.9, Ada, "
                    "and later have): use precision bf16",
+                   f.name, f.major, f.minor);
+    else if (rc == LL_OK && ask->precision == LL_PRECISION_fp8block && capability != 90)
+        rc = RAISE(LL_E_DEVICE,
+                   "%s, of compute capability %d.%d, has no products whose scales are of blocks "
+                   "(9.0, Hopper, has): use precision fp8 or bf16",
                    f.name, f.major, f.minor);
     if (rc == LL_OK) {
         out->of[me].index = out->mine;
@@ -223,6 +229,9 @@ const ll_machine ll_machine_cuda = {
          [LL_PRECISION_fp8] =
              "large products of 8-bit floats with scales, but for logits; activations of bf16; "
              "parameters, their gradients and sums f32; validation in bf16",
+         [LL_PRECISION_fp8block] =
+             "as fp8, with a scale for every 128 numbers of activations and their gradients, and "
+             "for every 128 x 128 of parameters",
          [LL_PRECISION_tf32] =
              "operands of products, convolutions and attention rounded to tf32, summed in f32"},
     .links = (const ll_link *const[]){&staged,

@@ -1,5 +1,6 @@
 /* devices.h: which device is a rank's, and how devices talk. */
 #pragma once
+#include "base/types.h"
 #include "comm/comm.h"
 
 typedef struct ll_device { /* a rank's */
@@ -19,7 +20,7 @@ typedef struct ll_device_ask {
     const char *transport; /* NULL, "auto", "nccl" or "host" */
     bool canonical, codec; /* what NCCL does not do: sums in this order, compressed gradients */
     bool pipe;             /* and what it does where it is asked for: messages between stages */
-    bool eight;            /* 8-bit products */
+    ll_precision precision;
 } ll_device_ask;
 
 typedef struct ll_device_facts {

@@ -7,7 +7,7 @@ enum {
     F32 = 1 << LL_PRECISION_f32,
     TF32 = 1 << LL_PRECISION_tf32,
     BF16 = 1 << LL_PRECISION_bf16,
-    FP8 = 1 << LL_PRECISION_fp8
+    FP8 = 1 << LL_PRECISION_fp8 | 1 << LL_PRECISION_fp8block
 };
 
 static bool pick_ref(const ll_op *op, const ll_kcall *, ll_solver *out)
@@ -50,7 +50,8 @@ static bool pick_cuda(const ll_op *op, const ll_kcall *c, ll_solver *out)
 
 /* In FLOPs. */
 #define IN_A_FILE                                                                                  \
-    .aside = {.what = "a file", .flop = {1, 1, 1, 1}, .byte = 4, .copy = 50 * 16384, .copied = 50}
+    .aside = {                                                                                     \
+        .what = "a file", .flop = {1, 1, 1, 1, 1}, .byte = 4, .copy = 50 * 16384, .copied = 50}
 
 const ll_target ll_target_ref = {
     .name = "ref",
@@ -89,7 +90,8 @@ const ll_target ll_target_cuda = {
               .flop = {[LL_PRECISION_f32] = 2.2e-5,
                        [LL_PRECISION_tf32] = 2.9e-6,
                        [LL_PRECISION_bf16] = 1.7e-6,
-                       [LL_PRECISION_fp8] = 1e-6},
+                       [LL_PRECISION_fp8] = 1e-6,
+                       [LL_PRECISION_fp8block] = 1.2e-6},
               .byte = 2.5e-4,
               .copy = 5000,
               .copied = 0.02},

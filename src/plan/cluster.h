@@ -43,7 +43,7 @@ static inline bool ll_chip_is_core(const ll_chip *c)
 /* FLOP/s; 0: the chip has none. */
 static inline double ll_chip_peak(const ll_chip *c, ll_precision p)
 {
-    return 1e12 * c->tera[p];
+    return 1e12 * c->tera[ll_precision_unit(p)];
 }
 
 /* What Loopline's own kernels were measured at on such a chip; 0: the chip's figure, which is of

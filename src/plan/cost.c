@@ -32,16 +32,16 @@ double ll_cost_flops(const ll_chip *c, ll_precision p, double batch, double m, d
     for (size_t i = 0; i < sizeof tiles / sizeof *tiles; i++)
         use = fmax(use, tiles[i].best * filled(c, batch, m, n, k, tiles[i].m * c->tile_m,
                                                tiles[i].n * c->tile_n));
-    double best = p == LL_PRECISION_fp8   ? c->gemm_fp8
-                  : p == LL_PRECISION_f32 ? c->gemm_f32
-                                          : c->gemm;
+    double best = ll_precision_unit(p) == LL_PRECISION_fp8 ? c->gemm_fp8
+                  : p == LL_PRECISION_f32                  ? c->gemm_f32
+                                                           : c->gemm;
     double rate = ll_chip_peak(c, p) * best * fmin(use, 1) * k / (k + c->gemm_k);
     return 2 * batch * m * n * k / rate;
 }
 
 double ll_cost_product(const ll_chip *c, ll_precision p, double batch, double m, double n, double k)
 {
-    double width = p == LL_PRECISION_fp8 ? 1 : p == LL_PRECISION_bf16 ? 2 : 4;
+    double width = ll_precision_unit(p) == LL_PRECISION_fp8 ? 1 : p == LL_PRECISION_bf16 ? 2 : 4;
     double moved = batch * (width * (m * k + k * n) + fmax(width, 2) * m * n);
     return fmax(ll_cost_flops(c, p, batch, m, n, k), moved / (1e9 * c->bandwidth * c->stream)) +
            us(c->launch);

@@ -46,7 +46,7 @@ static void product(work *w, double n, double k)
     double f = ll_cost_product(c, p, 1, w->tokens, n, k);
     double i = ll_cost_product(c, p, 1, w->tokens, k, n);
     double g = ll_cost_product(c, p, 1, k, n, w->tokens);
-    if (p == LL_PRECISION_fp8) {
+    if (ll_precision_unit(p) == LL_PRECISION_fp8) {
         f += ll_cost_stream(c, 4 * w->tokens * k, 1);
         i += ll_cost_stream(c, 4 * w->tokens * n, 1);
     }

@@ -230,7 +230,7 @@ static double kept(const step *s, ll_remake remake)
     double heads = 4 + 4 * s->m->kv_heads / s->m->heads;
     double outside = (8 + 2 * mask) / cut, inside = (heads + 16 * ffn) / h->tensor;
     if (remake == LL_REMAKE_FFN) outside = (4 + 2 * mask) / cut, inside = heads / h->tensor;
-    if (h->precision == LL_PRECISION_fp8) inside *= 0.75;
+    if (ll_precision_unit(h->precision) == LL_PRECISION_fp8) inside *= 0.75;
     return sbh * (outside + inside + scores);
 }
 

@@ -215,8 +215,8 @@ const ll_key ll_run_keys[] = {
     CHOICE("train.machine", train.machine, "cpu", WORDS(LL_TARGETS),
            "device to compute on; ref = slow reference kernels"),
     ENUM("train.precision", train.precision, "f32", WORDS(LL_PRECISIONS),
-         "precision of matrix products and convolutions; parameters stay in f32; tf32 and fp8 "
-         "need train.machine=cuda"),
+         "precision of matrix products and convolutions; parameters stay in f32; tf32, fp8 "
+         "and fp8block (fp8 with a scale for each block of 128 numbers) need train.machine=cuda"),
     TEXT("train.conv", train.conv, "accurate",
          "convolution algorithm on CPUs: accurate (rounds no more than plain sums), fast (fastest "
          "by a benchmark that is cached per host; some round more), or one by name where it fits: "

@@ -33,7 +33,7 @@ enum { TRIES = 24 }; /* more, before something is told wrong; of 1, 2 and 4 halv
 
 static double half_unit(const verifier *v)
 {
-    static const double unit[LL_N_PRECISION] = {0x1p-24, 0x1p-11, 0x1p-9, 0x1p-4};
+    static const double unit[LL_N_PRECISION] = {0x1p-24, 0x1p-11, 0x1p-9, 0x1p-4, 0x1p-4};
     return v->wide ? 0x1p-53 : unit[v->precision];
 }
 

@@ -28,6 +28,8 @@ static const char *const runs[] = {
     "train: {batch: 3, optimizer: nesterov, weight_decay: 1e-4, precision: bf16}\n",
     "model: {name: gpt, layers: 2, width: 128, heads: 2, seq: 64, vocab: 64}\n"
     "train: {batch: 4, clip: 1, machine: cuda, precision: fp8}\n",
+    "model: {name: gpt, layers: 2, width: 128, heads: 2, seq: 64, vocab: 64}\n"
+    "train: {batch: 4, clip: 1, machine: cuda, precision: fp8block}\n",
 };
 
 static ll_run *run_of(const char *text)

@@ -69,7 +69,7 @@ static cudaDataType_t blas_type(ll_dtype t)
 typedef struct kind { /* compared as bytes */
     int64_t m, n, k, batches, lda, ldb, ldy, stride_a, stride_b, stride_y;
     int32_t ta, tb, a_type, b_type, y_type, compute, epilogue, bias_type, add, in_place, timed,
-        fast;
+        fast, a_mode, b_mode;
     uint32_t align[5];
 } kind;
 
@@ -157,7 +157,7 @@ static kind kind_of(const ll_kcall *c, const gemm *g)
     k.compute = compute_of(g->a_type, c->tf32);
     k.epilogue = g->epilogue;
     k.bias_type = g->bias ? g->bias_type : -1;
-    k.fast = g->fast;
+    k.fast = g->fast, k.a_mode = g->a_mode, k.b_mode = g->b_mode;
     k.add = g->add != NULL, k.in_place = g->add == g->y.data, k.timed = c->timing;
     const void *p[5] = {g->a.data, g->b.data, g->add ? g->add : g->y.data, g->y.data, g->aux};
     for (int i = 0; i < 5; i++) k.align[i] = alignment(p[i]);
@@ -215,6 +215,8 @@ static ll_err describe(plan *p, const gemm *g)
     if (g->aux) TRY(set(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &k->ldy, sizeof k->ldy));
     int8_t fast = 1;
     if (g->fast) TRY(set(p->desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast));
+    if (g->a_mode) TRY(set(p->desc, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &g->a_mode, 4));
+    if (g->b_mode) TRY(set(p->desc, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &g->b_mode, 4));
     TRY(point_at(p, g));
     TRY(layout_of(&p->a, k->a_type, k->ta, k->m, k->k, k->lda, k->batches, k->stride_a));
     TRY(layout_of(&p->b, k->b_type, k->tb, k->k, k->n, k->ldb, k->batches, k->stride_b));
@@ -295,9 +297,9 @@ static ll_err ask(cublasLtHandle_t lt, const plan *p, cublasLtMatmulPreference_t
                                                            sizeof p->is.align[i]));
     cublasStatus_t s =
         blas.cublasLtMatmulAlgoGetHeuristic(lt, p->desc, p->a, p->b, p->y, p->y, pref, n, r, found);
-    /* A mix of types that an epilogue does not have is told as a wrong value. */
-    bool none = s == CUBLAS_STATUS_NOT_SUPPORTED ||
-                (s == CUBLAS_STATUS_INVALID_VALUE && p->is.epilogue != CUBLASLT_EPILOGUE_DEFAULT);
+    /* A mix of types that an epilogue does not have, or scales, is told as a wrong value. */
+    bool odd = p->is.epilogue != CUBLASLT_EPILOGUE_DEFAULT || p->is.a_mode;
+    bool none = s == CUBLAS_STATUS_NOT_SUPPORTED || (s == CUBLAS_STATUS_INVALID_VALUE && odd);
     if (none) *found = 0;
     CHECK(none || s == CUBLAS_STATUS_SUCCESS, LL_E_DEVICE, "cuBLASLt's choice of an algorithm: %s",
           blas.cublasLtGetStatusString(s));

@@ -24,6 +24,7 @@ typedef struct gemm {
     ll_dtype bias_type;
     void *aux;
     const float *a_scale, *b_scale; /* of 8-bit floats, in device memory; NULL: none */
+    int32_t a_mode, b_mode;         /* cublasLtMatmulMatrixScale_t */
     bool fast;                      /* sums of 8-bit floats may be kept in fewer bits for a while */
 } gemm;
 

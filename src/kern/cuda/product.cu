@@ -199,6 +199,10 @@ static void describe(const ll_kcall *c, gemm *g)
     g->a_scale = (const float *)c->in[3].data;
     g->b_scale = (const float *)c->in[2].data;
     g->fast = scaled == LL_SCALED_FAST;
+    if (scaled < LL_SCALED_LINES) return;
+    g->a_mode = g->b_mode = CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
+    if (scaled == LL_SCALED_SQUARES_B) g->a_mode = CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+    if (scaled == LL_SCALED_SQUARES_A) g->b_mode = CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
 }
 
 static cublasLtEpilogue_t epilogue_of(const ll_kcall *c)
@@ -287,18 +291,27 @@ __device__ static float f8_value(const void *p, int type, int64_t i)
     return __half2float(__half(__nv_cvt_fp8_to_halfraw(((const uint8_t *)p)[i], kind)));
 }
 
+/* Of element k of a row of an operand; mode 0: there is one scale. */
+__device__ static float scale_at(const float *scale, int mode, int64_t rows, int64_t cols,
+                                 int64_t row, int64_t k)
+{
+    bool square = mode == CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+    return scale[mode ? ll_block_at(square, rows, cols, row, k) : 0];
+}
+
 /* Of 8-bit floats in sizes that cuBLASLt does not take. */
 static __global__ void scaled_product(gemm g, void *y)
 {
-    float by = *g.a_scale * *g.b_scale;
     GRID_STRIDE(e, g.y.rows * g.y.cols)
     {
         int64_t i = e % g.y.rows, j = e / g.y.rows;
         float sum = 0;
         for (int64_t k = 0; k < g.a.cols; k++)
             sum += f8_value(g.a.data, g.a_type, i * g.a.rs + k * g.a.cs) *
-                   f8_value(g.b.data, g.b_type, k * g.b.rs + j * g.b.cs);
-        store_any(y, g.y_type, i * g.y.rs + j * g.y.cs, sum * by);
+                   f8_value(g.b.data, g.b_type, k * g.b.rs + j * g.b.cs) *
+                   scale_at(g.a_scale, g.a_mode, g.a.rows, g.a.cols, i, k) *
+                   scale_at(g.b_scale, g.b_mode, g.b.cols, g.b.rows, j, k);
+        store_any(y, g.y_type, i * g.y.rs + j * g.y.cs, sum);
     }
 }
 
