@@ -10,6 +10,8 @@
     {                                                                                              \
         "classes", 1000, "number of classes"                                                       \
     }
+/* In an initializer: the field of that name, as model.NAME of build b has it. */
+#define SIZE(name) .name = ll_build_size(b, #name)
 /* Images of the model's sizes. */
 static inline ll_val image_input(ll_graph *g, const ll_build *b)
 {

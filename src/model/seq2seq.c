@@ -143,15 +143,10 @@ static bool sound(ll_graph *g, const sizes *s)
 static ll_val declare(ll_graph *g, const ll_build *b)
 {
     ll_build own = *b;
-    sizes s = {.b = &own,
-               .source = ll_build_size(b, "source"),
-               .layers = ll_build_size(b, "layers"),
-               .width = ll_build_size(b, "width"),
-               .heads = ll_build_size(b, "heads"),
-               .hidden = ll_build_size(b, "hidden"),
-               .vocab = ll_build_size(b, "vocab"),
-               .pad = ll_build_size(b, "pad"),
-               .dropout = dropout_of(b)};
+    sizes s = {SIZE(source), SIZE(layers), SIZE(width), SIZE(heads),
+               SIZE(hidden), SIZE(vocab),  SIZE(pad)};
+    s.b = &own;
+    s.dropout = dropout_of(b);
     int64_t t = b->cache ? b->step : ll_build_size(b, "seq");
     bool reads = !b->cache || b->source, writes = !b->cache || !b->source;
     ll_val x = {0}, y = {0}, from = {0}, mask = {0}, memory = {0};
