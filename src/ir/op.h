@@ -250,6 +250,10 @@ struct ll_op {
 #define LL_GPU_OP(fn, kind, operands, results)                                                     \
     .name = #fn, .work = LL_WORK_##kind, .n_in = operands, .n_out = results, .no_grad = true,      \
     .cuda = LL_GPU(fn##_cuda)
+/* Of CPUs alone likewise, in f64 too. */
+#define LL_CPU_OP(fn, kind, operands, results)                                                     \
+    .name = #fn, .work = LL_WORK_##kind, .n_in = operands, .n_out = results, .no_grad = true,      \
+    .f64 = true, .cpu = LL_KERNEL(.run = fn##_cpu, .scratch = fn##_cpu_scratch)
 /* The plain loops are the CPU's too. */
 #define LL_PLAIN_OP(fn, kind, operands, results)                                                   \
     .name = #fn, .work = LL_WORK_##kind, .n_in = operands, .n_out = results, .ref = fn##_ref,      \
