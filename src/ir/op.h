@@ -72,12 +72,6 @@ typedef struct ll_attr_field {
     LL_FIELD_OF(type, field), __VA_OPT__(LL_NEXT_FIELD LL_NOW(type, __VA_ARGS__))
 #define LL_NEXT_FIELD() LL_EACH_FIELD
 
-/* Macros that are their own next, expanded up to 16 times. */
-#define LL_NOW ()
-#define LL_EXPAND(...) LL_FOUR(LL_FOUR(LL_FOUR(LL_FOUR(__VA_ARGS__))))
-#define LL_FOUR(...) LL_ONCE(LL_ONCE(LL_ONCE(LL_ONCE(__VA_ARGS__))))
-#define LL_ONCE(...) __VA_ARGS__
-
 /* ---- shapes ---- */
 typedef struct ll_infer {
     const ll_op *op;
@@ -224,16 +218,6 @@ struct ll_op {
     const struct ll_solver *cpu, *cuda;
     const char *trials[10]; /* "f32[6,12], f32[12,18] {spec=\"mk,kn->mn\"}": for tests */
 };
-
-/* Declares what kernels of these ops may be named; not all need be there. */
-#define LL_KERNELS(...) LL_EXPAND(LL_EACH_KERNEL(__VA_ARGS__))
-#define LL_EACH_KERNEL(fn, ...)                                                                    \
-    ll_kernel fn##_ref, fn##_cpu;                                                                  \
-    ll_fits fn##_cpu_fits;                                                                         \
-    ll_scratch fn##_cpu_scratch;                                                                   \
-    extern const ll_solver fn##_cuda[];                                                            \
-    __VA_OPT__(LL_NEXT_KERNEL LL_NOW(__VA_ARGS__))
-#define LL_NEXT_KERNEL() LL_EACH_KERNEL
 
 /* An op's name, kind of work, and numbers of operands and results. Its kernels are named after it:
  * fn_cpu, fn_cuda, and of LL_REF_OP fn_ref. What follows is of the CPU's: .scratch. */

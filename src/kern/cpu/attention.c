@@ -15,8 +15,7 @@
 
 #include <math.h>
 
-ll_kernel attention_cpu, attend_cpu, attention_grad_cpu, attend_grad_cpu, causal_mask_cpu;
-ll_scratch attend_cpu_scratch, attend_grad_cpu_scratch;
+LL_KERNELS(attention, attend, attention_grad, attend_grad, causal_mask)
 
 enum { BLOCK = LL_ATT_BLOCK, M = LL_ATT_M, N = LL_ATT_N, VECTORS = N / LL_LANES };
 

@@ -12,8 +12,7 @@
 #include <omp.h>
 #include <string.h>
 
-ll_kernel cached_attend_cpu;
-ll_scratch cached_attend_cpu_scratch;
+LL_KERNELS(cached_attend)
 
 /* Queries and keys at once; vectors of a value's: as many as registers hold. */
 enum { QUERIES = 4, KEYS = LL_QUAD, VECTORS = LL_VECTOR == 64 ? 4 : 2 };

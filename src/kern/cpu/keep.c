@@ -7,8 +7,7 @@
 
 #include <omp.h>
 
-ll_kernel cache_keep_cpu;
-ll_scratch cache_keep_cpu_scratch;
+LL_KERNELS(cache_keep)
 
 /* Of a thread: scores, mass and places of all entries. */
 static int64_t floats_of(const ll_kcall *c)

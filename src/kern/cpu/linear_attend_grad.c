@@ -10,8 +10,7 @@
 
 #include <omp.h>
 
-ll_kernel linear_attend_grad_cpu;
-ll_scratch linear_attend_grad_cpu_scratch;
+LL_KERNELS(linear_attend_grad)
 
 enum { BLOCK = LL_LIN_BLOCK, M = LL_ATT_M };
 
