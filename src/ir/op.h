@@ -216,7 +216,9 @@ struct ll_op {
      * best first (kern/kern.h): the first that fits a call runs it. cuda: LL_GPU(list). */
     ll_kernel *ref;
     const struct ll_solver *cpu, *cuda;
-    const char *trials[10]; /* "f32[6,12], f32[12,18] {spec=\"mk,kn->mn\"}": for tests */
+    /* For tests: "f32[6,12], f32[12,18] {spec=\"mk,kn->mn\"}"; or extents of the loops of dims,
+     * then operands that are not f32 of any numbers: "*=2,3 v=7 1:i32<7 3> {eps=0.1}". */
+    const char *trials[10];
 };
 
 /* An op's name, kind of work, and numbers of operands and results. Its kernels are named after it:
