@@ -99,20 +99,15 @@ static ll_val network(const ll_build *b, const sizes *s, ll_val tokens)
 
 static bool sound(ll_graph *g, const sizes *s)
 {
-    if (s->layers < 1 || s->layers > 10000)
-        ll_graph_reject(g, "gpt: layers %ld, expected 1 to 10000", s->layers);
-    else if (s->heads < 1 || s->width < 1 || s->width % s->heads)
-        ll_graph_reject(g, "gpt: width %ld is not a multiple of heads %ld", s->width, s->heads);
-    else if (s->linear < 0 || s->linear > 1)
-        ll_graph_reject(g, "gpt: model.linear is %ld, expected 0 or 1", s->linear);
-    else if (s->decay > 0 && !s->linear)
-        ll_graph_reject(g,
-                        "gpt: model.decay is %g, which needs linear attention: set model.linear=1, "
-                        "or model.decay=0",
-                        s->decay);
-    else
-        return true;
-    return false;
+    WANT(s->layers >= 1 && s->layers <= 10000, "gpt: layers %ld, expected 1 to 10000", s->layers);
+    WANT(s->heads >= 1 && s->width >= 1 && s->width % s->heads == 0,
+         "gpt: width %ld is not a multiple of heads %ld", s->width, s->heads);
+    WANT(s->linear == 0 || s->linear == 1, "gpt: model.linear is %ld, expected 0 or 1", s->linear);
+    WANT(s->decay <= 0 || s->linear,
+         "gpt: model.decay is %g, which needs linear attention: set model.linear=1, or "
+         "model.decay=0",
+         s->decay);
+    return true;
 }
 
 static const ll_model gpt;

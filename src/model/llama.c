@@ -90,41 +90,30 @@ static bool sound(ll_graph *g, sizes *s)
 {
     bool even = s->head || s->heads < 1 || s->width % s->heads == 0;
     if (!s->head && s->heads > 0) s->head = s->width / s->heads;
-    if (s->layers < 1 || s->layers > 10000)
-        ll_graph_reject(g, "llama: layers %ld, expected 1 to 10000", s->layers);
-    else if (s->heads < 1 || s->kv_heads < 1 || s->heads % s->kv_heads)
-        ll_graph_reject(g, "llama: heads %ld is not a multiple of kv_heads %ld", s->heads,
-                        s->kv_heads);
-    else if (!even)
-        ll_graph_reject(g,
-                        "llama: width %ld is not a multiple of heads %ld: set model.head to the "
-                        "channels of a head",
-                        s->width, s->heads);
-    else if (s->head < 2 || s->head % 2)
-        ll_graph_reject(g,
-                        "llama: heads have %ld channels (model.head, or width / heads), expected "
-                        "an even number",
-                        s->head);
-    else if (s->rope_base < 1 || s->norm_eps < 1)
-        ll_graph_reject(g, "llama: model.%s is 0, expected 1 or more",
-                        s->rope_base < 1 ? "rope_base" : "norm_eps");
-    else if (s->tied < 0 || s->tied > 1)
-        ll_graph_reject(g, "llama: model.tied is %ld, expected 0 or 1", s->tied);
-    else if (s->linear < 0 || s->linear > 1)
-        ll_graph_reject(g, "llama: model.linear is %ld, expected 0 or 1", s->linear);
-    else if (s->linear && s->window > 0)
-        ll_graph_reject(g,
-                        "llama: model.window is %ld, which needs softmax attention: set "
-                        "model.linear=0, or model.window=0",
-                        s->window);
-    else if (!s->linear && s->decay > 0)
-        ll_graph_reject(g,
-                        "llama: model.decay is %ld, which needs linear attention: set "
-                        "model.linear=1, or model.decay=0",
-                        s->decay);
-    else
-        return true;
-    return false;
+    WANT(s->layers >= 1 && s->layers <= 10000, "llama: layers %ld, expected 1 to 10000", s->layers);
+    WANT(s->heads >= 1 && s->kv_heads >= 1 && s->heads % s->kv_heads == 0,
+         "llama: heads %ld is not a multiple of kv_heads %ld", s->heads, s->kv_heads);
+    WANT(even,
+         "llama: width %ld is not a multiple of heads %ld: set model.head to the channels of a "
+         "head",
+         s->width, s->heads);
+    WANT(s->head >= 2 && s->head % 2 == 0,
+         "llama: heads have %ld channels (model.head, or width / heads), expected an even number",
+         s->head);
+    WANT(s->rope_base >= 1 && s->norm_eps >= 1, "llama: model.%s is 0, expected 1 or more",
+         s->rope_base < 1 ? "rope_base" : "norm_eps");
+    WANT(s->tied == 0 || s->tied == 1, "llama: model.tied is %ld, expected 0 or 1", s->tied);
+    WANT(s->linear == 0 || s->linear == 1, "llama: model.linear is %ld, expected 0 or 1",
+         s->linear);
+    WANT(!s->linear || s->window <= 0,
+         "llama: model.window is %ld, which needs softmax attention: set model.linear=0, or "
+         "model.window=0",
+         s->window);
+    WANT(s->linear || s->decay <= 0,
+         "llama: model.decay is %ld, which needs linear attention: set model.linear=1, or "
+         "model.decay=0",
+         s->decay);
+    return true;
 }
 
 static const ll_model llama;

@@ -128,16 +128,12 @@ static void keep(ll_graph *g, const sizes *s, ll_val memory)
 
 static bool sound(ll_graph *g, const sizes *s)
 {
-    if (s->heads < 1 || s->width < 2 || s->width % s->heads || s->width % 2 || s->layers < 1 ||
-        s->layers > 10000)
-        ll_graph_reject(
-            g, "seq2seq: expected an even width, a multiple of heads, and 1 to 10000 layers");
-    else if (s->pad >= s->vocab)
-        ll_graph_reject(g, "seq2seq: pad %ld is not a token of the vocabulary of %ld", s->pad,
-                        s->vocab);
-    else
-        return true;
-    return false;
+    WANT(s->heads >= 1 && s->width >= 2 && s->width % s->heads == 0 && s->width % 2 == 0 &&
+             s->layers >= 1 && s->layers <= 10000,
+         "seq2seq: expected an even width, a multiple of heads, and 1 to 10000 layers");
+    WANT(s->pad < s->vocab, "seq2seq: pad %ld is not a token of the vocabulary of %ld", s->pad,
+         s->vocab);
+    return true;
 }
 
 static ll_val declare(ll_graph *g, const ll_build *b)
