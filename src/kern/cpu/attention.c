@@ -173,7 +173,7 @@ size_t attend_cpu_scratch(const ll_kcall *c)
     room r;
     ll_att p = att_of(c);
     bool half = c->in[0].dtype == LL_BF16;
-    return ll_att_room(c, half ? ll_att_bf16_room(&p, false) : lay_out(&p, NULL, &r));
+    return ll_floats_each(c, half ? ll_att_bf16_room(&p, false) : lay_out(&p, NULL, &r));
 }
 
 ll_err attention_grad_cpu(const ll_kcall *c)
@@ -198,7 +198,7 @@ size_t attend_grad_cpu_scratch(const ll_kcall *c)
 {
     ll_att p = att_of_grad(c);
     bool half = c->in[0].dtype == LL_BF16;
-    return ll_att_room(c, half ? ll_att_bf16_room(&p, true) : ll_att_grad_room(&p));
+    return ll_floats_each(c, half ? ll_att_bf16_room(&p, true) : ll_att_grad_room(&p));
 }
 
 ll_err causal_mask_cpu(const ll_kcall *c)

@@ -31,8 +31,7 @@ static int64_t floats_of(const ll_kcall *c)
 
 size_t cached_attend_cpu_scratch(const ll_kcall *c)
 {
-    size_t one = (size_t)floats_of(c) * sizeof(float);
-    return one * (size_t)(c->threads < 1 ? 1 : c->threads);
+    return ll_floats_each(c, (size_t)floats_of(c));
 }
 
 /* Keys of a head, or its values. */
