@@ -235,7 +235,7 @@ LL_API ll_val ll_transpose(ll_graph *g, ll_val x, const char *spec);
 LL_API ll_val ll_broadcast(ll_graph *g, ll_val x, const char *spec, ll_shape shape);
 LL_API ll_val ll_slice(ll_graph *g, ll_val x, int dim, int64_t from, int64_t to);
 LL_API ll_val ll_pad(ll_graph *g, ll_val x, int dim, int64_t before, int64_t after);
-LL_API ll_val ll_concat(ll_graph *g, const ll_val *x, int n, int dim);
+LL_API ll_val ll_concat(ll_graph *g, const ll_val *x, int n, int dim); /* any number */
 
 /* ---- elements by index, i32, from 0; an index out of range fails the step ---- */
 /* NumPy's take: index replaces dimension dim by its own. */

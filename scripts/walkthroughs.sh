@@ -64,7 +64,7 @@ done <<EOF
 op 3 1 1
 elementwise 1 2 2
 attribute 4 2 5
-variant 1 1 7
+variant 1 1 6
 fusion 2 0 0
 collective 1 0 0
 EOF

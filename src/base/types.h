@@ -8,6 +8,12 @@
 extern "C" {
 #endif
 
+/* Macros that are their own next, expanded up to 16 times. */
+#define LL_NOW ()
+#define LL_EXPAND(...) LL_FOUR(LL_FOUR(LL_FOUR(LL_FOUR(__VA_ARGS__))))
+#define LL_FOUR(...) LL_ONCE(LL_ONCE(LL_ONCE(LL_ONCE(__VA_ARGS__))))
+#define LL_ONCE(...) __VA_ARGS__
+
 size_t ll_dtype_bytes(ll_dtype t);
 const char *ll_dtype_name(ll_dtype t);
 bool ll_dtype_find(const char *name, ll_dtype *out); /* false: no such type */

@@ -20,26 +20,21 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "tensor bytes are writ
 /* The format's own limit; a larger length is garbage. */
 #define HEADER_MAX 100000000u
 
-/* ll: which of our types it is; LL_N_DTYPE: none of them. */
-static const struct type {
-    const char *name;
-    int bits;
-    ll_dtype ll;
-} types[] = {
-    {"F64", 64, LL_F64},        {"F32", 32, LL_F32},        {"BF16", 16, LL_BF16},
-    {"F16", 16, LL_F16},        {"I32", 32, LL_I32},        {"U8", 8, LL_U8},
-    {"I64", 64, LL_N_DTYPE},    {"U64", 64, LL_N_DTYPE},    {"C64", 64, LL_N_DTYPE},
-    {"U32", 32, LL_N_DTYPE},    {"I16", 16, LL_N_DTYPE},    {"U16", 16, LL_N_DTYPE},
-    {"I8", 8, LL_N_DTYPE},      {"BOOL", 8, LL_N_DTYPE},    {"F8_E4M3", 8, LL_F8_E4M3},
-    {"F8_E5M2", 8, LL_F8_E5M2}, {"F8_E8M0", 8, LL_N_DTYPE}, {"F6_E2M3", 6, LL_N_DTYPE},
-    {"F6_E3M2", 6, LL_N_DTYPE}, {"F4", 4, LL_N_DTYPE},
+static const ll_st_type types[] = {
+    {"F64", 64, LL_F64, 'f'},     {"F32", 32, LL_F32, 'f'},     {"BF16", 16, LL_BF16, 'b'},
+    {"F16", 16, LL_F16, 'f'},     {"I32", 32, LL_I32, 'i'},     {"U8", 8, LL_U8, 'u'},
+    {"I64", 64, LL_N_DTYPE, 'i'}, {"U64", 64, LL_N_DTYPE, 'u'}, {"C64", 64, LL_N_DTYPE},
+    {"U32", 32, LL_N_DTYPE, 'u'}, {"I16", 16, LL_N_DTYPE, 'i'}, {"U16", 16, LL_N_DTYPE, 'u'},
+    {"I8", 8, LL_N_DTYPE, 'i'},   {"BOOL", 8, LL_N_DTYPE, '?'}, {"F8_E4M3", 8, LL_F8_E4M3},
+    {"F8_E5M2", 8, LL_F8_E5M2},   {"F8_E8M0", 8, LL_N_DTYPE},   {"F6_E2M3", 6, LL_N_DTYPE},
+    {"F6_E3M2", 6, LL_N_DTYPE},   {"F4", 4, LL_N_DTYPE},
 };
 
-static const struct type *find_type(const char *name)
+static ll_st_type type_of(const char *name)
 {
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
-        if (!strcmp(name, types[i].name)) return &types[i];
-    return NULL;
+        if (!strcmp(name, types[i].name)) return types[i];
+    return (ll_st_type){.ll = LL_N_DTYPE};
 }
 
 /* A name from the file, quoted and cut, so that a message stays one short line. */
@@ -90,12 +85,12 @@ static ll_err parse_entry(ll_st_file *f, ll_st_entry *e, const char *name, const
     CHECK(json_is_string(type), LL_E_IO, "%s: tensor %s: \"dtype\" is missing or not text", f->path,
           quote(f, name));
     e->type = ll_arena_strdup(f->arena, json_string_value(type));
+    e->is = type_of(e->type);
     uint64_t elements = 0, bits;
     TRY(parse_shape(f, e, json_object_get(info, "shape"), &elements));
     TRY(parse_offsets(f, e, json_object_get(info, "data_offsets")));
-    const struct type *known = find_type(e->type);
-    if (!known) return LL_OK;
-    CHECK(!__builtin_mul_overflow(elements, (uint64_t)known->bits, &bits) && bits % 8 == 0 &&
+    if (!e->is.bits) return LL_OK;
+    CHECK(!__builtin_mul_overflow(elements, (uint64_t)e->is.bits, &bits) && bits % 8 == 0 &&
               bits / 8 == e->end - e->begin,
           LL_E_IO, "%s: tensor %s: %lu elements of %s do not fill its %lu bytes", f->path,
           quote(f, name), elements, e->type, (e->end - e->begin));
@@ -229,12 +224,6 @@ void ll_st_close(ll_st_file *f)
     ll_arena_free(f->arena);
 }
 
-ll_dtype ll_st_type(const char *name)
-{
-    const struct type *t = find_type(name);
-    return t ? t->ll : LL_N_DTYPE;
-}
-
 const char *ll_st_meta(const ll_st_file *f, const char *key)
 {
     for (int i = 0; i < f->n_meta; i++)
@@ -254,13 +243,12 @@ ll_err ll_st_want(const ll_st_file *f, const char *name, ll_dtype *dtype, ll_sha
 {
     const ll_st_entry *e = ll_st_find(f, name);
     CHECK(e, LL_E_IO, "%s has no tensor %s", f->path, name);
-    const struct type *type = find_type(e->type);
-    CHECK(type && type->ll != LL_N_DTYPE, LL_E_IO,
+    CHECK(e->is.ll != LL_N_DTYPE, LL_E_IO,
           "%s: tensor %s is of type %s, expected F64, F32, BF16, F16, F8, I32 or U8", f->path, name,
           quote(f, e->type));
     CHECK(e->n_dims <= LL_MAX_DIMS, LL_E_IO, "%s: tensor %s has %d dimensions, expected at most %d",
           f->path, name, e->n_dims, LL_MAX_DIMS);
-    *dtype = type->ll;
+    *dtype = e->is.ll;
     *shape = (ll_shape){.n = e->n_dims};
     for (int i = 0; i < e->n_dims; i++) shape->d[i] = e->dims[i];
     return LL_OK;

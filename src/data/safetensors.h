@@ -18,8 +18,18 @@ typedef struct ll_st_part {
     bool spare; /* another rank has the same, and writes it */
 } ll_st_part;
 
+/* Of the format's types: ours, or LL_N_DTYPE; the kind of an element of whole bytes that tables
+ * have (data/parse.h), or 0. bits 0: a type that the format does not have. */
+typedef struct ll_st_type {
+    const char *name;
+    int bits;
+    ll_dtype ll;
+    char kind;
+} ll_st_type;
+
 typedef struct ll_st_entry {
     const char *name, *type; /* type as the file spells it: "F32"; it may be one we do not have */
+    ll_st_type is;
     int n_dims;
     const int64_t *dims;
     uint64_t begin, end; /* its bytes, counted from the first tensor's first byte */
@@ -50,7 +60,6 @@ const ll_st_entry *ll_st_find(const ll_st_file *f, const char *name); /* NULL: n
 /* Type and shape of a tensor that must be there and be of a type and rank we have. */
 ll_err ll_st_want(const ll_st_file *f, const char *name, ll_dtype *dtype, ll_shape *shape);
 ll_err ll_st_read_part(const ll_st_file *f, const char *name, const ll_st_part *part, void *data);
-ll_dtype ll_st_type(const char *name); /* "F32"; LL_N_DTYPE: none of ours */
 /* Takes bytes [from, to) of the tensors into a checksum's remainder (base/crc32c.h). */
 ll_err ll_st_remainder(const ll_st_file *f, uint64_t from, uint64_t to, uint32_t *out);
 

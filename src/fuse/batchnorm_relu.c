@@ -170,66 +170,43 @@ static ll_err infer_bits(ll_infer *i)
 #define WHOLE .whole = "*"
 #define FLOATS .infer = ll_infer_floats
 #define STATS .wide_out = 3u << 1
-#define NORM_TYPES(c) "f32[" c "], f32[" c "], f32[" c "], f32[" c "]>"
 
 static const ll_op ops[] = {
     OP(batchnorm_relu, 3, 3, "*c, c, c -> *c, c, c", 3u << 1, 8, EPS, WHOLE, FLOATS, STATS,
-       .trials = {"f32[7,3], f32[3], f32[3] {eps=1e-5}", "f32[2,3,5,8], f32[8], f32[8] {eps=0.1}",
-                  "f32[2,300,3,72], f32[72], f32[72] {eps=1e-5}"}),
+       .trials = {"*=7 c=3 {eps=1e-5}", "*=2,3,5 c=8 {eps=0.1}", "*=2,300,3 c=72 {eps=1e-5}"}),
     OP(batchnorm_add_relu, 4, 3, "*c, *c, c, c -> *c, c, c", 3u << 2, 9, EPS, WHOLE, FLOATS, STATS,
-       .trials = {"f32[7,3], f32[7,3], f32[3], f32[3] {eps=1e-5}",
-                  "f32[2,3,5,8], f32[2,3,5,8], f32[8], f32[8] {eps=0.1}",
-                  "f32[2,300,3,72], f32[2,300,3,72], f32[72], f32[72] {eps=1e-5}"}),
+       .trials = {"*=7 c=3 {eps=1e-5}", "*=2,3,5 c=8 {eps=0.1}", "*=2,300,3 c=72 {eps=1e-5}"}),
     OP(batchnorm_add_relu_bits, 4, 4, "*c, *c, c, c -> *c, c, c, *_", 3u << 2, 9, EPS, WHOLE, STATS,
        .infer = infer_bits, .expand = expand_bits,
-       .trials = {"f32[2,3,5,8], f32[2,3,5,8], f32[8], f32[8] {eps=0.1}",
-                  "f32[2,300,3,72], f32[2,300,3,72], f32[72], f32[72] {eps=1e-5}"}),
+       .trials = {"*=2,3,5 c=8 {eps=0.1}", "*=2,300,3 c=72 {eps=1e-5}"}),
     OP(batchnorm_relu_grad, 6, 3, "*c, *c, c, c, c, c -> *c, c, c", 15u << 2, 11, EPS, WHOLE,
        FLOATS, STATS, .in_place = 3u, .expand = expand_relu_grad,
-       .trials = {"f32[7,3], f32[7,3], f32[3], f32[3], f32[3], f32[3]> {eps=1e-5}",
-                  "f32[2,3,5,8], f32[2,3,5,8], f32[8], f32[8], f32[8], f32[8]> {eps=0.1}",
-                  "f32[999,72], f32[999,72], f32[72], f32[72], f32[72], f32[72]> {eps=0.1}"}),
+       .trials = {"*=7 c=3 5> {eps=1e-5}", "*=2,3,5 c=8 5> {eps=0.1}", "*=999 c=72 5> {eps=0.1}"}),
     OP(batchnorm_add_relu_grad, 6, 4, "*c, *_, *c, c, c, c -> *c, c, c, *c", 7u << 3, 10, EPS,
        WHOLE, STATS, .infer = infer_bits, .expand = expand_bits_grad, .in_place = 5u,
-       .trials = {"f32[2,3,5,8], u8[2,3,5,1]<256, f32[2,3,5,8], f32[8], f32[8], f32[8]> {eps=0.1}",
-                  "f32[999,72], u8[999,9]<256, f32[999,72], f32[72], f32[72], f32[72]> "
-                  "{eps=0.1}"}),
+       .trials = {"*=2,3,5 c=8 _=1 1:u8<256 5> {eps=0.1}", "*=999 c=72 _=9 1:u8<256 5> {eps=0.1}"}),
     OP(batchnorm_sum_relu_grad, 7, 4, "*c, *c, *_, *c, c, c, c -> *c, c, c, *c", 7u << 4, 11, EPS,
        WHOLE, STATS, .infer = infer_bits, .expand = expand_bits_grad, .in_place = 11u,
-       .trials = {"f32[7,16], f32[7,16], u8[7,2]<256, f32[7,16], f32[16], f32[16], f32[16]> "
-                  "{eps=1e-5}",
-                  "f32[999,72], f32[999,72], u8[999,9]<256, f32[999,72], f32[72], f32[72], "
-                  "f32[72]> {eps=0.1}"}),
+       .trials = {"*=7 c=16 _=2 2:u8<256 6> {eps=1e-5}", "*=999 c=72 _=9 2:u8<256 6> {eps=0.1}"}),
     OP(batchnorm_stats, 1, 2, "*c -> c, c", 0, 4, WHOLE, FLOATS, .wide_out = 3u,
-       .expand = expand_stats, .trials = {"f32[7,3]", "f32[2,3,5,8]", "f32[2,300,3,72]"}),
+       .expand = expand_stats, .trials = {"*=7 c=3", "*=2,3,5 c=8", "*=2,300,3 c=72"}),
     OP(batchnorm_two_relu, 10, 1, "*c, *c, c, c, c, c, c, c, c, c -> *c", 255u << 2, 9, EPS, FLOATS,
        .in_place = 3u, .expand = expand_two,
-       .trials = {"f32[7,3], f32[7,3], " NORM_TYPES("3") ", " NORM_TYPES("3") " {eps=1e-5}",
-                  "f32[2,3,5,8], f32[2,3,5,8], " NORM_TYPES("8") ", " NORM_TYPES("8") " {eps=0.1}",
-                  "f32[999,72], f32[999,72], " NORM_TYPES("72") ", " NORM_TYPES(
-                      "72") " {eps=0.1}"}),
+       .trials = {"*=7 c=3 5> 9> {eps=1e-5}", "*=2,3,5 c=8 5> 9> {eps=0.1}",
+                  "*=999 c=72 5> 9> {eps=0.1}"}),
     OP(batchnorm_two_relu_grad, 11, 6, "*c, *c, *c, c, c, c, c, c, c, c, c -> *c, c, c, *c, c, c",
        255u << 3, 20, EPS, WHOLE, FLOATS, .wide_out = 3u << 1 | 3u << 4, .in_place = 7u,
        .expand = expand_two_grad,
-       .trials = {"f32[7,3], f32[7,3], f32[7,3], " NORM_TYPES("3") ", " NORM_TYPES(
-                      "3") " {eps=1e-5}",
-                  "f32[300,72], f32[300,72], f32[300,72], " NORM_TYPES("72") ", " NORM_TYPES(
-                      "72") " {eps=0.1}"}),
+       .trials = {"*=7 c=3 6> 10> {eps=1e-5}", "*=300 c=72 6> 10> {eps=0.1}"}),
     OP(batchnorm_two_sum_relu_grad, 12, 6,
        "*c, *c, *c, *c, c, c, c, c, c, c, c, c -> *c, c, c, *c, c, c", 255u << 4, 21, EPS, WHOLE,
        FLOATS, .wide_out = 3u << 1 | 3u << 4, .in_place = 15u, .expand = expand_two_grad,
-       .trials = {"f32[7,3], f32[7,3], f32[7,3], f32[7,3], " NORM_TYPES("3") ", " NORM_TYPES(
-                      "3") " {eps=1e-5}",
-                  "f32[300,72], f32[300,72], f32[300,72], f32[300,72], " NORM_TYPES(
-                      "72") ", " NORM_TYPES("72") " {eps=0.1}"}),
+       .trials = {"*=7 c=3 7> 11> {eps=1e-5}", "*=300 c=72 7> 11> {eps=0.1}"}),
     OP(batchnorm_known_relu, 5, 1, "*c, c, c, c, c -> *c", 15u << 1, 5, EPS, FLOATS, .in_place = 1u,
-       .expand = expand_known,
-       .trials = {"f32[7,3], " NORM_TYPES("3") " {eps=1e-5}",
-                  "f32[2,300,3,72], " NORM_TYPES("72") " {eps=0.1}"}),
+       .expand = expand_known, .trials = {"*=7 c=3 4> {eps=1e-5}", "*=2,300,3 c=72 4> {eps=0.1}"}),
     OP(batchnorm_known_add_relu_bits, 6, 2, "*c, *c, c, c, c, c -> *c, *_", 15u << 2, 6, EPS,
        .infer = infer_bits, .expand = expand_known_bits, .in_place = 3u,
-       .trials = {"f32[2,3,5,8], f32[2,3,5,8], " NORM_TYPES("8") " {eps=0.1}",
-                  "f32[2,300,3,72], f32[2,300,3,72], " NORM_TYPES("72") " {eps=1e-5}"}),
+       .trials = {"*=2,3,5 c=8 5> {eps=0.1}", "*=2,300,3 c=72 5> {eps=1e-5}"}),
 };
 const ll_op *const ll_ops_batchnorm_relu[] = {&ops[0],  &ops[1],  &ops[2], &ops[3], &ops[4],
                                               &ops[5],  &ops[6],  &ops[7], &ops[8], &ops[9],

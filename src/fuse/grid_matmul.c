@@ -6,8 +6,7 @@
 
 #include <stdio.h>
 
-ll_kernel grid_matmul_cpu;
-ll_scratch grid_matmul_cpu_scratch;
+LL_KERNELS(grid_matmul)
 
 /* The letters of operand k's scales, in the product's. */
 static bool scale_letters(const char *spec, const char *grid, int k, char out[LL_MAX_DIMS + 1])
@@ -73,18 +72,12 @@ static ll_err infer(ll_infer *i)
 
 #define MN "spec=\"mk,kn->mn\", a=\"ab,a->ab\", b=\"ab,b->ab\""
 static const ll_op grid_matmul = {
-    .name = "grid_matmul",
-    .work = LL_WORK_PRODUCT,
-    .n_in = 4,
-    .n_out = 1,
+    LL_CPU_OP(grid_matmul, PRODUCT, 4, 1),
     LL_ATTRS(ll_grid_matmul_attr, spec, a, b, bits, rounded),
     .loops = loops,
     .whole = "abcdefghijklmnopqrstuvwxyz",
     .infer = infer,
-    .no_grad = true,
-    .f64 = true,
     .flop = 2,
-    .cpu = LL_KERNEL(.run = grid_matmul_cpu, .scratch = grid_matmul_cpu_scratch),
     .trials = {"f32[6,12], f32[12,18], f32[6]>, f32[18]> {" MN ", bits=40, rounded=33}",
                "f32[70,301], f32[301,67], f32[70]>, f32[67]> {" MN ", bits=40, rounded=38}",
                "f32[3,5,7], f32[90,7], f32[3,5]>, f32[90]> {spec=\"btc,nc->btn\", "

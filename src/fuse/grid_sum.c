@@ -4,8 +4,7 @@
  *     x f32, m f32: a scale for each result -> sum of grid(x, m), f64 */
 #include "fuse/fuse_int.h"
 
-ll_kernel grid_sum_cpu;
-ll_scratch grid_sum_cpu_scratch;
+LL_KERNELS(grid_sum)
 
 /* Is there one scale for each result of the sum, "abcd,ac->abcd" of "abcd->ac"? */
 static bool is_scaled(const char *grid, const char *spec)
@@ -31,15 +30,9 @@ static ll_err infer(ll_infer *i)
 }
 
 static const ll_op grid_sum = {
-    .name = "grid_sum",
-    .work = LL_WORK_REDUCTION,
-    .n_in = 2,
-    .n_out = 1,
+    LL_CPU_OP(grid_sum, REDUCTION, 2, 1),
     LL_ATTRS(ll_grid_sum_attr, grid, spec, bits),
     .infer = infer,
-    .no_grad = true,
-    .f64 = true,
-    .cpu = LL_KERNEL(.run = grid_sum_cpu, .scratch = grid_sum_cpu_scratch),
     .trials = {"f32[40,9,1,24], f32[24]> {grid=\"abcd,d->abcd\", spec=\"nhwc->c\", bits=43}",
                "f32[7,140], f32[7]> {grid=\"ab,a->ab\", spec=\"nc->n\", bits=12}",
                "f32[3,900,3], f32[3,3]> {grid=\"abc,ac->abc\", spec=\"nhc->nc\", bits=40}",

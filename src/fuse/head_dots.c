@@ -14,9 +14,8 @@ static const ll_op head_dots = {
     .wide_out = 1u << 0,
     .infer = ll_infer_floats,
     .flop = 2,
-    .trials = {"f32[2,3,2,2,5], f32[2,3,2,2,5]", "f32[1,70,3,1,64], f32[1,70,3,1,64]",
-               "f32[2,33,1,4,128], f32[2,33,1,4,128]", "f32[3,1,2,1,24], f32[3,1,2,1,24]",
-               "f32[0,2,1,1,8], f32[0,2,1,1,8]"},
+    .trials = {"b=2 t=3 n=2 g=2 e=5", "b=1 t=70 n=3 g=1 e=64", "b=2 t=33 n=1 g=4 e=128",
+               "b=3 t=1 n=2 g=1 e=24", "b=0 t=2 n=1 g=1 e=8"},
 };
 
 static const ll_fusion_row rows[] = {{.pattern =

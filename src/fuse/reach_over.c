@@ -10,8 +10,7 @@
 
 #include <stdio.h>
 
-ll_kernel reach_over_cpu;
-ll_scratch reach_over_cpu_scratch;
+LL_KERNELS(reach_over)
 
 static ll_err loops(const void *attr, int n_in, const ll_type *, char dims[LL_DIMS_TEXT])
 {
@@ -40,19 +39,13 @@ static ll_err infer(ll_infer *i)
 
 #define MN "spec=\"mk,kn->mn\", a=\"ab,a->ab\", b=\"ab,b->ab\""
 static const ll_op reach_over = {
-    .name = "reach_over",
-    .work = LL_WORK_OTHER,
-    .n_in = 2,
+    LL_CPU_OP(reach_over, OTHER, 2, 1),
     .n_more = 2,
-    .n_out = 1,
     LL_ATTRS(ll_reach_over_attr, spec, a, b, enough, most),
     .loops = loops,
     .whole = "abcdefghijklmnopqrstuvwxyz",
     .infer = infer,
-    .no_grad = true,
-    .f64 = true,
     .flop = 1,
-    .cpu = LL_KERNEL(.run = reach_over_cpu, .scratch = reach_over_cpu_scratch),
     .trials = {"u8[6,12]<61, u8[12,18]<61 {spec=\"mk,kn->mn\", enough=3, most=32}",
                "u8[70,131]<44, u8[131,290]<52 {spec=\"mk,kn->mn\", enough=40, most=9}",
                "f32[6,12], f32[12,18], f32[6]>, f32[18]> {" MN ", enough=3, most=32}",

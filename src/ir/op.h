@@ -72,12 +72,6 @@ typedef struct ll_attr_field {
     LL_FIELD_OF(type, field), __VA_OPT__(LL_NEXT_FIELD LL_NOW(type, __VA_ARGS__))
 #define LL_NEXT_FIELD() LL_EACH_FIELD
 
-/* Macros that are their own next, expanded up to 16 times. */
-#define LL_NOW ()
-#define LL_EXPAND(...) LL_FOUR(LL_FOUR(LL_FOUR(LL_FOUR(__VA_ARGS__))))
-#define LL_FOUR(...) LL_ONCE(LL_ONCE(LL_ONCE(LL_ONCE(__VA_ARGS__))))
-#define LL_ONCE(...) __VA_ARGS__
-
 /* ---- shapes ---- */
 typedef struct ll_infer {
     const ll_op *op;
@@ -222,18 +216,10 @@ struct ll_op {
      * best first (kern/kern.h): the first that fits a call runs it. cuda: LL_GPU(list). */
     ll_kernel *ref;
     const struct ll_solver *cpu, *cuda;
-    const char *trials[10]; /* "f32[6,12], f32[12,18] {spec=\"mk,kn->mn\"}": for tests */
+    /* For tests: "f32[6,12], f32[12,18] {spec=\"mk,kn->mn\"}"; or extents of the loops of dims,
+     * then operands that are not f32 of any numbers: "*=2,3 v=7 1:i32<7 3> {eps=0.1}". */
+    const char *trials[10];
 };
-
-/* Declares what kernels of these ops may be named; not all need be there. */
-#define LL_KERNELS(...) LL_EXPAND(LL_EACH_KERNEL(__VA_ARGS__))
-#define LL_EACH_KERNEL(fn, ...)                                                                    \
-    ll_kernel fn##_ref, fn##_cpu;                                                                  \
-    ll_fits fn##_cpu_fits;                                                                         \
-    ll_scratch fn##_cpu_scratch;                                                                   \
-    extern const ll_solver fn##_cuda[];                                                            \
-    __VA_OPT__(LL_NEXT_KERNEL LL_NOW(__VA_ARGS__))
-#define LL_NEXT_KERNEL() LL_EACH_KERNEL
 
 /* An op's name, kind of work, and numbers of operands and results. Its kernels are named after it:
  * fn_cpu, fn_cuda, and of LL_REF_OP fn_ref. What follows is of the CPU's: .scratch. */
@@ -250,6 +236,10 @@ struct ll_op {
 #define LL_GPU_OP(fn, kind, operands, results)                                                     \
     .name = #fn, .work = LL_WORK_##kind, .n_in = operands, .n_out = results, .no_grad = true,      \
     .cuda = LL_GPU(fn##_cuda)
+/* Of CPUs alone likewise, in f64 too. */
+#define LL_CPU_OP(fn, kind, operands, results)                                                     \
+    .name = #fn, .work = LL_WORK_##kind, .n_in = operands, .n_out = results, .no_grad = true,      \
+    .f64 = true, .cpu = LL_KERNEL(.run = fn##_cpu, .scratch = fn##_cpu_scratch)
 /* The plain loops are the CPU's too. */
 #define LL_PLAIN_OP(fn, kind, operands, results)                                                   \
     .name = #fn, .work = LL_WORK_##kind, .n_in = operands, .n_out = results, .ref = fn##_ref,      \

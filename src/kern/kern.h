@@ -86,6 +86,16 @@ typedef struct ll_solver {
                          {.name = "plain", .run = fn##_ref, .parts = true},                        \
                          {0}})
 
+/* Declares what kernels of these ops may be named; not all need be there. */
+#define LL_KERNELS(...) LL_EXPAND(LL_EACH_KERNEL(__VA_ARGS__))
+#define LL_EACH_KERNEL(fn, ...)                                                                    \
+    ll_kernel fn##_ref, fn##_cpu;                                                                  \
+    ll_fits fn##_cpu_fits;                                                                         \
+    ll_scratch fn##_cpu_scratch;                                                                   \
+    extern const ll_solver fn##_cuda[];                                                            \
+    __VA_OPT__(LL_NEXT_KERNEL LL_NOW(__VA_ARGS__))
+#define LL_NEXT_KERNEL() LL_EACH_KERNEL
+
 static inline bool ll_solver_fits(const ll_solver *s, const ll_kcall *c)
 {
     return !s->fits || s->fits(c);

@@ -11,7 +11,7 @@
 #include "model/parts.h"
 
 typedef struct sizes {
-    int64_t width, heads, hidden, vocab, eps;
+    int64_t width, heads, hidden, vocab, norm_eps;
 } sizes;
 
 static const ll_init small = {LL_NORMAL, 0.02};
@@ -22,7 +22,7 @@ static ll_val norm(ll_graph *g, const sizes *s, const char *name, ll_val x)
     ll_val gain = ll_param(g, "weight", LL_SHAPE(s->width), (ll_init){LL_CONSTANT, 1});
     ll_val bias = ll_param(g, "bias", LL_SHAPE(s->width), (ll_init){LL_ZEROS, 0});
     ll_graph_pop(g);
-    return ll_layernorm(g, x, gain, bias, (double)s->eps * 1e-12);
+    return ll_layernorm(g, x, gain, bias, (double)s->norm_eps * 1e-12);
 }
 
 static ll_val layer(ll_graph *g, const sizes *s, ll_val x, ll_val mask)
@@ -77,14 +77,10 @@ static ll_val logits_of(ll_graph *g, const ll_build *b, const sizes *s, ll_val x
 
 static ll_val declare(ll_graph *g, const ll_build *b)
 {
-    sizes s = {.width = ll_build_size(b, "width"),
-               .heads = ll_build_size(b, "heads"),
-               .hidden = ll_build_size(b, "hidden"),
-               .vocab = ll_build_size(b, "vocab"),
-               .eps = ll_build_size(b, "norm_eps")};
+    sizes s = {SIZE(width), SIZE(heads), SIZE(hidden), SIZE(vocab), SIZE(norm_eps)};
     double share = (double)ll_build_size(b, "masked") / 100;
-    if (b->cache || s.heads < 1 || s.width % s.heads || share < 0 || share > 0.9 || s.eps < 1 ||
-        ll_build_size(b, "layers") < 1 || ll_build_size(b, "layers") > 10000) {
+    if (b->cache || s.heads < 1 || s.width % s.heads || share < 0 || share > 0.9 ||
+        s.norm_eps < 1 || ll_build_size(b, "layers") < 1 || ll_build_size(b, "layers") > 10000) {
         ll_graph_reject(g, b->cache ? "bert reads in both directions and cannot generate text"
                                     : "bert: expected width to be a multiple of heads, masked 0 to "
                                       "90, norm_eps 1 or more, 1 to 10000 layers");

@@ -16,7 +16,7 @@
 #include <math.h>
 
 typedef struct sizes {
-    int64_t batch, layers, width, heads, seq, vocab, linear;
+    int64_t layers, width, heads, seq, vocab, linear;
     double dropout, decay;
 } sizes;
 
@@ -97,6 +97,19 @@ static ll_val network(const ll_build *b, const sizes *s, ll_val tokens)
     return ll_matmul(g, "btc,vc->btv", x, table);
 }
 
+static bool sound(ll_graph *g, const sizes *s)
+{
+    WANT(s->layers >= 1 && s->layers <= 10000, "gpt: layers %ld, expected 1 to 10000", s->layers);
+    WANT(s->heads >= 1 && s->width >= 1 && s->width % s->heads == 0,
+         "gpt: width %ld is not a multiple of heads %ld", s->width, s->heads);
+    WANT(s->linear == 0 || s->linear == 1, "gpt: model.linear is %ld, expected 0 or 1", s->linear);
+    WANT(s->decay <= 0 || s->linear,
+         "gpt: model.decay is %g, which needs linear attention: set model.linear=1, or "
+         "model.decay=0",
+         s->decay);
+    return true;
+}
+
 static const ll_model gpt;
 
 static ll_val declare(ll_graph *g, const ll_build *given)
@@ -104,41 +117,17 @@ static ll_val declare(ll_graph *g, const ll_build *given)
     ll_build own = *given, *b = &own;
     own.g = g;
     own.model = &gpt;
-    const sizes s = {.batch = b->batch,
-                     .layers = ll_build_size(b, "layers"),
-                     .width = ll_build_size(b, "width"),
-                     .heads = ll_build_size(b, "heads"),
-                     .seq = ll_build_size(b, "seq"),
-                     .vocab = ll_build_size(b, "vocab"),
-                     .linear = ll_build_size(b, "linear"),
-                     .decay = (double)ll_build_size(b, "decay"),
-                     .dropout = dropout_of(b)};
-    if (s.layers < 1 || s.layers > 10000) {
-        ll_graph_reject(g, "gpt: layers %ld, expected 1 to 10000", s.layers);
-        return (ll_val){0};
-    }
-    if (s.heads < 1 || s.width < 1 || s.width % s.heads) {
-        ll_graph_reject(g, "gpt: width %ld is not a multiple of heads %ld", s.width, s.heads);
-        return (ll_val){0};
-    }
-    if (s.linear < 0 || s.linear > 1) {
-        ll_graph_reject(g, "gpt: model.linear is %ld, expected 0 or 1", s.linear);
-        return (ll_val){0};
-    }
-    if (s.decay > 0 && !s.linear) {
-        ll_graph_reject(g,
-                        "gpt: model.decay is %g, which needs linear attention: set model.linear=1, "
-                        "or model.decay=0",
-                        s.decay);
-        return (ll_val){0};
-    }
-    ll_val x = ll_batch(g, "x", LL_I32, LL_SHAPE(s.batch, b->cache ? b->step : s.seq));
+    sizes s = {SIZE(layers), SIZE(width), SIZE(heads), SIZE(seq), SIZE(vocab), SIZE(linear)};
+    s.decay = (double)ll_build_size(b, "decay");
+    s.dropout = dropout_of(b);
+    if (!sound(g, &s)) return (ll_val){0};
+    ll_val x = ll_batch(g, "x", LL_I32, LL_SHAPE(b->batch, b->cache ? b->step : s.seq));
     ll_val logits, y, loss;
     if (b->cache) {
         ll_graph_result(g, "logits", logits = network(b, &s, x));
         return logits;
     }
-    y = ll_batch(g, "y", LL_I32, LL_SHAPE(s.batch, s.seq));
+    y = ll_batch(g, "y", LL_I32, LL_SHAPE(b->batch, s.seq));
     logits = network(b, &s, x);
     loss = ll_mean(g, ll_cross_entropy(g, logits, y));
     ll_graph_result(g, "loss", loss);

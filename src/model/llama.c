@@ -16,8 +16,8 @@
 #include <math.h>
 
 typedef struct sizes {
-    int64_t layers, width, heads, kv_heads, head, hidden, seq, vocab, base, eps, tied, window,
-        linear, decay;
+    int64_t layers, width, heads, kv_heads, head, hidden, seq, vocab, rope_base, norm_eps, tied,
+        window, linear, decay;
 } sizes;
 
 static ll_val weight(ll_graph *g, const char *name, ll_shape shape, double deviation)
@@ -33,7 +33,7 @@ static ll_val norm(ll_graph *g, const sizes *s, const char *name, ll_val x)
     ll_graph_push(g, name);
     ll_val gain = ll_param(g, "weight", LL_SHAPE(s->width), (ll_init){LL_CONSTANT, 1});
     ll_graph_pop(g);
-    return ll_rmsnorm(g, x, gain, (double)s->eps * 1e-12);
+    return ll_rmsnorm(g, x, gain, (double)s->norm_eps * 1e-12);
 }
 
 static ll_val attention(const ll_build *b, const sizes *s, ll_val x, ll_val places)
@@ -44,8 +44,8 @@ static ll_val attention(const ll_build *b, const sizes *s, ll_val x, ll_val plac
     ll_val q = ll_matmul(g, "btc,ngdc->btngd", x, weight(g, "q", LL_SHAPE(n, m, d, c), 0.02));
     ll_val k = ll_matmul(g, "btc,ndc->btnd", x, weight(g, "k", LL_SHAPE(n, d, c), 0.02));
     ll_val v = ll_matmul(g, "btc,ndc->btnd", x, weight(g, "v", LL_SHAPE(n, d, c), 0.02));
-    q = ll_rope_at(g, q, places, (double)s->base, false);
-    k = ll_rope_at(g, k, places, (double)s->base, false);
+    q = ll_rope_at(g, q, places, (double)s->rope_base, false);
+    k = ll_rope_at(g, k, places, (double)s->rope_base, false);
     x = s->linear ? ll_self_linear(b, "self", q, k, v, (double)s->decay)
                   : ll_self_attend(b, "self", q, k, v, s->window);
     ll_val w = weight(g, "proj", LL_SHAPE(c, n, m, d), 0.02 / sqrt(2.0 * (double)s->layers));
@@ -90,41 +90,30 @@ static bool sound(ll_graph *g, sizes *s)
 {
     bool even = s->head || s->heads < 1 || s->width % s->heads == 0;
     if (!s->head && s->heads > 0) s->head = s->width / s->heads;
-    if (s->layers < 1 || s->layers > 10000)
-        ll_graph_reject(g, "llama: layers %ld, expected 1 to 10000", s->layers);
-    else if (s->heads < 1 || s->kv_heads < 1 || s->heads % s->kv_heads)
-        ll_graph_reject(g, "llama: heads %ld is not a multiple of kv_heads %ld", s->heads,
-                        s->kv_heads);
-    else if (!even)
-        ll_graph_reject(g,
-                        "llama: width %ld is not a multiple of heads %ld: set model.head to the "
-                        "channels of a head",
-                        s->width, s->heads);
-    else if (s->head < 2 || s->head % 2)
-        ll_graph_reject(g,
-                        "llama: heads have %ld channels (model.head, or width / heads), expected "
-                        "an even number",
-                        s->head);
-    else if (s->base < 1 || s->eps < 1)
-        ll_graph_reject(g, "llama: model.%s is 0, expected 1 or more",
-                        s->base < 1 ? "rope_base" : "norm_eps");
-    else if (s->tied < 0 || s->tied > 1)
-        ll_graph_reject(g, "llama: model.tied is %ld, expected 0 or 1", s->tied);
-    else if (s->linear < 0 || s->linear > 1)
-        ll_graph_reject(g, "llama: model.linear is %ld, expected 0 or 1", s->linear);
-    else if (s->linear && s->window > 0)
-        ll_graph_reject(g,
-                        "llama: model.window is %ld, which needs softmax attention: set "
-                        "model.linear=0, or model.window=0",
-                        s->window);
-    else if (!s->linear && s->decay > 0)
-        ll_graph_reject(g,
-                        "llama: model.decay is %ld, which needs linear attention: set "
-                        "model.linear=1, or model.decay=0",
-                        s->decay);
-    else
-        return true;
-    return false;
+    WANT(s->layers >= 1 && s->layers <= 10000, "llama: layers %ld, expected 1 to 10000", s->layers);
+    WANT(s->heads >= 1 && s->kv_heads >= 1 && s->heads % s->kv_heads == 0,
+         "llama: heads %ld is not a multiple of kv_heads %ld", s->heads, s->kv_heads);
+    WANT(even,
+         "llama: width %ld is not a multiple of heads %ld: set model.head to the channels of a "
+         "head",
+         s->width, s->heads);
+    WANT(s->head >= 2 && s->head % 2 == 0,
+         "llama: heads have %ld channels (model.head, or width / heads), expected an even number",
+         s->head);
+    WANT(s->rope_base >= 1 && s->norm_eps >= 1, "llama: model.%s is 0, expected 1 or more",
+         s->rope_base < 1 ? "rope_base" : "norm_eps");
+    WANT(s->tied == 0 || s->tied == 1, "llama: model.tied is %ld, expected 0 or 1", s->tied);
+    WANT(s->linear == 0 || s->linear == 1, "llama: model.linear is %ld, expected 0 or 1",
+         s->linear);
+    WANT(!s->linear || s->window <= 0,
+         "llama: model.window is %ld, which needs softmax attention: set model.linear=0, or "
+         "model.window=0",
+         s->window);
+    WANT(s->linear || s->decay <= 0,
+         "llama: model.decay is %ld, which needs linear attention: set model.linear=1, or "
+         "model.decay=0",
+         s->decay);
+    return true;
 }
 
 static const ll_model llama;
@@ -134,20 +123,9 @@ static ll_val declare(ll_graph *g, const ll_build *given)
     ll_build own = *given, *b = &own;
     own.g = g;
     own.model = &llama;
-    sizes s = {.layers = ll_build_size(b, "layers"),
-               .width = ll_build_size(b, "width"),
-               .heads = ll_build_size(b, "heads"),
-               .kv_heads = ll_build_size(b, "kv_heads"),
-               .head = ll_build_size(b, "head"),
-               .hidden = ll_build_size(b, "hidden"),
-               .seq = ll_build_size(b, "seq"),
-               .vocab = ll_build_size(b, "vocab"),
-               .base = ll_build_size(b, "rope_base"),
-               .eps = ll_build_size(b, "norm_eps"),
-               .tied = ll_build_size(b, "tied"),
-               .window = ll_build_size(b, "window"),
-               .linear = ll_build_size(b, "linear"),
-               .decay = ll_build_size(b, "decay")};
+    sizes s = {SIZE(layers), SIZE(width),  SIZE(heads),  SIZE(kv_heads),  SIZE(head),
+               SIZE(hidden), SIZE(seq),    SIZE(vocab),  SIZE(rope_base), SIZE(norm_eps),
+               SIZE(tied),   SIZE(window), SIZE(linear), SIZE(decay)};
     if (!sound(g, &s)) return (ll_val){0};
     int64_t t = b->cache ? b->step : s.seq;
     ll_val logits = network(b, &s, ll_batch(g, "x", LL_I32, LL_SHAPE(b->batch, t)));

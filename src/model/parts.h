@@ -10,6 +10,13 @@
     {                                                                                              \
         "classes", 1000, "number of classes"                                                       \
     }
+/* In an initializer: the field of that name, as model.NAME of build b has it. */
+#define SIZE(name) .name = ll_build_size(b, #name)
+/* In a function that says whether sizes make sense: they do only if cond. */
+#define WANT(cond, ...)                                                                            \
+    do {                                                                                           \
+        if (!(cond)) return ll_graph_reject(g, __VA_ARGS__), false;                                \
+    } while (0)
 /* Images of the model's sizes. */
 static inline ll_val image_input(ll_graph *g, const ll_build *b)
 {

@@ -128,30 +128,21 @@ static void keep(ll_graph *g, const sizes *s, ll_val memory)
 
 static bool sound(ll_graph *g, const sizes *s)
 {
-    if (s->heads < 1 || s->width < 2 || s->width % s->heads || s->width % 2 || s->layers < 1 ||
-        s->layers > 10000)
-        ll_graph_reject(
-            g, "seq2seq: expected an even width, a multiple of heads, and 1 to 10000 layers");
-    else if (s->pad >= s->vocab)
-        ll_graph_reject(g, "seq2seq: pad %ld is not a token of the vocabulary of %ld", s->pad,
-                        s->vocab);
-    else
-        return true;
-    return false;
+    WANT(s->heads >= 1 && s->width >= 2 && s->width % s->heads == 0 && s->width % 2 == 0 &&
+             s->layers >= 1 && s->layers <= 10000,
+         "seq2seq: expected an even width, a multiple of heads, and 1 to 10000 layers");
+    WANT(s->pad < s->vocab, "seq2seq: pad %ld is not a token of the vocabulary of %ld", s->pad,
+         s->vocab);
+    return true;
 }
 
 static ll_val declare(ll_graph *g, const ll_build *b)
 {
     ll_build own = *b;
-    sizes s = {.b = &own,
-               .source = ll_build_size(b, "source"),
-               .layers = ll_build_size(b, "layers"),
-               .width = ll_build_size(b, "width"),
-               .heads = ll_build_size(b, "heads"),
-               .hidden = ll_build_size(b, "hidden"),
-               .vocab = ll_build_size(b, "vocab"),
-               .pad = ll_build_size(b, "pad"),
-               .dropout = dropout_of(b)};
+    sizes s = {SIZE(source), SIZE(layers), SIZE(width), SIZE(heads),
+               SIZE(hidden), SIZE(vocab),  SIZE(pad)};
+    s.b = &own;
+    s.dropout = dropout_of(b);
     int64_t t = b->cache ? b->step : ll_build_size(b, "seq");
     bool reads = !b->cache || b->source, writes = !b->cache || !b->source;
     ll_val x = {0}, y = {0}, from = {0}, mask = {0}, memory = {0};

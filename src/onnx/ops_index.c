@@ -10,10 +10,10 @@ static ll_val from_start(op *o, ll_val v, double d)
     return ll_add(o->g, v, ll_mul(o->g, from_end, ll_one(o, v, d)));
 }
 
-/* Indices of a dimension of d as i32, counted from its start; NULL lies: plain. */
-static ll_val index_of(op *o, value *x, int64_t d, const order *lies)
+/* Indices of a dimension of d as i32, counted from its start. */
+static ll_val index_of(op *o, value *x, int64_t d)
 {
-    ll_val v = ll_onnx_as(o, x, lies ? lies : &ll_plain);
+    ll_val v = ll_onnx_plain(o, x);
     if (x->host) {
         int64_t least = 0;
         for (int64_t i = 0; i < ll_numel(&x->shape) && ll_onnx_whole(x->type); i++)
@@ -42,7 +42,7 @@ static ll_err gather(op *o)
     TRY(axis_of(o, 0, &axis));
     WANT(o, x->shape.n - 1 + o->in[1]->shape.n <= LL_MAX_DIMS, "more than %d dimensions",
          LL_MAX_DIMS);
-    ll_val index = index_of(o, o->in[1], x->shape.d[axis], NULL);
+    ll_val index = index_of(o, o->in[1], x->shape.d[axis]);
     return ll_onnx_give(o, 0, x->type,
                         ll_gather(o->g, movable(o, ll_onnx_plain(o, x)), index, axis), NULL);
 }
@@ -54,7 +54,7 @@ static ll_err gather_elements(op *o)
     WANT(o, has(o, 1) && o->in[1]->shape.n == x->shape.n && ll_onnx_whole(o->in[1]->type),
          "no indices");
     TRY(axis_of(o, 0, &axis));
-    ll_val v = ll_onnx_plain(o, x), index = index_of(o, o->in[1], x->shape.d[axis], NULL);
+    ll_val v = ll_onnx_plain(o, x), index = index_of(o, o->in[1], x->shape.d[axis]);
     for (int i = 0; i < x->shape.n; i++) /* an index may have less of the other dimensions */
         if (i != axis) v = ll_slice(o->g, v, i, 0, o->in[1]->shape.d[i]);
     return ll_onnx_give(o, 0, x->type, ll_gather_elements(o->g, movable(o, v), index, axis), NULL);
@@ -171,7 +171,7 @@ static ll_err scatter_elements(op *o)
         for (int64_t k = 1; i / inner % d + k < d; k++)
             WANT(o, place(h, i, x->shape.d[axis]) != place(h, i + k * inner, x->shape.d[axis]),
                  "an index that comes twice");
-    ll_val index = index_of(o, o->in[1], x->shape.d[axis], NULL);
+    ll_val index = index_of(o, o->in[1], x->shape.d[axis]);
     TRY(scatter(o, ll_onnx_plain(o, x), index, ll_onnx_plain(o, o->in[2]), axis, &y));
     return ll_onnx_give(o, 0, x->type, y, NULL);
 }

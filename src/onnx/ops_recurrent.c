@@ -21,7 +21,7 @@ static ll_val rows(op *o, const cell *c, int i, int d, int64_t from, int64_t h)
     ll_val v = ll_slice(o->g, ll_onnx_plain(o, o->in[i]), 0, d, d + 1), part[4];
     for (int k = 0; k < c->gates; k++)
         part[k] = ll_slice(o->g, v, 1, from + c->at[k] * h, from + (c->at[k] + 1) * h);
-    v = c->gates > 1 ? ll_concat(o->g, part, c->gates, 1) : part[0];
+    v = ll_concat(o->g, part, c->gates, 1);
     ll_shape s = ll_graph_shape(o->g, v);
     return ll_reshape(o->g, v, s.n == 3 ? LL_SHAPE(s.d[1], s.d[2]) : LL_SHAPE(s.d[1]));
 }
@@ -121,7 +121,7 @@ static ll_val unrolled(op *o, ll_val x, ll_val p, ll_recurrent *r)
             gru_step(o, now, h, r);
         all[t] = ll_reshape(g, r->h, LL_SHAPE(s.d[0], 1, h));
     }
-    return ll_onnx_concat(o, all, s.d[1], 1);
+    return ll_concat(g, all, (int)s.d[1], 1);
 }
 
 static ll_err recurrent(op *o)
@@ -167,12 +167,12 @@ static ll_err recurrent(op *o)
         if (c->initial_c) last_c[d] = ll_reshape(o->g, r.c, LL_SHAPE(1, in.d[0], h));
     }
     order all = {{2, 0, 1, 3}}, state = {{1, 0, 2}};
-    ll_val whole = dirs > 1 ? ll_concat(o->g, y, dirs, 2) : y[0];
+    ll_val whole = ll_concat(o->g, y, dirs, 2);
     TRY(ll_onnx_give(o, 0, x->type, whole, batch_first ? &ll_plain : &all));
-    whole = dirs > 1 ? ll_concat(o->g, last, dirs, 0) : last[0];
+    whole = ll_concat(o->g, last, dirs, 0);
     TRY(ll_onnx_give(o, 1, x->type, whole, batch_first ? &state : &ll_plain));
     if (!c->initial_c) return LL_OK;
-    whole = dirs > 1 ? ll_concat(o->g, last_c, dirs, 0) : last_c[0];
+    whole = ll_concat(o->g, last_c, dirs, 0);
     return ll_onnx_give(o, 2, x->type, whole, batch_first ? &state : &ll_plain);
 }
 

@@ -325,19 +325,6 @@ static ll_err split(op *o)
     return LL_OK;
 }
 
-ll_val ll_onnx_concat(op *o, ll_val *v, int64_t n, int at)
-{
-    while (n > 1) { /* at most so many at a time */
-        int64_t m = 0;
-        for (int64_t i = 0, k; i < n; i += k, m++) {
-            k = n - i < 16 ? n - i : 16;
-            v[m] = k > 1 ? ll_concat(o->g, v + i, (int)k, at) : v[i];
-        }
-        n = m;
-    }
-    return v[0];
-}
-
 static ll_err concat(op *o)
 {
     value *x = o->in[0];
@@ -346,7 +333,7 @@ static ll_err concat(op *o)
     order lies;
     TRY(ll_onnx_axis(o, ll_attr_int(o, "axis", 1), x->shape.n, &axis));
     TRY(ll_onnx_align(o, o->n_in, o->in, v, &lies));
-    ll_val all = ll_onnx_concat(o, v, o->n_in, ll_lies_at(&lies, axis));
+    ll_val all = ll_concat(o->g, v, o->n_in, ll_lies_at(&lies, axis));
     return ll_onnx_give(o, 0, x->type, all, &lies);
 }
 

@@ -44,10 +44,10 @@ bool ll_onnx_whole(int type); /* whole numbers and truths */
 double ll_onnx_at(const host *h, int64_t i);
 void ll_onnx_put(host *h, int64_t i, double v);
 host *ll_onnx_host(ll_arena *a, int type, const ll_shape *shape); /* zeros; NULL: no memory */
-/* Reads a tensor's numbers, checked against its type. declared: what it should be, or 0; bf16 may
- * come as uint16. */
 /* The file of a tensor that lies in another than the model's: inside its folder. */
 ll_err ll_onnx_location(const Onnx__Tensor *t, const char **out);
+/* Reads a tensor's numbers, checked against its type. declared: what it should be, or 0; bf16 may
+ * come as uint16. */
 ll_err ll_onnx_tensor(const Onnx__Tensor *t, int declared, const char *folder, ll_arena *a,
                       const host **out);
 /* A message of a file of its own (a test's input). */

@@ -286,7 +286,7 @@ ll_val ll_pad_with(ll_graph *g, ll_val x, int dim, int64_t before, int64_t after
         else if (size)
             parts[n++] = ll_fill(g, ll_graph_dtype(g, x), s, v);
     }
-    return n > 1 ? ll_concat(g, parts, n, dim) : x;
+    return ll_concat(g, parts, n, dim);
 }
 
 ll_val ll_spread(ll_graph *g, ll_val x, const ll_shape *to)
@@ -324,9 +324,7 @@ ll_err ll_pick(op *o, ll_val x, int dim, const int64_t *index, int64_t n, ll_val
         *out = ll_cast(o->g, ll_gather(o->g, x, ll_onnx_plain(o, ll_onnx_known(o, h)), dim), t);
         return LL_OK;
     }
-    *out = count > 1 ? ll_concat(o->g, parts, count, dim)
-           : count   ? parts[0]
-                     : ll_slice(o->g, x, dim, 0, 0);
+    *out = count ? ll_concat(o->g, parts, count, dim) : ll_slice(o->g, x, dim, 0, 0);
     return LL_OK;
 }
 

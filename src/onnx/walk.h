@@ -99,8 +99,7 @@ Onnx__ValueInfo **ll_onnx_inputs(ll_arena *a, const ll_onnx *m, int *n);
 /* A leaf's numbers as the graph's input wants them. Whole numbers are those of 32 bits; ends: the
  * least and the largest of 64 bits are theirs (ends of slices). */
 ll_err ll_onnx_leaf_data(ll_arena *a, const leaf *l, bool ends, void **data, size_t *bytes);
-ll_val ll_onnx_plain(op *o, value *x);                      /* in ONNX's order */
-ll_val ll_onnx_concat(op *o, ll_val *v, int64_t n, int at); /* any number; v is worked in */
+ll_val ll_onnx_plain(op *o, value *x); /* in ONNX's order */
 
 /* ---- for ops ---- */
 
@@ -159,7 +158,7 @@ ll_err ll_onnx_give(op *o, int i, int type, ll_val v, const order *lies);
 ll_err ll_onnx_give_host(op *o, int i, const host *h);
 ll_err ll_onnx_give_ints(op *o, int i, const int64_t *v, int n, bool scalar);
 ll_val ll_one(op *o, ll_val like, double v); /* a scalar of like's type */
-/* Every dimension of x from before[i] to before[i] + its size within new sizes, the rest v. */
+/* x between so many places with v along a dimension; fewer than none: cut off. */
 ll_val ll_pad_with(ll_graph *g, ll_val x, int dim, int64_t before, int64_t after, double v);
 /* Brings operands to one rank and one order, which *lies tells. */
 ll_err ll_onnx_align(op *o, int n, value *const *x, ll_val *v, order *lies);

@@ -135,27 +135,18 @@ static void expand_grad(ll_graph *g, const void *attr, const ll_val *in, int n_i
 
 /* ---- attend: ops ---- */
 
-/* Operands, a mask's ",bngts" with '_' for its dimensions that are 1, or none, and results. */
-static ll_err with_mask(const char *in, const ll_type *mask, const char *out,
-                        char dims[LL_DIMS_TEXT])
-{
-    char letters[8] = ",bngts";
-    for (int i = 0; mask && mask->shape.n == 5 && i < 5; i++)
-        if (mask->shape.d[i] == 1) letters[1 + i] = '_';
-    snprintf(dims, LL_DIMS_TEXT, "%s%s->%s", in, mask ? letters : "", out);
-    return LL_OK;
-}
-
-static ll_err attend_loops(const void *, int n_in, const ll_type *in, char dims[LL_DIMS_TEXT])
-{
-    return with_mask("btngd,bsnd,bsne", n_in > 3 ? &in[3] : NULL, "btnge,bngt", dims);
-}
-
-static ll_err attend_grad_loops(const void *, int n_in, const ll_type *in, char dims[LL_DIMS_TEXT])
-{
-    return with_mask("btnge,btngd,bsnd,bsne,bngt,bngt", n_in > 6 ? &in[6] : NULL, "btngd,bsnd,bsne",
-                     dims);
-}
+/* So many operands, the mask's ",bngts" with '_' for its dimensions that are 1, and results. */
+#define LOOPS(name, before, operands, results)                                                     \
+    static ll_err name(const void *, int n_in, const ll_type *in, char dims[LL_DIMS_TEXT])         \
+    {                                                                                              \
+        char letters[8] = ",bngts";                                                                \
+        for (int i = 0; n_in > before && in[before].shape.n == 5 && i < 5; i++)                    \
+            if (in[before].shape.d[i] == 1) letters[1 + i] = '_';                                  \
+        snprintf(dims, LL_DIMS_TEXT, operands "%s->" results, n_in > before ? letters : "");       \
+        return LL_OK;                                                                              \
+    }
+LOOPS(attend_loops, 3, "btngd,bsnd,bsne", "btnge,bngt")
+LOOPS(attend_grad_loops, 6, "btnge,btngd,bsnd,bsne,bngt,bngt", "btngd,bsnd,bsne")
 
 static ll_err attend_split(const void *, const ll_loops *l, int loop, ll_range range,
                            const ll_type *, ll_part *part)
@@ -406,10 +397,8 @@ static const ll_op attention_grad = {
     .infer = infer,
     .expand = expand_packed_grad,
     .cost = cost_grad,
-    .trials = {"f32[2,5,2,3], f32[2,5,3,2,3], f32[2,5,2,3], f32[2,2,5]",
-               "f32[1,1,1,1], f32[1,1,3,1,1], f32[1,1,1,1], f32[1,1,1]",
-               "f32[1,7,3,4], f32[1,7,3,3,4], f32[1,7,3,4], f32[1,3,7]",
-               "f32[2,5,1,8], f32[2,5,3,1,8], f32[2,5,1,8], f32[2,1,5]"},
+    .trials = {"b=2 t=5 h=2 d=3 z=3", "b=1 t=1 h=1 d=1 z=3", "b=1 t=7 h=3 d=4 z=3",
+               "b=2 t=5 h=1 d=8 z=3"},
 };
 
 static void grad(ll_bwd *b)

@@ -65,10 +65,8 @@ static const ll_op batchnorm_grad = {
     .expand = expand_grad,
     .flop = 9,
     .in_place = 1u << 0 | 1u << 1,
-    .trials = {"f32[7,3], f32[7,3], f32[3], f32[3], f32[3]> {eps=1e-5}",
-               "f32[2,3,5,1], f32[2,3,5,1], f32[1], f32[1], f32[1]> {eps=0.1}",
-               "f32[1,5], f32[1,5], f32[5], f32[5], f32[5]> {eps=0.01}",
-               "f32[70,8], f32[70,8], f32[8], f32[8], f32[8]> {eps=0.1}"},
+    .trials = {"*=7 c=3 4> {eps=1e-5}", "*=2,3,5 c=1 4> {eps=0.1}", "*=1 c=5 4> {eps=0.01}",
+               "*=70 c=8 4> {eps=0.1}"},
 };
 
 /* What reaches mean and var flows on to x: d mean / dx = 1/n,  d var / dx = 2 (x - mean) / n. */
@@ -110,9 +108,8 @@ static const ll_op batchnorm = {
     .expand = expand,
     .grad = grad,
     .flop = 7,
-    .trials = {"f32[7,3], f32[3], f32[3] {eps=1e-5}", "f32[2,3,5,1], f32[1], f32[1] {eps=0.1}",
-               "f32[2,2,2,5], f32[5], f32[5] {eps=1e-5}", "f32[1,5], f32[5], f32[5] {eps=0.01}",
-               "f32[70,8], f32[8], f32[8] {eps=1e-5}"},
+    .trials = {"*=7 c=3 {eps=1e-5}", "*=2,3,5 c=1 {eps=0.1}", "*=2,2,2 c=5 {eps=1e-5}",
+               "*=1 c=5 {eps=0.01}", "*=70 c=8 {eps=1e-5}"},
 };
 
 /* Statistics of the batch; the running ones follow, once a step, by the micro-batches' average.

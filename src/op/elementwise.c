@@ -160,47 +160,47 @@ static ll_err infer_cast(ll_infer *i)
     return LL_OK;
 }
 
-/* ---- gradients; d: of the result, x: the operand, y: the result ---- */
+/* ---- gradients; d: of the result, x, w: operands, y: the result ---- */
 
-static void add_grad(ll_bwd *b)
-{
-    b->din[0] = b->din[1] = b->dout[0];
-}
-
-static void sub_grad(ll_bwd *b)
-{
-    b->din[0] = b->dout[0];
-    b->din[1] = ll_neg(b->g, b->dout[0]);
-}
-
-static void mul_grad(ll_bwd *b)
-{
-    b->din[0] = ll_mul(b->g, b->dout[0], b->in[1]);
-    b->din[1] = ll_mul(b->g, b->dout[0], b->in[0]);
-}
-
-static void div_grad(ll_bwd *b)
-{
-    b->din[0] = ll_div(b->g, b->dout[0], b->in[1]);
-    b->din[1] = ll_neg(b->g, ll_mul(b->g, b->din[0], b->out[0]));
-}
-
+#define SLOPES(name, ...)                                                                          \
+    static void name##_grad(ll_bwd *b)                                                             \
+    {                                                                                              \
+        ll_graph *g = b->g;                                                                        \
+        ll_val d = b->dout[0], x = b->in[0], w = b->n_in > 1 ? b->in[1] : x, y = b->out[0];        \
+        (void)g, (void)x, (void)w, (void)y;                                                        \
+        __VA_ARGS__;                                                                               \
+    }
+#define SLOPE(name, value) SLOPES(name, b->din[0] = value)
+#define SLOPE2(name, first, second) SLOPES(name, b->din[0] = first, b->din[1] = second)
+SLOPE2(add, d, d)
+SLOPE2(sub, d, ll_neg(g, d))
+SLOPE2(mul, ll_mul(g, d, w), ll_mul(g, d, x))
+SLOPE2(div, ll_div(g, d, w), ll_neg(g, ll_mul(g, b->din[0], y)))
+SLOPE2(mod, d, ll_neg(g, ll_mul(g, d, ll_floor(g, ll_div(g, x, w)))))
 /* Where the operands are equal the value is the second's, and so is the gradient. */
-static void share(ll_bwd *b, ll_val first)
-{
-    b->din[0] = ll_mul(b->g, first, b->dout[0]);
-    b->din[1] = ll_sub(b->g, b->dout[0], b->din[0]);
-}
-
-static void max_grad(ll_bwd *b)
-{
-    share(b, ll_less(b->g, b->in[1], b->in[0]));
-}
-
-static void min_grad(ll_bwd *b)
-{
-    share(b, ll_less(b->g, b->in[0], b->in[1]));
-}
+SLOPE2(max, ll_mul(g, ll_less(g, w, x), d), ll_sub(g, d, b->din[0]))
+SLOPE2(min, ll_mul(g, ll_less(g, x, w), d), ll_sub(g, d, b->din[0]))
+SLOPE(neg, ll_neg(g, d))
+SLOPE(exp, ll_mul(g, d, y))
+SLOPE(log, ll_div(g, d, x))
+SLOPE(sqrt, ll_scale(g, ll_div(g, d, y), 0.5))
+SLOPE(rsqrt, ll_scale(g, ll_mul(g, d, ll_mul(g, y, ll_square(g, y))), -0.5))
+SLOPE(tanh, ll_sub(g, d, ll_mul(g, d, ll_square(g, y))))
+SLOPE(sigmoid, ll_mul(g, d, ll_sub(g, y, ll_square(g, y))))
+SLOPE(sin, ll_mul(g, d, ll_cos(g, x)))
+SLOPE(cos, ll_neg(g, ll_mul(g, d, ll_sin(g, x))))
+SLOPE(relu, ll_select(g, y, d, ll_like(g, y, 0))) /* y != 0 exactly where x > 0 */
+SLOPE(gelu, ll_mul(g, d, dgelu(g, x)))
+SLOPE(square, ll_scale(g, ll_mul(g, d, x), 2))
+SLOPE(erf, ll_mul(g, d, ll_scale(g, ll_exp(g, ll_neg(g, ll_square(g, x))), 2 / sqrt(M_PI))))
+SLOPE(log1p, ll_div(g, d, ll_shift(g, x, 1)))
+SLOPE(expm1, ll_mul(g, d, ll_shift(g, y, 1)))
+SLOPE(softplus, ll_mul(g, d, ll_sigmoid(g, x)))
+SLOPE(atan, ll_div(g, d, ll_shift(g, ll_square(g, x), 1)))
+SLOPE(sinh, ll_mul(g, d, ll_cosh(g, x)))
+SLOPE(asinh, ll_div(g, d, ll_sqrt(g, ll_shift(g, ll_square(g, x), 1))))
+SLOPE(scale, ll_scale(g, d, ((const ll_number_attr *)b->attr)->value))
+SLOPE(shift, d)
 
 static void select_grad(ll_bwd *b)
 {
@@ -248,44 +248,6 @@ static void pow_grad(ll_bwd *b)
     ll_val log = ll_log(g, ll_select(g, x, x, ll_shift(g, none, 1)));
     b->din[1] = ll_mul(g, b->dout[0], ll_mul(g, b->out[0], log));
 }
-
-static void mod_grad(ll_bwd *b)
-{
-    b->din[0] = b->dout[0];
-    ll_val whole = ll_floor(b->g, ll_div(b->g, b->in[0], b->in[1]));
-    b->din[1] = ll_neg(b->g, ll_mul(b->g, b->dout[0], whole));
-}
-
-/* Of one operand: d of the result, x the operand, y the result. */
-#define SLOPE(name, value)                                                                         \
-    static void name##_grad(ll_bwd *b)                                                             \
-    {                                                                                              \
-        ll_graph *g = b->g;                                                                        \
-        ll_val d = b->dout[0], x = b->in[0], y = b->out[0];                                        \
-        (void)g, (void)x, (void)y;                                                                 \
-        b->din[0] = value;                                                                         \
-    }
-SLOPE(neg, ll_neg(g, d))
-SLOPE(exp, ll_mul(g, d, y))
-SLOPE(log, ll_div(g, d, x))
-SLOPE(sqrt, ll_scale(g, ll_div(g, d, y), 0.5))
-SLOPE(rsqrt, ll_scale(g, ll_mul(g, d, ll_mul(g, y, ll_square(g, y))), -0.5))
-SLOPE(tanh, ll_sub(g, d, ll_mul(g, d, ll_square(g, y))))
-SLOPE(sigmoid, ll_mul(g, d, ll_sub(g, y, ll_square(g, y))))
-SLOPE(sin, ll_mul(g, d, ll_cos(g, x)))
-SLOPE(cos, ll_neg(g, ll_mul(g, d, ll_sin(g, x))))
-SLOPE(relu, ll_select(g, y, d, ll_like(g, y, 0))) /* y != 0 exactly where x > 0 */
-SLOPE(gelu, ll_mul(g, d, dgelu(g, x)))
-SLOPE(square, ll_scale(g, ll_mul(g, d, x), 2))
-SLOPE(erf, ll_mul(g, d, ll_scale(g, ll_exp(g, ll_neg(g, ll_square(g, x))), 2 / sqrt(M_PI))))
-SLOPE(log1p, ll_div(g, d, ll_shift(g, x, 1)))
-SLOPE(expm1, ll_mul(g, d, ll_shift(g, y, 1)))
-SLOPE(softplus, ll_mul(g, d, ll_sigmoid(g, x)))
-SLOPE(atan, ll_div(g, d, ll_shift(g, ll_square(g, x), 1)))
-SLOPE(sinh, ll_mul(g, d, ll_cosh(g, x)))
-SLOPE(asinh, ll_div(g, d, ll_sqrt(g, ll_shift(g, ll_square(g, x), 1))))
-SLOPE(scale, ll_scale(g, d, ((const ll_number_attr *)b->attr)->value))
-SLOPE(shift, d)
 
 static void cast_grad(ll_bwd *b) /* an integer's gradient is nothing */
 {

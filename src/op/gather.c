@@ -36,25 +36,17 @@ static ll_err read_spec(const char *spec, ll_spec_parts *p, char *v)
     return LL_OK;
 }
 
-static ll_err loops(const void *attr, int, const ll_type *, char dims[LL_DIMS_TEXT])
-{
-    const ll_gather_attr *a = (const ll_gather_attr *)attr;
-    ll_spec_parts p;
-    char v;
-    TRY(read_spec(a->spec, &p, &v));
-    snprintf(dims, LL_DIMS_TEXT, "%s", a->spec);
-    return LL_OK;
-}
-
-static ll_err scatter_loops(const void *attr, int, const ll_type *, char dims[LL_DIMS_TEXT])
-{
-    const ll_gather_attr *a = (const ll_gather_attr *)attr;
-    ll_spec_parts p;
-    char v;
-    TRY(read_spec(a->spec, &p, &v));
-    snprintf(dims, LL_DIMS_TEXT, "%s,%s->%s", p.part[Y], p.part[INDEX], p.part[X]);
-    return LL_OK;
-}
+#define LOOPS(name, x, y)                                                                          \
+    static ll_err name(const void *attr, int, const ll_type *, char dims[LL_DIMS_TEXT])            \
+    {                                                                                              \
+        ll_spec_parts p;                                                                           \
+        char v;                                                                                    \
+        TRY(read_spec(((const ll_gather_attr *)attr)->spec, &p, &v));                              \
+        snprintf(dims, LL_DIMS_TEXT, "%s,%s->%s", p.part[x], p.part[INDEX], p.part[y]);            \
+        return LL_OK;                                                                              \
+    }
+LOOPS(loops, X, Y)
+LOOPS(scatter_loops, Y, X)
 
 /* Shapes go by letters: of which operand's dimension each of the result is. */
 static ll_err shape_of(const char *letters, const ll_spec_parts *p, const int part[2],

@@ -121,16 +121,11 @@ static const ll_op linear_attend_grad = {
     .split = split,
     .expand = expand_grad,
     .cost = cost_grad,
-    .trials = {"f32[2,3,2,2,3], f32[2,2,2,3], f32[2,3,2,2,4], f32[2,5,2,4], f32[2,5,2,3] "
-               "{decay=0, ahead=-1, at=0}",
-               "f32[1,7,1,1,8], f32[1,1,1,7], f32[1,7,1,1,8], f32[1,7,1,8], f32[1,7,1,8] "
-               "{decay=1, ahead=0, at=0}",
-               "f32[1,4,3,1,2], f32[1,3,1,4], f32[1,4,3,1,2], f32[1,6,3,2], f32[1,6,3,2] "
-               "{decay=2, ahead=2, at=1}",
-               "f32[1,3,1,2,1], f32[1,1,2,3], f32[1,3,1,2,1], f32[1,1,1,1], f32[1,1,1,1] "
-               "{decay=0, ahead=5, at=0}",
-               "f32[1,98,1,1,1], f32[1,1,1,98], f32[1,98,1,1,2], f32[1,105,1,2], f32[1,105,1,1] "
-               "{decay=3, ahead=7, at=0}"},
+    .trials = {"b=2 t=3 n=2 g=2 e=3 d=4 s=5 {decay=0, ahead=-1, at=0}",
+               "b=1 t=7 n=1 g=1 e=8 d=8 s=7 {decay=1, ahead=0, at=0}",
+               "b=1 t=4 n=3 g=1 e=2 d=2 s=6 {decay=2, ahead=2, at=1}",
+               "b=1 t=3 n=1 g=2 e=1 d=1 s=1 {decay=0, ahead=5, at=0}",
+               "b=1 t=98 n=1 g=1 e=1 d=2 s=105 {decay=3, ahead=7, at=0}"},
 };
 
 static void grad(ll_bwd *b)
@@ -196,12 +191,9 @@ static const ll_op linear_step = {
     .no_grad = true,
     .flop = 4,
     .in_place = 1,
-    .trials = {"f32[2,2,4,4], f32[2,3,2,2,4], f32[2,3,2,4], f32[2,3,2,3], i32[2]<2, i32[2]<3 "
-               "{decay=0, at=0}",
-               "f32[3,1,5,34], f32[3,1,1,3,5], f32[3,1,1,5], f32[3,1,1,33], i32[3]<3, i32[3]<1 "
-               "{decay=2, at=1}",
-               "f32[1,3,1,2], f32[1,4,3,1,1], f32[1,4,3,1], f32[1,4,3,1], i32[1]<9, i32[1]<4 "
-               "{decay=1, at=0}"},
+    .trials = {"b=2 n=2 d=4 f=4 t=3 g=2 e=3 4:i32<2 5:i32<3 {decay=0, at=0}",
+               "b=3 n=1 d=5 f=34 t=1 g=3 e=33 4:i32<3 5:i32<1 {decay=2, at=1}",
+               "b=1 n=3 d=1 f=2 t=4 g=1 e=1 4:i32<9 5:i32<4 {decay=1, at=0}"},
 };
 
 /* ---- what models are made with ---- */

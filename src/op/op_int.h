@@ -22,9 +22,7 @@ ll_val ll_like(ll_graph *g, ll_val x, double value);
 ll_val ll_one_minus(ll_graph *g, ll_val x);
 
 /* ---- elementwise ops: kernels come from the op's row in LL_EW (kern/attr.h) ---- */
-#define X(name, operands, value)                                                                   \
-    ll_kernel name##_ref, name##_cpu;                                                              \
-    extern const ll_solver name##_cuda[];
+#define X(name, operands, value) LL_EACH_KERNEL(name)
 LL_EW(X)
 #undef X
 #define LL_EW_OP(fn, fl)                                                                           \

@@ -55,18 +55,6 @@ static ll_val step_of(ll_graph *g, ll_val x, int64_t t) /* [b,t,n] -> [b,n] */
     return ll_reshape(g, ll_slice(g, x, 1, t, t + 1), LL_SHAPE(s.d[0], s.d[2]));
 }
 
-/* Any number of operands, side by side along dim. */
-static ll_val join(ll_graph *g, ll_val *x, int64_t n, int dim)
-{
-    while (n > 1) {
-        int64_t to = 0;
-        for (int64_t i = 0; i < n; i += LL_MAX_IN, to++)
-            x[to] = ll_concat(g, x + i, (int)(n - i < LL_MAX_IN ? n - i : LL_MAX_IN), dim);
-        n = to;
-    }
-    return x[0];
-}
-
 /* [b,n] of every step -> [b,t,n] */
 static ll_val join_steps(ll_graph *g, ll_val *x, int64_t t)
 {
@@ -74,7 +62,7 @@ static ll_val join_steps(ll_graph *g, ll_val *x, int64_t t)
         ll_shape s = ll_graph_shape(g, x[i]);
         x[i] = ll_reshape(g, x[i], LL_SHAPE(s.d[0], 1, s.d[1]));
     }
-    return join(g, x, t, 1);
+    return ll_concat(g, x, (int)t, 1);
 }
 
 /* a (1 - a), of a sigmoid; 1 - a^2, of a tanh */
@@ -157,7 +145,7 @@ static void expand(ll_graph *g, const void *attr, const ll_val *in, int, ll_val 
             if (i < k.from_h) s.z[i] = ll_add(g, s.z[i], part(g, more, i, h));
         }
         cell(g, kind, &s);
-        all[t] = join(g, (ll_val[LL_CELL_STATES]){s.is[0], s.is[1]}, k.states, 1);
+        all[t] = ll_concat(g, (ll_val[LL_CELL_STATES]){s.is[0], s.is[1]}, k.states, 1);
     }
     out[0] = join_steps(g, all, x.d[1]);
 }
@@ -181,12 +169,13 @@ static void expand_grad(ll_graph *g, const void *attr, const ll_val *in, int, ll
             d[i] = ll_add_some(g, d[i], part(g, dt, i, h));
         }
         cell_grad(g, kind, &s, d, dz);
-        ll_val back = join(g, (ll_val[LL_CELL_GATES]){dz[0], dz[1], dz[2], dz[3]}, k.from_h, 1);
+        ll_val back =
+            ll_concat(g, (ll_val[LL_CELL_GATES]){dz[0], dz[1], dz[2], dz[3]}, k.from_h, 1);
         d[0] = ll_add_some(g, d[0], ll_matmul(g, "br,rh->bh", back, w));
-        all[t] = join(g, dz, k.gates, 1);
+        all[t] = ll_concat(g, dz, k.gates, 1);
     }
     out[0] = join_steps(g, all, x.d[1]);
-    out[1] = join(g, d, k.states, 1);
+    out[1] = ll_concat(g, d, k.states, 1);
 }
 
 /* ---- gradient ---- */
@@ -250,13 +239,10 @@ static const ll_op recur_grad = {
     .infer = infer,
     .expand = expand_grad,
     .cost = cost,
-    .trials = {"f32[2,3,4], f32[2,3,8], f32[8,2], f32[2,3,4], f32[2,4] {cell=0}",
-               "f32[3,4,2], f32[3,4,8], f32[6,2], f32[3,4,2], f32[3,2] {cell=1}",
-               "f32[2,3,3], f32[2,3,3], f32[3,3], f32[2,3,3], f32[2,3] {cell=2}",
-               "f32[2,3,3], f32[2,3,3], f32[3,3], f32[2,3,3], f32[2,3] {cell=3}",
-               "f32[0,2,2], f32[0,2,8], f32[6,2], f32[0,2,2], f32[0,2] {cell=1}",
-               "f32[5,2,74], f32[5,2,148], f32[148,37], f32[5,2,74], f32[5,74] {cell=0}",
-               "f32[3,2,37], f32[3,2,148], f32[111,37], f32[3,2,37], f32[3,37] {cell=1}"},
+    .trials = {"b=2 t=3 s=4 x=8 r=8 h=2 {cell=0}", "b=3 t=4 s=2 x=8 r=6 h=2 {cell=1}",
+               "b=2 t=3 s=3 x=3 r=3 h=3 {cell=2}", "b=2 t=3 s=3 x=3 r=3 h=3 {cell=3}",
+               "b=0 t=2 s=2 x=8 r=6 h=2 {cell=1}", "b=5 t=2 s=74 x=148 r=148 h=37 {cell=0}",
+               "b=3 t=2 s=37 x=148 r=111 h=37 {cell=1}"},
 };
 
 /* ---- builders ---- */
@@ -287,7 +273,7 @@ static ll_val initial(ll_graph *g, ll_val x, const ll_recurrent *r, int states, 
     ll_shape zero = LL_SHAPE(ll_graph_shape(g, x).d[0], h);
     for (int k = 0; k < states; k++)
         if (!s[k].id) s[k] = ll_fill(g, ll_graph_dtype(g, x), zero, 0);
-    return join(g, s, states, 1);
+    return ll_concat(g, s, states, 1);
 }
 
 ll_val ll_recur(ll_graph *g, ll_val x, ll_recurrent *r)

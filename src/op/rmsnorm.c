@@ -50,8 +50,7 @@ static const ll_op rmsnorm_dx = {
     .expand = expand_dx,
     .flop = 7,
     .in_place = 1u << 0 | 1u << 1,
-    .trials = {"f32[3,7], f32[3,7], f32[7], f32[3]>", "f32[2,3,5], f32[2,3,5], f32[5], f32[2,3]>",
-               "f32[2,1], f32[2,1], f32[1], f32[2]>", "f32[6], f32[6], f32[6], f32[]>"},
+    .trials = {"*=3 c=7 3>", "*=2,3 c=5 3>", "*=2 c=1 3>", "c=6 3>"},
 };
 
 static const ll_op rmsnorm_dw = {
@@ -63,8 +62,7 @@ static const ll_op rmsnorm_dw = {
     .infer = ll_infer_floats,
     .expand = expand_dw,
     .flop = 3,
-    .trials = {"f32[3,7], f32[3,7], f32[3]>", "f32[2,5,3], f32[2,5,3], f32[2,5]>",
-               "f32[1,1], f32[1,1], f32[1]>", "f32[0,2], f32[0,2], f32[0]>"},
+    .trials = {"*=3 c=7 2>", "*=2,5 c=3 2>", "*=1 c=1 2>", "*=0 c=2 2>"},
 };
 
 static void grad(ll_bwd *b)
@@ -95,8 +93,7 @@ static const ll_op rmsnorm = {
     .expand = expand,
     .grad = grad,
     .flop = 4,
-    .trials = {"f32[3,7], f32[7] {eps=1e-5}", "f32[2,3,5], f32[5] {eps=1e-3}",
-               "f32[2,1], f32[1] {eps=0.1}", "f32[6], f32[6] {eps=1e-5}"},
+    .trials = {"*=3 c=7 {eps=1e-5}", "*=2,3 c=5 {eps=1e-3}", "*=2 c=1 {eps=0.1}", "c=6 {eps=1e-5}"},
 };
 
 ll_val ll_rmsnorm(ll_graph *g, ll_val x, ll_val gain, double eps)

@@ -382,9 +382,16 @@ static const ll_op pad = {
 
 /* ---- concat ---- */
 
+/* More than an op has operands: so many at a time, then what they make. */
 ll_val ll_concat(ll_graph *g, const ll_val *x, int n, int dim)
 {
-    return ll_emit(g, &concat, &(ll_range_attr){.dim = dim}, x, n);
+    if (n == 1 && dim >= 0 && dim < ll_graph_shape(g, x[0]).n) return x[0];
+    if (n <= LL_MAX_IN) return ll_emit(g, &concat, &(ll_range_attr){.dim = dim}, x, n);
+    ll_val *part = LL_NEW_ARRAY(g->arena, ll_val, n / LL_MAX_IN + 1);
+    int parts = 0;
+    for (int i = 0; i < n; i += LL_MAX_IN)
+        part[parts++] = ll_concat(g, x + i, n - i < LL_MAX_IN ? n - i : LL_MAX_IN, dim);
+    return ll_concat(g, part, parts, dim);
 }
 
 static ll_err concat_infer(ll_infer *i)

@@ -27,7 +27,7 @@ static ll_weight dense(ll_arena *a, const ll_st_entry *e)
 {
     ll_weight t = {.name = ll_arena_strdup(a, e->name),
                    .type = ll_arena_strdup(a, e->type),
-                   .dtype = ll_st_type(e->type)};
+                   .dtype = e->is.ll};
     t.shape.n = e->n_dims <= LL_MAX_DIMS ? e->n_dims : -1;
     for (int64_t d = t.shape.n - 1, step = 1; d >= 0; step *= e->dims[d], d--) {
         t.shape.d[d] = e->dims[d];

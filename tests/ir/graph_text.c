@@ -452,6 +452,69 @@ ll_err ll_parse(const char *text, ll_graph **out)
     return LL_HAND(out, g);
 }
 
+/* "<5", ">", "%" or nothing, behind an operand's type. */
+static ll_err scan_limit(ll_scan *s, int64_t *bound)
+{
+    *bound = 0;
+    if (ll_scan_is(s, '<')) return ll_scan_int(s, "a limit", 1, INT32_MAX, bound);
+    *bound = ll_scan_is(s, '>') ? 1 : ll_scan_is(s, '%') ? -1 : 0;
+    return LL_OK;
+}
+
+static ll_err scan_types(ll_scan *s, int *n_in, ll_type *in, int64_t *limit)
+{
+    for (bool more = *s->at && *s->at != '{'; more; more = ll_scan_is(s, ',')) {
+        if (*n_in == LL_MAX_IN) return ll_scan_fail(s, s->at, "more than %d operands", LL_MAX_IN);
+        TRY(scan_type(s, &in[*n_in]));
+        TRY(scan_limit(s, &limit[*n_in]));
+        ++*n_in;
+    }
+    return LL_OK;
+}
+
+/* Of the op's loop dims, "*c, *c, * -> *c": each operand's shape. */
+static ll_err shapes_of(const ll_scan *s, const char *dims, const ll_shape *extent, int n,
+                        ll_type *in)
+{
+    for (int k = 0; k < n; k++, dims++) {
+        in[k].shape = (ll_shape){0};
+        for (; *dims && *dims != ',' && *dims != '-'; dims++) {
+            const ll_shape *e = &extent[*dims & 127];
+            if (*dims == ' ') continue;
+            if (!e->n && *dims != '*') return ll_scan_fail(s, s->at, "%c has no extent", *dims);
+            for (int d = 0; d < e->n; d++) in[k].shape.d[in[k].shape.n++] = e->d[d];
+        }
+        if (k + 1 < n && *dims != ',') return ll_scan_fail(s, s->at, "no operand %d", k + 1);
+    }
+    return LL_OK;
+}
+
+/* "*=2,3 c=7 1:i32<9 4> 5": extents of loops; operands that are not f32 of any numbers, or that
+ * are there although they need not be. */
+static ll_err scan_loops(ll_scan *s, const ll_op *op, int *n_in, ll_type *in, int64_t *limit)
+{
+    ll_shape extent[128] = {{0}};
+    *n_in = op->n_in;
+    for (int k = 0; k < LL_MAX_IN; k++) in[k].dtype = LL_F32, limit[k] = 0;
+    for (ll_scan_blank(s); *s->at && *s->at != '{'; ll_scan_blank(s)) {
+        int64_t k;
+        if (isdigit((unsigned char)*s->at)) {
+            TRY(ll_scan_int(s, "an operand", 0, LL_MAX_IN - 1, &k));
+            if (k >= *n_in) *n_in = (int)k + 1;
+            if (ll_scan_is(s, ':')) TRY(ll_scan_dtype(s, &in[k].dtype));
+            TRY(scan_limit(s, &limit[k]));
+            continue;
+        }
+        ll_shape *e = &extent[*s->at++ & 127];
+        TRY(ll_scan_want(s, '='));
+        do {
+            if (e->n == LL_MAX_DIMS) return ll_scan_fail(s, s->at, "too many dimensions");
+            TRY(ll_scan_int(s, "an extent", 0, INT32_MAX, &e->d[e->n++]));
+        } while (ll_scan_is(s, ','));
+    }
+    return shapes_of(s, op->dims, extent, *n_in, in);
+}
+
 ll_err ll_parse_trial(const ll_op *op, const char *text, ll_arena *arena, int *n_in, ll_type *in,
                       int64_t *limit, void **attr)
 {
@@ -459,19 +522,8 @@ ll_err ll_parse_trial(const ll_op *op, const char *text, ll_arena *arena, int *n
     *n_in = 0;
     *attr = ll_arena_alloc(arena, op->attr_size);
     ll_scan_blank(&s);
-    for (bool more = *s.at && *s.at != '{'; more; more = ll_scan_is(&s, ',')) {
-        if (*n_in == LL_MAX_IN) return ll_scan_fail(&s, s.at, "more than %d operands", LL_MAX_IN);
-        int64_t *bound = &limit[*n_in];
-        *bound = 0;
-        TRY(scan_type(&s, &in[*n_in]));
-        if (ll_scan_is(&s, '<'))
-            TRY(ll_scan_int(&s, "a limit", 1, INT32_MAX, bound));
-        else if (ll_scan_is(&s, '>'))
-            *bound = 1;
-        else if (ll_scan_is(&s, '%'))
-            *bound = -1;
-        ++*n_in;
-    }
+    bool loops = *s.at && s.at[1] == '=';
+    TRY(loops ? scan_loops(&s, op, n_in, in, limit) : scan_types(&s, n_in, in, limit));
     TRY(ll_scan_attrs(&s, op, *attr, NULL));
     ll_scan_blank(&s);
     if (*s.at) return ll_scan_fail(&s, s.at, "expected the end of %s's trial %s", op->name, text);

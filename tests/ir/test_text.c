@@ -234,6 +234,21 @@ static void trials(void **state)
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         if (ll_parse_trial(&op_all, bad[i], a, &n_in, in, limit, &attr) == LL_OK)
             fail_msg("trial %s is taken", bad[i]);
+    static const ll_op loops = {.name = "loops", .n_in = 2, .dims = "*vc, *, c_ -> *"};
+    assert_int_equal(ll_parse_trial(&loops, "*=2,3 v=5 c=7 1:i32<9", a, &n_in, in, limit, &attr),
+                     LL_OK);
+    assert_int_equal(n_in, 2);
+    assert_true(ll_shape_equal(&in[0].shape, &LL_SHAPE(2, 3, 5, 7)));
+    assert_true(ll_shape_equal(&in[1].shape, &LL_SHAPE(2, 3)));
+    assert_true(in[0].dtype == LL_F32 && in[1].dtype == LL_I32 && !limit[0] && limit[1] == 9);
+    assert_int_equal(ll_parse_trial(&loops, "v=0 c=1 _=4 2>", a, &n_in, in, limit, &attr), LL_OK);
+    assert_int_equal(n_in, 3);
+    assert_true(ll_shape_equal(&in[1].shape, &LL_SCALAR));
+    assert_true(ll_shape_equal(&in[2].shape, &LL_SHAPE(1, 4)) && limit[2] == 1);
+    static const char *const wrong[] = {"v=5", "v=5 c=", "v=5 c=7 3", "v=5 c=7 2", "v=5, c=7"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+        if (ll_parse_trial(&loops, wrong[i], a, &n_in, in, limit, &attr) == LL_OK)
+            fail_msg("trial %s is taken", wrong[i]);
     ll_arena_free(a);
 }
 

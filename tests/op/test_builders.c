@@ -78,6 +78,10 @@ static void test_shapes(void **state)
     has_shape(g, ll_slice(g, x, 1, 1, 3), LL_SHAPE(2, 2, 4));
     has_shape(g, ll_pad(g, x, 2, 1, 2), LL_SHAPE(2, 3, 7));
     has_shape(g, ll_concat(g, (ll_val[]){x, x, x}, 3, 0), LL_SHAPE(6, 3, 4));
+    ll_val many[300];
+    for (int i = 0; i < 300; i++) many[i] = x;
+    has_shape(g, ll_concat(g, many, 300, 1), LL_SHAPE(2, 900, 4));
+    assert_int_equal(ll_concat(g, many, 1, 2).id, x.id);
     has_shape(g, ll_sum(g, x, "abc->b"), LL_SHAPE(3));
     has_shape(g, ll_amax(g, x, "abc->ac"), LL_SHAPE(2, 4));
     has_shape(g, ll_mean(g, x), LL_SCALAR);

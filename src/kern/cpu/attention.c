@@ -15,8 +15,7 @@
 
 #include <math.h>
 
-ll_kernel attention_cpu, attend_cpu, attention_grad_cpu, attend_grad_cpu, causal_mask_cpu;
-ll_scratch attend_cpu_scratch, attend_grad_cpu_scratch;
+LL_KERNELS(attention, attend, attention_grad, attend_grad, causal_mask)
 
 enum { BLOCK = LL_ATT_BLOCK, M = LL_ATT_M, N = LL_ATT_N, VECTORS = N / LL_LANES };
 
@@ -174,7 +173,7 @@ size_t attend_cpu_scratch(const ll_kcall *c)
     room r;
     ll_att p = att_of(c);
     bool half = c->in[0].dtype == LL_BF16;
-    return ll_att_room(c, half ? ll_att_bf16_room(&p, false) : lay_out(&p, NULL, &r));
+    return ll_floats_each(c, half ? ll_att_bf16_room(&p, false) : lay_out(&p, NULL, &r));
 }
 
 ll_err attention_grad_cpu(const ll_kcall *c)
@@ -199,7 +198,7 @@ size_t attend_grad_cpu_scratch(const ll_kcall *c)
 {
     ll_att p = att_of_grad(c);
     bool half = c->in[0].dtype == LL_BF16;
-    return ll_att_room(c, half ? ll_att_bf16_room(&p, true) : ll_att_grad_room(&p));
+    return ll_floats_each(c, half ? ll_att_bf16_room(&p, true) : ll_att_grad_room(&p));
 }
 
 ll_err causal_mask_cpu(const ll_kcall *c)

@@ -28,11 +28,6 @@ size_t ll_att_lay_out(float *at, const ll_att_array *arrays, size_t n);
 #define LL_ATT_LAY_OUT(at, ...)                                                                    \
     ll_att_lay_out(at, (const ll_att_array[]){__VA_ARGS__},                                        \
                    sizeof((const ll_att_array[]){__VA_ARGS__}) / sizeof(ll_att_array))
-/* Bytes of scratch, so many floats for each thread. */
-static inline size_t ll_att_room(const ll_kcall *c, size_t floats)
-{
-    return floats * sizeof(float) * (size_t)(c->threads < 1 ? 1 : c->threads);
-}
 
 /* Head n of all b h of them: where in q, k and v it begins, in numbers; and its mask, or NULL. */
 typedef struct ll_att_head {

@@ -11,8 +11,7 @@
 
 #include <math.h>
 
-ll_kernel batchnorm_cpu, batchnorm_grad_cpu;
-ll_scratch batchnorm_cpu_scratch;
+LL_KERNELS(batchnorm, batchnorm_grad)
 
 enum { CACHE = 8192 }; /* elements of a block */
 

@@ -4,8 +4,7 @@
 #include "kern/blocks.h"
 #include "kern/cpu/row.h"
 
-ll_kernel unblock_cpu, blocked_matmul_cpu, round_blocks_cpu, matmul_cpu;
-ll_scratch blocked_matmul_cpu_scratch, matmul_cpu_scratch;
+LL_KERNELS(unblock, blocked_matmul, round_blocks, matmul)
 
 typedef struct job {
     const ll_block_kind *kind;

@@ -12,8 +12,7 @@
 #include <omp.h>
 #include <string.h>
 
-ll_kernel cached_attend_cpu;
-ll_scratch cached_attend_cpu_scratch;
+LL_KERNELS(cached_attend)
 
 /* Queries and keys at once; vectors of a value's: as many as registers hold. */
 enum { QUERIES = 4, KEYS = LL_QUAD, VECTORS = LL_VECTOR == 64 ? 4 : 2 };
@@ -32,8 +31,7 @@ static int64_t floats_of(const ll_kcall *c)
 
 size_t cached_attend_cpu_scratch(const ll_kcall *c)
 {
-    size_t one = (size_t)floats_of(c) * sizeof(float);
-    return one * (size_t)(c->threads < 1 ? 1 : c->threads);
+    return ll_floats_each(c, (size_t)floats_of(c));
 }
 
 /* Keys of a head, or its values. */

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-ll_kernel cross_entropy_cpu, cross_entropy_grad_cpu, correct_cpu;
+LL_KERNELS(cross_entropy, cross_entropy_grad, correct)
 
 /* All rows of x in parts; work: operations of an element. */
 static ll_err each_row(const ll_kcall *c, const ll_tensor *x, const ll_tensor *label, int work,

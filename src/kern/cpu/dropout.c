@@ -9,7 +9,7 @@
 
 #include <math.h>
 
-ll_kernel dropout_cpu;
+LL_KERNELS(dropout)
 
 enum { RUN = 4 * LL_RNG_LANES, PIECE = 4096 };
 

@@ -7,8 +7,7 @@
 #define X(name, n, value) ll_kernel name##_cpu;
 LL_EW(X)
 #undef X
-ll_kernel fused_cpu, accum_cpu;
-ll_fits accum_cpu_fits;
+LL_KERNELS(fused, accum)
 
 static bool fits_f32(const ll_kcall *c, ll_ew op)
 {

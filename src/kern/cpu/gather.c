@@ -6,8 +6,7 @@
 #include "kern/cpu/row.h"
 #include "kern/gather.h"
 
-ll_kernel gather_cpu, scatter_add_cpu, embedding_cpu, embedding_grad_cpu;
-ll_fits scatter_add_cpu_fits;
+LL_KERNELS(gather, scatter_add, embedding, embedding_grad)
 
 static ll_err check_index(const ll_gather_walk *g, const ll_tensor *index)
 {

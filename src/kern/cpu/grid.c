@@ -9,9 +9,7 @@
 #include "kern/cpu/team.h"
 #include "kern/grid.h"
 
-ll_kernel grid_cpu, ungrid_cpu;
-ll_fits grid_cpu_fits, ungrid_cpu_fits;
-ll_scratch grid_cpu_scratch;
+LL_KERNELS(grid, ungrid)
 
 enum { BLOCK = 256, PART = 8192 };
 

@@ -7,8 +7,7 @@
 
 #include <omp.h>
 
-ll_kernel cache_keep_cpu;
-ll_scratch cache_keep_cpu_scratch;
+LL_KERNELS(cache_keep)
 
 /* Of a thread: scores, mass and places of all entries. */
 static int64_t floats_of(const ll_kcall *c)
@@ -18,8 +17,7 @@ static int64_t floats_of(const ll_kcall *c)
 
 size_t cache_keep_cpu_scratch(const ll_kcall *c)
 {
-    size_t one = (size_t)floats_of(c) * sizeof(float);
-    return one * (size_t)(c->threads < 1 ? 1 : c->threads);
+    return ll_floats_each(c, (size_t)floats_of(c));
 }
 
 static float dot_of(const float *a, const float *b, int64_t n)

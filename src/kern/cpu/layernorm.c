@@ -8,8 +8,7 @@
 
 #include <math.h>
 
-ll_kernel layernorm_cpu, layernorm_dx_cpu, layernorm_dw_cpu;
-ll_kernel rmsnorm_cpu, rmsnorm_dx_cpu, rmsnorm_dw_cpu;
+LL_KERNELS(layernorm, layernorm_dx, layernorm_dw, rmsnorm, rmsnorm_dx, rmsnorm_dw)
 
 LL_INLINE void norm_rows(const ll_kcall *c, int64_t first, int64_t end, const bool centre)
 {

@@ -11,8 +11,7 @@
 
 #include <omp.h>
 
-ll_kernel linear_attend_cpu;
-ll_scratch linear_attend_cpu_scratch;
+LL_KERNELS(linear_attend)
 
 enum { BLOCK = LL_LIN_BLOCK, M = LL_ATT_M, N = LL_ATT_N };
 _Static_assert((int)BLOCK == (int)LL_LINEAR_CHUNK, "what an op says that it takes");
@@ -191,5 +190,5 @@ size_t linear_attend_cpu_scratch(const ll_kcall *c)
 {
     room r;
     ll_lin p = ll_lin_of(c->in, c->attr);
-    return ll_att_room(c, lay_out(&p, NULL, &r));
+    return ll_floats_each(c, lay_out(&p, NULL, &r));
 }

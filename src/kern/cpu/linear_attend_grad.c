@@ -10,8 +10,7 @@
 
 #include <omp.h>
 
-ll_kernel linear_attend_grad_cpu;
-ll_scratch linear_attend_grad_cpu_scratch;
+LL_KERNELS(linear_attend_grad)
 
 enum { BLOCK = LL_LIN_BLOCK, M = LL_ATT_M };
 
@@ -205,5 +204,5 @@ size_t linear_attend_grad_cpu_scratch(const ll_kcall *c)
 {
     room r;
     ll_lin p = ll_lin_of(&c->in[2], c->attr);
-    return ll_att_room(c, lay_out(&p, NULL, &r));
+    return ll_floats_each(c, lay_out(&p, NULL, &r));
 }

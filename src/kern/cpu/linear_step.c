@@ -5,7 +5,7 @@
 #include "kern/attr.h"
 #include "kern/cpu/row.h"
 
-ll_kernel linear_step_cpu;
+LL_KERNELS(linear_step)
 
 /* state = keep state + key value', [d,f]; the last column sums keys. */
 static void take_in(float *restrict state, const float *key, const float *restrict value, int64_t d,

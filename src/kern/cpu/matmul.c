@@ -11,8 +11,7 @@
 #include "kern/einsum.h"
 #include "kern/grid.h"
 
-ll_kernel matmul_cpu, grid_matmul_cpu;
-ll_scratch matmul_cpu_scratch, grid_matmul_cpu_scratch;
+LL_KERNELS(matmul, grid_matmul)
 
 typedef struct plan {
     ll_gemm_call g; /* m, n, k, strides; pointers of the first product */

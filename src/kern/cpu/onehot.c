@@ -3,7 +3,7 @@
 #include "kern/cpu/row.h"
 #include "kern/rows.h"
 
-ll_kernel onehot_cpu;
+LL_KERNELS(onehot)
 
 static void rows(const void *call, int64_t from, int64_t to)
 {

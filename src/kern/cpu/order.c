@@ -6,9 +6,7 @@
 
 #include <omp.h>
 
-ll_kernel argmax_cpu, sort_cpu, cumsum_cpu;
-ll_scratch sort_cpu_scratch;
-ll_fits argmax_cpu_fits, sort_cpu_fits, cumsum_cpu_fits;
+LL_KERNELS(argmax, sort, cumsum)
 
 /* The three types that there are loops for. */
 #define TYPES(X) X(float, F32) X(double, F64) X(int32_t, I32)

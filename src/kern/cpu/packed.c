@@ -17,8 +17,7 @@
 #include <immintrin.h>
 #endif
 
-ll_kernel packed_matmul_cpu, packed_several_cpu;
-ll_scratch packed_matmul_cpu_scratch, packed_several_cpu_scratch;
+LL_KERNELS(packed_matmul, packed_several)
 
 #if defined(__AVX512VNNI__) && defined(__AVX512BW__) && defined(__AVX512VL__) &&                   \
     defined(__AVX512DQ__)

@@ -5,8 +5,7 @@
 #include "base/num.h"
 #include "kern/cpu/team.h"
 
-ll_kernel peaks_cpu;
-ll_scratch peaks_cpu_scratch;
+LL_KERNELS(peaks)
 
 typedef struct plan {
     const ll_peaks_attr *a;

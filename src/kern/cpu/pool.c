@@ -12,7 +12,7 @@
 #include "kern/cpu/row.h"
 #include "kern/kern.h"
 
-ll_kernel max_pool_cpu, max_pool_pick_cpu, avg_pool_cpu;
+LL_KERNELS(max_pool, max_pool_pick, avg_pool)
 
 #define INLINE static inline __attribute__((always_inline))
 #if defined(__AVX512VL__)

@@ -14,8 +14,7 @@
 #include "kern/einsum.h"
 #include "kern/grid.h"
 
-ll_kernel reach_cpu, reach_over_cpu;
-ll_scratch reach_cpu_scratch, reach_over_cpu_scratch;
+LL_KERNELS(reach, reach_over)
 
 enum { PANEL = 256, FEW = 64, NONE = -LL_REACH_BITS - 1, AT_ONCE = 4, LOOK = 16, SOME = 16 };
 enum { LEVELS = 2 * LL_REACH_BITS + 1 }; /* of terms; 0: there is none */

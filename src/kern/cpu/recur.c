@@ -5,8 +5,7 @@
 #include "kern/cpu/gemm.h"
 #include "kern/cpu/row.h"
 
-ll_kernel recur_cpu, recur_grad_cpu;
-ll_scratch recur_cpu_scratch, recur_grad_cpu_scratch;
+LL_KERNELS(recur, recur_grad)
 
 /* One step of one row. z: what h gives to the gates; d: the state's gradient, in place. */
 typedef struct row {

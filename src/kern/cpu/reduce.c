@@ -26,10 +26,8 @@
 
 #include <math.h>
 
-ll_kernel sum_cpu, amax_cpu, absmax_cpu, sumsq_cpu;
-ll_fits sum_cpu_fits, amax_cpu_fits, absmax_cpu_fits, sumsq_cpu_fits;
-ll_kernel grid_sum_cpu;
-ll_scratch reduce_cpu_scratch, grid_sum_cpu_scratch;
+LL_KERNELS(sum, amax, absmax, sumsq, grid_sum)
+ll_scratch reduce_cpu_scratch;
 
 typedef enum how { SUM, LARGEST, MAGNITUDE, SQUARES, GRID } how;
 ll_err ll_reduce_f32(const ll_kcall *c, how how), ll_reduce_f64(const ll_kcall *c, how how);

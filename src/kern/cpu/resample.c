@@ -3,8 +3,7 @@
 #include "kern/cpu/row.h"
 #include "kern/resample.h"
 
-ll_kernel resample_cpu;
-ll_scratch resample_cpu_scratch;
+LL_KERNELS(resample)
 
 typedef struct job {
     const ll_resample_attr *a;

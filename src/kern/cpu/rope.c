@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-ll_kernel rope_cpu;
+LL_KERNELS(rope)
 
 enum { PAIRS = 64, KEPT = 16 };
 

@@ -11,6 +11,12 @@ static inline int ll_team(const ll_kcall *c, int64_t work)
     return ll_team_for(c->threads, work);
 }
 
+/* Bytes of scratch, so many floats for each thread. */
+static inline size_t ll_floats_each(const ll_kcall *c, size_t floats)
+{
+    return floats * sizeof(float) * (size_t)(c->threads < 1 ? 1 : c->threads);
+}
+
 /* Makes items [from, to) of a job. */
 typedef void ll_thread_part(const void *job, int64_t from, int64_t to);
 /* Makes n items in even parts, one for each thread, or fewer where there are fewer items. */

@@ -8,7 +8,7 @@
 #include "kern/cpu/vec.h"
 #include "kern/moves.h"
 
-ll_kernel fill_cpu, reshape_cpu, transpose_cpu, broadcast_cpu, slice_cpu, pad_cpu, concat_cpu;
+LL_KERNELS(fill, reshape, transpose, broadcast, slice, pad, concat)
 
 enum { FROM = LL_FROM, TO = LL_TO, BLOCK = 32 /* a swapped block's side */ };
 

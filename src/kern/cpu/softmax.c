@@ -2,7 +2,7 @@
 #include "kern/cpu/row.h"
 #include "kern/rows.h"
 
-ll_kernel softmax_cpu;
+LL_KERNELS(softmax)
 
 ll_err softmax_cpu(const ll_kcall *c)
 {

@@ -2,7 +2,7 @@
 #include "kern/attr.h"
 #include "kern/rows.h"
 
-ll_kernel causal_mask_ref;
+LL_KERNELS(causal_mask)
 
 ll_err causal_mask_ref(const ll_kcall *c)
 {

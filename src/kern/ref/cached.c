@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-ll_kernel cached_attend_ref, cache_write_ref;
+LL_KERNELS(cached_attend, cache_write)
 
 /* Keys of sequence b, head n, in 4 bits. */
 static ll_cache4_ring ring_of(const ll_tensor *keys, int64_t ring, int64_t d, int64_t b, int64_t n)

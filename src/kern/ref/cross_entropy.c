@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-ll_kernel correct_ref;
+LL_KERNELS(correct)
 
 ll_err correct_ref(const ll_kcall *c)
 {

@@ -3,7 +3,7 @@
 #include "kern/dropout.h"
 #include "kern/rows.h"
 
-ll_kernel dropout_ref;
+LL_KERNELS(dropout)
 
 ll_err dropout_ref(const ll_kcall *c)
 {

@@ -50,7 +50,7 @@ LL_EW(X)
 #undef X
 
 /* A chain, one element at a time: every register of it, then the outputs. */
-ll_kernel fused_ref;
+LL_KERNELS(fused)
 ll_err fused_ref(const ll_kcall *c)
 {
     const ll_fused_attr *f = c->attr;
@@ -72,7 +72,7 @@ ll_err fused_ref(const ll_kcall *c)
 }
 
 /* out gathers x / n_micro over the micro-batches of a step. */
-ll_kernel accum_ref;
+LL_KERNELS(accum)
 ll_err accum_ref(const ll_kcall *c)
 {
     const ll_tensor *x = &c->in[0], *y = &c->out[0], *sum = c->n_in > 1 ? &c->in[1] : y;

@@ -2,7 +2,7 @@
 #include "kern/gather.h"
 #include "kern/rows.h"
 
-ll_kernel gather_ref, scatter_add_ref, embedding_ref, embedding_grad_ref, arange_ref;
+LL_KERNELS(gather, scatter_add, embedding, embedding_grad, arange)
 
 /* Where in x element e of y is; -1: not in this part. */
 static ll_err place(const ll_gather_walk *g, const int32_t *index, int64_t e, int64_t *at)

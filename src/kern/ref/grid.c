@@ -2,7 +2,7 @@
 #include "kern/grid.h"
 #include "kern/rows.h"
 
-ll_kernel grid_ref, ungrid_ref;
+LL_KERNELS(grid, ungrid)
 
 /* The sum of the exponents of element e's scales; false: one is not finite. */
 static bool exponents(const ll_kcall *c, const ll_walk *w, int64_t e, int64_t *sum)

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-ll_kernel cache_keep_ref, cache_place_ref;
+LL_KERNELS(cache_keep, cache_place)
 
 static double dot_of(const ll_tensor *q, int64_t i, const ll_tensor *k, int64_t j, int64_t d)
 {

@@ -2,7 +2,7 @@
 #include "kern/attr.h"
 #include "kern/rows.h"
 
-ll_kernel linear_step_ref;
+LL_KERNELS(linear_step)
 
 /* Token i of sequence b, head n: the state takes it in, and its queries see that. */
 static void one_token(const ll_kcall *c, double keep, int64_t b, int64_t n, int64_t i)

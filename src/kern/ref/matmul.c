@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-ll_kernel matmul_ref;
+LL_KERNELS(matmul)
 
 ll_err matmul_ref(const ll_kcall *c)
 {

@@ -2,7 +2,7 @@
 #include "kern/rows.h"
 #include "kern/attr.h"
 
-ll_kernel onehot_ref;
+LL_KERNELS(onehot)
 
 ll_err onehot_ref(const ll_kcall *c)
 {

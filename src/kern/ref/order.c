@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-ll_kernel argmax_ref, sort_ref, cumsum_ref;
+LL_KERNELS(argmax, sort, cumsum)
 
 /* Does a come before b, were they not equal? NaN counts as larger than every number. */
 static bool before(double a, double b, bool least)

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-ll_kernel packed_matmul_ref;
+LL_KERNELS(packed_matmul, unblock, round_blocks)
 
 ll_err packed_matmul_ref(const ll_kcall *c)
 {
@@ -34,8 +34,6 @@ ll_err packed_matmul_ref(const ll_kcall *c)
     return LL_OK;
 }
 
-ll_kernel unblock_ref;
-
 ll_err unblock_ref(const ll_kcall *c)
 {
     const ll_shape *s = &c->in[0].shape;
@@ -47,8 +45,6 @@ ll_err unblock_ref(const ll_kcall *c)
     }
     return LL_OK;
 }
-
-ll_kernel round_blocks_ref;
 
 ll_err round_blocks_ref(const ll_kcall *c)
 {

@@ -1,7 +1,7 @@
 /* peaks, reference: element by element. */
 #include "kern/peaks.h"
 
-ll_kernel peaks_ref;
+LL_KERNELS(peaks)
 
 ll_err peaks_ref(const ll_kcall *c)
 {

@@ -3,7 +3,7 @@
 #include "kern/attr.h"
 #include "kern/rows.h"
 
-ll_kernel max_pool_ref, max_pool_grad_ref, max_pool_pick_ref, avg_pool_ref, avg_pool_grad_ref;
+LL_KERNELS(max_pool, max_pool_grad, max_pool_pick, avg_pool, avg_pool_grad)
 
 typedef struct pool {
     const ll_pool_attr *a;

@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-ll_kernel quantize_ref;
+LL_KERNELS(quantize)
 
 static double value(const ll_kcall *c, int64_t i)
 {

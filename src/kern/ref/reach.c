@@ -1,7 +1,7 @@
 /* reach, reference: for each element of the result, the largest over the loops it does not have. */
 #include "kern/reach.h"
 
-ll_kernel reach_ref;
+LL_KERNELS(reach)
 
 ll_err reach_ref(const ll_kcall *c)
 {

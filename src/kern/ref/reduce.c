@@ -7,7 +7,7 @@
 
 #include <math.h>
 
-ll_kernel sum_ref, amax_ref, absmax_ref, sumsq_ref;
+LL_KERNELS(sum, amax, absmax, sumsq)
 
 typedef enum how { SUM, LARGEST, MAGNITUDE, SQUARES } how;
 

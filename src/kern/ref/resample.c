@@ -2,7 +2,7 @@
 #include "kern/rows.h"
 #include "kern/resample.h"
 
-ll_kernel resample_ref;
+LL_KERNELS(resample)
 
 static double value(const ll_kcall *c, int64_t outer, int64_t row, int64_t j, int64_t inner)
 {

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-ll_kernel rope_ref;
+LL_KERNELS(rope)
 
 ll_err rope_ref(const ll_kcall *c)
 {

@@ -4,7 +4,7 @@
 #include "kern/attr.h"
 #include "base/spec.h"
 
-ll_kernel fill_ref, reshape_ref, transpose_ref, broadcast_ref, slice_ref, pad_ref, concat_ref;
+LL_KERNELS(fill, reshape, transpose, broadcast, slice, pad, concat)
 
 /* The position of element e, row-major, and back. */
 static void position(const ll_shape *s, int64_t e, int64_t at[LL_MAX_DIMS])

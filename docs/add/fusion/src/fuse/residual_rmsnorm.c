@@ -5,7 +5,7 @@
 #include "fuse/fuse_int.h"
 #include "op/rows.h"
 
-ll_kernel residual_rmsnorm_cpu;
+LL_KERNELS(residual_rmsnorm)
 
 static const ll_op residual_rmsnorm = {
     .name = "residual_rmsnorm",

@@ -3,7 +3,7 @@
 #include "kern/cpu/row.h"
 #include "kern/cpu/vecmath.h"
 
-ll_kernel softcap_cpu;
+LL_KERNELS(softcap)
 
 ll_err softcap_cpu(const ll_kcall *c)
 {

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-ll_kernel softcap_ref;
+LL_KERNELS(softcap)
 
 ll_err softcap_ref(const ll_kcall *c)
 {

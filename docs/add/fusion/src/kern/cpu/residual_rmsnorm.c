@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-ll_kernel residual_rmsnorm_cpu;
+LL_KERNELS(residual_rmsnorm)
 
 ll_err residual_rmsnorm_cpu(const ll_kcall *c)
 {

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-ll_kernel lse_cpu;
+LL_KERNELS(lse)
 
 ll_err lse_cpu(const ll_kcall *c)
 {

@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-ll_kernel lse_ref;
+LL_KERNELS(lse)
 
 ll_err lse_ref(const ll_kcall *c)
 {

@@ -1,8 +1,7 @@
 /* lse_one.c: of rows of one number, which are their own lse. */
 #include "kern/rows.h"
 
-ll_kernel lse_one_cpu;
-bool lse_one_cpu_fits(const ll_kcall *c);
+LL_KERNELS(lse_one)
 
 bool lse_one_cpu_fits(const ll_kcall *c)
 {
