@@ -117,7 +117,7 @@ static inline bool has(const op *o, int i)
     return i < o->n_in && o->in[i];
 }
 /* Attributes; what is not there is initial. An attribute of another type counts as not there only
- * where ONNX has none of that name; otherwise ll_onnx_attrs refused it. */
+ * where ONNX has none of that name; otherwise the file was refused. */
 int64_t ll_attr_int(const op *o, const char *name, int64_t initial);
 double ll_attr_float(const op *o, const char *name, double initial);
 const char *ll_attr_text(const op *o, const char *name, const char *initial);

@@ -232,7 +232,7 @@ static void test_row(const ll_fusion *f, const ll_fusion_row *row)
     for (int i = 0; i < t.n_new; i++)
         if (!t.put[i].op->ref) makes = t.put[i].op;
     const char *const *trials = row->trials[0] ? row->trials : makes->trials;
-    for (int i = 0; i < (row->trials[0] ? 4 : 8) && trials[i]; i++) {
+    for (int i = 0; i < (row->trials[0] ? 4 : 10) && trials[i]; i++) {
         case_of c = open_case(f, trials[i]);
         if (build(&c, row, trials[i])) fires(&c, f, makes), n++;
         close_case(&c);
@@ -266,7 +266,7 @@ static void test_meanings(void **state)
 {
     (void)state;
     for (const ll_op *const *op = ll_ops(); *op; op++)
-        for (int i = 0; !(*op)->ref && !(*op)->collective && i < 8 && (*op)->trials[i]; i++) {
+        for (int i = 0; !(*op)->ref && !(*op)->collective && i < 10 && (*op)->trials[i]; i++) {
             trial t = {.op = *op, .text = (*op)->trials[i], .arena = ll_arena_new()};
             ll_tensor in[LL_MAX_IN], out[LL_MAX_OUT];
             must(ll_parse_trial(*op, t.text, t.arena, &t.n_in, t.in, t.limit, &t.attr), &t, "read");

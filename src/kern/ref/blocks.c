@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-ll_kernel quantize_blocks_ref, dequantize_blocks_ref;
+LL_KERNELS(quantize_blocks, dequantize_blocks)
 
 typedef struct matrix { /* element (r, c) of it is x's r * down + c * across */
     int64_t rows, cols, down, across;
