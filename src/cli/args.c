@@ -1,13 +1,11 @@
 /* args.c: words of a command line into a command's struct, by its table; help from the same. */
 #define _GNU_SOURCE /* strcasestr */
 #include "cli/args.h"
-#include "base/near.h"
 #include "base/text.h"
 #include "run/run.h"
 
 #include <errno.h>
 #include <math.h>
-#include <string.h>
 
 typedef struct parse {
     const ll_command *command, *const *all;

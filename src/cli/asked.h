@@ -2,7 +2,6 @@
  * /v1/chat/completions. Keys that are not known, and those that ask for what is not done here, are
  * refused by their names. */
 #pragma once
-#include "base/text.h"
 #include "cli/args.h"
 #include "infer/generate.h"
 

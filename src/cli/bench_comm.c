@@ -1,13 +1,10 @@
 /* bench_comm.c: loopline bench comm: its options, and what they ask for. */
 #include "cli/bench.h"
 #include "base/file.h"
-#include "base/near.h"
-#include "base/types.h"
 #include "cli/launch.h"
 
 #include <limits.h>
 #include <malloc.h>
-#include <string.h>
 
 #define OPT(field) LL_OPT(ll_comm_bench_opts, field)
 static const ll_arg args[] = {

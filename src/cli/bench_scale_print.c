@@ -4,12 +4,6 @@
 #include "cli/bench.h"
 #include "cli/common.h"
 
-#include "base/text.h"
-
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
-
 static const char included[] = "reading of its data, forward, backward, communication, optimizer";
 static const char excluded[] = "set-up, warm-up steps, validation, checkpoints, metrics";
 

@@ -2,12 +2,8 @@
 #include "cli/bench.h"
 #include "cli/common.h"
 
-#include "base/text.h"
 #include "kern/notes.h"
 #include "train/bench.h"
-
-#include <math.h>
-#include <stdio.h>
 
 typedef struct opts {
     const char *model;

@@ -5,13 +5,8 @@
 #include "cli/talk.h"
 
 #include "base/file.h"
-#include "base/now.h"
 #include "data/parse.h"
 #include "train/progress.h"
-
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 /* One choice, with its question. */
 typedef struct reading {

@@ -1,16 +1,9 @@
 /* cmd_eval.c: loopline eval. */
-#include "cli/common.h"
 
 #include "base/file.h"
-#include "base/now.h"
 #include "cli/talk.h"
 #include "infer/classes.h"
 #include "train/progress.h"
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 typedef struct opts {
     ll_trained_opts of;

@@ -12,8 +12,6 @@
 #include "weights/weights_load.h"
 
 #include <fnmatch.h>
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 typedef struct opts {

@@ -2,7 +2,6 @@
 #include "cli/common.h"
 
 #include "base/file.h"
-#include "base/text.h"
 #include "data/data.h"
 #include "onnx/onnx.h"
 #include "op/ops.h"
@@ -12,10 +11,6 @@
 #include "weights/weight_map.h"
 #include "weights/weights.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 typedef struct opts {

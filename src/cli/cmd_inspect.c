@@ -1,13 +1,9 @@
 /* cmd_inspect.c: loopline inspect: what a run or a checkpoint is, before or after it runs. */
 #include "cli/common.h"
 
-#include "base/text.h"
 #include "cli/inspect.h"
 #include "comm/codec.h"
 #include "kern/notes.h"
-
-#include <stdio.h>
-#include <string.h>
 
 typedef struct opts {
     const char *what, *mesh, *form, *svg;

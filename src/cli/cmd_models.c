@@ -1,12 +1,7 @@
 /* cmd_models.c: loopline models. */
 #include "cli/common.h"
 
-#include "base/near.h"
-#include "base/text.h"
 #include "program/program.h"
-
-#include <stdio.h>
-#include <string.h>
 
 typedef struct opts {
     const char *name;

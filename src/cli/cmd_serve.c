@@ -2,17 +2,11 @@
  * speak. Requests that come while others are answered join them: each has a sequence of the batch,
  * and leaves it when it is done; those that find none free wait in order. */
 #include "base/file.h"
-#include "base/now.h"
 #include "cli/asked.h"
 #include "cli/http.h"
 #include "cli/talk.h"
 
 #include <arpa/inet.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
 typedef struct opts {
     ll_talk_opts talk;

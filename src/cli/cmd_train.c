@@ -3,18 +3,12 @@
 #include "cli/plan.h"
 
 #include "base/file.h"
-#include "base/text.h"
-#include "cli/launch.h"
 #include "cli/train_view.h"
 #include "comm/job.h"
 #include "run/run_int.h"
 #include "token/tokenizer.h"
 
-#include <signal.h>
 #include <unistd.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 typedef struct opts {
     const char *run, *from, *replay, *slow, *trace, *timeline, *trace_steps;

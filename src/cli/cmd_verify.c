@@ -1,18 +1,13 @@
 /* cmd_verify.c: loopline verify: a layout may change speed and memory, never the result. */
 #include "cli/common.h"
-#include "cli/launch.h"
 #include "cli/verify_many.h"
 
-#include "base/text.h"
 #include "comm/codec.h"
 #include "comm/job.h"
 #include "kern/notes.h"
 #include "pass/prune.h"
 #include "verify/verify.h"
 #include "weights/weights_load.h"
-
-#include <stdio.h>
-#include <string.h>
 
 typedef struct opts {
     const char *run;

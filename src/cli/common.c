@@ -11,7 +11,6 @@
 #include "weights/weights_load.h"
 
 #include <errno.h>
-#include <math.h>
 #include <omp.h>
 #include <sys/stat.h>
 

@@ -3,11 +3,7 @@
 #include "cli/inspect.h"
 
 #include "base/file.h"
-#include "base/text.h"
 #include "cli/common.h"
-
-#include <stdio.h>
-#include <string.h>
 
 enum { COLUMNS = 110 }; /* of the picture */
 

@@ -23,12 +23,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <omp.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #define LAUNCHED "LOOPLINE_RANKS" /* set by the launcher: never launch twice */

@@ -1,6 +1,5 @@
 /* plan_fewer.c: would fewer ranks do? A batch has only so much to share: kernels of less do not end
  * sooner for ever, and exchanges among more ranks take longer. */
-#include "base/text.h"
 #include "cli/plan.h"
 
 static const double alike = 1.05; /* steps that differ by less are as quick */

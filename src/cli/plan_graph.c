@@ -1,17 +1,11 @@
 /* plan_graph.c: loopline plan of models that are no transformers on a cluster: ways to train them,
  * compiled and replayed (cli/plan_try.h), as tables and as lines of run files. */
-#include "base/num.h"
-#include "base/text.h"
 #include "cli/common.h"
 #include "cli/plan.h"
 #include "cli/plan_try.h"
 #include "comm/job.h"
 #include "plan/published.h"
 #include "run/setup.h"
-
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 /* What a run file that trains so has, and nothing else on standard output. */
 static void print_lines(const ll_run *r, const ll_tried *o)

@@ -1,13 +1,8 @@
 /* plan_published.c: loopline plan --published FILE.csv. */
 #include "base/file.h"
-#include "base/text.h"
 #include "cli/common.h"
 #include "cli/plan.h"
 #include "plan/published.h"
-
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 static const ll_bundled tables[] = {
 #include "table_list.inc"

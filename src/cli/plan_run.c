@@ -1,14 +1,9 @@
 /* plan_run.c: loopline plan RUN --cluster C --ranks N: the search over meshes of a transformer. */
-#include "base/text.h"
 #include "cli/common.h"
 #include "cli/plan.h"
 #include "mesh/mesh.h"
 #include "plan/search.h"
 #include "run/setup.h"
-
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 /* -1: the model has no such size. */
 static double size_of(const ll_run *r, const char *name)

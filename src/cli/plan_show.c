@@ -1,13 +1,9 @@
 /* plan_show.c: plans as they are shown, of whatever model: a table, JSON, words for train. */
-#include "base/text.h"
-#include "cli/json.h"
 #include "cli/plan.h"
 #include "pass/target.h"
 #include "plan/published.h"
 
-#include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 double ll_shown_spread(const ll_cluster *c, double step_s, const char *kind)
 {

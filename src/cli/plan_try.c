@@ -14,10 +14,6 @@
 #include "cli/common.h"
 #include "run/setup.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { MOST_PINS = 16, MOST_TURNS = 6, MOST_WEIGHTS = 8 };
 static const double worth = 0.995; /* of the step without it that a layout must come to */
 

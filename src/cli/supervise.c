@@ -23,7 +23,6 @@
 #include "cli/launch.h"
 
 #include "base/file.h"
-#include "base/now.h"
 #include "cli/args.h"
 #include "cli/hosts.h"
 #include "cli/procs.h"
@@ -34,15 +33,9 @@
 #include "train/recovery.h"
 
 #include <errno.h>
-#include <math.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 static const double look_s = 0.25;  /* between looks at what the ranks have noted */

@@ -5,15 +5,11 @@
 #include "cli/verify_many.h"
 
 #include "base/rng.h"
-#include "base/text.h"
 #include "cli/common.h"
 #include "sched/pipeline.h"
 #include "verify/verify.h"
 
 #include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 typedef enum outcome { ALIKE, REFUSED, WRONG } outcome;
 

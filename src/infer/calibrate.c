@@ -1,8 +1,6 @@
 /* calibrate.c: weights rounded by what they meet. */
 #include "infer/calibrate.h"
 
-#include "base/now.h"
-#include "base/num.h"
 #include "kern/blocks.h"
 #include "pass/packed.h"
 #include "infer/awq.h"

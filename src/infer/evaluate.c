@@ -5,7 +5,6 @@
  * their own samples of it. */
 #include "infer/evaluate.h"
 
-#include "base/num.h"
 #include "pass/packed.h"
 #include "infer/calibrate.h"
 

@@ -1,7 +1,6 @@
 /* generate.c: sequences that go on token by token. */
 #include "infer/generate.h"
 
-#include "base/num.h"
 #include "pass/packed.h"
 #include "weights/state.h"
 

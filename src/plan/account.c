@@ -2,7 +2,6 @@
 #include "plan/published.h"
 
 #include <math.h>
-#include <string.h>
 
 /* What 80 % of rows of a kind that were not fitted stay within. */
 double ll_plan_spread(const char *kind)

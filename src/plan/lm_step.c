@@ -3,8 +3,6 @@
 #include "plan/lm.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 typedef struct step {
     const ll_cluster *c;

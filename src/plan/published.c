@@ -9,8 +9,6 @@
 #include <ctype.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <strings.h>
 
 /* Systems by parts of a row's text, the first that is there; what the model's name says goes before

@@ -15,7 +15,6 @@
 #include "replicas/loose.h"
 
 #include "base/crc32c.h"
-#include "base/num.h"
 #include "base/rng.h"
 #include "base/stats.h"
 #include "run/ranks.h"

@@ -9,7 +9,6 @@
 #include "run/ranks.h"
 
 #include <errno.h>
-#include <string.h>
 
 enum { TAKE = 1, LEAVE = 2, READ = 4, AWAY = 8, BACK = 16 }; /* what a turn is for */
 

@@ -7,8 +7,6 @@
 
 #include "run/run_int.h"
 
-#include <string.h>
-
 #define PRESET(name, what, every, warm_up, peers, parts, codec, outer, lr, elastic, seeds, server, \
                staleness, quorum, delay)                                                           \
     {                                                                                              \

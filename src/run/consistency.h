@@ -12,9 +12,6 @@
 #pragma once
 #include "base/err.h"
 
-#include <stdbool.h>
-#include <stdint.h>
-
 /* What each is, in words of the run file; before a preset fills it in, it may be unsaid. */
 #define LL_EXCHANGES(X) X(gradient) X(parameter) X(difference)
 #define LL_EXCHANGE_OF(name) LL_EXCHANGE_##name,

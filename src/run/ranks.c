@@ -5,9 +5,7 @@
 
 #include <errno.h>
 #include <stdio.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 ll_err ll_run_mesh(const ll_run *r, int size, char out[LL_MESH_TEXT])

@@ -1,7 +1,6 @@
 /* run.c: finding a run file, overriding its settings, checking the whole. */
 #include "base/file.h"
 #include "base/num.h"
-#include "base/text.h"
 #include "comm/codec.h"
 #include "model/model.h"
 #include "onnx/onnx.h"
@@ -14,9 +13,6 @@
 #include "data/data.h"
 #include "run/run_int.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 enum { FILE_READ_LIMIT = 1 << 20, SCHEDULE_LIMIT = 1 << 26 };

@@ -2,8 +2,6 @@
  * frameworks: what is timed is forward, backward and update, not reading data. */
 #include "train/bench.h"
 
-#include "base/now.h"
-#include "base/num.h"
 #include "base/process.h"
 #include "base/rng.h"
 #include "base/stats.h"
@@ -12,8 +10,6 @@
 #include "train/prune.h"
 #include "run/setup.h"
 #include "weights/state.h"
-
-#include <stdio.h>
 
 ll_err ll_gemm_peak(int threads, int64_t n, bool bf16, double *gflops, bool *beside)
 {

@@ -3,7 +3,6 @@
 
 #include "base/crc32c.h"
 #include "base/file.h"
-#include "base/num.h"
 #include "run/ranks.h"
 
 #include <errno.h>

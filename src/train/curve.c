@@ -8,8 +8,6 @@
 #include "base/plot.h"
 #include "train/metrics.h"
 
-#include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 enum { WIDTH = 860, HEIGHT = 460, LEFT = 64, TOP = 114, BOTTOM = 56 };

@@ -1,8 +1,6 @@
 /* rehearse.c: kernels of each kind, then whole passes over the program, timed. */
 #include "train/rehearse.h"
 
-#include "base/now.h"
-#include "base/num.h"
 #include "base/stats.h"
 #include "run/ranks.h"
 

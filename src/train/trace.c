@@ -15,7 +15,6 @@
 #include "base/file.h"
 #include "run/ranks.h"
 
-#include <stdio.h>
 #include <unistd.h>
 
 typedef struct clock_at {

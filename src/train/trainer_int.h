@@ -2,15 +2,12 @@
 #pragma once
 #include "base/process.h"
 #include "base/waits.h"
-#include "base/text.h"
 #include "comm/job.h"
 #include "train/buddy.h"
-#include "train/goodput.h"
 #include "replicas/loose.h"
 #include "train/saver.h"
 #include "weights/checkpoint.h"
 #include "train/events.h"
-#include "train/metrics.h"
 #include "train/trace.h"
 #include "train/trainer.h"
 

@@ -5,7 +5,6 @@
 
 #include "base/crc32c.h"
 #include "base/file.h"
-#include "base/num.h"
 #include "machine/bind.h"
 #include "train/prune.h"
 #include "weights/residual.h"
