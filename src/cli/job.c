@@ -6,7 +6,6 @@
 #include "base/file.h"
 #include "cli/relay.h"
 
-#include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -22,7 +21,7 @@ static ll_err become_job(int64_t ranks, int64_t threads, int argc, char **argv)
     if (ranks > 1) TRY(ll_cli_launch(ranks, NULL));
     TRY(ll_cli_self(self));
     execv(self, argv);
-    FAIL(LL_E_SYS, "%s cannot be run: %s", self, strerror(errno));
+    FAIL(LL_E_SYS, "%s cannot be run: %m", self);
 }
 
 static ll_err read_all(int fd, char **out, size_t *bytes)
@@ -67,7 +66,7 @@ ll_err ll_cli_job(int64_t ranks, int64_t threads, const char *const *words, int 
     LL_OWN_FD int to = memfd_create("job", MFD_CLOEXEC);
     int status = 0;
     *out = NULL;
-    CHECK(to >= 0, LL_E_SYS, "no file in memory for a job's output: %s", strerror(errno));
+    CHECK(to >= 0, LL_E_SYS, "no file in memory for a job's output: %m");
     TRY(do_job(ranks, threads, words, n, to, &status));
     CHECK(status == 0, LL_E_SYS, "the job on %ld rank%s failed: see above", ranks,
           ranks == 1 ? "" : "s");

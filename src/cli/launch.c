@@ -127,7 +127,7 @@ static int add_hosts(char **to, const char *launcher, const char *hosts)
 ll_err ll_cli_self(char path[LL_SELF])
 {
     ssize_t n = readlink("/proc/self/exe", path, LL_SELF - 1);
-    CHECK(n > 0, LL_E_SYS, "/proc/self/exe cannot be read: %s", strerror(errno));
+    CHECK(n > 0, LL_E_SYS, "/proc/self/exe cannot be read: %m");
     path[n] = '\0';
     return LL_OK;
 }
@@ -163,9 +163,9 @@ ll_err ll_cli_mpiexec_run(const ll_mpiexec *how)
     setenv(LAUNCHED, count, 1);
     execvp(argv[0], argv);
     FAIL(LL_E_SYS,
-         "%s, which starts the ranks of -n, cannot be run: %s; install openmpi-bin or mpich, "
+         "%s, which starts the ranks of -n, cannot be run: %m; install openmpi-bin or mpich, "
          "whichever loopline was built with, or set LOOPLINE_MPIEXEC to its mpiexec",
-         mpiexec, strerror(errno));
+         mpiexec);
 }
 
 pid_t ll_cli_spawn(const ll_mpiexec *how, const sigset_t *signals, int out)
@@ -203,10 +203,10 @@ ll_err ll_cli_wait(int64_t ranks, const ll_care *care)
     sigset_t before;
     int ends[2], status = 0;
     fflush(NULL);
-    CHECK(pipe2(ends, O_CLOEXEC) == 0, LL_E_SYS, "no pipe to mpiexec: %s", strerror(errno));
+    CHECK(pipe2(ends, O_CLOEXEC) == 0, LL_E_SYS, "no pipe to mpiexec: %m");
     ll_relay_begin(care, &before);
     pid_t parent = getpid(), child = fork();
-    CHECK(child >= 0, LL_E_SYS, "a process for mpiexec cannot be started: %s", strerror(errno));
+    CHECK(child >= 0, LL_E_SYS, "a process for mpiexec cannot be started: %m");
     if (child == 0) {
         sigprocmask(SIG_SETMASK, &before, NULL);
         prctl(PR_SET_PDEATHSIG, SIGTERM);

@@ -32,7 +32,6 @@
 #include "train/metrics.h"
 #include "train/recovery.h"
 
-#include <errno.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/wait.h>
@@ -476,10 +475,9 @@ static ll_err run_once(job *j, int *code)
     j->seen = j->here.n = 0;
     j->counted = j->looked = j->waits = 0;
     j->halted = 0;
-    CHECK(ftruncate(j->said, 0) == 0 && lseek(j->said, 0, SEEK_SET) == 0, LL_E_SYS, "%s",
-          strerror(errno));
+    CHECK(ftruncate(j->said, 0) == 0 && lseek(j->said, 0, SEEK_SET) == 0, LL_E_SYS, "%m");
     pid_t child = ll_cli_spawn(&how, &j->old, j->said);
-    CHECK(child > 0, LL_E_SYS, "a process for mpiexec cannot be started: %s", strerror(errno));
+    CHECK(child > 0, LL_E_SYS, "a process for mpiexec cannot be started: %m");
     *code = await(j, child);
     return LL_OK;
 }
@@ -514,11 +512,10 @@ ll_err ll_cli_supervise(int64_t ranks, const ll_care *care)
     j.hosts = (ll_hosts){.file = care->hosts, .arena = j.arena};
     const char *mesh = ll_arena_printf(j.arena, "data=%ld", ranks);
     TRY(ll_mesh_parse(*care->mesh ? care->mesh : mesh, &j.mesh));
-    CHECK(getrandom(&id, sizeof id, 0) == sizeof id, LL_E_SYS, "no random number available: %s",
-          strerror(errno));
+    CHECK(getrandom(&id, sizeof id, 0) == sizeof id, LL_E_SYS, "no random number available: %m");
     snprintf(j.start.job, sizeof j.start.job, "%016lx", id);
     j.said = memfd_create("loopline", MFD_CLOEXEC);
-    CHECK(j.said >= 0, LL_E_SYS, "a file in memory cannot be created: %s", strerror(errno));
+    CHECK(j.said >= 0, LL_E_SYS, "a file in memory cannot be created: %m");
     j.start.began = ll_wall_now();
     j.start.out = care->out;
     sigemptyset(&j.wanted);

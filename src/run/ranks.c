@@ -3,7 +3,6 @@
 
 #include "comm/comm.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -89,7 +88,7 @@ static ll_err see(const char *path, size_t bytes)
     struct stat st;
     for (int i = 0; i < TRIES; i++) {
         if (stat(path, &st) == 0 && (size_t)st.st_size == bytes) {
-            CHECK(access(path, W_OK) == 0, LL_E_IO, "%s: %s", path, strerror(errno));
+            CHECK(access(path, W_OK) == 0, LL_E_IO, "%s: %m", path);
             return LL_OK;
         }
         nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);

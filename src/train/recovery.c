@@ -53,7 +53,7 @@ ll_err ll_recovery_note(const ll_start *s, ll_recovery_event event, int64_t step
         step, s->job, s->number, events[event], ll_wall_now() - s->began, ll_text_quoted(a, text));
     LL_OWN_FD int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (fd < 0 && errno == ENOENT) return LL_OK; /* no folder yet: nothing is lost with it */
-    CHECK(fd >= 0, LL_E_IO, "%s: %s", path, strerror(errno));
+    CHECK(fd >= 0, LL_E_IO, "%s: %m", path);
     ll_noted same;
     if (event == LL_LOST) (void)flock(fd, LOCK_EX); /* several ranks see it: one line */
     bool known = event == LL_LOST && ll_recovery_find(s, event, &same);

@@ -86,8 +86,7 @@ static ll_err lock_folder(trainer *t)
     const char *out = t->r->out;
     if (!t->opts->resume || t->opts->resume_from || ll_trainer_is_restart(t)) TRY(ll_mkdirs(out));
     t->folder = open(out, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    CHECK(t->folder >= 0 || (t->opts->resume && errno == ENOENT), LL_E_IO, "%s: %s", out,
-          strerror(errno));
+    CHECK(t->folder >= 0 || (t->opts->resume && errno == ENOENT), LL_E_IO, "%s: %m", out);
     CHECK(t->folder < 0 || lock(t), LL_E_IO,
           "%s: another process is training there: use --out DIR for another folder", out);
     return LL_OK;
@@ -450,7 +449,7 @@ static ll_err keep_settings(const trainer *t, const char *text)
     for (;
          access(path = ll_trainer_file(t, ll_arena_printf(t->arena, "run.%d.yaml", n)), F_OK) == 0;
          n++)
-        CHECK(t->goes_on || unlink(path) == 0, LL_E_IO, "%s: removing: %s", path, strerror(errno));
+        CHECK(t->goes_on || unlink(path) == 0, LL_E_IO, "%s: removing: %m", path);
     n = 0; /* nor the order of replicas' turns */
     while (!t->goes_on &&
            unlink(ll_trainer_file(t, ll_arena_printf(t->arena, "order-%d.txt", n))) == 0)

@@ -3,7 +3,6 @@
 
 #include "base/file.h"
 
-#include <errno.h>
 #include <unistd.h>
 
 void ll_trainer_tell(const trainer *t, const char *text)
@@ -86,7 +85,7 @@ ll_err ll_trainer_keep_best(const trainer *t, int64_t done)
     const char *temporary = ll_arena_printf(t->arena, "%s.new", to);
     unlink(temporary);
     CHECK(link(from, temporary) == 0 && rename(temporary, to) == 0, LL_E_IO,
-          "%s cannot be linked to %s: %s", to, from, strerror(errno));
+          "%s cannot be linked to %s: %m", to, from);
     return LL_OK;
 }
 
