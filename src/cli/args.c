@@ -16,6 +16,14 @@ typedef struct parse {
     uint64_t given; /* which options, by their rows */
 } parse;
 
+const char *ll_words_said(const ll_words *w, const char *key)
+{
+    size_t n = strlen(key);
+    for (int i = w->n - 1; i >= 0; i--)
+        if (!strncmp(w->v[i], key, n) && w->v[i][n] == '=') return w->v[i] + n + 1;
+    return NULL;
+}
+
 static bool is_option(const ll_arg *a)
 {
     return a->name[0] == '-';

@@ -301,13 +301,6 @@ static ll_err refuse_training(const ll_words *set)
     return LL_OK;
 }
 
-static bool has_word(const ll_words *set, const char *begins)
-{
-    int i = 0;
-    while (i < set->n && strncmp(set->v[i], begins, strlen(begins))) i++;
-    return i < set->n;
-}
-
 ll_err ll_cli_trained_run(const ll_trained_opts *o, ll_run **out)
 {
     const ll_words *set = &o->set;
@@ -325,7 +318,7 @@ ll_err ll_cli_trained_run(const ll_trained_opts *o, ll_run **out)
     if (!(*out)->out_said) (*out)->out = ll_cli_numbered(*out, true);
     if (!o->init && exists((*out)->out, "data.json"))
         (*out)->data.told = ll_arena_printf((*out)->arena, "%s/data.json", (*out)->out);
-    if (has_word(set, "data.val_path=") && !has_word(set, "data.val_fraction="))
+    if (ll_words_said(set, "data.val_path") && !ll_words_said(set, "data.val_fraction"))
         (*out)->data.val_fraction = 0; /* these files, in place of what was held out */
     return o->init ? LL_OK : check_meaning(o, *out);
 }
@@ -358,12 +351,12 @@ ll_err ll_cli_trained_load(const ll_run *r, const ll_trained_opts *o, ll_session
 
 ll_err ll_cli_trained(const ll_trained_opts *o, ll_trained *t)
 {
-    static const char mesh[] = "parallel.mesh=";
+    const char *mesh = ll_words_said(&o->set, "parallel.mesh");
     TRY(ll_cli_trained_run(o, &t->run));
-    for (int i = 0; i < o->set.n; i++)
-        CHECK(strncmp(o->set.v[i], mesh, strlen(mesh)) || !o->set.v[i][strlen(mesh)], LL_E_ARG,
-              "--set %s: %s runs in one process, whatever mesh trained the run: leave it out",
-              o->set.v[i], ll_cli_name());
+    CHECK(!mesh || !*mesh, LL_E_ARG,
+          "--set parallel.mesh=%s: %s runs in one process, whatever mesh trained the run: leave it "
+          "out",
+          mesh, ll_cli_name());
     TRY(ll_run_graph(t->run, 1, NULL, &t->g));
     ll_session_opts how = ll_cli_trained_session(t->run, NULL, NULL);
     TRY(ll_session_open(t->g, &how, &t->s));

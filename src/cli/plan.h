@@ -17,8 +17,6 @@ typedef struct ll_plan_opts {
 ll_err ll_plan_published(const ll_plan_opts *o);
 ll_err ll_plan_check(const ll_plan_opts *o);
 ll_err ll_plan_run(const ll_plan_opts *o);
-/* Was a setting said on the command line? */
-bool ll_plan_said(const ll_words *set, const char *key);
 /* What changes a step and is not counted, in the file or a setting, and its value that is; ends
  * with NULL. The refusal, by plans of `what`. */
 typedef struct ll_uncounted {

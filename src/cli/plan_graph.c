@@ -267,7 +267,7 @@ ll_err ll_plan_graph(ll_plan_results *p, const ll_mesh *m)
         {"train.offload", "", *r->train.offload},
         {NULL}};
     TRY(ll_plan_refuse(uncounted, "models that are compiled"));
-    bool zero = how->zero > 0 || ll_plan_said(&o->set, "parallel.zero");
+    bool zero = how->zero > 0 || ll_words_said(&o->set, "parallel.zero");
     warn_of_cores(o, p->cluster);
     if (o->mesh)
         ll_tries_mesh(&s, o->mesh, (int)how->zero);

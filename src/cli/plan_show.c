@@ -11,14 +11,6 @@ double ll_shown_spread(const ll_cluster *c, double step_s, const char *kind)
     return 1 + ll_plan_spread(c->own.source && step_s < small ? "small step" : kind);
 }
 
-bool ll_plan_said(const ll_words *set, const char *key)
-{
-    size_t n = strlen(key);
-    for (int i = 0; i < set->n; i++)
-        if (!strncmp(set->v[i], key, n) && set->v[i][n] == '=') return true;
-    return false;
-}
-
 ll_err ll_plan_refuse(const ll_uncounted *of, const char *what)
 {
     for (; of->key; of++)
@@ -77,9 +69,9 @@ static void add_given(ll_buf *b, const ll_plan_results *p)
     const char *machine = ll_plan_machine(p->cluster);
     for (int i = 0; i < p->o->set.n; i++) {
         const ll_words one = {p->o->set.v + i, 1};
-        bool skip = machine && ll_plan_said(&one, "train.machine");
+        bool skip = machine && ll_words_said(&one, "train.machine");
         for (size_t k = 0; k < sizeof answered / sizeof *answered; k++)
-            skip |= ll_plan_said(&one, answered[k]);
+            skip |= ll_words_said(&one, answered[k]) != NULL;
         if (!skip) ll_buf_printf(b, " -s %s", ll_plan_word(one.v[0], b->arena));
     }
     if (machine && strcmp(p->file->train.machine, machine))

@@ -123,23 +123,15 @@ static void take(const ll_comm *world, const one *c, const ll_verify_many *o, in
     tell(c, o, number, "alike but for a decision of rounding", why, n->corners);
 }
 
-/* The mesh that a setting asks for; NULL: it is of something else. */
-static const char *mesh_of(const char *setting)
-{
-    static const char key[] = "parallel.mesh=";
-    return strncmp(setting, key, sizeof key - 1) ? NULL : setting + sizeof key - 1;
-}
-
 static one begin(const char *model, const ll_verify_many *o)
 {
     int settings = 32 + o->set->n;
     one c = {.model = model, .arena = ll_arena_new()};
     c.set = (ll_words){LL_NEW_ARRAY(c.arena, const char *, settings), 0, settings};
     add(&c, "train.threads=1");
-    for (int i = 0; i < o->set->n; i++)
-        c.limited |= !strncmp(o->set->v[i], "train.memory=", strlen("train.memory="));
-    for (int i = 0; i < o->set->n; i++)
-        if (!mesh_of(o->set->v[i])) add(&c, "%s", o->set->v[i]);
+    c.limited = ll_words_said(o->set, "train.memory");
+    for (int i = 0; i < o->set->n; i++) /* meshes are the cases' own */
+        if (strncmp(o->set->v[i], "parallel.mesh=", 14)) add(&c, "%s", o->set->v[i]);
     return c;
 }
 
@@ -336,12 +328,9 @@ static int list_all(const ll_verify_many *o, ll_arena *a, strategy list[MOST_STR
 static bool is_asked(int ranks, const ll_verify_many *o, const strategy *s)
 {
     ll_mesh mesh;
-    bool asked = true; /* the last that is said counts, as of other settings */
-    for (int i = 0; i < o->set->n; i++) {
-        const char *only = mesh_of(o->set->v[i]);
-        if (only) asked = !strcmp(only, s->mesh);
-    }
-    return asked && ll_mesh_parse(s->mesh, &mesh) == LL_OK && mesh.n_rank <= ranks;
+    const char *only = ll_words_said(o->set, "parallel.mesh");
+    if (only && strcmp(only, s->mesh)) return false;
+    return ll_mesh_parse(s->mesh, &mesh) == LL_OK && mesh.n_rank <= ranks;
 }
 
 static int list_asked(int ranks, const ll_verify_many *o, ll_arena *a,
