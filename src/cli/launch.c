@@ -9,7 +9,7 @@
  * others first wait a moment in which they are ended if rank 0, or a lower rank, failed too. So a
  * wrong word on the command line, which every rank finds, is printed once, and a file that is
  * missing on one node is told by a rank of that node. */
-#define _GNU_SOURCE /* pipe2 */
+#define _GNU_SOURCE /* pipe2, memfd_create */
 #include "cli/launch.h"
 
 #include "base/crc32c.h"
@@ -24,6 +24,7 @@
 #include <fcntl.h>
 #include <omp.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -124,18 +125,22 @@ static int add_hosts(char **to, const char *launcher, const char *hosts)
     return list ? 2 : 0;
 }
 
-ll_err ll_cli_self(char path[LL_SELF])
+enum { SELF = 4096 };
+
+/* The file of this very program. */
+static ll_err find_self(char path[SELF])
 {
-    ssize_t n = readlink("/proc/self/exe", path, LL_SELF - 1);
+    ssize_t n = readlink("/proc/self/exe", path, SELF - 1);
     CHECK(n > 0, LL_E_SYS, "/proc/self/exe cannot be read: %m");
     path[n] = '\0';
     return LL_OK;
 }
 
-ll_err ll_cli_mpiexec_run(const ll_mpiexec *how)
+/* Becomes mpiexec; returns only with a failure. */
+static ll_err become_mpiexec(const ll_mpiexec *how)
 {
-    char self[LL_SELF], count[24];
-    TRY(ll_cli_self(self));
+    char self[SELF], count[24];
+    TRY(find_self(self));
     snprintf(count, sizeof count, "%ld", how->ranks);
     const char *mpiexec = ll_cli_mpiexec();
     LL_OWN_MEMORY char *words = strdup(mpiexec);
@@ -168,7 +173,8 @@ ll_err ll_cli_mpiexec_run(const ll_mpiexec *how)
          mpiexec);
 }
 
-pid_t ll_cli_spawn(const ll_mpiexec *how, const sigset_t *signals, int out)
+/* A child that ends when this process does; signals: that it blocks. */
+static pid_t fork_child(const sigset_t *signals)
 {
     fflush(NULL);
     pid_t parent = getpid(), child = fork();
@@ -176,12 +182,19 @@ pid_t ll_cli_spawn(const ll_mpiexec *how, const sigset_t *signals, int out)
     sigprocmask(SIG_SETMASK, signals, NULL);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent) _exit(1);
+    return 0;
+}
+
+pid_t ll_cli_spawn(const ll_mpiexec *how, const sigset_t *signals, int out)
+{
+    pid_t child = fork_child(signals);
+    if (child) return child;
     setpgid(0, 0);
     int nothing = open("/dev/null", how->probe ? O_RDWR : O_RDONLY); /* a terminal would stop it */
     for (int fd = 0; nothing > 0 && fd < (how->probe ? 3 : 1); fd++) dup2(nothing, fd);
     if (nothing > 2) close(nothing);
     if (!how->probe) dup2(out, 1);
-    ll_err rc = ll_cli_mpiexec_run(how);
+    ll_err rc = become_mpiexec(how);
     fprintf(stderr, "%s: %s\n", ll_cli_name(), ll_error_text());
     _exit(rc == LL_OK ? 0 : 1);
 }
@@ -202,18 +215,14 @@ ll_err ll_cli_wait(int64_t ranks, const ll_care *care)
 {
     sigset_t before;
     int ends[2], status = 0;
-    fflush(NULL);
     CHECK(pipe2(ends, O_CLOEXEC) == 0, LL_E_SYS, "no pipe to mpiexec: %m");
     ll_relay_begin(care, &before);
-    pid_t parent = getpid(), child = fork();
+    pid_t child = fork_child(&before);
     CHECK(child >= 0, LL_E_SYS, "a process for mpiexec cannot be started: %m");
     if (child == 0) {
-        sigprocmask(SIG_SETMASK, &before, NULL);
-        prctl(PR_SET_PDEATHSIG, SIGTERM);
-        if (getppid() != parent) _exit(1);
         if (care) setpgid(0, 0);
         dup2(ends[1], STDOUT_FILENO);
-        if (ll_cli_mpiexec_run(&(ll_mpiexec){.ranks = ranks}) != LL_OK)
+        if (become_mpiexec(&(ll_mpiexec){.ranks = ranks}) != LL_OK)
             fprintf(stderr, "%s: %s\n", ll_cli_name(), ll_error_text());
         _exit(1);
     }
@@ -286,6 +295,68 @@ ll_err ll_cli_launch_mesh(const char *mesh, int64_t ranks, const ll_care *care)
           mesh, ranks, cores, most, ranks);
     return ll_cli_launch(ranks, care);
 }
+
+/* ---- the program once more, as a job of its own ---- */
+
+/* In the child: a process, or several ranks through mpiexec. Returns only with a failure. */
+static ll_err become_job(int64_t ranks, int64_t threads, int argc, char **argv)
+{
+    char count[24], self[SELF];
+    snprintf(count, sizeof count, "%ld", threads);
+    setenv("OMP_NUM_THREADS", count, 1);
+    ll_cli_launch_args(argc, argv);
+    if (ranks > 1) TRY(ll_cli_launch(ranks, NULL));
+    TRY(find_self(self));
+    execv(self, argv);
+    FAIL(LL_E_SYS, "%s cannot be run: %m", self);
+}
+
+static ll_err read_output(int fd, char **out, size_t *bytes)
+{
+    off_t size = lseek(fd, 0, SEEK_END);
+    *bytes = (size_t)size;
+    *out = size < 0 ? NULL : (char *)malloc(*bytes + 1);
+    CHECK(*out, LL_E_MEM, "not enough memory for a job's output: %ld bytes", size);
+    return ll_read_all(fd, "a job's output", *out, *bytes, 0);
+}
+
+/* Waits for it, and passes signals on: those that end this process end it first. */
+static ll_err do_job(int64_t ranks, int64_t threads, const char *const *words, int n, int to,
+                     int *status)
+{
+    sigset_t before;
+    LL_OWN_MEMORY char **argv = (char **)calloc((size_t)n + 2, sizeof *argv);
+    CHECK(argv, LL_E_MEM, "not enough memory for the words of a job");
+    argv[0] = (char *)"loopline";
+    for (int i = 0; i < n; i++) argv[i + 1] = (char *)words[i];
+    ll_relay_begin(false, &before);
+    pid_t child = fork_child(&before);
+    if (child == 0) {
+        dup2(to, STDOUT_FILENO);
+        if (become_job(ranks, threads, n + 1, argv) != LL_OK)
+            fprintf(stderr, "loopline: %s\n", ll_error_text());
+        _exit(1);
+    }
+    if (child > 0) ll_relay(-1, child, &before, status);
+    ll_relay_end(&before);
+    CHECK(child > 0, LL_E_SYS, "a process for a job cannot be started");
+    return LL_OK;
+}
+
+ll_err ll_cli_job(int64_t ranks, int64_t threads, const char *const *words, int n, char **out,
+                  size_t *bytes)
+{
+    LL_OWN_FD int to = memfd_create("job", MFD_CLOEXEC);
+    int status = 0;
+    *out = NULL;
+    CHECK(to >= 0, LL_E_SYS, "no file in memory for a job's output: %m");
+    TRY(do_job(ranks, threads, words, n, to, &status));
+    CHECK(status == 0, LL_E_SYS, "the job on %ld rank%s failed: see above", ranks,
+          ranks == 1 ? "" : "s");
+    return read_output(to, out, bytes);
+}
+
+/* ---- failures ---- */
 
 static void pause_s(double s)
 {
