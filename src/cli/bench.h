@@ -1,4 +1,4 @@
-/* bench.h: loopline bench step, comm, scale and consistency. */
+/* bench.h: loopline bench comm, scale and consistency. */
 #pragma once
 #include "cli/args.h"
 #include "comm/codec.h"
@@ -8,8 +8,7 @@
 
 #include <jansson.h>
 
-extern const ll_command ll_bench_step_command, ll_bench_comm_command, ll_bench_scale_command,
-    ll_bench_consistency_command;
+extern const ll_command ll_bench_comm_command, ll_bench_scale_command, ll_bench_consistency_command;
 
 /* ---- bench comm ---- */
 typedef struct ll_comm_bench_opts {
