@@ -135,15 +135,13 @@ static double sent_in_all(const cut *c)
 
 static json_t *traffic_json(const cut *c)
 {
-    json_t *list = json_array();
-    for (int i = 0; i < c->n_line; i++) {
-        char axes[LL_LAYOUT_TEXT];
-        ll_axes_text(&c->of->place->mesh, c->lines[i].axes, axes);
-        json_array_append_new(list, LL_JSON(LL_IS("op", c->lines[i].op), LL_IS("axes", axes),
-                                            LL_IS("calls", c->lines[i].calls),
-                                            LL_IS("bytes", c->lines[i].bytes)));
-    }
-    return list;
+    const traffic *t = c->lines;
+    const ll_mesh *m = &c->of->place->mesh;
+    return LL_JSON_LIST(
+        i, c->n_line,
+        LL_JSON(LL_IS("op", t[i].op),
+                LL_IS("axes", ll_axes_text(m, t[i].axes, (char[LL_LAYOUT_TEXT]){0})),
+                LL_IS("calls", t[i].calls), LL_IS("bytes", t[i].bytes)));
 }
 
 /* What axis sequence cuts of attention: "heads", "rows", or both in different layers; NULL: it cuts
@@ -180,11 +178,9 @@ static ll_err print_traffic(const opts *o, const ll_run *r, const ll_program *p,
     printf(";\ncommunication buffers come on top: train prints their size");
     if (cut) printf("\naxis sequence shards %s of attention", cut);
     printf("\nrank %ld sends %s per step:\n", o->rank, LL_BYTES(sent_in_all(c)));
-    for (int i = 0; i < c->n_line; i++) {
-        char axes[LL_LAYOUT_TEXT];
-        printf("  %10s  %-14s over %-16s %s\n", LL_BYTES(c->lines[i].bytes), c->lines[i].op,
-               ll_axes_text(m, c->lines[i].axes, axes), LL_COUNTED(c->lines[i].calls, "call"));
-    }
+    LL_EACH (const traffic, t, c->lines, c->n_line)
+        printf("  %10s  %-14s over %-16s %s\n", LL_BYTES(t->bytes), t->op,
+               ll_axes_text(m, t->axes, (char[LL_LAYOUT_TEXT]){0}), LL_COUNTED(t->calls, "call"));
     return LL_OK;
 }
 

@@ -409,6 +409,13 @@ static ll_err add(const ll_talk *t, const char *text, bool special, ll_tokens *o
     return LL_OK;
 }
 
+ll_err ll_talk_add(const ll_talk *t, const char *text, ll_tokens *out)
+{
+    int32_t bos = t->t ? t->t->bos : -1;
+    if (bos >= 0) LL_PUSH(out->arena, out->v, out->n, out->room, bos);
+    return add(t, text, true, out);
+}
+
 ll_err ll_family_begin(const ll_talk *t, const ll_family *f, ll_tokens *out)
 {
     return add(t, f->begin, true, out);
