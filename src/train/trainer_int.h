@@ -107,6 +107,7 @@ ll_err ll_trainer_ask(void *trainer, ll_err mine, bool *stop); /* has any got on
 /* ---- keeping the state (trainer_save.c); collective ---- */
 /* What came of a checkpoint that was under way: a run goes on without one that cannot be made. */
 void ll_trainer_tell(const trainer *t, const char *text); /* to whoever watches */
+#define LL_TELL(t, ...) ll_trainer_tell(t, ll_arena_printf((t)->arena, __VA_ARGS__))
 ll_err ll_trainer_saved(trainer *t, ll_err rc);
 ll_err ll_trainer_save(trainer *t, int64_t done,
                        bool last);                     /* last: it must be, and is waited for */
