@@ -77,8 +77,7 @@ static bool is_of_job(pid_t pid, const char *job)
     return have && memmem(words, have, job, strlen(job)) && ll_proc_rank(pid) >= 0;
 }
 
-/* Of this program: those below a launcher; NULL job. Else the ranks of a job. */
-static void find(ll_procs *p, pid_t launcher, const char *job)
+void ll_procs_find(ll_procs *p, pid_t launcher, const char *job)
 {
     char self[4096], path[64], exe[4096];
     ssize_t n = readlink("/proc/self/exe", self, sizeof self);
@@ -91,16 +90,6 @@ static void find(ll_procs *p, pid_t launcher, const char *job)
         if (memcmp(exe, self, (size_t)n)) continue;
         if (job ? is_of_job(pid, job) : is_below(pid, launcher)) add(p, pid);
     }
-}
-
-void ll_procs_find(ll_procs *p, pid_t launcher)
-{
-    find(p, launcher, NULL);
-}
-
-void ll_procs_of_job(ll_procs *p, const char *job)
-{
-    find(p, 0, job);
 }
 
 int ll_procs_signal(const ll_procs *p, int number)

@@ -46,7 +46,7 @@ void ll_relay_begin(bool alone, sigset_t *before)
 static void pass_on(pid_t child, int times)
 {
     ll_procs here = {0};
-    if (away && times == 1) ll_procs_find(&here, child);
+    if (away && times == 1) ll_procs_find(&here, child, NULL);
     if (!ll_procs_signal(&here, SIGTERM)) kill(child, asked);
     asked = 0;
     free(here.pid);

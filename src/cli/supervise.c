@@ -75,7 +75,7 @@ static void ask_ranks(job *j, pid_t mpiexec)
 {
     ll_noted began;
     ll_proc of;
-    ll_procs_find(&j->here, mpiexec);
+    ll_procs_find(&j->here, mpiexec, NULL);
     bool elsewhere = !j->here.n && ll_recovery_find(&j->start, LL_BEGAN, &began) &&
                      ll_proc_see(mpiexec, &of) && of.catches;
     j->asked = ll_procs_signal(&j->here, SIGUSR1) || (elsewhere && kill(mpiexec, SIGUSR1) == 0);
@@ -138,7 +138,7 @@ static bool want_others(job *j)
  * it. */
 static void pause_all(job *j, pid_t child)
 {
-    ll_procs_find(&j->here, child);
+    ll_procs_find(&j->here, child, NULL);
     double began = ll_now();
     ll_procs_signal(&j->here, SIGSTOP);
     if (j->care->hosts) kill(child, SIGTSTP); /* mpiexec passes it on */
@@ -173,7 +173,7 @@ static bool is_halted(job *j, pid_t child)
     double now = ll_now(), since = j->looked;
     j->began = j->began || ll_recovery_find(&j->start, LL_BEGAN, &began);
     bool all = now > j->counted + count_s || !j->began;
-    if (all) ll_procs_find(&j->here, child);
+    if (all) ll_procs_find(&j->here, child, NULL);
     if (all) j->counted = now;
     j->seen = j->here.n > j->seen ? j->here.n : j->seen;
     int n = 0;
@@ -201,7 +201,7 @@ static void end_halted(job *j, pid_t child)
     j->why = ll_arena_printf(j->arena, "%s (process %ld) was stopped by a signal, and is ended",
                              which, (long)j->halted);
     j->lost = true;
-    ll_procs_find(&j->here, child);
+    ll_procs_find(&j->here, child, NULL);
     ll_procs_signal(&j->here, SIGKILL);
     if (j->halted == child) ll_procs_end(child);
 }
@@ -238,9 +238,9 @@ static void end_stuck(job *j, pid_t child)
 static void see_off(job *j, pid_t child)
 {
     double began = ll_now();
-    for (ll_procs_of_job(&j->here, j->start.job); j->here.n && ll_now() < began + grace_s;) {
+    for (ll_procs_find(&j->here, 0, j->start.job); j->here.n && ll_now() < began + grace_s;) {
         nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
-        ll_procs_of_job(&j->here, j->start.job);
+        ll_procs_find(&j->here, 0, j->start.job);
     }
     ll_procs_signal(&j->here, SIGKILL);
     ll_job_remove_folder(child);
