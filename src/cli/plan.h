@@ -29,7 +29,7 @@ ll_err ll_plan_refuse(const ll_uncounted *of, const char *what);
 ll_err ll_plan_choose(ll_run *r, int64_t ranks);
 /* What would fit a machine with so many bytes for each rank: "it would fit with -s ...". */
 const char *ll_plan_remedy(const ll_run *r, int64_t ranks, double room);
-extern const ll_images ll_plan_images;
+ll_images ll_plan_images;
 /* As ll_cluster_load, and "this": this machine, measured once and then kept in a file. */
 ll_err ll_plan_cluster(const char *what, ll_cluster **out);
 

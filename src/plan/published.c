@@ -59,7 +59,7 @@ typedef struct table {
     const char *file;
     const ll_cluster *const *more;
     int n_more;
-    const ll_images *images;
+    ll_images *images;
     ll_cluster *bundled[64];
     int n_bundled;
     ll_arena *arena;
@@ -458,8 +458,8 @@ static ll_err predict_images(const table *t, int64_t row, const ll_cluster *c, l
           c->chip.name, ll_precision_name(precision));
     do {
         batch /= given ? 1 : 2;
-        TRY(t->images->step(t->images->context, r->model, c, precision, batch,
-                            says(t, row, "source", "MXNet"), &r->predicted, &bytes, &gradients));
+        TRY(t->images(r->model, c, precision, batch, says(t, row, "source", "MXNet"), &r->predicted,
+                      &bytes, &gradients));
     } while (!given && batch > 1 && bytes > 1e9 * c->chip.memory);
     /* Sums of gradients run beside the backward pass, two thirds of the step. */
     ll_peers all = {gpus, fmin(gpus, c->node.chips)};
@@ -538,7 +538,7 @@ static ll_err check_header(const table *t)
 }
 
 ll_err ll_published_read(const char *text, size_t size, const char *file,
-                         const ll_cluster *const *clusters, int n_cluster, const ll_images *images,
+                         const ll_cluster *const *clusters, int n_cluster, ll_images *images,
                          ll_arena *arena, ll_published **rows, int *n)
 {
     table t = {
