@@ -1,7 +1,13 @@
 /* trace.h: a Chrome trace of all ranks: one JSON file for chrome://tracing and ui.perfetto.dev. A
  * process for each rank, with rows for steps, instructions and collectives under way. */
 #pragma once
-#include "train/timeline.h"
+#include "exec/session.h"
+
+/* A pipeline's step as it was measured, in the picture that simulated ones have. */
+typedef struct ll_timeline {
+    const char *text, *svg; /* pictures */
+    double bubble;
+} ll_timeline;
 
 typedef struct ll_tracer ll_tracer;
 

@@ -6,7 +6,7 @@
 #include "train/goodput.h"
 #include "run/ranks.h"
 #include "replicas/server.h"
-#include "train/timeline.h"
+#include "train/trace.h"
 
 /* Bytes of the rank with most. On a machine with devices tensors are in theirs. */
 typedef struct ll_train_memory {
