@@ -432,8 +432,8 @@ static ll_err check_mesh(const opts *o, const ll_run *r)
     CHECK(o->mesh || (!o->layouts && !o->zero && !o->rank && o->nodes == 1), LL_E_ARG,
           "--layouts, --zero, --rank and --nodes need --mesh");
     CHECK(o->nodes >= 1 && m.n_rank % o->nodes == 0, LL_E_ARG,
-          "--nodes is %ld, which does not divide %d rank%s equally", o->nodes, m.n_rank,
-          m.n_rank == 1 ? "" : "s");
+          "--nodes is %ld, which does not divide %s equally", o->nodes,
+          LL_COUNTED(m.n_rank, "rank"));
     CHECK(piped || (!*p->schedule && !*p->stages && p->virtual_stages <= 1), LL_E_ARG,
           "parallel.schedule, stages and virtual_stages need a pipeline: add pipe=2 or more to the "
           "mesh, or leave them out");

@@ -164,11 +164,10 @@ static ll_err read_slow(const char *text, int ranks, ll_train_opts *t)
 {
     char rest;
     int n = sscanf(text, "%d:%lf%c", &t->slow_rank, &t->slow, &rest);
-    CHECK(
-        n == 2 && t->slow_rank >= 0 && t->slow_rank < ranks && t->slow >= 1 && t->slow <= 1000,
-        LL_E_ARG,
-        "--slow is '%s': expected RANK:FACTOR, such as 1:2, of %d rank%s and a factor of 1 to 1000",
-        text, ranks, ranks == 1 ? "" : "s");
+    CHECK(n == 2 && t->slow_rank >= 0 && t->slow_rank < ranks && t->slow >= 1 && t->slow <= 1000,
+          LL_E_ARG,
+          "--slow is '%s': expected RANK:FACTOR, such as 1:2, of %s and a factor of 1 to 1000",
+          text, LL_COUNTED(ranks, "rank"));
     return LL_OK;
 }
 

@@ -79,9 +79,8 @@ static void print_flight(const ll_pipe_view *v)
     const ll_pipeline_report *r = &v->plan->report;
     printf("activations in flight, at most, of ranks 0 to %d:", p->n_rank - 1);
     for (int k = 0; k < p->n_rank; k++) printf(" %d", r->in_flight[k]);
-    printf(" micro-batches%s\nslack %d: what an action sends is awaited %d action%s later\n",
-           p->n_stage > p->n_rank ? " of one stage" : "", r->slack, r->slack,
-           r->slack == 1 ? "" : "s");
+    printf(" micro-batches%s\nslack %d: what an action sends is awaited %s later\n",
+           p->n_stage > p->n_rank ? " of one stage" : "", r->slack, LL_COUNTED(r->slack, "action"));
 }
 
 static void print_all(const ll_pipe_view *v, const ll_pipeline_times *t, ll_arena *a)

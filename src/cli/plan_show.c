@@ -190,12 +190,12 @@ void ll_plan_table(const ll_plan_results *p)
         fprintf(stderr,
                 "None of these plans fits the memory; those that need least of it come first.\n");
     fprintf(stderr,
-            "%s, %s parameters, %s, %s, batch %g, on %ld x %s (%s): %d plan%s\n"
+            "%s, %s parameters, %s, %s, batch %g, on %ld x %s (%s): %s\n"
             "  mesh                             schedule     v micro x number z recompute     step "
             "(80 %%)                 %9s/s model %% hardware %% tensors\n",
             p->run->model.name, LL_AMOUNT(p->parameters),
             ll_precision_name(p->run->train.precision), p->run->train.optim.name, batch,
-            p->o->ranks, chip->name, p->cluster->name, p->tried, p->tried == 1 ? "" : "s",
+            p->o->ranks, chip->name, p->cluster->name, LL_COUNTED(p->tried, "plan"),
             p->seq ? "tokens" : "samples");
     LL_EACH (const ll_shown, s, p->v, p->n)
         fprintf(stderr,

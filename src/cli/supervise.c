@@ -466,8 +466,8 @@ static ll_err run_once(job *j, int *code)
     const ll_mpiexec how = {
         .ranks = j->ranks, .hosts = j->host_words, .job = ll_start_print(&j->start, j->arena)};
     if (j->ranks < j->mesh.n_rank)
-        fprintf(stderr, "%s: %ld rank%s of %d, on %s, until %s\n", ll_cli_name(), j->ranks,
-                j->ranks == 1 ? "" : "s", j->mesh.n_rank, j->host_words,
+        fprintf(stderr, "%s: %s of %d, on %s, until %s\n", ll_cli_name(),
+                LL_COUNTED(j->ranks, "rank"), j->mesh.n_rank, j->host_words,
                 ll_hosts_missing(&j->hosts) ? "more hosts answer"
                                             : "the file of hosts has more slots");
     j->began = j->lost = j->resizing = j->asked = false;

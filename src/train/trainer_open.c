@@ -535,9 +535,8 @@ static ll_err open_outputs(trainer *t)
     TRY(ll_events_open(t->r->out, t->first + 1, &t->events));
     if (!t->opts->start) return LL_OK;
     const char *mesh = *t->report->mesh ? ll_arena_printf(t->arena, " (%s)", t->report->mesh) : "";
-    const char *what = ll_arena_printf(t->arena, "%d rank%s%s%s%s", t->report->ranks,
-                                       t->report->ranks > 1 ? "s" : "", mesh,
-                                       t->from ? ", from " : "", t->from ? t->from : "");
+    const char *what = ll_arena_printf(t->arena, "%s%s%s%s", LL_COUNTED(t->report->ranks, "rank"),
+                                       mesh, t->from ? ", from " : "", t->from ? t->from : "");
     rc = ll_recovery_note(t->opts->start, LL_BEGAN, t->first, what);
     CHECK(rc == LL_OK || ll_is_full(), rc, "%s", ll_error_message());
     return LL_OK;
@@ -621,10 +620,10 @@ static ll_err open_buddy(trainer *t)
     if (!t->opts->start) return LL_OK;
     int n = ll_trainer_meta(t, t->arena, meta);
     TRY(ll_buddy_new(t->comm, t->opts->start, t->s, t->loose, meta, n, &t->buddy));
-    t->kept = ll_arena_printf(
-        t->arena, "state in memory: every %ld step%s, %s in /dev/shm of each node; it %s",
-        t->r->train.buddy, t->r->train.buddy > 1 ? "s" : "", LL_BYTES(ll_buddy_bytes(t->buddy)),
-        ll_buddy_text(t->buddy));
+    t->kept =
+        ll_arena_printf(t->arena, "state in memory: every %s, %s in /dev/shm of each node; it %s",
+                        LL_COUNTED(t->r->train.buddy, "step"), LL_BYTES(ll_buddy_bytes(t->buddy)),
+                        ll_buddy_text(t->buddy));
     return LL_OK;
 }
 
