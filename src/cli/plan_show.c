@@ -244,13 +244,6 @@ void ll_plan_tell_train(const ll_plan_results *p)
  * more ranks take longer. */
 static const double alike = 1.05; /* steps that differ by less are as quick */
 
-/* No step is shorter than its arithmetic at the chips' peak. */
-static double least_s(const ll_plan_results *p, int64_t ranks)
-{
-    double flops = p->v[0].model * (double)p->o->ranks;
-    return flops / ll_chip_peak(&p->cluster->chip, p->run->train.precision) / (double)ranks;
-}
-
 /* Slower is what is so beyond the plan's own doubt. */
 static const char *say(const ll_plan_results *p, const ll_of_ranks *few)
 {
@@ -272,14 +265,16 @@ static const char *say(const ll_plan_results *p, const ll_of_ranks *few)
 void ll_plan_fewer(ll_plan_results *p, bool (*best)(const void *context, ll_of_ranks *out),
                    const void *context)
 {
-    double step_s = p->v[0].step_s;
+    double step_s = p->v[0].step_s, flops = p->v[0].model * (double)p->o->ranks;
+    /* no step is shorter than its arithmetic at the chips' peak */
+    double least_s = flops / ll_chip_peak(&p->cluster->chip, p->run->train.precision);
     ll_of_ranks fewest = {0};
     if (!p->v[0].fits) return;
     p->quickest = (ll_of_ranks){p->o->ranks, p->v[0].mesh, step_s};
     for (int64_t n = p->o->ranks / 2; n >= 1; n--) {
         ll_of_ranks s = {.ranks = n};
         if (p->o->ranks % n) continue;
-        if (least_s(p, n) > alike * step_s) break; /* nor are fewer quick enough */
+        if (least_s / (double)n > alike * step_s) break; /* nor are fewer quick enough */
         if (!best(context, &s) || s.step_s > alike * step_s) continue;
         fewest = s;
         if (s.step_s < p->quickest.step_s) p->quickest = s;

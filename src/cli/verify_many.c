@@ -257,41 +257,41 @@ static ll_err row(ll_comm *c, const ll_verify_words *o, int m, const strategy *s
     return LL_OK;
 }
 
-static count begin_count(void)
+static count begin_count(const ll_comm *c, const ll_verify_words *o)
 {
-    return (count){.rows = json_array(), .wrong = json_array(), .corners = json_array()};
+    if (!o->json || ll_comm_rank(c)) return (count){0};
+    return (count){
+        .rows = o->fuzz > 0 ? NULL : json_array(), .wrong = json_array(), .corners = json_array()};
 }
 
-/* Lets go of the lists. */
-static ll_err print_sum(const ll_comm *c, const ll_verify_words *o, const count *n, double seconds)
+/* On rank 0, which has the lists. */
+static ll_err tell_sum(const ll_verify_words *o, const count *n, int ranks, double seconds)
 {
-    json_t *j = LL_JSON(LL_IS("ok", json_boolean(!n->of[WRONG])), LL_IS("alike", n->of[ALIKE]),
-                        LL_IS("judged_in_f64", n->in_f64), LL_IS("different", n->of[WRONG]),
-                        LL_IS("refused", n->of[REFUSED]), LL_IS("ranks", ll_comm_size(c)),
-                        LL_IS("steps", o->steps), LL_IS("seconds", seconds),
-                        LL_IF(o->fuzz > 0, "seed", o->seed), LL_IF(o->fuzz <= 0, "rows", n->rows),
-                        LL_IS("wrong", n->wrong), LL_IS("decided_by_rounding", n->corners));
-    if (o->fuzz > 0) json_decref(n->rows);
-    if (o->json && ll_comm_rank(c) == 0) return ll_cli_json(j);
-    json_decref(j);
+    if (o->json)
+        TRY(ll_cli_json(LL_JSON(LL_IS("ok", json_boolean(!n->of[WRONG])),
+                                LL_IS("alike", n->of[ALIKE]), LL_IS("judged_in_f64", n->in_f64),
+                                LL_IS("different", n->of[WRONG]), LL_IS("refused", n->of[REFUSED]),
+                                LL_IS("ranks", ranks), LL_IS("steps", o->steps),
+                                LL_IS("seconds", seconds), LL_IF(o->fuzz > 0, "seed", o->seed),
+                                LL_IF(o->fuzz <= 0, "rows", n->rows), LL_IS("wrong", n->wrong),
+                                LL_IS("decided_by_rounding", n->corners))));
+    if (!o->json && n->n_row) printf("%ld rows, each with f32 sums and exact ones: ", n->n_row);
+    if (!o->json)
+        printf("%ld alike (%ld judged in f64 too), %ld different, %ld"
+               " cannot be cut so; %s each, %.0f s\n",
+               n->of[ALIKE], n->in_f64, n->of[WRONG], n->of[REFUSED], LL_COUNTED(o->steps, "step"),
+               seconds);
+    CHECK(!n->of[WRONG], LL_E_DIFFER, "%ld of these do not train what one process trains",
+          n->of[WRONG]);
+    CHECK(n->of[ALIKE] || o->fuzz > 0, LL_E_SHARD,
+          "nothing was proved: none can be cut so; the first: %s", n->refused);
     return LL_OK;
 }
 
 static ll_err sum_up(ll_comm *c, const ll_verify_words *o, const count *n, double began)
 {
-    ll_err rc = print_sum(c, o, n, ll_now() - began);
-    if (ll_comm_rank(c) == 0 && !o->json && n->n_row)
-        printf("%ld rows, each with f32 sums and exact ones: ", n->n_row);
-    if (ll_comm_rank(c) == 0 && !o->json)
-        printf("%ld alike (%ld judged in f64 too), %ld different, %ld"
-               " cannot be cut so; %s each, %.0f s\n",
-               n->of[ALIKE], n->in_f64, n->of[WRONG], n->of[REFUSED], LL_COUNTED(o->steps, "step"),
-               ll_now() - began);
-    if (rc == LL_OK && ll_comm_rank(c) == 0 && n->of[WRONG])
-        rc = RAISE(LL_E_DIFFER, "%ld of these do not train what one process trains", n->of[WRONG]);
-    if (rc == LL_OK && ll_comm_rank(c) == 0 && !n->of[ALIKE] && o->fuzz <= 0)
-        rc = RAISE(LL_E_SHARD, "nothing was proved: none can be cut so; the first: %s", n->refused);
-    return ll_comm_agree(c, rc);
+    bool leads = ll_comm_rank(c) == 0;
+    return ll_comm_agree(c, leads ? tell_sum(o, n, ll_comm_size(c), ll_now() - began) : LL_OK);
 }
 
 /* Those of the list; and of --pipelines every schedule on two to four stages, with few
@@ -353,7 +353,7 @@ ll_err ll_verify_matrix(ll_comm *c, const ll_verify_words *o)
     LL_OWN(ll_arena) a = ll_arena_new();
     strategy list[MOST_STRATEGIES];
     int n_list = list_asked(ll_comm_size(c), o, a, list);
-    count n = begin_count();
+    count n = begin_count(c, o);
     double began = ll_now();
     if (ll_comm_rank(c) == 0 && !o->json)
         printf("| model     | mesh (schedule of so many micro-batches)  | zero | worst difference "
@@ -510,7 +510,7 @@ ll_err ll_verify_fuzz(ll_comm *c, const ll_verify_words *o)
 {
     double began = ll_now(), said = began;
     CHECK(ll_comm_size(c) >= 2, LL_E_ARG, "--fuzz needs ranks: use -n 2 to -n 8");
-    count n = begin_count();
+    count n = begin_count(c, o);
     for (int64_t i = 0;; i++) {
         double over = ll_now() - began >= o->fuzz;
         TRY(ll_comm_broadcast(c, &over, 1, LL_F64, 0, NULL));

@@ -71,11 +71,6 @@ static void find_ends(step *s)
     s->embed_b = ll_cost_stream(c, 8 * tokens * k, 1);
 }
 
-static double peers_near(const ll_cluster *c, double n, double stride)
-{
-    return fmax(1, fmin(n, floor(c->node.chips / stride)));
-}
-
 /* A layer's collectives of ZeRO 3: parameters for each pass, gradients after the second. */
 static void gather_layers(step *s)
 {
@@ -279,13 +274,14 @@ ll_err ll_lm_step(const ll_cluster *c, const ll_lm *m, const ll_how *h, ll_arena
     if (h->system->blocking) slow.chip.launch += c->chip.host;
     c = &slow;
     step s = {.c = c, .m = m, .h = h, .arena = arena, .out = out};
-    double stride = h->tensor, kv = m->kv_heads / m->heads, seconds, peak[LL_PIPELINE_RANKS];
+    double kv = m->kv_heads / m->heads, peers = h->data * h->context, seconds;
+    double peak[LL_PIPELINE_RANKS];
     *out = (ll_outcome){.parameters = ll_lm_parameters(m)};
     CHECK(h->pipe <= LL_PIPELINE_RANKS, LL_E_ARG, "%g pipeline ranks, at most %d", h->pipe,
           LL_PIPELINE_RANKS);
     s.n_stage = (int)h->pipe * (h->virtual_stages > 1 ? h->virtual_stages : 1);
     s.layers = LL_NEW_ARRAY(arena, double, s.n_stage);
-    s.data = (ll_peers){h->data * h->context, peers_near(c, h->data * h->context, stride)};
+    s.data = (ll_peers){peers, fmax(1, fmin(peers, floor(c->node.chips / h->tensor)))};
     s.layer_params = m->width * (m->width * (2 + 2 * kv) + (m->gated ? 3 : 2) * m->ffn) / h->tensor;
     s.ends_params = m->vocab * m->width / h->tensor;
     s.layer = ll_lm_layer(c, m, h);

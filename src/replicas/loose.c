@@ -98,11 +98,6 @@ ll_loose_count ll_loose_counted(const ll_loose *x)
     return c;
 }
 
-static int class_of(const ll_session *s, const ll_slot *x)
-{
-    return x->kind == LL_PARAM ? 0 : ll_is_moment(s->g, x->name) ? 2 : 1;
-}
-
 static ll_err list_items(ll_loose *x)
 {
     const ll_session *s = x->s;
@@ -114,7 +109,7 @@ static ll_err list_items(ll_loose *x)
             const ll_slot *v = &s->p->slots[s->kept[i]];
             if (ll_is_cache(v->name) || ll_is_teacher(v->name)) continue; /* as the list has it */
             at++;
-            if (class_of(s, v) != class) continue;
+            if (class != (v->kind == LL_PARAM ? 0 : ll_is_moment(s->g, v->name) ? 2 : 1)) continue;
             CHECK(v->type.dtype == LL_F32, LL_E_CONFIG,
                   "parallel.replicas: %s is of type %s, but replicas exchange only f32", v->name,
                   ll_dtype_name(v->type.dtype));

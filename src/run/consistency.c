@@ -176,7 +176,7 @@ ll_err ll_consistency_make(const ll_consistency *said, int64_t replicas, ll_cons
 
 void ll_consistency_reduce(ll_consistency *c, int64_t replicas, bool linear)
 {
-    bool rounds = c->what == LL_EXCHANGE_gradient && c->peers == LL_PEERS_server;
+    bool rounds = ll_consistency_rounds(c);
     bool in_step = c->peers == LL_PEERS_all || (c->peers == LL_PEERS_server && c->staleness == 0) ||
                    (rounds && c->quorum == replicas);
     if ((linear || rounds) && c->every == 1 && in_step && !strcmp(c->codec, "none") && plain(c))

@@ -416,11 +416,6 @@ static ll_err finish_conv(ll_run *r)
     return LL_OK;
 }
 
-static bool is_linear(const ll_optim *o)
-{
-    return !strcmp(o->name, "sgd") && o->clip == 0 && o->clip_value == 0;
-}
-
 /* What does not go with replicas that part. */
 static ll_err check_loose(const ll_run *r)
 {
@@ -508,7 +503,9 @@ static ll_err finish_replicas(ll_run *r)
     ll_run_parallel *p = &r->parallel;
     ll_err rc = ll_consistency_make(&p->said, p->replicas, &p->between);
     LL_WANT(r, "", rc == LL_OK, "%s", ll_error_message());
-    ll_consistency_reduce(&p->between, p->replicas, is_linear(&r->train.optim));
+    const ll_optim *o = &r->train.optim;
+    bool linear = !strcmp(o->name, "sgd") && o->clip == 0 && o->clip_value == 0;
+    ll_consistency_reduce(&p->between, p->replicas, linear);
     bool apart = ll_run_loose(r) && !ll_consistency_rounds(&p->between);
     LL_WANT(r, "parallel.replica_lr", !p->replica_lr || apart,
             "parallel.replica_lr applies only to replicas that diverge; with "

@@ -374,14 +374,6 @@ static bool fill_row(const ll_tracer *t, int most, double *row)
     return found >= n_action;
 }
 
-/* Is this rank one of those that are drawn? */
-static bool is_drawn(const ll_mesh *m, int axis, int rank)
-{
-    for (int a = 0; a < m->n; a++)
-        if (a != axis && ll_mesh_coord(m, a, rank)) return false;
-    return true;
-}
-
 /* The table as times. */
 static ll_pipeline_times times_of(const ll_pipeline *p, double *table, int most, ll_arena *a)
 {
@@ -411,7 +403,9 @@ static ll_err write_timeline(ll_tracer *t)
         if (p->n_action[r] > most) most = p->n_action[r];
     int64_t width = 3 * most + 2, n = width * p->n_rank; /* behind the table a row that none sees */
     double *table = LL_NEW_ARRAY(t->arena, double, n + width);
-    int64_t row = is_drawn(m, axis, rank) ? ll_mesh_coord(m, axis, rank) : p->n_rank;
+    int64_t row = ll_mesh_coord(m, axis, rank);
+    for (int a = 0; a < m->n; a++)
+        if (a != axis && ll_mesh_coord(m, a, rank)) row = p->n_rank;
     ll_err rc = LL_OK;
     if (!fill_row(t, most, table + row * width))
         rc = RAISE(LL_E_MEM, "the trace has no whole step: no timeline is drawn");
