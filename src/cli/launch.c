@@ -1,21 +1,22 @@
 /* launch.c: ranks through mpiexec, and their failures on one screen.
  *
- * The launching process stays, and has mpiexec in a child: it passes on what ranks print, which
- * mpiexec would lose where it cannot be written (relay.c), or cares for ranks, too (supervise.c).
- * The ranks get the same words and see by their environment that they are ranks already.
+ * The launching process stays, and has mpiexec in a child: it sleeps until there is something to
+ * pass on, a signal or what ranks print, which mpiexec would lose where it cannot be written; or it
+ * cares for ranks, too (supervise.c). The ranks get the same words and see by their environment
+ * that they are ranks already.
  *
  * Who prints a failure? One that all ranks share (job.h) is printed by the rank it befell. Of one
  * that may be a single rank's nobody knows more than that: rank 0 prints at once and ends the job,
  * others first wait a moment in which they are ended if rank 0, or a lower rank, failed too. So a
  * wrong word on the command line, which every rank finds, is printed once, and a file that is
  * missing on one node is told by a rank of that node. */
-#define _GNU_SOURCE /* pipe2, memfd_create */
+#define _GNU_SOURCE /* pipe2, memfd_create, ppoll */
 #include "cli/launch.h"
 
 #include "base/crc32c.h"
 #include "base/file.h"
 #include "base/mapped.h"
-#include "cli/relay.h"
+#include "cli/procs.h"
 #include "comm/comm.h"
 #include "comm/job.h"
 #include "comm/transport.h"
@@ -23,6 +24,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <omp.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -173,6 +175,95 @@ static ll_err become_mpiexec(const ll_mpiexec *how)
          mpiexec);
 }
 
+/* ---- what stays while a child runs: it passes on what that prints, and signals to it ---- */
+
+static const int passed[] = {SIGCHLD, SIGTERM, SIGINT, SIGHUP};
+enum { N_PASSED = sizeof passed / sizeof *passed };
+static volatile sig_atomic_t heard, asked; /* the signal that came; to pass on; 0: none */
+static bool away;                          /* the launcher does not hear the terminal's */
+
+static void on_signal(int number, siginfo_t *from, void *)
+{
+    bool sent = from->si_code <= 0; /* by a process, to this one; else a terminal's, to the group */
+    if (number == SIGCHLD) return;
+    heard = number;
+    if (sent || away) asked = number;
+}
+
+/* Before the child is there; *before: the signals that it blocks. alone: it hears nothing of the
+ * terminal's, so that it is told of those too; its ranks are, by SIGTERM, rather than it. */
+static void begin_relay(bool alone, sigset_t *before)
+{
+    sigset_t wanted;
+    away = alone;
+    struct sigaction mine = {.sa_sigaction = on_signal, .sa_flags = SA_SIGINFO}, now;
+    sigemptyset(&wanted);
+    for (int i = 0; i < N_PASSED; i++) {
+        sigaction(passed[i], NULL, &now);
+        /* what the user has set to be ignored stays so */
+        if (passed[i] != SIGCHLD && now.sa_handler == SIG_IGN) continue;
+        sigaddset(&wanted, passed[i]);
+        sigaction(passed[i], &mine, NULL);
+    }
+    sigprocmask(SIG_BLOCK, &wanted, before);
+    sigdelset(before, SIGCHLD);
+}
+
+/* Who asks twice does not want to wait. */
+static void pass_on(pid_t child, int times)
+{
+    ll_procs here = {0};
+    if (away && times == 1) ll_procs_find(&here, child, NULL);
+    if (!ll_procs_signal(&here, SIGTERM)) kill(child, asked);
+    asked = 0;
+    free(here.pid);
+}
+
+static bool write_all(int fd, const char *bytes, ssize_t n)
+{
+    for (ssize_t done; n > 0; bytes += done, n -= done) {
+        done = write(fd, bytes, (size_t)n);
+        if (done < 0 && errno == EINTR) done = 0;
+        if (done < 0) return false;
+    }
+    return true;
+}
+
+/* Until the child has ended, with *status: what comes from it goes to our standard output; from -1:
+ * nothing does. Is all of it there? */
+static bool relay(int from, pid_t child, const sigset_t *open, int *status)
+{
+    static const struct timespec at_once;
+    char bytes[4096];
+    bool whole = true, ended = false;
+    for (int times = 0; !ended || from >= 0;) {
+        struct pollfd p = {.fd = from, .events = POLLIN};
+        ended = ended || waitpid(child, status, WNOHANG) == child;
+        int n = ppoll(&p, 1, ended ? &at_once : NULL, open);
+        if (asked) pass_on(child, ++times);
+        if (n == 0) return whole; /* it has ended, and who may still have our pipe is silent */
+        if (n < 0) continue;
+        ssize_t got = read(from, bytes, sizeof bytes);
+        if (got <= 0)
+            from = -1;
+        else
+            whole = whole && write_all(STDOUT_FILENO, bytes, got);
+    }
+    return whole;
+}
+
+/* To do something else, or begin again; ends this process where a signal came meanwhile. */
+static void end_relay(const sigset_t *before)
+{
+    for (int i = 0; i < N_PASSED; i++) {
+        struct sigaction now;
+        sigaction(passed[i], NULL, &now);
+        if (now.sa_handler != SIG_IGN) signal(passed[i], SIG_DFL);
+    }
+    sigprocmask(SIG_SETMASK, before, NULL);
+    if (heard) raise(heard);
+}
+
 /* A child that ends when this process does; signals: that it blocks. */
 static pid_t fork_child(const sigset_t *signals)
 {
@@ -216,7 +307,7 @@ ll_err ll_cli_wait(int64_t ranks, const ll_care *care)
     sigset_t before;
     int ends[2], status = 0;
     CHECK(pipe2(ends, O_CLOEXEC) == 0, LL_E_SYS, "no pipe to mpiexec: %m");
-    ll_relay_begin(care, &before);
+    begin_relay(care, &before);
     pid_t child = fork_child(&before);
     CHECK(child >= 0, LL_E_SYS, "a process for mpiexec cannot be started: %m");
     if (child == 0) {
@@ -227,7 +318,7 @@ ll_err ll_cli_wait(int64_t ranks, const ll_care *care)
         _exit(1);
     }
     close(ends[1]);
-    bool whole = ll_relay(ends[0], child, &before, &status);
+    bool whole = relay(ends[0], child, &before, &status);
     _exit(ll_cli_printed(whole, ll_cli_code(status)));
 }
 
@@ -329,7 +420,7 @@ static ll_err do_job(int64_t ranks, int64_t threads, const char *const *words, i
     CHECK(argv, LL_E_MEM, "not enough memory for the words of a job");
     argv[0] = (char *)"loopline";
     for (int i = 0; i < n; i++) argv[i + 1] = (char *)words[i];
-    ll_relay_begin(false, &before);
+    begin_relay(false, &before);
     pid_t child = fork_child(&before);
     if (child == 0) {
         dup2(to, STDOUT_FILENO);
@@ -337,8 +428,8 @@ static ll_err do_job(int64_t ranks, int64_t threads, const char *const *words, i
             fprintf(stderr, "loopline: %s\n", ll_error_text());
         _exit(1);
     }
-    if (child > 0) ll_relay(-1, child, &before, status);
-    ll_relay_end(&before);
+    if (child > 0) relay(-1, child, &before, status);
+    end_relay(&before);
     CHECK(child > 0, LL_E_SYS, "a process for a job cannot be started");
     return LL_OK;
 }

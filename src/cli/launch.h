@@ -35,7 +35,7 @@ enum { LL_RANKS_MOST = 1 << 20 }; /* as many as a mesh may have */
  * of this program, -n among them. care: who stays meanwhile; NULL: ll_cli_wait. */
 ll_err ll_cli_launch(int64_t ranks, const ll_care *care);
 ll_err ll_cli_supervise(int64_t ranks, const ll_care *care);
-/* A start that passes on what ranks print, and signals (relay.h): to their launcher, with care to
+/* A start that passes on what ranks print, and signals: to their launcher, with care to
  * the ranks, as SIGTERM, which their launcher would call a failure. Ends with its status; not with
  * 0 where what they print cannot be written. */
 ll_err ll_cli_wait(int64_t ranks, const ll_care *care);
