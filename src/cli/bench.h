@@ -72,8 +72,7 @@ typedef struct ll_scale_row {
     bool crowded;              /* more threads than cores */
     int64_t batch;
     const char *mesh;
-    ll_scale_point
-        point; /* of the last repeat, with the means of all; times: all of them, sorted */
+    ll_scale_point point;   /* the last repeat's, with the means of all; times: all, sorted */
     double least_s, most_s; /* medians of the repeats */
     double step_s, q1_s, q3_s, mean_s;
 } ll_scale_row;

@@ -126,8 +126,7 @@ ll_err ll_cli_spare(const char *path)
     return LL_OK;
 }
 
-/* Makes the folder; false: somebody has it already. What else goes wrong is seen when it is used.
- */
+/* Makes the folder; false: somebody has it. What else goes wrong is seen when it is used. */
 static bool claim(const char *folder)
 {
     if (ll_mkdirs_above(folder) != LL_OK) return true;

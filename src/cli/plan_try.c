@@ -100,7 +100,6 @@ static int threads_of(const ll_tries *s, const ll_recipe *w, int ranks)
     return s->run->train.threads ? (int)s->run->train.threads : 1;
 }
 
-/* false: it cannot be cut so. */
 bool ll_tries_way(ll_tries *s, const ll_recipe *w, ll_tried *o)
 {
     LL_OWN(ll_program) p = NULL;

@@ -158,9 +158,8 @@ static ll_err run_pipeline(step *s, bool pictures, ll_piped *out)
         TRY(simulate(s, more, name, &costs, &p, &t));
         *seconds = t.makespan + (t.makespan - less.makespan) * (h->n_micro - more) / pipe;
     }
-    for (int r = 0; r < pipe;
-         r++) { /* what repeats, too, takes as long as the fullest rank's work */
-        double mine = 0;
+    for (int r = 0; r < pipe; r++) {
+        double mine = 0; /* what repeats, too, takes as long as the fullest rank's work */
         for (int k = r; k < n; k += pipe) mine += h->n_micro * (f[k] + i[k] + w[k]);
         *seconds = fmax(*seconds, mine);
         busy += mine;

@@ -48,8 +48,7 @@ typedef struct ll_consistency {
     int64_t staleness;     /* a replica is no more than so many steps ahead of any (of gradients:
                             * rounds behind); -1: of no matter */
     int64_t quorum; /* gradients of the newest parameters that close a round; 0: all but one */
-    int64_t
-        delay; /* steps that go on beside an exchange of differences, before its result is had */
+    int64_t delay;  /* steps beside an exchange of differences, before its result is had */
 } ll_consistency;
 
 /* Names of presets, as a choice of the run file. */

@@ -10,8 +10,7 @@
  * train.batch=16), finished (what takes several keys to check). Every key is a row of one table
  * (run_keys.c), which gives its type, default, range and help; a model brings keys of its own, its
  * sizes; and keys of layout are patterns of values' names (pass/layouts.c). Errors name the file
- * and line, or the --set, the key, the value and what would be right.
- */
+ * and line, or the --set, the key, the value and what would be right. */
 #pragma once
 #include "base/arena.h"
 #include "base/bundled.h"
@@ -85,9 +84,8 @@ typedef struct ll_run_train {
     const char *conv, *workspace;
     const char *memory; /* that a rank's tensors may take; "": any */
     double memory_bytes;
-    const char
-        *offload; /* a folder, or host, for what it has no room for; "": nothing is laid aside */
-    bool deterministic; /* the same bits in every run on GPUs too */
+    const char *offload; /* a folder, or host, for what has no room; "": nothing is laid aside */
+    bool deterministic;  /* the same bits in every run on GPUs too */
     int64_t eval_every, eval_samples, save_every, keep, log_every;
     bool save_beside;
     bool delay;   /* gradients are of what parameters were a step before */

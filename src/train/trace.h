@@ -17,8 +17,7 @@ typedef struct ll_tracer_opts {
     const char *title;    /* what runs */
 } ll_tracer_opts;
 
-/* Collective; c NULL: alone. Rank 0 makes the files, now. s and the texts must outlive the writing.
- */
+/* Collective; c NULL: alone. Rank 0 makes the files, now. s and the texts outlive the writing. */
 ll_err ll_tracer_open(ll_comm *c, ll_session *s, const ll_tracer_opts *opts, ll_tracer **out);
 void ll_tracer_close(ll_tracer *t); /* local */
 LL_OWNED(ll_tracer, ll_tracer_close);

@@ -109,9 +109,8 @@ ll_err ll_trainer_ask(void *trainer, ll_err mine, bool *stop); /* has any got on
 void ll_trainer_tell(const trainer *t, const char *text); /* to whoever watches */
 #define LL_TELL(t, ...) ll_trainer_tell(t, ll_arena_printf((t)->arena, __VA_ARGS__))
 ll_err ll_trainer_saved(trainer *t, ll_err rc);
-ll_err ll_trainer_save(trainer *t, int64_t done,
-                       bool last);                     /* last: it must be, and is waited for */
-ll_err ll_trainer_save_last(trainer *t, int64_t done); /* a full disk is given a minute */
+ll_err ll_trainer_save(trainer *t, int64_t done, bool last); /* last: it must, and is waited for */
+ll_err ll_trainer_save_last(trainer *t, int64_t done);       /* a full disk is given a minute */
 /* After a failure, which stays the error. */
 void ll_trainer_save_amid(trainer *t, int64_t done, const char *what_failed);
 ll_err ll_trainer_keep_best(const trainer *t, int64_t done); /* rank 0's */

@@ -105,7 +105,7 @@ static const char *changes(const ll_run *r, ll_arena *a)
     if (d->cutmix > 0) ll_buf_printf(&b, ", cutmix %g", d->cutmix);
     for (int i = 0; i < d->mean.n; i++) ll_buf_printf(&b, ", mean %g", d->mean.v[i]);
     for (int i = 0; i < d->deviation.n; i++) ll_buf_printf(&b, ", deviation %g", d->deviation.v[i]);
-    return b.text ? b.text : "";
+    return b.text;
 }
 
 /* "layers=2 width=64": tensors do not show all of them. Dropout may change. */
@@ -514,8 +514,7 @@ static ll_err write_settings(const trainer *t)
     return write_text(t, "data.json", data.text, data.len);
 }
 
-/* Files of the run, without lines that an earlier one left there of steps that are still to come.
- */
+/* Files of the run, without lines that an earlier one left of steps that are still to come. */
 static ll_err open_outputs(trainer *t)
 {
     int64_t keep = t->goes_on ? t->first : -1; /* until the first checkpoint is saved */

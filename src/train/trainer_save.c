@@ -51,7 +51,6 @@ ll_err ll_trainer_save(trainer *t, int64_t done, bool last)
     return t->lead ? ll_events_flush(t->events) : LL_OK;
 }
 
-/* The last one of a run must be: a full disk is given a minute. */
 ll_err ll_trainer_save_last(trainer *t, int64_t done)
 {
     enum { TRIES = 60 };
