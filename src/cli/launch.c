@@ -16,6 +16,7 @@
 #include "base/crc32c.h"
 #include "base/file.h"
 #include "base/mapped.h"
+#include "base/text.h"
 #include "cli/procs.h"
 #include "comm/comm.h"
 #include "comm/job.h"
@@ -112,19 +113,18 @@ void ll_cli_launch_env(int64_t ranks)
 /* ---- launching ---- */
 
 /* On these hosts, "a:2,b:2"; srun takes the names alone. */
-static int add_hosts(char **to, const char *launcher, const char *hosts)
+static void add_hosts(char **to, const char *launcher, const char *hosts, ll_arena *a)
 {
     bool slurm = !strncmp(ll_base_name(launcher), "srun", 4);
-    char *list = strdup(hosts), *end = list;
-    for (const char *c = hosts; list && *c; c++) {
+    char *list = ll_arena_strdup(a, hosts), *end = list;
+    for (const char *c = hosts; *c; c++) {
         if (slurm && *c == ':') c += strcspn(c, ",");
         if (!*c) break;
         *end++ = *c;
     }
-    if (list) *end = '\0';
+    *end = '\0';
     to[0] = (char *)(slurm ? "-w" : ll_job_hosts_option());
     to[1] = list;
-    return list ? 2 : 0;
 }
 
 enum { SELF = 4096 };
@@ -145,14 +145,12 @@ static ll_err become_mpiexec(const ll_mpiexec *how)
     TRY(find_self(self));
     snprintf(count, sizeof count, "%ld", how->ranks);
     const char *mpiexec = ll_cli_mpiexec();
-    LL_OWN_MEMORY char *words = strdup(mpiexec);
-    char *rest = NULL;
-    LL_OWN_MEMORY char **argv =
-        (char **)calloc(strlen(mpiexec) + (size_t)own_argc + 8, sizeof *argv);
-    CHECK(words && argv, LL_E_MEM, "not enough memory for the arguments of %s", mpiexec);
+    LL_OWN(ll_arena) a = ll_arena_new();
+    char *words = ll_arena_strdup(a, mpiexec), *rest = NULL;
+    char **argv = LL_NEW_ARRAY(a, char *, strlen(mpiexec) + (size_t)own_argc + 8);
     int k = 0;
     for (char *w = strtok_r(words, " ", &rest); w; w = strtok_r(NULL, " ", &rest)) argv[k++] = w;
-    if (how->hosts) k += add_hosts(argv + k, argv[0], how->hosts);
+    if (how->hosts) add_hosts(argv + k, argv[0], how->hosts, a), k += 2;
     argv[k++] = (char *)"-n";
     argv[k++] = count;
     argv[k++] = how->probe ? (char *)"true" : self;
@@ -212,11 +210,11 @@ static void begin_relay(bool alone, sigset_t *before)
 /* Who asks twice does not want to wait. */
 static void pass_on(pid_t child, int times)
 {
-    ll_procs here = {0};
+    LL_OWN(ll_arena) a = ll_arena_new();
+    ll_procs here = {.arena = a};
     if (away && times == 1) ll_procs_find(&here, child, NULL);
     if (!ll_procs_signal(&here, SIGTERM)) kill(child, asked);
     asked = 0;
-    free(here.pid);
 }
 
 static bool write_all(int fd, const char *bytes, ssize_t n)
@@ -416,8 +414,8 @@ static ll_err do_job(int64_t ranks, int64_t threads, const char *const *words, i
                      int *status)
 {
     sigset_t before;
-    LL_OWN_MEMORY char **argv = (char **)calloc((size_t)n + 2, sizeof *argv);
-    CHECK(argv, LL_E_MEM, "not enough memory for the words of a job");
+    LL_OWN(ll_arena) a = ll_arena_new();
+    char **argv = LL_NEW_ARRAY(a, char *, n + 2);
     argv[0] = (char *)"loopline";
     for (int i = 0; i < n; i++) argv[i + 1] = (char *)words[i];
     begin_relay(false, &before);
@@ -442,8 +440,7 @@ ll_err ll_cli_job(int64_t ranks, int64_t threads, const char *const *words, int 
     *out = NULL;
     CHECK(to >= 0, LL_E_SYS, "no file in memory for a job's output: %m");
     TRY(do_job(ranks, threads, words, n, to, &status));
-    CHECK(status == 0, LL_E_SYS, "the job on %ld rank%s failed: see above", ranks,
-          ranks == 1 ? "" : "s");
+    CHECK(status == 0, LL_E_SYS, "the job on %s failed: see above", LL_COUNTED(ranks, "rank"));
     return read_output(to, out, bytes);
 }
 

@@ -57,18 +57,6 @@ static bool is_below(pid_t pid, pid_t ancestor)
     return false;
 }
 
-static void add(ll_procs *p, pid_t pid)
-{
-    if (p->n == p->room) {
-        int room = 2 * p->room + 16;
-        pid_t *more = (pid_t *)realloc(p->pid, (size_t)room * sizeof *more);
-        if (!more) return;
-        p->pid = more;
-        p->room = room;
-    }
-    p->pid[p->n++] = pid;
-}
-
 /* Is it a rank whose words have this one? */
 static bool is_of_job(pid_t pid, const char *job)
 {
@@ -88,7 +76,8 @@ void ll_procs_find(ll_procs *p, pid_t launcher, const char *job)
         snprintf(path, sizeof path, "/proc/%ld/exe", (long)pid);
         if (pid <= 0 || pid == launcher || readlink(path, exe, sizeof exe) != n) continue;
         if (memcmp(exe, self, (size_t)n)) continue;
-        if (job ? is_of_job(pid, job) : is_below(pid, launcher)) add(p, pid);
+        if (job ? is_of_job(pid, job) : is_below(pid, launcher))
+            LL_PUSH(p->arena, p->pid, p->n, p->room, pid);
     }
 }
 

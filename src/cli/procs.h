@@ -1,6 +1,7 @@
 /* procs.h: the processes that a launcher has started on this machine, as /proc tells of them. */
 #pragma once
-#include <stdbool.h>
+#include "base/arena.h"
+
 #include <sys/types.h>
 
 /* One of them: has it a handler of SIGUSR1, one that counts stops (base/process.h), has a signal
@@ -15,6 +16,7 @@ int ll_proc_rank(pid_t pid);
 
 /* Ranks: processes below the launcher that run this program. */
 typedef struct ll_procs {
+    ll_arena *arena;
     pid_t *pid;
     int n, room;
 } ll_procs;

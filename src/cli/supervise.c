@@ -510,6 +510,7 @@ ll_err ll_cli_supervise(int64_t ranks, const ll_care *care)
     struct sigaction now;
     job j = {.care = care, .arena = ll_arena_new()};
     j.hosts = (ll_hosts){.file = care->hosts, .arena = j.arena};
+    j.here.arena = j.arena;
     const char *mesh = ll_arena_printf(j.arena, "data=%ld", ranks);
     TRY(ll_mesh_parse(*care->mesh ? care->mesh : mesh, &j.mesh));
     CHECK(getrandom(&id, sizeof id, 0) == sizeof id, LL_E_SYS, "no random number available: %m");

@@ -28,9 +28,8 @@ static const ll_coll_opts canonical = {.algorithm = "sharded", .site = "exchange
 
 ll_err ll_loose_open(ll_comm *c, const ll_run *r, ll_loose **out)
 {
-    ll_loose *x = (ll_loose *)calloc(1, sizeof *x);
-    *out = x;
-    TRY(ll_comm_agree(c, x ? LL_OK : RAISE(LL_E_MEM, "not enough memory for replicas")));
+    ll_arena *a = ll_arena_new();
+    ll_loose *x = *out = LL_NEW(a, ll_loose);
     int n = (int)r->parallel.replicas, each = ll_comm_size(c) / n, me = ll_comm_rank(c);
     *x = (ll_loose){.run = r,
                     .how = &r->parallel.between,
@@ -39,7 +38,7 @@ ll_err ll_loose_open(ll_comm *c, const ll_run *r, ll_loose **out)
                     .n = n,
                     .served = ll_consistency_served(&r->parallel.between),
                     .rounds = ll_consistency_rounds(&r->parallel.between),
-                    .arena = ll_arena_new()};
+                    .arena = a};
     ll_err rc = LL_OK;
     if (each > 1 && x->served && x->how->server == LL_SERVER_open)
         rc = RAISE(LL_E_CONFIG,
@@ -62,7 +61,6 @@ void ll_loose_close(ll_loose *x)
     ll_comm_close(x->mine);
     ll_comm_close(x->peers);
     ll_arena_free(x->arena);
-    free(x);
 }
 
 size_t ll_loose_bytes(const ll_loose *x)
