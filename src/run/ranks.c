@@ -2,6 +2,7 @@
 #include "run/ranks.h"
 
 #include "comm/comm.h"
+#include "sched/nodes.h"
 
 #include <stdio.h>
 #include <sys/stat.h>
@@ -45,14 +46,7 @@ ll_comm_opts ll_run_comm(const ll_run *r)
 
 int ll_ranks_nodes(const ll_comm *c)
 {
-    const int *node = ll_comm_nodes(c);
-    int n = 0;
-    for (int i = 0; i < ll_comm_size(c); i++) {
-        int first = 0;
-        while (node[first] != node[i]) first++;
-        n += first == i;
-    }
-    return n;
+    return ll_nodes_count(&(ll_coll_spec){.size = ll_comm_size(c), .node = ll_comm_nodes(c)});
 }
 
 bool ll_ranks_lead(const ll_comm *c)
