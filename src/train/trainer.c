@@ -125,23 +125,19 @@ static ll_err draw_curve(const trainer *t)
     return ll_curve_of_run(t->r->out, t->r->name, caption);
 }
 
-static json_t *number(double v)
-{
-    return isfinite(v) ? json_real(v) : json_null();
-}
-
 /* One line more in OUT/predictions.jsonl: what was said, what came of it. */
 static ll_err note_prediction(const trainer *t)
 {
     const ll_train_report *r = t->report;
     const char *path = ll_trainer_file(t, "predictions.jsonl");
-    json_auto_t *j =
-        json_pack("{s:s,s:s,s:i,s:I,s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "model", t->r->model.name,
-                  "mesh", r->mesh, "ranks", r->ranks, "steps", (json_int_t)(r->steps - t->first),
-                  "predicted_step_ms", number(1e3 * r->predicted_s), "step_ms",
-                  number(1e3 * r->step_s), "own_step_ms", number(1e3 * r->own_s), "predicted_bytes",
-                  number(r->memory.tensors), "bytes", number(r->memory.tensors_used),
-                  "predicted_others", number(r->others[0]), "others", number(r->others[1]));
+    json_auto_t *j = json_pack("{s:s,s:s,s:i,s:I,s:o?,s:o?,s:o?,s:o?,s:o?,s:o?,s:o?}", "model",
+                               t->r->model.name, "mesh", r->mesh, "ranks", r->ranks, "steps",
+                               (json_int_t)(r->steps - t->first), /* not finite: null */
+                               "predicted_step_ms", json_real(1e3 * r->predicted_s), "step_ms",
+                               json_real(1e3 * r->step_s), "own_step_ms", json_real(1e3 * r->own_s),
+                               "predicted_bytes", json_real(r->memory.tensors), "bytes",
+                               json_real(r->memory.tensors_used), "predicted_others",
+                               json_real(r->others[0]), "others", json_real(r->others[1]));
     LL_OWN_MEMORY char *text = json_dumps(j, JSON_COMPACT | JSON_REAL_PRECISION(9));
     LL_OWN_FD int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     CHECK(fd >= 0, LL_E_IO, "%s cannot be written", path);
