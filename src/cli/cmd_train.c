@@ -200,16 +200,10 @@ static ll_err check_timeline(const opts *o, const ll_run *r)
     return LL_OK;
 }
 
-static const char *folder_of(ll_arena *a, const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return slash ? ll_arena_printf(a, "%.*s", (int)(slash - path), path) : NULL;
-}
-
 /* What failed before it began leaves no folder: only empty ones can be removed. */
 static void leave_nothing(const ll_run *r)
 {
-    const char *above = r->out_said ? NULL : folder_of(r->arena, r->out);
+    const char *above = r->out_said ? NULL : ll_cli_above(r->arena, r->out);
     if (rmdir(r->out) == 0 && above) (void)rmdir(above);
 }
 
@@ -376,7 +370,7 @@ static ll_err run(const void *given)
     bool starts = o->ranks > 1 && !o->job && ll_job_size() <= 1;
     if (starts) TRY(choose(o, r));
     care.out = r->out;
-    if (!r->out_said) care.above = folder_of(a, r->out);
+    if (!r->out_said) care.above = ll_cli_above(a, r->out);
     ll_err rc = ll_cli_ranks(r, o->job ? 0 : o->ranks, starts ? &care : NULL, &c);
     if (rc != LL_OK && starts && !o->resume) leave_nothing(r);
     TRY(rc);

@@ -39,10 +39,8 @@ ll_err ll_cli_load(const char *what, bool models, ll_run **out)
 
 static bool exists(const char *folder, const char *file)
 {
-    char path[4096];
-    struct stat st;
-    snprintf(path, sizeof path, "%s/%s", folder, file);
-    return stat(path, &st) == 0;
+    LL_OWN(ll_arena) a = ll_arena_new();
+    return ll_file_exists(ll_arena_printf(a, "%s/%s", folder, file));
 }
 
 /* Where a run is wanted, models of others and weights alone are named now and then. */
@@ -111,16 +109,17 @@ bool ll_cli_holds_run(const char *folder)
     return exists(folder, "run.yaml") || ll_cli_began(folder);
 }
 
+const char *ll_cli_above(ll_arena *a, const char *path)
+{
+    int n = (int)(ll_base_name(path) - path);
+    return n ? ll_arena_printf(a, "%.*s", n, path) : "./";
+}
+
 ll_err ll_cli_spare(const char *path)
 {
     LL_OWN(ll_arena) a = ll_arena_new();
-    struct stat st;
-    char *folder = ll_arena_strdup(a, path), *slash = strrchr(folder, '/');
-    if (stat(path, &st) != 0 || S_ISDIR(st.st_mode)) return LL_OK;
-    if (slash)
-        *slash = '\0';
-    else
-        folder = ll_arena_strdup(a, ".");
+    const char *folder = ll_cli_above(a, path);
+    if (!ll_file_exists(path) || ll_is_folder(path)) return LL_OK;
     bool run = exists(folder, "run.yaml") || exists(folder, "../run.yaml");
     CHECK(!run, LL_E_ARG, "%s belongs to a run: give another name, or remove it first", path);
     return LL_OK;
