@@ -54,8 +54,7 @@ static ll_err show_checkpoint(const opts *o, const ll_st_file *f)
 {
     json_auto_t *list = json_array();
     uint64_t bytes = 0;
-    for (int i = 0; i < f->n_entries; i++) {
-        const ll_st_entry *e = &f->entries[i];
+    LL_EACH (const ll_st_entry, e, f->entries, f->n_entries) {
         json_t *dims = LL_JSON_LIST(d, e->n_dims, e->dims[d]);
         LL_OWN_MEMORY char *shape = json_dumps(dims, JSON_COMPACT);
         bytes += e->end - e->begin;

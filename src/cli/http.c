@@ -238,8 +238,7 @@ static connection *slowest(ll_http *h)
 {
     connection *found = NULL;
     double since = ll_now() + h->o.patience - MOMENT_MS / 1e3;
-    for (int i = 0; i < h->o.connections; i++) {
-        connection *c = &h->c[i];
+    LL_EACH (connection, c, h->c, h->o.connections) {
         if (c->is == FREE) return NULL;
         if (c->is != READING || c->out.n || c->until > since) continue;
         found = c;
@@ -397,8 +396,7 @@ bool ll_http_closing(ll_http *h)
     bool more = false;
     if (h->fd >= 0) close(h->fd);
     h->fd = -1;
-    for (int i = 0; i < h->o.connections; i++) {
-        connection *c = &h->c[i];
+    LL_EACH (connection, c, h->c, h->o.connections) {
         if (c->is == READING && !c->out.n) hang_up(c);
         more |= c->is != FREE && c->fd >= 0;
     }
