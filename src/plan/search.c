@@ -56,11 +56,6 @@ const char *ll_remake_name(ll_remake r)
     return names[r];
 }
 
-const char *ll_how_kind(const ll_how *h)
-{
-    return h->zero >= 2 ? "sharded" : h->pipe > 1 ? "pipeline" : "data and tensor";
-}
-
 bool ll_plan_fits(const ll_search *s, const ll_outcome *o)
 {
     return ll_lm_bytes_sum(&o->bytes) <= 1e9 * s->cluster->chip.memory &&

@@ -197,18 +197,3 @@ void ll_torus_neighbours(int replicas, int index, int to[LL_TORUS], int from[LL_
         from[s] = twice ? -1 : back[0] * size[1] + back[1];
     }
 }
-
-bool ll_consistency_loose(const ll_consistency *c)
-{
-    return c->what != LL_EXCHANGE_gradient || ll_consistency_rounds(c);
-}
-
-bool ll_consistency_rounds(const ll_consistency *c)
-{
-    return c->what == LL_EXCHANGE_gradient && c->peers == LL_PEERS_server;
-}
-
-bool ll_consistency_served(const ll_consistency *c)
-{
-    return ll_consistency_loose(c) && (c->peers == LL_PEERS_server || c->peers == LL_PEERS_pairs);
-}

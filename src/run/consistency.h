@@ -68,8 +68,17 @@ enum { LL_TORUS = 4 };
  * -1: nobody, where two would be the same. */
 void ll_torus_neighbours(int replicas, int index, int to[LL_TORUS], int from[LL_TORUS]);
 /* Do they give gradients to a server, and all make its updates? Then they are alike, but late. */
-bool ll_consistency_rounds(const ll_consistency *c);
+static inline bool ll_consistency_rounds(const ll_consistency *c)
+{
+    return c->what == LL_EXCHANGE_gradient && c->peers == LL_PEERS_server;
+}
 /* Are replicas ever apart? */
-bool ll_consistency_loose(const ll_consistency *c);
+static inline bool ll_consistency_loose(const ll_consistency *c)
+{
+    return c->what != LL_EXCHANGE_gradient || ll_consistency_rounds(c);
+}
 /* Have they a server, and take shares of batches as they come to them? */
-bool ll_consistency_served(const ll_consistency *c);
+static inline bool ll_consistency_served(const ll_consistency *c)
+{
+    return ll_consistency_loose(c) && (c->peers == LL_PEERS_server || c->peers == LL_PEERS_pairs);
+}

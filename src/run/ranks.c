@@ -1,7 +1,6 @@
 /* ranks.c: small agreements between the ranks of a run. */
 #include "run/ranks.h"
 
-#include "comm/comm.h"
 #include "sched/nodes.h"
 
 #include <stdio.h>
@@ -49,21 +48,6 @@ int ll_ranks_nodes(const ll_comm *c)
     return ll_nodes_count(&(ll_coll_spec){.size = ll_comm_size(c), .node = ll_comm_nodes(c)});
 }
 
-bool ll_ranks_lead(const ll_comm *c)
-{
-    return !c || ll_comm_rank(c) == 0;
-}
-
-ll_err ll_ranks_agree(ll_comm *c, ll_err mine)
-{
-    return c ? ll_comm_agree(c, mine) : mine;
-}
-
-ll_err ll_ranks_share(ll_comm *c, void *data, size_t bytes)
-{
-    return c ? ll_comm_broadcast(c, data, (int64_t)bytes, LL_U8, 0, NULL) : LL_OK;
-}
-
 ll_err ll_ranks_same(ll_comm *c, int64_t v, const char *what)
 {
     int64_t first = v;
@@ -109,14 +93,4 @@ ll_err ll_ranks_xor(ll_comm *c, uint32_t *v, int n)
     memset(v, 0, sizeof *v * (size_t)n);
     for (int64_t i = 0; i < (int64_t)size * n; i++) v[i % n] ^= all[i];
     return LL_OK;
-}
-
-ll_err ll_ranks_max(ll_comm *c, double *v)
-{
-    return c ? ll_comm_allreduce(c, v, 1, LL_F64, LL_REDUCE_MAX, NULL) : LL_OK;
-}
-
-ll_err ll_ranks_sum(ll_comm *c, double *v)
-{
-    return c ? ll_comm_allreduce(c, v, 1, LL_F64, LL_REDUCE_SUM, NULL) : LL_OK;
 }

@@ -519,11 +519,6 @@ static ll_err finish_replicas(ll_run *r)
     return ll_run_loose(r) ? check_loose(r) : LL_OK;
 }
 
-bool ll_run_loose(const ll_run *r)
-{
-    return r->parallel.replicas > 1 && ll_consistency_loose(&r->parallel.between);
-}
-
 double ll_run_replica_lr(const ll_run *r)
 {
     const char *o = r->train.optim.name;
@@ -632,11 +627,6 @@ int64_t ll_run_steps(const ll_run *r, int64_t samples)
     if (!epochs) return steps;
     int64_t enough = ll_ceil_div(epochs * samples, r->train.batch);
     return steps && steps < enough ? steps : enough;
-}
-
-int64_t ll_run_micro_batches(const ll_run *r)
-{
-    return r->train.micro_batch ? r->train.batch / r->train.micro_batch : 1;
 }
 
 int64_t ll_run_size(const ll_run *r, const char *name, int64_t otherwise)

@@ -174,7 +174,10 @@ char *ll_run_help(const char *word, int width, ll_arena *arena);
  * no limit, and both 0 are one epoch. */
 int64_t ll_run_steps(const ll_run *r, int64_t samples);
 /* How many micro-batches a step has. */
-int64_t ll_run_micro_batches(const ll_run *r);
+static inline int64_t ll_run_micro_batches(const ll_run *r)
+{
+    return r->train.micro_batch ? r->train.batch / r->train.micro_batch : 1;
+}
 /* A size of the model's, or this where it has none of that name. */
 int64_t ll_run_size(const ll_run *r, const char *name, int64_t otherwise);
 /* The longest sequence that the model knows, which may be tuned on shorter ones; 0: it has none. */
@@ -182,7 +185,10 @@ int64_t ll_run_places(const ll_run *r);
 bool ll_run_takes_tokens(const ll_run *r); /* else images */
 /* Are there replicas that are ever apart? If so, the run as one of them has it: its share of each
  * batch. It lives in r, and is not freed. */
-bool ll_run_loose(const ll_run *r);
+static inline bool ll_run_loose(const ll_run *r)
+{
+    return r->parallel.replicas > 1 && ll_consistency_loose(&r->parallel.between);
+}
 ll_run ll_run_replica(const ll_run *r, int replica);
 /* What a replica's learning rate is times the run's: its share of a batch has R times the variance,
  * by whose root most optimizers divide their steps. */

@@ -2,7 +2,6 @@
 #include "train/recovery.h"
 
 #include "base/file.h"
-#include "base/now.h"
 #include "base/text.h"
 #include "train/metrics.h"
 
@@ -19,11 +18,6 @@ static const char *const events[] = {[LL_BEGAN] = "began",
                                      [LL_LOST] = "lost",
                                      [LL_DONE] = "done",
                                      [LL_ENDED] = "ended"};
-
-double ll_wall_now(void)
-{
-    return ll_clock(CLOCK_REALTIME);
-}
 
 ll_err ll_start_parse(const char *text, ll_start *s)
 {

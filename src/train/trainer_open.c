@@ -17,21 +17,6 @@
 #include <sys/file.h>
 #include <unistd.h>
 
-const char *ll_trainer_file(const trainer *t, const char *name)
-{
-    return ll_arena_printf(t->arena, "%s/%s", t->r->out, name);
-}
-
-void ll_trainer_doing(const trainer *t, const char *what)
-{
-    if (t->comm) ll_comm_doing(t->comm, what);
-}
-
-bool ll_trainer_is_restart(const trainer *t)
-{
-    return t->opts->start && t->opts->start->number > 0;
-}
-
 /* Ranks of all replicas share the cores of a node. Whatever is drawn in a step is each replica's
  * own; ll_loose_begin sees to equal parameters. */
 static ll_err open_replica(trainer *t, ll_session_opts *o)
@@ -466,11 +451,6 @@ static ll_err keep_settings(const trainer *t, const char *text)
 static double wall_of(const trainer *t)
 {
     return t->wall + ll_now() - t->began;
-}
-
-double ll_trainer_awake(void)
-{
-    return ll_now() - ll_process_stopped();
 }
 
 void ll_trainer_count_wall(trainer *t)

@@ -5,11 +5,6 @@
 
 #include <unistd.h>
 
-void ll_trainer_tell(const trainer *t, const char *text)
-{
-    if (t->lead && t->opts->watch.note) t->opts->watch.note(t->opts->watch.context, text);
-}
-
 /* What came of a checkpoint that was under way. One that cannot be written does not end the run:
  * the one before is still there, and the next may fare better. */
 ll_err ll_trainer_saved(trainer *t, ll_err rc)
