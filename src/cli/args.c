@@ -1,13 +1,11 @@
 /* args.c: words of a command line into a command's struct, by its table; help from the same. */
 #define _GNU_SOURCE /* strcasestr */
 #include "cli/args.h"
-#include "base/near.h"
 #include "base/text.h"
 #include "run/run.h"
 
 #include <errno.h>
 #include <math.h>
-#include <string.h>
 
 typedef struct parse {
     const ll_command *command, *const *all;
@@ -17,6 +15,14 @@ typedef struct parse {
     char *const *argv;
     uint64_t given; /* which options, by their rows */
 } parse;
+
+const char *ll_words_said(const ll_words *w, const char *key)
+{
+    size_t n = strlen(key);
+    for (int i = w->n - 1; i >= 0; i--)
+        if (!strncmp(w->v[i], key, n) && w->v[i][n] == '=') return w->v[i] + n + 1;
+    return NULL;
+}
 
 static bool is_option(const ll_arg *a)
 {

@@ -29,6 +29,8 @@ typedef struct ll_words {
     const char **v;
     int n, capacity;
 } ll_words;
+/* What words "KEY=VALUE" say of a key, the last of them; NULL: nothing. */
+const char *ll_words_said(const ll_words *w, const char *key);
 
 /* Names that start with "--" are options: "--set a=b", "--set=a=b"; "--out|-o" has a short form.
  * Others are positional, in order; "[NAME]" may be left out, "NAME..." (WORDS) takes all the rest.

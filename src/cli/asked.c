@@ -5,12 +5,8 @@
 
 enum { STOPS = 16 };
 
-typedef struct reader {
-    ll_arena *a;
-    ll_asked *out;
-} reader;
 typedef struct key key;
-typedef ll_err taker(reader *r, const key *k, const json_t *v);
+typedef ll_err taker(ll_asked *r, const key *k, const json_t *v);
 
 struct key {
     const char *name;
@@ -20,21 +16,21 @@ struct key {
     double least, most;
 };
 
-static ll_err text(reader *r, const char *name, const json_t *v, const char **out)
+static ll_err text(ll_asked *r, const char *name, const json_t *v, const char **out)
 {
     CHECK(json_is_string(v), LL_E_ARG, "%s must be a string", name);
-    *out = ll_arena_strdup(r->a, json_string_value(v));
+    *out = ll_arena_strdup(r->arena, json_string_value(v));
     return LL_OK;
 }
 
 /* ---- keys ---- */
 
-static void *place(const reader *r, const key *k)
+static void *place(ll_asked *r, const key *k)
 {
-    return (char *)r->out + k->to;
+    return (char *)r + k->to;
 }
 
-static ll_err take_number(reader *r, const key *k, const json_t *v)
+static ll_err take_number(ll_asked *r, const key *k, const json_t *v)
 {
     double x = json_number_value(v);
     CHECK(json_is_number(v) && x >= k->least && x <= k->most, LL_E_ARG,
@@ -43,7 +39,7 @@ static ll_err take_number(reader *r, const key *k, const json_t *v)
     return LL_OK;
 }
 
-static ll_err take_whole(reader *r, const key *k, const json_t *v)
+static ll_err take_whole(ll_asked *r, const key *k, const json_t *v)
 {
     CHECK(json_is_integer(v) && json_integer_value(v) >= 0, LL_E_ARG,
           "%s must be an integer, 0 or more", k->name);
@@ -51,35 +47,35 @@ static ll_err take_whole(reader *r, const key *k, const json_t *v)
     return LL_OK;
 }
 
-static ll_err take_text(reader *r, const key *k, const json_t *v)
+static ll_err take_text(ll_asked *r, const key *k, const json_t *v)
 {
     return text(r, k->name, v, (const char **)place(r, k));
 }
 
 /* A text, a list of one, or tokens. */
-static ll_err take_prompt(reader *r, const key *k, const json_t *v)
+static ll_err take_prompt(ll_asked *r, const key *k, const json_t *v)
 {
     size_t n = json_array_size(v);
     if (json_is_array(v) && n == 1 && json_is_string(json_array_get(v, 0)))
         v = json_array_get(v, 0);
-    if (json_is_string(v)) return text(r, k->name, v, &r->out->prompt);
+    if (json_is_string(v)) return text(r, k->name, v, &r->prompt);
     CHECK(n, LL_E_ARG, "prompt must be a string or a list of tokens (one prompt per request)");
-    r->out->tokens = LL_NEW_ARRAY(r->a, int32_t, n);
-    r->out->n_token = (int)n;
+    r->tokens = LL_NEW_ARRAY(r->arena, int32_t, n);
+    r->n_token = (int)n;
     for (size_t i = 0; i < n; i++) {
         const json_t *t = json_array_get(v, i);
         CHECK(json_is_integer(t) && json_integer_value(t) >= 0 &&
                   json_integer_value(t) <= INT32_MAX,
               LL_E_ARG, "prompt must be a string or a list of tokens (one prompt per request)");
-        r->out->tokens[i] = (int32_t)json_integer_value(t);
+        r->tokens[i] = (int32_t)json_integer_value(t);
     }
     return LL_OK;
 }
 
 /* What a message says: a text, or parts of type text, one after another. */
-static ll_err content(reader *r, const json_t *v, const char **out)
+static ll_err content(ll_asked *r, const json_t *v, const char **out)
 {
-    ll_buf b = {.arena = r->a};
+    ll_buf b = {.arena = r->arena};
     if (json_is_string(v)) return text(r, "content", v, out);
     CHECK(json_is_array(v), LL_E_ARG, "a message's content must be a string");
     for (size_t i = 0; i < json_array_size(v); i++) {
@@ -94,68 +90,68 @@ static ll_err content(reader *r, const json_t *v, const char **out)
     return LL_OK;
 }
 
-static ll_err take_messages(reader *r, const key *, const json_t *v)
+static ll_err take_messages(ll_asked *r, const key *, const json_t *v)
 {
     static const char *const roles[] = {"system", "developer", "user", "assistant"};
     size_t n = json_array_size(v);
     CHECK(n, LL_E_ARG, "messages must be a list of at least one message");
-    r->out->said = LL_NEW_ARRAY(r->a, ll_said, n);
+    r->said = LL_NEW_ARRAY(r->arena, ll_said, n);
     for (size_t i = 0; i < n; i++) {
         const json_t *m = json_array_get(v, i);
         const char *who = json_string_value(json_object_get(m, "role"));
         size_t k = 0;
         while (k < 4 && (!who || strcmp(who, roles[k]))) k++;
         CHECK(k < 4, LL_E_ARG, "a message's role must be system, user or assistant");
-        ll_said *s = &r->out->said[r->out->n_said++];
+        ll_said *s = &r->said[r->n_said++];
         s->who = k == 1 ? roles[0] : roles[k];
         TRY(content(r, json_object_get(m, "content"), &s->text));
     }
     return LL_OK;
 }
 
-static ll_err take_seed(reader *r, const key *k, const json_t *v)
+static ll_err take_seed(ll_asked *r, const key *k, const json_t *v)
 {
     CHECK(json_is_integer(v), LL_E_ARG, "%s must be an integer", k->name);
-    r->out->how.seed = (uint64_t)json_integer_value(v);
-    r->out->seeded = true;
+    r->how.seed = (uint64_t)json_integer_value(v);
+    r->seeded = true;
     return LL_OK;
 }
 
-static ll_err take_stop(reader *r, const key *k, const json_t *v)
+static ll_err take_stop(ll_asked *r, const key *k, const json_t *v)
 {
     size_t n = json_is_string(v) ? 1 : json_array_size(v);
     CHECK((json_is_string(v) || json_is_array(v)) && n <= STOPS, LL_E_ARG,
           "stop must be a string or a list of at most %d strings", STOPS);
-    r->out->stop.v = LL_NEW_ARRAY(r->a, const char *, n + 1);
+    r->stop.v = LL_NEW_ARRAY(r->arena, const char *, n + 1);
     for (size_t i = 0; i < n; i++) {
-        const char **at = &r->out->stop.v[r->out->stop.n++];
+        const char **at = &r->stop.v[r->stop.n++];
         TRY(text(r, k->name, json_is_string(v) ? v : json_array_get(v, i), at));
         CHECK(**at, LL_E_ARG, "stop has an empty string, which stops nothing: leave it out");
     }
     return LL_OK;
 }
 
-static ll_err take_stream(reader *r, const key *k, const json_t *v)
+static ll_err take_stream(ll_asked *r, const key *k, const json_t *v)
 {
     CHECK(json_is_boolean(v), LL_E_ARG, "%s must be true or false", k->name);
-    r->out->stream = json_is_true(v);
+    r->stream = json_is_true(v);
     return LL_OK;
 }
 
-static ll_err take_stream_options(reader *r, const key *k, const json_t *v)
+static ll_err take_stream_options(ll_asked *r, const key *k, const json_t *v)
 {
     CHECK(json_is_object(v), LL_E_ARG, "%s must be an object", k->name);
-    r->out->usage = json_is_true(json_object_get(v, "include_usage"));
+    r->usage = json_is_true(json_object_get(v, "include_usage"));
     return LL_OK;
 }
 
-static ll_err pass_over(reader *, const key *, const json_t *)
+static ll_err pass_over(ll_asked *, const key *, const json_t *)
 {
     return LL_OK;
 }
 
 /* Says what is so anyway: 0, 1 of n, false, an empty list. */
-static ll_err as_it_is(reader *, const key *k, const json_t *v)
+static ll_err as_it_is(ll_asked *, const key *k, const json_t *v)
 {
     double usual = !strcmp(k->name, "n") || !strcmp(k->name, "best_of") ? 1 : 0;
     bool is = json_is_false(v) || (json_is_number(v) && json_number_value(v) == usual) ||
@@ -166,7 +162,7 @@ static ll_err as_it_is(reader *, const key *k, const json_t *v)
     return LL_OK;
 }
 
-static ll_err take_format(reader *, const key *k, const json_t *v)
+static ll_err take_format(ll_asked *, const key *k, const json_t *v)
 {
     const char *type = json_string_value(json_object_get(v, "type"));
     CHECK(type && !strcmp(type, "text"), LL_E_ARG, "%s: only {\"type\": \"text\"} is supported",
@@ -202,7 +198,7 @@ static const key keys[] = {{"model", 3, take_text, AT(model)},
                            {"logit_bias", 3, as_it_is},
                            {"tools", 2, as_it_is}};
 
-static ll_err take(reader *r, const char *name, const json_t *v, int of)
+static ll_err take(ll_asked *r, const char *name, const json_t *v, int of)
 {
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         if (!strcmp(keys[i].name, name) && keys[i].of & of)
@@ -213,11 +209,10 @@ static ll_err take(reader *r, const char *name, const json_t *v, int of)
 ll_err ll_asked_parse(const char *text, size_t n, bool chat, const ll_draw_opts *usual, ll_arena *a,
                       ll_asked *out)
 {
-    reader r = {a, out};
     json_error_t e;
     const char *name;
     json_t *v;
-    *out = (ll_asked){.most = -1, .how = *usual};
+    *out = (ll_asked){.most = -1, .how = *usual, .arena = a};
     json_auto_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &e);
     CHECK(root || json_error_code(&e) != json_error_null_character, LL_E_ARG,
           "the body has the character \\u0000, which is not supported");
@@ -226,7 +221,7 @@ ll_err ll_asked_parse(const char *text, size_t n, bool chat, const ll_draw_opts 
     json_object_foreach(root, name, v)
     {
         out->param = ll_arena_strdup(a, name);
-        TRY(take(&r, name, v, chat ? 2 : 1));
+        TRY(take(out, name, v, chat ? 2 : 1));
     }
     out->param = chat ? "messages" : "prompt";
     CHECK(out->prompt || out->tokens || out->said, LL_E_ARG, "%s is missing", out->param);

@@ -2,7 +2,6 @@
  * /v1/chat/completions. Keys that are not known, and those that ask for what is not done here, are
  * refused by their names. */
 #pragma once
-#include "base/text.h"
 #include "cli/args.h"
 #include "infer/generate.h"
 
@@ -21,6 +20,7 @@ typedef struct ll_asked {
     bool seeded, stream, usage;
     ll_words stop;
     const char *param; /* of a refusal, the key */
+    ll_arena *arena;
 } ll_asked;
 /* usual: what holds where a request says nothing. In arena. */
 ll_err ll_asked_parse(const char *text, size_t n, bool chat, const ll_draw_opts *usual, ll_arena *a,

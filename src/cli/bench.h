@@ -1,4 +1,4 @@
-/* bench.h: loopline bench step, comm, scale and consistency. */
+/* bench.h: loopline bench comm, scale and consistency. */
 #pragma once
 #include "cli/args.h"
 #include "comm/codec.h"
@@ -8,8 +8,7 @@
 
 #include <jansson.h>
 
-extern const ll_command ll_bench_step_command, ll_bench_comm_command, ll_bench_scale_command,
-    ll_bench_consistency_command;
+extern const ll_command ll_bench_comm_command, ll_bench_scale_command, ll_bench_consistency_command;
 
 /* ---- bench comm ---- */
 typedef struct ll_comm_bench_opts {
@@ -73,8 +72,7 @@ typedef struct ll_scale_row {
     bool crowded;              /* more threads than cores */
     int64_t batch;
     const char *mesh;
-    ll_scale_point
-        point; /* of the last repeat, with the means of all; times: all of them, sorted */
+    ll_scale_point point;   /* the last repeat's, with the means of all; times: all, sorted */
     double least_s, most_s; /* medians of the repeats */
     double step_s, q1_s, q3_s, mean_s;
 } ll_scale_row;

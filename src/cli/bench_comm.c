@@ -1,13 +1,10 @@
 /* bench_comm.c: loopline bench comm: its options, and what they ask for. */
 #include "cli/bench.h"
 #include "base/file.h"
-#include "base/near.h"
-#include "base/types.h"
-#include "cli/launch.h"
+#include "cli/common.h"
 
 #include <limits.h>
 #include <malloc.h>
-#include <string.h>
 
 #define OPT(field) LL_OPT(ll_comm_bench_opts, field)
 static const ll_arg args[] = {
@@ -91,9 +88,8 @@ static ll_err check_names(ll_arena *arena, ll_coll coll, const char *list)
 /* What could not be written is told before anything is measured. */
 static ll_err check_folder(ll_arena *a, const char *option, const char *path)
 {
-    int n = path ? (int)(ll_base_name(path) - path) : 0;
-    CHECK(!n || ll_is_folder(ll_arena_printf(a, "%.*s", n, path)), LL_E_ARG,
-          "%s %s: its folder is not there", option, path);
+    CHECK(!path || ll_is_folder(ll_cli_above(a, path)), LL_E_ARG, "%s %s: its folder is not there",
+          option, path);
     return LL_OK;
 }
 

@@ -5,16 +5,9 @@
  * A repetition begins with a barrier and takes as long as its slowest rank. */
 #include "cli/bench.h"
 
-#include "base/now.h"
 #include "base/rng.h"
 #include "base/stats.h"
-#include "base/text.h"
-#include "base/types.h"
 #include "run/ranks.h"
-
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 enum { RUNS_MIN = 3, RUNS_MAX = 400, CACHE = 4 << 20 };
 static const double FAR = 20; /* times the best prediction: not worth measuring unless asked for */

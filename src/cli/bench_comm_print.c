@@ -1,14 +1,9 @@
 /* bench_comm_print.c: what bench comm found, as a table, as JSON and as a picture. */
 #include "base/file.h"
 #include "base/plot.h"
-#include "base/types.h"
 #include "cli/bench.h"
 #include "cli/common.h"
 #include "comm/transport.h"
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 
 /* The row of the MPI library's own collective; NULL: it was not timed. */
 static const ll_comm_bench_row *library_row(const ll_comm_bench_point *p)

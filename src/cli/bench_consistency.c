@@ -3,16 +3,12 @@
  * losses over time, over bytes between replicas and over samples are a picture. */
 #include "cli/bench.h"
 #include "cli/common.h"
-#include "cli/launch.h"
 
 #include "base/file.h"
 #include "base/plot.h"
 #include "train/metrics.h"
 
-#include <math.h>
 #include <omp.h>
-#include <stdio.h>
-#include <string.h>
 
 typedef struct opts {
     const char *run, *presets, *slow, *out, *svg, *html;

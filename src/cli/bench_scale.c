@@ -7,16 +7,11 @@
  * same cores. */
 #include "cli/bench.h"
 #include "cli/common.h"
-#include "cli/launch.h"
 
 #include "base/stats.h"
-#include "base/text.h"
 #include "comm/job.h"
 
 #include <omp.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 typedef ll_scale_bench_opts opts;
 

@@ -4,12 +4,6 @@
 #include "cli/bench.h"
 #include "cli/common.h"
 
-#include "base/text.h"
-
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
-
 static const char included[] = "reading of its data, forward, backward, communication, optimizer";
 static const char excluded[] = "set-up, warm-up steps, validation, checkpoints, metrics";
 
@@ -160,8 +154,8 @@ static void print_head(const ll_scale_bench_report *r)
         printf("%ld samples per step and rank\n", r->run->train.batch);
     else
         printf("%ld samples per step, divided among the ranks\n", r->run->train.batch);
-    printf("machine: %s, %d core%s; %s; loopline %s\n", ll_tune_cpu(r->arena), r->cores,
-           r->cores == 1 ? "" : "s", ll_transport_library(), ll_version());
+    printf("machine: %s, %s; %s; loopline %s\n", ll_tune_cpu(r->arena),
+           LL_COUNTED(r->cores, "core"), ll_transport_library(), ll_version());
     if (r->load > 0.5) printf("other programs were running at the start: load %.1f\n", r->load);
     printf("step time includes: %s\n  excludes: %s\n", included, excluded);
     printf("steps: %ld in each of %s, after %s; each repeat is a separate "
@@ -219,8 +213,8 @@ static void print_notes(const ll_scale_bench_report *r)
     printf("planned, used: tensors and communication buffers of the rank with most; resident: its "
            "process in all\n");
     if (crowded)
-        printf("*: more threads than the %d core%s: this shows overhead, not speed\n", r->cores,
-               r->cores == 1 ? "" : "s");
+        printf("*: more threads than the %s: this shows overhead, not speed\n",
+               LL_COUNTED(r->cores, "core"));
     if (r->opts->trace) printf("trace of the last repeat on most ranks: %s\n", r->opts->trace);
 }
 

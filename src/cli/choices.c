@@ -5,18 +5,13 @@
 #include "cli/talk.h"
 
 #include "base/file.h"
-#include "base/now.h"
 #include "data/parse.h"
 #include "train/progress.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
-
 /* One choice, with its question. */
 typedef struct reading {
-    int32_t *tokens;
-    int64_t n, first; /* first: the first token that is the choice's */
+    ll_tokens of;
+    int64_t first; /* token that is the choice's */
 } reading;
 
 typedef struct work {
@@ -32,20 +27,6 @@ typedef struct work {
     double chance;
 } work;
 
-/* With what texts begin with, where there is such a token. */
-static ll_err encode(const work *w, const char *text, reading *out)
-{
-    LL_OWN_MEMORY int32_t *v = NULL;
-    int64_t n;
-    int bos = w->t->t ? w->t->t->bos : -1;
-    TRY(ll_talk_encode(w->t, text, true, &v, &n));
-    out->tokens = LL_NEW_ARRAY(w->arena, int32_t, n + 1);
-    if (bos >= 0) out->tokens[out->n++] = bos;
-    memcpy(out->tokens + out->n, v, sizeof *v * (size_t)n);
-    out->n += n;
-    return LL_OK;
-}
-
 /* A blank between them, where neither has one. */
 static const char *together(ll_arena *a, const char *question, const char *choice)
 {
@@ -56,24 +37,24 @@ static const char *together(ll_arena *a, const char *question, const char *choic
 static ll_err read_question(work *w, int64_t i)
 {
     const ll_question *q = &w->q[i];
-    reading alone = {0};
+    ll_tokens alone = {.arena = w->arena};
     int64_t most = w->t->limit.places;
-    TRY(encode(w, q->text, &alone));
+    TRY(ll_talk_add(w->t, q->text, &alone));
     for (int k = 0; k < q->n; k++) {
         reading *r = &w->of[i * LL_CHOICES + k];
-        *r = (reading){0};
-        TRY(encode(w, together(w->arena, q->text, q->choices[k]), r));
-        while (r->first < alone.n && r->first < r->n - 1 &&
-               r->tokens[r->first] == alone.tokens[r->first])
+        *r = (reading){{.arena = w->arena}};
+        TRY(ll_talk_add(w->t, together(w->arena, q->text, q->choices[k]), &r->of));
+        while (r->first < alone.n && r->first < r->of.n - 1 &&
+               r->of.v[r->first] == alone.v[r->first])
             r->first++;
         CHECK(r->first > 0, LL_E_IO,
               "%s:%ld: question and choice %d are one token: at least two are needed", w->file,
               q->line, k);
-        CHECK(r->n <= most + 1, LL_E_IO,
-              "%s:%ld: question and choice %d are %ld tokens, but the model reads at most %ld "
+        CHECK(r->of.n <= most + 1, LL_E_IO,
+              "%s:%ld: question and choice %d are %d tokens, but the model reads at most %ld "
               "(model.seq)",
-              w->file, q->line, k, r->n, most);
-        if (r->n > w->most) w->most = r->n;
+              w->file, q->line, k, r->of.n, most);
+        if (r->of.n > w->most) w->most = r->of.n;
     }
     return LL_OK;
 }
@@ -85,7 +66,7 @@ static ll_err answer(work *w, int64_t i)
     for (int k = 0; k < q->n; k++) {
         const reading *r = &w->of[i * LL_CHOICES + k];
         double sum = 0;
-        TRY(ll_generator_score(w->t->g, r->tokens, r->first, r->n, &sum));
+        TRY(ll_generator_score(w->t->g, r->of.v, r->first, r->of.n, &sum));
         double is[2] = {-sum, -sum / (double)strlen(q->choices[k])};
         w->likely[i * LL_CHOICES + k] = -sum;
         for (int by = 0; by < 2; by++)

@@ -1,11 +1,8 @@
 /* cmd_chat.c: loopline chat. Lines of standard input are answered, as the model's family writes
  * conversations; what was said before stays in its keys and values. */
-#include "base/text.h"
 #include "cli/talk.h"
 
 #include <poll.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 typedef struct opts {

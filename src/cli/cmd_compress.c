@@ -1,16 +1,9 @@
 /* cmd_compress.c: loopline compress. A model of tokens in smaller forms, side by side: bytes,
  * speed, and what it has lost as it generates: each reads the validation data through its cache. */
-#include "base/now.h"
-#include "base/text.h"
 #include "cli/talk.h"
 #include "data/data.h"
 #include "run/setup.h"
 #include "train/progress.h"
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 typedef struct opts {
     ll_talk_opts talk;

@@ -1,11 +1,6 @@
 /* cmd_data.c: loopline data. */
 #include "cli/common.h"
 
-#include "base/text.h"
-#include "base/types.h"
-
-#include <stdio.h>
-
 typedef struct opts {
     const char *name, *path, *format, *fields;
     int64_t from, count, image;

@@ -1,16 +1,9 @@
 /* cmd_eval.c: loopline eval. */
-#include "cli/common.h"
 
 #include "base/file.h"
-#include "base/now.h"
 #include "cli/talk.h"
 #include "infer/classes.h"
 #include "train/progress.h"
-
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 typedef struct opts {
     ll_trained_opts of;
@@ -135,12 +128,10 @@ static ll_err score_members(const opts *o, const ll_trained *t, const ll_dataset
 static ll_err tell_changed(const opts *o, const ll_trained *t, const ll_data_info *d)
 {
     LL_OWN(ll_st_file) f = NULL;
-    bool share = false, others = false;
-    for (int i = 0; i < o->of.set.n; i++) {
-        const char *set = o->of.set.v[i];
-        share |= !strncmp(set, "data.val_fraction=", 18);
-        others |= !strncmp(set, "data.", 5) && strncmp(set, "data.val_fraction=", 18);
-    }
+    bool share = ll_words_said(&o->of.set, "data.val_fraction"), others = false;
+    for (int i = 0; i < o->of.set.n; i++)
+        others |= !strncmp(o->of.set.v[i], "data.", 5) &&
+                  strncmp(o->of.set.v[i], "data.val_fraction=", 18);
     if (share && !others)
         fprintf(stderr, "note: with another data.val_fraction these may be samples of training\n");
     if (share || others) return LL_OK; /* on purpose */
@@ -305,9 +296,8 @@ static ll_err run(const void *given)
     }
     TRY(ll_cli_trained(&o->of, &t));
     TRY(check_bits(o, t.run));
-    for (int i = 0; i < o->of.set.n && !o->samples; i++) /* of the run's own, training's concern */
-        if (!strncmp(o->of.set.v[i], "train.eval_samples=", 19))
-            own.samples = t.run->train.eval_samples;
+    if (!o->samples && ll_words_said(&o->of.set, "train.eval_samples"))
+        own.samples = t.run->train.eval_samples; /* the run's own is training's concern */
     TRY(ll_run_dataset(t.run, &d));
     const ll_data_info *info = ll_dataset_info(d);
     int64_t all = info->n[LL_VAL];

@@ -12,8 +12,6 @@
 #include "weights/weights_load.h"
 
 #include <fnmatch.h>
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 typedef struct opts {
@@ -241,6 +239,19 @@ static const char *file_of(const opts *o, const struct kind *k)
 
 static const struct kind *const end = kinds + sizeof kinds / sizeof *kinds;
 
+/* Is any kind asked for that takes this (or, '\0', whatever it takes)? out: their options. */
+static bool is_asked(const opts *o, char takes, char out[256])
+{
+    bool any = false;
+    *out = '\0';
+    for (const struct kind *k = kinds; k < end; k++) {
+        if (!strchr(k->takes, takes)) continue;
+        any |= file_of(o, k) != NULL;
+        snprintf(out + strlen(out), 256 - strlen(out), "%s%s", *out ? " or " : "", k->option);
+    }
+    return any;
+}
+
 /* An option that nothing of what is written reads is a mistake. */
 static ll_err check_used(const opts *o)
 {
@@ -251,30 +262,18 @@ static ll_err check_used(const opts *o)
                 {"--dtype", strcmp(o->dtype, "f32")},
                 {"--result", o->result},
                 {"--overwrite", o->overwrite}};
-    for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
-        bool used = !some[i].given;
-        char of[128] = "";
-        for (const struct kind *k = kinds; k < end; k++) {
-            if (!strchr(k->takes, some[i].name[2])) continue;
-            used |= file_of(o, k) != NULL;
-            snprintf(of + strlen(of), sizeof of - strlen(of), "%s%s", *of ? " or " : "", k->option);
-        }
-        CHECK(used, LL_E_ARG, "%s needs %s", some[i].name, of);
-    }
+    char of[256];
+    for (size_t i = 0; i < sizeof some / sizeof *some; i++)
+        CHECK(!some[i].given || is_asked(o, some[i].name[2], of), LL_E_ARG, "%s needs %s",
+              some[i].name, of);
     return LL_OK;
 }
 
 static ll_err run(const void *given)
 {
     const opts *o = (const opts *)given;
-    bool any = false;
-    char known[256] = "";
-    for (const struct kind *k = kinds; k < end; k++) {
-        any |= file_of(o, k) != NULL;
-        snprintf(known + strlen(known), sizeof known - strlen(known), "%s%s",
-                 k == kinds ? "" : " or ", k->option);
-    }
-    CHECK(any, LL_E_ARG, "nothing to write: use %s", known);
+    char known[256];
+    CHECK(is_asked(o, '\0', known), LL_E_ARG, "nothing to write: use %s", known);
     CHECK(!o->calibrate || (o->gguf && !strcmp(o->dtype, "q4_1")), LL_E_ARG,
           "--calibrate needs --gguf with --dtype q4_1");
     TRY(check_used(o));

@@ -1,13 +1,7 @@
 /* cmd_generate.c: loopline generate. Samples text from a trained model of tokens, of several
  * prompts at once: what they were answered so far stays as keys and values (infer/generate.h). */
-#include "base/now.h"
-#include "base/num.h"
-#include "base/text.h"
 #include "cli/bench.h"
 #include "cli/talk.h"
-
-#include <stdio.h>
-#include <string.h>
 
 typedef struct opts {
     ll_talk_opts talk;

@@ -2,7 +2,6 @@
 #include "cli/common.h"
 
 #include "base/file.h"
-#include "base/text.h"
 #include "data/data.h"
 #include "onnx/onnx.h"
 #include "op/ops.h"
@@ -12,10 +11,6 @@
 #include "weights/weight_map.h"
 #include "weights/weights.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 typedef struct opts {
@@ -255,11 +250,9 @@ static ll_err put(const opts *o, const found *f, const char *whole, ll_arena *a)
     TRY(copy_file(from, ll_arena_printf(a, "%s/model.onnx", whole)));
     for (int i = 0; i < f->s.n_outside; i++) {
         const char *name = f->s.outside[i];
-        char *above = ll_arena_printf(a, "%s/%s", whole, name);
-        *strrchr(above, '/') = '\0';
-        TRY(ll_mkdirs(above));
-        TRY(copy_file(ll_arena_printf(a, "%.*s%s", folder, from, name),
-                      ll_arena_printf(a, "%s/%s", whole, name)));
+        const char *to = ll_arena_printf(a, "%s/%s", whole, name);
+        TRY(ll_mkdirs_above(to));
+        TRY(copy_file(ll_arena_printf(a, "%.*s%s", folder, from, name), to));
     }
     TRY(write_weights(f, ll_arena_printf(a, "%s/weights.safetensors", whole), a));
     TRY(write_data(o, f, ll_arena_printf(a, "%s/data.json", whole), a));

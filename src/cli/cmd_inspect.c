@@ -1,13 +1,9 @@
 /* cmd_inspect.c: loopline inspect: what a run or a checkpoint is, before or after it runs. */
 #include "cli/common.h"
 
-#include "base/text.h"
 #include "cli/inspect.h"
 #include "comm/codec.h"
 #include "kern/notes.h"
-
-#include <stdio.h>
-#include <string.h>
 
 typedef struct opts {
     const char *what, *mesh, *form, *svg;
@@ -58,8 +54,7 @@ static ll_err show_checkpoint(const opts *o, const ll_st_file *f)
 {
     json_auto_t *list = json_array();
     uint64_t bytes = 0;
-    for (int i = 0; i < f->n_entries; i++) {
-        const ll_st_entry *e = &f->entries[i];
+    LL_EACH (const ll_st_entry, e, f->entries, f->n_entries) {
         json_t *dims = LL_JSON_LIST(d, e->n_dims, e->dims[d]);
         LL_OWN_MEMORY char *shape = json_dumps(dims, JSON_COMPACT);
         bytes += e->end - e->begin;
@@ -139,15 +134,13 @@ static double sent_in_all(const cut *c)
 
 static json_t *traffic_json(const cut *c)
 {
-    json_t *list = json_array();
-    for (int i = 0; i < c->n_line; i++) {
-        char axes[LL_LAYOUT_TEXT];
-        ll_axes_text(&c->of->place->mesh, c->lines[i].axes, axes);
-        json_array_append_new(list, LL_JSON(LL_IS("op", c->lines[i].op), LL_IS("axes", axes),
-                                            LL_IS("calls", c->lines[i].calls),
-                                            LL_IS("bytes", c->lines[i].bytes)));
-    }
-    return list;
+    const traffic *t = c->lines;
+    const ll_mesh *m = &c->of->place->mesh;
+    return LL_JSON_LIST(
+        i, c->n_line,
+        LL_JSON(LL_IS("op", t[i].op),
+                LL_IS("axes", ll_axes_text(m, t[i].axes, (char[LL_LAYOUT_TEXT]){0})),
+                LL_IS("calls", t[i].calls), LL_IS("bytes", t[i].bytes)));
 }
 
 /* What axis sequence cuts of attention: "heads", "rows", or both in different layers; NULL: it cuts
@@ -184,11 +177,9 @@ static ll_err print_traffic(const opts *o, const ll_run *r, const ll_program *p,
     printf(";\ncommunication buffers come on top: train prints their size");
     if (cut) printf("\naxis sequence shards %s of attention", cut);
     printf("\nrank %ld sends %s per step:\n", o->rank, LL_BYTES(sent_in_all(c)));
-    for (int i = 0; i < c->n_line; i++) {
-        char axes[LL_LAYOUT_TEXT];
-        printf("  %10s  %-14s over %-16s %s\n", LL_BYTES(c->lines[i].bytes), c->lines[i].op,
-               ll_axes_text(m, c->lines[i].axes, axes), LL_COUNTED(c->lines[i].calls, "call"));
-    }
+    LL_EACH (const traffic, t, c->lines, c->n_line)
+        printf("  %10s  %-14s over %-16s %s\n", LL_BYTES(t->bytes), t->op,
+               ll_axes_text(m, t->axes, (char[LL_LAYOUT_TEXT]){0}), LL_COUNTED(t->calls, "call"));
     return LL_OK;
 }
 
@@ -440,8 +431,8 @@ static ll_err check_mesh(const opts *o, const ll_run *r)
     CHECK(o->mesh || (!o->layouts && !o->zero && !o->rank && o->nodes == 1), LL_E_ARG,
           "--layouts, --zero, --rank and --nodes need --mesh");
     CHECK(o->nodes >= 1 && m.n_rank % o->nodes == 0, LL_E_ARG,
-          "--nodes is %ld, which does not divide %d rank%s equally", o->nodes, m.n_rank,
-          m.n_rank == 1 ? "" : "s");
+          "--nodes is %ld, which does not divide %s equally", o->nodes,
+          LL_COUNTED(m.n_rank, "rank"));
     CHECK(piped || (!*p->schedule && !*p->stages && p->virtual_stages <= 1), LL_E_ARG,
           "parallel.schedule, stages and virtual_stages need a pipeline: add pipe=2 or more to the "
           "mesh, or leave them out");

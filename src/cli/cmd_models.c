@@ -1,12 +1,7 @@
 /* cmd_models.c: loopline models. */
 #include "cli/common.h"
 
-#include "base/near.h"
-#include "base/text.h"
 #include "program/program.h"
-
-#include <stdio.h>
-#include <string.h>
 
 typedef struct opts {
     const char *name;
@@ -21,32 +16,28 @@ static const ll_arg args[] = {
     {"--json", LL_OPT(opts, json), NULL, "print a JSON list to standard output"},
     {0}};
 
-typedef struct facts {
-    int64_t parameters;
-    double flops; /* forward, one sample */
-} facts;
-
 typedef struct listing {
     const opts *o;
     json_t *list;
     int n, ill; /* models; of these, that cannot be made */
 } listing;
 
-static void print_line(const ll_run *r, const facts *f)
+/* flops: forward, of one sample. */
+static void print_line(const ll_run *r, int64_t parameters, double flops)
 {
-    printf("%-10s %14ld %9sFLOP  ", r->model.name, f->parameters, LL_AMOUNT(f->flops));
+    printf("%-10s %14ld %9sFLOP  ", r->model.name, parameters, LL_AMOUNT(flops));
     for (int i = 0; i < LL_MAX_SIZES && r->model.sizes[i].name; i++)
         printf("%s%s=%ld", i ? " " : "", r->model.sizes[i].name, r->model.sizes[i].value);
     printf("\n");
 }
 
-static json_t *as_json(const ll_run *r, const facts *f)
+static json_t *as_json(const ll_run *r, int64_t parameters, double flops)
 {
     json_t *sizes = json_object();
     for (int i = 0; i < LL_MAX_SIZES && r->model.sizes[i].name; i++)
         LL_JSON_ADD(sizes, LL_IS(r->model.sizes[i].name, r->model.sizes[i].value));
     return LL_JSON(LL_IS("name", r->model.name), LL_IS("help", r->model.def->help),
-                   LL_IS("parameters", f->parameters), LL_IS("flops_per_sample", f->flops),
+                   LL_IS("parameters", parameters), LL_IS("flops_per_sample", flops),
                    LL_IS("sizes", sizes));
 }
 
@@ -62,19 +53,17 @@ static ll_err one(listing *l, const ll_model *m)
     LL_OWN(ll_run) r = NULL;
     LL_OWN(ll_graph) g = NULL;
     const opts *o = l->o;
-    facts f = {0};
     TRY(ll_cli_run(m->name, &o->set, true, &r));
     for (int i = 0; i < o->set.n; i++)
         CHECK(!strncmp(o->set.v[i], "model.", 6), LL_E_ARG,
               "--set %s is not a model size: use inspect for other settings", o->set.v[i]);
     TRY(ll_run_graph(r, 1, NULL, &g));
-    f.flops = ll_graph_flops(g);
-    f.parameters = ll_cli_numbers(g, LL_PARAM, NULL);
+    int64_t parameters = ll_cli_numbers(g, LL_PARAM, NULL);
     count(l);
     if (o->json)
-        json_array_append_new(l->list, as_json(r, &f));
+        json_array_append_new(l->list, as_json(r, parameters, ll_graph_flops(g)));
     else
-        print_line(r, &f);
+        print_line(r, parameters, ll_graph_flops(g));
     return LL_OK;
 }
 

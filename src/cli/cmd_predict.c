@@ -2,13 +2,9 @@
 #include "cli/common.h"
 
 #include "base/file.h"
-#include "base/text.h"
 #include "data/samples.h"
 #include "infer/predict.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 typedef struct opts {

@@ -2,17 +2,11 @@
  * speak. Requests that come while others are answered join them: each has a sequence of the batch,
  * and leaves it when it is done; those that find none free wait in order. */
 #include "base/file.h"
-#include "base/now.h"
 #include "cli/asked.h"
 #include "cli/http.h"
 #include "cli/talk.h"
 
 #include <arpa/inet.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
 typedef struct opts {
     ll_talk_opts talk;
@@ -211,23 +205,14 @@ static void tell(server *s, job *k)
 static ll_err encode(server *s, job *k)
 {
     const ll_asked *q = &k->asked;
-    LL_OWN_MEMORY int32_t *v = NULL;
-    int64_t n = q->n_token;
-    int bos = s->t.t ? s->t.t->bos : -1;
-    k->tokens.arena = k->arena;
+    k->tokens = (ll_tokens){.v = q->tokens, .n = q->n_token, .arena = k->arena};
     if (k->chat) {
         TRY(ll_family_begin(&s->t, s->family, &k->tokens));
         for (int i = 0; i < q->n_said; i++)
             TRY(ll_family_turn(&s->t, s->family, q->said[i].who, q->said[i].text, &k->tokens));
         return ll_family_turn(&s->t, s->family, "assistant", NULL, &k->tokens);
     }
-    if (q->prompt) TRY(ll_talk_encode(&s->t, q->prompt, true, &v, &n));
-    bool first = q->prompt && bos >= 0;
-    k->tokens.v = LL_NEW_ARRAY(k->arena, int32_t, n + 2);
-    k->tokens.v[0] = bos;
-    if (n) memcpy(k->tokens.v + first, v ? v : q->tokens, sizeof *v * (size_t)n);
-    k->tokens.n = (int)n + first;
-    return LL_OK;
+    return q->prompt ? ll_talk_add(&s->t, q->prompt, &k->tokens) : LL_OK;
 }
 
 /* Does it fit? Then its answer can begin. */

@@ -1,12 +1,8 @@
 /* cmd_tokens.c: loopline tokens train | encode | decode. */
 #include "base/file.h"
-#include "base/text.h"
 #include "cli/common.h"
 #include "token/tokenizer.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 

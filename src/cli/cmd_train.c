@@ -3,18 +3,12 @@
 #include "cli/plan.h"
 
 #include "base/file.h"
-#include "base/text.h"
-#include "cli/launch.h"
 #include "cli/train_view.h"
 #include "comm/job.h"
 #include "run/run_int.h"
 #include "token/tokenizer.h"
 
-#include <signal.h>
 #include <unistd.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 typedef struct opts {
     const char *run, *from, *replay, *slow, *trace, *timeline, *trace_steps;
@@ -170,11 +164,10 @@ static ll_err read_slow(const char *text, int ranks, ll_train_opts *t)
 {
     char rest;
     int n = sscanf(text, "%d:%lf%c", &t->slow_rank, &t->slow, &rest);
-    CHECK(
-        n == 2 && t->slow_rank >= 0 && t->slow_rank < ranks && t->slow >= 1 && t->slow <= 1000,
-        LL_E_ARG,
-        "--slow is '%s': expected RANK:FACTOR, such as 1:2, of %d rank%s and a factor of 1 to 1000",
-        text, ranks, ranks == 1 ? "" : "s");
+    CHECK(n == 2 && t->slow_rank >= 0 && t->slow_rank < ranks && t->slow >= 1 && t->slow <= 1000,
+          LL_E_ARG,
+          "--slow is '%s': expected RANK:FACTOR, such as 1:2, of %s and a factor of 1 to 1000",
+          text, LL_COUNTED(ranks, "rank"));
     return LL_OK;
 }
 
@@ -207,16 +200,10 @@ static ll_err check_timeline(const opts *o, const ll_run *r)
     return LL_OK;
 }
 
-static const char *folder_of(ll_arena *a, const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return slash ? ll_arena_printf(a, "%.*s", (int)(slash - path), path) : NULL;
-}
-
 /* What failed before it began leaves no folder: only empty ones can be removed. */
 static void leave_nothing(const ll_run *r)
 {
-    const char *above = r->out_said ? NULL : folder_of(r->arena, r->out);
+    const char *above = r->out_said ? NULL : ll_cli_above(r->arena, r->out);
     if (rmdir(r->out) == 0 && above) (void)rmdir(above);
 }
 
@@ -383,7 +370,7 @@ static ll_err run(const void *given)
     bool starts = o->ranks > 1 && !o->job && ll_job_size() <= 1;
     if (starts) TRY(choose(o, r));
     care.out = r->out;
-    if (!r->out_said) care.above = folder_of(a, r->out);
+    if (!r->out_said) care.above = ll_cli_above(a, r->out);
     ll_err rc = ll_cli_ranks(r, o->job ? 0 : o->ranks, starts ? &care : NULL, &c);
     if (rc != LL_OK && starts && !o->resume) leave_nothing(r);
     TRY(rc);

@@ -1,9 +1,7 @@
 /* cmd_verify.c: loopline verify: a layout may change speed and memory, never the result. */
 #include "cli/common.h"
-#include "cli/launch.h"
 #include "cli/verify_many.h"
 
-#include "base/text.h"
 #include "comm/codec.h"
 #include "comm/job.h"
 #include "kern/notes.h"
@@ -11,17 +9,7 @@
 #include "verify/verify.h"
 #include "weights/weights_load.h"
 
-#include <stdio.h>
-#include <string.h>
-
-typedef struct opts {
-    const char *run;
-    ll_words set;
-    int64_t ranks, steps;
-    double tolerance, fuzz;
-    int64_t seed;
-    bool random, json, matrix, pipelines;
-} opts;
+typedef ll_verify_words opts;
 
 static const double TOLERANCE = 1e-5; /* as --tolerance says */
 
@@ -303,8 +291,6 @@ static ll_err refuse_own(const opts *o)
 
 static ll_err run_many(const opts *o)
 {
-    ll_verify_many many = {o->run,  o->steps, o->seed,      o->tolerance,
-                           o->fuzz, o->json,  o->pipelines, &o->set};
     CHECK(!o->random, LL_E_ARG,
           "--matrix and --fuzz always use random batches: leave out --random");
     TRY(refuse_own(o));
@@ -316,11 +302,11 @@ static ll_err run_many(const opts *o)
     CHECK(ranks > 1, LL_E_ARG, "--matrix and --fuzz need 2 ranks or more: use -n 8");
     LL_OWN(ll_run) r = NULL; /* settings that no run can have */
     TRY(ll_cli_run_one(o->run ? o->run : "mlp", &o->set, true, &r));
-    if (o->matrix) TRY(ll_verify_matrix_has(&many, (int)ranks));
+    if (o->matrix) TRY(ll_verify_matrix_has(o, (int)ranks));
     TRY(ll_cli_launch(o->ranks || !ll_job_size() ? ranks : 0, NULL));
     ll_comm *c;
     TRY(ll_comm_open(&(ll_comm_opts){.timeout_s = 60, .table = ""}, &c));
-    return ll_cli_leave(c, (o->matrix ? ll_verify_matrix : ll_verify_fuzz)(c, &many));
+    return ll_cli_leave(c, (o->matrix ? ll_verify_matrix : ll_verify_fuzz)(c, o));
 }
 
 static ll_err run(const void *given)

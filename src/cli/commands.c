@@ -54,22 +54,12 @@ static bool tell_where(const char *word, const ll_command *const *all, bool told
     return told;
 }
 
-/* NULL: there is none, which is told. */
-static const ll_command *find(const char *name)
+/* NULL: there is none. */
+static const ll_command *find(ll_near *name)
 {
-    ll_near near = {.word = name};
     for (const ll_command *const *c = ll_commands(); *c; c++)
-        if (ll_near_try(&near, (*c)->name)) return *c;
-    fprintf(stderr, "loopline: unknown command '%s'%s; see loopline --help\n", name,
-            ll_near_hint(&near));
+        if (ll_near_try(name, (*c)->name)) return *c;
     return NULL;
-}
-
-static bool is_command(const char *name)
-{
-    for (const ll_command *const *c = ll_commands(); *c; c++)
-        if (!strcmp((*c)->name, name)) return true;
-    return false;
 }
 
 /* Is word the second word of this command's name? */
@@ -113,7 +103,7 @@ void ll_cli_exit_with(int status)
 static int print_help(const ll_command *c, int argc, char *const *argv, ll_arena *arena)
 {
     int at = 0;
-    while (strcmp(argv[at], "--help") && strcmp(argv[at], "-h")) at++;
+    while (!is_help(argv[at])) at++;
     const char *topic = at + 1 < argc && argv[at + 1][0] != '-' ? argv[at + 1] : NULL;
     const char *text = topic ? ll_args_help_on(c, topic, arena) : ll_args_help(c, arena);
     if (text) {
@@ -173,9 +163,14 @@ static int dispatch(int argc, char *const *argv)
         return asked ? 0 : 2;
     }
     LL_OWN(ll_arena) arena = ll_arena_new();
-    if (asked && !is_command(argv[2]) && tell_where(argv[2], ll_commands(), false, arena)) return 0;
-    const ll_command *c = find(asked ? argv[2] : first);
-    if (!c) return 2;
+    ll_near name = {.word = asked ? argv[2] : first};
+    const ll_command *c = find(&name);
+    if (!c && asked && tell_where(argv[2], ll_commands(), false, arena)) return 0;
+    if (!c) {
+        fprintf(stderr, "loopline: unknown command '%s'%s; see loopline --help\n", name.word,
+                ll_near_hint(&name));
+        return 2;
+    }
     if (!asked) return run(c, argc - 2, argv + 2, arena);
     char *const words[] = {(char *)"--help", argc > 3 ? argv[3] : NULL, (char *)"--help"};
     if (c->subs && argc > 3) return run(c, 2, words + 1, arena); /* help bench step */

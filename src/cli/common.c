@@ -11,7 +11,6 @@
 #include "weights/weights_load.h"
 
 #include <errno.h>
-#include <math.h>
 #include <omp.h>
 #include <sys/stat.h>
 
@@ -40,10 +39,8 @@ ll_err ll_cli_load(const char *what, bool models, ll_run **out)
 
 static bool exists(const char *folder, const char *file)
 {
-    char path[4096];
-    struct stat st;
-    snprintf(path, sizeof path, "%s/%s", folder, file);
-    return stat(path, &st) == 0;
+    LL_OWN(ll_arena) a = ll_arena_new();
+    return ll_file_exists(ll_arena_printf(a, "%s/%s", folder, file));
 }
 
 /* Where a run is wanted, models of others and weights alone are named now and then. */
@@ -112,23 +109,23 @@ bool ll_cli_holds_run(const char *folder)
     return exists(folder, "run.yaml") || ll_cli_began(folder);
 }
 
+const char *ll_cli_above(ll_arena *a, const char *path)
+{
+    int n = (int)(ll_base_name(path) - path);
+    return n ? ll_arena_printf(a, "%.*s", n, path) : "./";
+}
+
 ll_err ll_cli_spare(const char *path)
 {
     LL_OWN(ll_arena) a = ll_arena_new();
-    struct stat st;
-    char *folder = ll_arena_strdup(a, path), *slash = strrchr(folder, '/');
-    if (stat(path, &st) != 0 || S_ISDIR(st.st_mode)) return LL_OK;
-    if (slash)
-        *slash = '\0';
-    else
-        folder = ll_arena_strdup(a, ".");
+    const char *folder = ll_cli_above(a, path);
+    if (!ll_file_exists(path) || ll_is_folder(path)) return LL_OK;
     bool run = exists(folder, "run.yaml") || exists(folder, "../run.yaml");
     CHECK(!run, LL_E_ARG, "%s belongs to a run: give another name, or remove it first", path);
     return LL_OK;
 }
 
-/* Makes the folder; false: somebody has it already. What else goes wrong is seen when it is used.
- */
+/* Makes the folder; false: somebody has it. What else goes wrong is seen when it is used. */
 static bool claim(const char *folder)
 {
     if (ll_mkdirs_above(folder) != LL_OK) return true;
@@ -302,13 +299,6 @@ static ll_err refuse_training(const ll_words *set)
     return LL_OK;
 }
 
-static bool has_word(const ll_words *set, const char *begins)
-{
-    int i = 0;
-    while (i < set->n && strncmp(set->v[i], begins, strlen(begins))) i++;
-    return i < set->n;
-}
-
 ll_err ll_cli_trained_run(const ll_trained_opts *o, ll_run **out)
 {
     const ll_words *set = &o->set;
@@ -326,7 +316,7 @@ ll_err ll_cli_trained_run(const ll_trained_opts *o, ll_run **out)
     if (!(*out)->out_said) (*out)->out = ll_cli_numbered(*out, true);
     if (!o->init && exists((*out)->out, "data.json"))
         (*out)->data.told = ll_arena_printf((*out)->arena, "%s/data.json", (*out)->out);
-    if (has_word(set, "data.val_path=") && !has_word(set, "data.val_fraction="))
+    if (ll_words_said(set, "data.val_path") && !ll_words_said(set, "data.val_fraction"))
         (*out)->data.val_fraction = 0; /* these files, in place of what was held out */
     return o->init ? LL_OK : check_meaning(o, *out);
 }
@@ -359,12 +349,12 @@ ll_err ll_cli_trained_load(const ll_run *r, const ll_trained_opts *o, ll_session
 
 ll_err ll_cli_trained(const ll_trained_opts *o, ll_trained *t)
 {
-    static const char mesh[] = "parallel.mesh=";
+    const char *mesh = ll_words_said(&o->set, "parallel.mesh");
     TRY(ll_cli_trained_run(o, &t->run));
-    for (int i = 0; i < o->set.n; i++)
-        CHECK(strncmp(o->set.v[i], mesh, strlen(mesh)) || !o->set.v[i][strlen(mesh)], LL_E_ARG,
-              "--set %s: %s runs in one process, whatever mesh trained the run: leave it out",
-              o->set.v[i], ll_cli_name());
+    CHECK(!mesh || !*mesh, LL_E_ARG,
+          "--set parallel.mesh=%s: %s runs in one process, whatever mesh trained the run: leave it "
+          "out",
+          mesh, ll_cli_name());
     TRY(ll_run_graph(t->run, 1, NULL, &t->g));
     ll_session_opts how = ll_cli_trained_session(t->run, NULL, NULL);
     TRY(ll_session_open(t->g, &how, &t->s));

@@ -21,6 +21,8 @@ int ll_cli_threads(const ll_run *r, int64_t ranks);
 const char *ll_cli_numbered(ll_run *r, bool newest);
 bool ll_cli_began(const char *folder);     /* a run there has left checkpoints or metrics */
 bool ll_cli_holds_run(const char *folder); /* or what one leaves: checkpoints, metrics */
+/* The folder that a file is in, with its slash: "./" where its path has none. */
+const char *ll_cli_above(ll_arena *a, const char *path);
 /* Refuses a file that is there already and lies in a run's folder, or in its checkpoints. */
 ll_err ll_cli_spare(const char *path);
 /* Prints a JSON object or list on standard output and lets go of it. */

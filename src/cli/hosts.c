@@ -7,7 +7,6 @@
 #include "cli/launch.h"
 #include "cli/procs.h"
 
-#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>

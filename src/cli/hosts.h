@@ -1,7 +1,6 @@
 /* hosts.h: the file of hosts that ranks may be started on (train --hosts), and who answers. */
 #pragma once
 #include "base/arena.h"
-#include "base/err.h"
 
 #include <signal.h>
 #include <time.h>

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE /* accept4, POLLRDHUP */
 #include "cli/http.h"
 
+#include "base/arena.h"
 #include "base/now.h"
 
 #include <arpa/inet.h>
@@ -34,6 +35,7 @@ typedef struct connection {
 } connection;
 
 struct ll_http {
+    ll_arena *arena;
     int fd, port;
     bool local;
     ll_http_opts o;
@@ -86,16 +88,15 @@ static ll_err open_socket(ll_http *h)
 
 ll_err ll_http_open(const ll_http_opts *o, ll_http **out)
 {
-    LL_OWN(ll_http) h = (ll_http *)calloc(1, sizeof *h);
-    size_t n = (size_t)o->connections;
+    ll_arena *a = ll_arena_new();
+    LL_OWN(ll_http) h = LL_NEW(a, ll_http);
     *out = NULL;
-    CHECK(h, LL_E_MEM, "not enough memory for a server");
-    h->fd = -1;
-    h->o = *o;
-    h->c = (connection *)calloc(n, sizeof *h->c);
-    h->wait = (struct pollfd *)calloc(n + 1, sizeof *h->wait);
-    h->who = (int *)calloc(n + 1, sizeof *h->who);
-    CHECK(h->c && h->wait && h->who, LL_E_MEM, "not enough memory for %zu connections", n);
+    *h = (ll_http){.arena = a,
+                   .fd = -1,
+                   .o = *o,
+                   .c = LL_NEW_ARRAY(a, connection, o->connections),
+                   .wait = LL_NEW_ARRAY(a, struct pollfd, o->connections + 1),
+                   .who = LL_NEW_ARRAY(a, int, o->connections + 1)};
     TRY(open_socket(h));
     return LL_HAND(out, h);
 }
@@ -123,16 +124,13 @@ static void hang_up(connection *c)
 void ll_http_close(ll_http *h)
 {
     if (!h) return;
-    for (int i = 0; h->c && i < h->o.connections; i++) {
+    for (int i = 0; i < h->o.connections; i++) {
         if (h->c[i].is == FREE) continue;
         h->c[i].is = READING;
         hang_up(&h->c[i]);
     }
     if (h->fd >= 0) close(h->fd);
-    free(h->c);
-    free(h->wait);
-    free(h->who);
-    free(h);
+    ll_arena_free(h->arena);
 }
 
 /* ---- bytes ---- */
@@ -240,8 +238,7 @@ static connection *slowest(ll_http *h)
 {
     connection *found = NULL;
     double since = ll_now() + h->o.patience - MOMENT_MS / 1e3;
-    for (int i = 0; i < h->o.connections; i++) {
-        connection *c = &h->c[i];
+    LL_EACH (connection, c, h->c, h->o.connections) {
         if (c->is == FREE) return NULL;
         if (c->is != READING || c->out.n || c->until > since) continue;
         found = c;
@@ -399,8 +396,7 @@ bool ll_http_closing(ll_http *h)
     bool more = false;
     if (h->fd >= 0) close(h->fd);
     h->fd = -1;
-    for (int i = 0; i < h->o.connections; i++) {
-        connection *c = &h->c[i];
+    LL_EACH (connection, c, h->c, h->o.connections) {
         if (c->is == READING && !c->out.n) hang_up(c);
         more |= c->is != FREE && c->fd >= 0;
     }

@@ -4,7 +4,6 @@
 #include "cli/http.h"
 
 #include <ctype.h>
-#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 

@@ -4,8 +4,6 @@
 
 #include "exec/choose.h"
 
-#include <stdio.h>
-
 typedef struct account {
     double seconds; /* of a step's convolutions, as measured */
     size_t scratch; /* the most that one of them asks for */

@@ -3,11 +3,7 @@
 #include "cli/inspect.h"
 
 #include "base/file.h"
-#include "base/text.h"
 #include "cli/common.h"
-
-#include <stdio.h>
-#include <string.h>
 
 enum { COLUMNS = 110 }; /* of the picture */
 
@@ -83,9 +79,8 @@ static void print_flight(const ll_pipe_view *v)
     const ll_pipeline_report *r = &v->plan->report;
     printf("activations in flight, at most, of ranks 0 to %d:", p->n_rank - 1);
     for (int k = 0; k < p->n_rank; k++) printf(" %d", r->in_flight[k]);
-    printf(" micro-batches%s\nslack %d: what an action sends is awaited %d action%s later\n",
-           p->n_stage > p->n_rank ? " of one stage" : "", r->slack, r->slack,
-           r->slack == 1 ? "" : "s");
+    printf(" micro-batches%s\nslack %d: what an action sends is awaited %s later\n",
+           p->n_stage > p->n_rank ? " of one stage" : "", r->slack, LL_COUNTED(r->slack, "action"));
 }
 
 static void print_all(const ll_pipe_view *v, const ll_pipeline_times *t, ll_arena *a)
@@ -143,13 +138,6 @@ static ll_err print_json(const ll_pipe_view *v, const ll_pipeline_times *t)
 
 /* ---- all of it ---- */
 
-static ll_err write_svg(const ll_pipe_view *v, const ll_pipeline_times *t, ll_arena *a)
-{
-    ll_buf b = {.arena = a};
-    ll_pipeline_draw_svg(&b, v->plan->pipeline, t);
-    return ll_file_write(v->svg, b.text, b.len);
-}
-
 ll_err ll_inspect_pipe(const ll_pipe_view *v)
 {
     LL_OWN(ll_arena) a = ll_arena_new();
@@ -159,13 +147,15 @@ ll_err ll_inspect_pipe(const ll_pipe_view *v)
     costs.goes_on = v->goes_on;
     TRY(ll_pipeline_simulate(a, p, &costs, &t));
     t.in_flops = true;
-    if (v->svg) TRY(write_svg(v, &t, a));
+    ll_buf b = {.arena = a};
+    if (v->svg) ll_pipeline_draw_svg(&b, p, &t);
+    if (v->svg) TRY(ll_file_write(v->svg, b.text, b.len));
     if (v->json) return print_json(v, &t);
     if (!v->form) {
         print_all(v, &t, a);
         return LL_OK;
     }
-    ll_buf b = {.arena = a};
+    b.len = 0;
     (strcmp(v->form, "csv") ? ll_pipeline_print : ll_pipeline_print_csv)(&b, p);
     if (b.len && b.text[b.len - 1] != '\n') ll_buf_puts(&b, "\n");
     fputs(b.text, stdout);

@@ -7,6 +7,7 @@
  * which the object takes. */
 #pragma once
 #include <jansson.h>
+#include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -35,9 +36,25 @@ typedef struct ll_json_pair {
         for (int64_t i = 0; i < (n); i++) json_array_append_new(list_of_##i, LL_JSON_OF(value));   \
         list_of_##i;                                                                               \
     })
-json_t *ll_json_add(json_t *j, size_t n, const ll_json_pair *pairs); /* returns j */
-
-json_t *ll_json_own(json_t *x);
-json_t *ll_json_text(const char *x);
-json_t *ll_json_bool(bool x);
-json_t *ll_json_real(double x);
+static inline json_t *ll_json_add(json_t *j, size_t n, const ll_json_pair *pairs)
+{
+    for (size_t i = 0; i < n; i++)
+        if (pairs[i].value) json_object_set_new(j, pairs[i].key, pairs[i].value);
+    return j;
+}
+static inline json_t *ll_json_own(json_t *x)
+{
+    return x;
+}
+static inline json_t *ll_json_text(const char *x)
+{
+    return x ? json_string(x) : json_null();
+}
+static inline json_t *ll_json_bool(bool x)
+{
+    return json_boolean(x);
+}
+static inline json_t *ll_json_real(double x)
+{
+    return isfinite(x) ? json_real(x) : json_null();
+}

@@ -1,21 +1,23 @@
 /* launch.c: ranks through mpiexec, and their failures on one screen.
  *
- * The launching process stays, and has mpiexec in a child: it passes on what ranks print, which
- * mpiexec would lose where it cannot be written (relay.c), or cares for ranks, too (supervise.c).
- * The ranks get the same words and see by their environment that they are ranks already.
+ * The launching process stays, and has mpiexec in a child: it sleeps until there is something to
+ * pass on, a signal or what ranks print, which mpiexec would lose where it cannot be written; or it
+ * cares for ranks, too (supervise.c). The ranks get the same words and see by their environment
+ * that they are ranks already.
  *
  * Who prints a failure? One that all ranks share (job.h) is printed by the rank it befell. Of one
  * that may be a single rank's nobody knows more than that: rank 0 prints at once and ends the job,
  * others first wait a moment in which they are ended if rank 0, or a lower rank, failed too. So a
  * wrong word on the command line, which every rank finds, is printed once, and a file that is
  * missing on one node is told by a rank of that node. */
-#define _GNU_SOURCE /* pipe2 */
+#define _GNU_SOURCE /* pipe2, memfd_create, ppoll */
 #include "cli/launch.h"
 
 #include "base/crc32c.h"
 #include "base/file.h"
 #include "base/mapped.h"
-#include "cli/relay.h"
+#include "base/text.h"
+#include "cli/procs.h"
 #include "comm/comm.h"
 #include "comm/job.h"
 #include "comm/transport.h"
@@ -23,12 +25,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <omp.h>
-#include <stdio.h>
-#include <stdlib.h>
+#include <poll.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #define LAUNCHED "LOOPLINE_RANKS" /* set by the launcher: never launch twice */
@@ -112,43 +113,44 @@ void ll_cli_launch_env(int64_t ranks)
 /* ---- launching ---- */
 
 /* On these hosts, "a:2,b:2"; srun takes the names alone. */
-static int add_hosts(char **to, const char *launcher, const char *hosts)
+static void add_hosts(char **to, const char *launcher, const char *hosts, ll_arena *a)
 {
     bool slurm = !strncmp(ll_base_name(launcher), "srun", 4);
-    char *list = strdup(hosts), *end = list;
-    for (const char *c = hosts; list && *c; c++) {
+    char *list = ll_arena_strdup(a, hosts), *end = list;
+    for (const char *c = hosts; *c; c++) {
         if (slurm && *c == ':') c += strcspn(c, ",");
         if (!*c) break;
         *end++ = *c;
     }
-    if (list) *end = '\0';
+    *end = '\0';
     to[0] = (char *)(slurm ? "-w" : ll_job_hosts_option());
     to[1] = list;
-    return list ? 2 : 0;
 }
 
-ll_err ll_cli_self(char path[LL_SELF])
+enum { SELF = 4096 };
+
+/* The file of this very program. */
+static ll_err find_self(char path[SELF])
 {
-    ssize_t n = readlink("/proc/self/exe", path, LL_SELF - 1);
-    CHECK(n > 0, LL_E_SYS, "/proc/self/exe cannot be read: %s", strerror(errno));
+    ssize_t n = readlink("/proc/self/exe", path, SELF - 1);
+    CHECK(n > 0, LL_E_SYS, "/proc/self/exe cannot be read: %m");
     path[n] = '\0';
     return LL_OK;
 }
 
-ll_err ll_cli_mpiexec_run(const ll_mpiexec *how)
+/* Becomes mpiexec; returns only with a failure. */
+static ll_err become_mpiexec(const ll_mpiexec *how)
 {
-    char self[LL_SELF], count[24];
-    TRY(ll_cli_self(self));
+    char self[SELF], count[24];
+    TRY(find_self(self));
     snprintf(count, sizeof count, "%ld", how->ranks);
     const char *mpiexec = ll_cli_mpiexec();
-    LL_OWN_MEMORY char *words = strdup(mpiexec);
-    char *rest = NULL;
-    LL_OWN_MEMORY char **argv =
-        (char **)calloc(strlen(mpiexec) + (size_t)own_argc + 8, sizeof *argv);
-    CHECK(words && argv, LL_E_MEM, "not enough memory for the arguments of %s", mpiexec);
+    LL_OWN(ll_arena) a = ll_arena_new();
+    char *words = ll_arena_strdup(a, mpiexec), *rest = NULL;
+    char **argv = LL_NEW_ARRAY(a, char *, strlen(mpiexec) + (size_t)own_argc + 8);
     int k = 0;
     for (char *w = strtok_r(words, " ", &rest); w; w = strtok_r(NULL, " ", &rest)) argv[k++] = w;
-    if (how->hosts) k += add_hosts(argv + k, argv[0], how->hosts);
+    if (how->hosts) add_hosts(argv + k, argv[0], how->hosts, a), k += 2;
     argv[k++] = (char *)"-n";
     argv[k++] = count;
     argv[k++] = how->probe ? (char *)"true" : self;
@@ -166,12 +168,102 @@ ll_err ll_cli_mpiexec_run(const ll_mpiexec *how)
     setenv(LAUNCHED, count, 1);
     execvp(argv[0], argv);
     FAIL(LL_E_SYS,
-         "%s, which starts the ranks of -n, cannot be run: %s; install openmpi-bin or mpich, "
+         "%s, which starts the ranks of -n, cannot be run: %m; install openmpi-bin or mpich, "
          "whichever loopline was built with, or set LOOPLINE_MPIEXEC to its mpiexec",
-         mpiexec, strerror(errno));
+         mpiexec);
 }
 
-pid_t ll_cli_spawn(const ll_mpiexec *how, const sigset_t *signals, int out)
+/* ---- what stays while a child runs: it passes on what that prints, and signals to it ---- */
+
+static const int passed[] = {SIGCHLD, SIGTERM, SIGINT, SIGHUP};
+enum { N_PASSED = sizeof passed / sizeof *passed };
+static volatile sig_atomic_t heard, asked; /* the signal that came; to pass on; 0: none */
+static bool away;                          /* the launcher does not hear the terminal's */
+
+static void on_signal(int number, siginfo_t *from, void *)
+{
+    bool sent = from->si_code <= 0; /* by a process, to this one; else a terminal's, to the group */
+    if (number == SIGCHLD) return;
+    heard = number;
+    if (sent || away) asked = number;
+}
+
+/* Before the child is there; *before: the signals that it blocks. alone: it hears nothing of the
+ * terminal's, so that it is told of those too; its ranks are, by SIGTERM, rather than it. */
+static void begin_relay(bool alone, sigset_t *before)
+{
+    sigset_t wanted;
+    away = alone;
+    struct sigaction mine = {.sa_sigaction = on_signal, .sa_flags = SA_SIGINFO}, now;
+    sigemptyset(&wanted);
+    for (int i = 0; i < N_PASSED; i++) {
+        sigaction(passed[i], NULL, &now);
+        /* what the user has set to be ignored stays so */
+        if (passed[i] != SIGCHLD && now.sa_handler == SIG_IGN) continue;
+        sigaddset(&wanted, passed[i]);
+        sigaction(passed[i], &mine, NULL);
+    }
+    sigprocmask(SIG_BLOCK, &wanted, before);
+    sigdelset(before, SIGCHLD);
+}
+
+/* Who asks twice does not want to wait. */
+static void pass_on(pid_t child, int times)
+{
+    LL_OWN(ll_arena) a = ll_arena_new();
+    ll_procs here = {.arena = a};
+    if (away && times == 1) ll_procs_find(&here, child, NULL);
+    if (!ll_procs_signal(&here, SIGTERM)) kill(child, asked);
+    asked = 0;
+}
+
+static bool write_all(int fd, const char *bytes, ssize_t n)
+{
+    for (ssize_t done; n > 0; bytes += done, n -= done) {
+        done = write(fd, bytes, (size_t)n);
+        if (done < 0 && errno == EINTR) done = 0;
+        if (done < 0) return false;
+    }
+    return true;
+}
+
+/* Until the child has ended, with *status: what comes from it goes to our standard output; from -1:
+ * nothing does. Is all of it there? */
+static bool relay(int from, pid_t child, const sigset_t *open, int *status)
+{
+    static const struct timespec at_once;
+    char bytes[4096];
+    bool whole = true, ended = false;
+    for (int times = 0; !ended || from >= 0;) {
+        struct pollfd p = {.fd = from, .events = POLLIN};
+        ended = ended || waitpid(child, status, WNOHANG) == child;
+        int n = ppoll(&p, 1, ended ? &at_once : NULL, open);
+        if (asked) pass_on(child, ++times);
+        if (n == 0) return whole; /* it has ended, and who may still have our pipe is silent */
+        if (n < 0) continue;
+        ssize_t got = read(from, bytes, sizeof bytes);
+        if (got <= 0)
+            from = -1;
+        else
+            whole = whole && write_all(STDOUT_FILENO, bytes, got);
+    }
+    return whole;
+}
+
+/* To do something else, or begin again; ends this process where a signal came meanwhile. */
+static void end_relay(const sigset_t *before)
+{
+    for (int i = 0; i < N_PASSED; i++) {
+        struct sigaction now;
+        sigaction(passed[i], NULL, &now);
+        if (now.sa_handler != SIG_IGN) signal(passed[i], SIG_DFL);
+    }
+    sigprocmask(SIG_SETMASK, before, NULL);
+    if (heard) raise(heard);
+}
+
+/* A child that ends when this process does; signals: that it blocks. */
+static pid_t fork_child(const sigset_t *signals)
 {
     fflush(NULL);
     pid_t parent = getpid(), child = fork();
@@ -179,12 +271,19 @@ pid_t ll_cli_spawn(const ll_mpiexec *how, const sigset_t *signals, int out)
     sigprocmask(SIG_SETMASK, signals, NULL);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent) _exit(1);
+    return 0;
+}
+
+pid_t ll_cli_spawn(const ll_mpiexec *how, const sigset_t *signals, int out)
+{
+    pid_t child = fork_child(signals);
+    if (child) return child;
     setpgid(0, 0);
     int nothing = open("/dev/null", how->probe ? O_RDWR : O_RDONLY); /* a terminal would stop it */
     for (int fd = 0; nothing > 0 && fd < (how->probe ? 3 : 1); fd++) dup2(nothing, fd);
     if (nothing > 2) close(nothing);
     if (!how->probe) dup2(out, 1);
-    ll_err rc = ll_cli_mpiexec_run(how);
+    ll_err rc = become_mpiexec(how);
     fprintf(stderr, "%s: %s\n", ll_cli_name(), ll_error_text());
     _exit(rc == LL_OK ? 0 : 1);
 }
@@ -205,23 +304,19 @@ ll_err ll_cli_wait(int64_t ranks, const ll_care *care)
 {
     sigset_t before;
     int ends[2], status = 0;
-    fflush(NULL);
-    CHECK(pipe2(ends, O_CLOEXEC) == 0, LL_E_SYS, "no pipe to mpiexec: %s", strerror(errno));
-    ll_relay_begin(care, &before);
-    pid_t parent = getpid(), child = fork();
-    CHECK(child >= 0, LL_E_SYS, "a process for mpiexec cannot be started: %s", strerror(errno));
+    CHECK(pipe2(ends, O_CLOEXEC) == 0, LL_E_SYS, "no pipe to mpiexec: %m");
+    begin_relay(care, &before);
+    pid_t child = fork_child(&before);
+    CHECK(child >= 0, LL_E_SYS, "a process for mpiexec cannot be started: %m");
     if (child == 0) {
-        sigprocmask(SIG_SETMASK, &before, NULL);
-        prctl(PR_SET_PDEATHSIG, SIGTERM);
-        if (getppid() != parent) _exit(1);
         if (care) setpgid(0, 0);
         dup2(ends[1], STDOUT_FILENO);
-        if (ll_cli_mpiexec_run(&(ll_mpiexec){.ranks = ranks}) != LL_OK)
+        if (become_mpiexec(&(ll_mpiexec){.ranks = ranks}) != LL_OK)
             fprintf(stderr, "%s: %s\n", ll_cli_name(), ll_error_text());
         _exit(1);
     }
     close(ends[1]);
-    bool whole = ll_relay(ends[0], child, &before, &status);
+    bool whole = relay(ends[0], child, &before, &status);
     _exit(ll_cli_printed(whole, ll_cli_code(status)));
 }
 
@@ -289,6 +384,67 @@ ll_err ll_cli_launch_mesh(const char *mesh, int64_t ranks, const ll_care *care)
           mesh, ranks, cores, most, ranks);
     return ll_cli_launch(ranks, care);
 }
+
+/* ---- the program once more, as a job of its own ---- */
+
+/* In the child: a process, or several ranks through mpiexec. Returns only with a failure. */
+static ll_err become_job(int64_t ranks, int64_t threads, int argc, char **argv)
+{
+    char count[24], self[SELF];
+    snprintf(count, sizeof count, "%ld", threads);
+    setenv("OMP_NUM_THREADS", count, 1);
+    ll_cli_launch_args(argc, argv);
+    if (ranks > 1) TRY(ll_cli_launch(ranks, NULL));
+    TRY(find_self(self));
+    execv(self, argv);
+    FAIL(LL_E_SYS, "%s cannot be run: %m", self);
+}
+
+static ll_err read_output(int fd, char **out, size_t *bytes)
+{
+    off_t size = lseek(fd, 0, SEEK_END);
+    *bytes = (size_t)size;
+    *out = size < 0 ? NULL : (char *)malloc(*bytes + 1);
+    CHECK(*out, LL_E_MEM, "not enough memory for a job's output: %ld bytes", size);
+    return ll_read_all(fd, "a job's output", *out, *bytes, 0);
+}
+
+/* Waits for it, and passes signals on: those that end this process end it first. */
+static ll_err do_job(int64_t ranks, int64_t threads, const char *const *words, int n, int to,
+                     int *status)
+{
+    sigset_t before;
+    LL_OWN(ll_arena) a = ll_arena_new();
+    char **argv = LL_NEW_ARRAY(a, char *, n + 2);
+    argv[0] = (char *)"loopline";
+    for (int i = 0; i < n; i++) argv[i + 1] = (char *)words[i];
+    begin_relay(false, &before);
+    pid_t child = fork_child(&before);
+    if (child == 0) {
+        dup2(to, STDOUT_FILENO);
+        if (become_job(ranks, threads, n + 1, argv) != LL_OK)
+            fprintf(stderr, "loopline: %s\n", ll_error_text());
+        _exit(1);
+    }
+    if (child > 0) relay(-1, child, &before, status);
+    end_relay(&before);
+    CHECK(child > 0, LL_E_SYS, "a process for a job cannot be started");
+    return LL_OK;
+}
+
+ll_err ll_cli_job(int64_t ranks, int64_t threads, const char *const *words, int n, char **out,
+                  size_t *bytes)
+{
+    LL_OWN_FD int to = memfd_create("job", MFD_CLOEXEC);
+    int status = 0;
+    *out = NULL;
+    CHECK(to >= 0, LL_E_SYS, "no file in memory for a job's output: %m");
+    TRY(do_job(ranks, threads, words, n, to, &status));
+    CHECK(status == 0, LL_E_SYS, "the job on %s failed: see above", LL_COUNTED(ranks, "rank"));
+    return read_output(to, out, bytes);
+}
+
+/* ---- failures ---- */
 
 static void pause_s(double s)
 {

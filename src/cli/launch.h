@@ -35,7 +35,7 @@ enum { LL_RANKS_MOST = 1 << 20 }; /* as many as a mesh may have */
  * of this program, -n among them. care: who stays meanwhile; NULL: ll_cli_wait. */
 ll_err ll_cli_launch(int64_t ranks, const ll_care *care);
 ll_err ll_cli_supervise(int64_t ranks, const ll_care *care);
-/* A start that passes on what ranks print, and signals (relay.h): to their launcher, with care to
+/* A start that passes on what ranks print, and signals: to their launcher, with care to
  * the ranks, as SIGTERM, which their launcher would call a failure. Ends with its status; not with
  * 0 where what they print cannot be written. */
 ll_err ll_cli_wait(int64_t ranks, const ll_care *care);
@@ -48,11 +48,6 @@ typedef struct ll_mpiexec {
     const char *job;   /* a word for the ranks; NULL: none */
     bool probe;        /* in place of the ranks: a program that does nothing */
 } ll_mpiexec;
-/* The file of this very program. */
-#define LL_SELF 4096
-ll_err ll_cli_self(char path[LL_SELF]);
-/* Becomes mpiexec; returns only with a failure. */
-ll_err ll_cli_mpiexec_run(const ll_mpiexec *how);
 /* Starts one, away from the terminal's signals, that ends when this process does; signals: that it
  * blocks; out: a file, its standard output. */
 pid_t ll_cli_spawn(const ll_mpiexec *how, const sigset_t *signals, int out);
@@ -61,9 +56,9 @@ int ll_cli_code(int status); /* of waitpid: an exit status, or 128 and the signa
  * where not all that it printed could be written (whole: what went there past stdio). */
 int ll_cli_printed(bool whole, int code);
 /* Starts the program anew with these words (after "loopline"), on so many ranks of so many threads,
- * waits for it, and returns what it wrote on its standard output; the caller frees. Its standard
- * error is this one's. Fails where it does. Signals are passed on, and end this process after it.
- */
+ * waits for it, and returns what it wrote on its standard output, by way of a file in memory; the
+ * caller frees. Its standard error is this one's. Fails where it does. Signals are passed on, and
+ * end this process after it. */
 ll_err ll_cli_job(int64_t ranks, int64_t threads, const char *const *words, int n, char **out,
                   size_t *bytes);
 /* The mpiexec that would be used: LOOPLINE_MPIEXEC, or the one found at build. */

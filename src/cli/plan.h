@@ -17,8 +17,6 @@ typedef struct ll_plan_opts {
 ll_err ll_plan_published(const ll_plan_opts *o);
 ll_err ll_plan_check(const ll_plan_opts *o);
 ll_err ll_plan_run(const ll_plan_opts *o);
-/* Was a setting said on the command line? */
-bool ll_plan_said(const ll_words *set, const char *key);
 /* What changes a step and is not counted, in the file or a setting, and its value that is; ends
  * with NULL. The refusal, by plans of `what`. */
 typedef struct ll_uncounted {
@@ -31,7 +29,7 @@ ll_err ll_plan_refuse(const ll_uncounted *of, const char *what);
 ll_err ll_plan_choose(ll_run *r, int64_t ranks);
 /* What would fit a machine with so many bytes for each rank: "it would fit with -s ...". */
 const char *ll_plan_remedy(const ll_run *r, int64_t ranks, double room);
-extern const ll_images ll_plan_images;
+ll_images ll_plan_images;
 /* As ll_cluster_load, and "this": this machine, measured once and then kept in a file. */
 ll_err ll_plan_cluster(const char *what, ll_cluster **out);
 

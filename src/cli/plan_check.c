@@ -7,10 +7,6 @@
 #include "train/foresee.h"
 #include "train/metrics.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
-
 typedef struct history {
     json_t *list;
     double *errors, *alone; /* of all; of those that had their cores for themselves */

@@ -1,17 +1,11 @@
 /* plan_graph.c: loopline plan of models that are no transformers on a cluster: ways to train them,
  * compiled and replayed (cli/plan_try.h), as tables and as lines of run files. */
-#include "base/num.h"
-#include "base/text.h"
 #include "cli/common.h"
 #include "cli/plan.h"
 #include "cli/plan_try.h"
 #include "comm/job.h"
 #include "plan/published.h"
 #include "run/setup.h"
-
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 /* What a run file that trains so has, and nothing else on standard output. */
 static void print_lines(const ll_run *r, const ll_tried *o)
@@ -42,16 +36,14 @@ static double turns(const ll_chip *c, const ll_program *p)
 
 /* Of published rows: "ResNet-50 v1.5 (224x224)". Of 16 bits a number moves half of what it does in
  * the program, which is of f32. */
-static ll_err images_step(void *context, const char *model, const ll_cluster *c,
-                          ll_precision precision, int samples, bool fused, double *seconds,
-                          double *bytes, double *gradients)
+ll_err ll_plan_images(const char *model, const ll_cluster *c, ll_precision precision, int samples,
+                      bool fused, double *seconds, double *bytes, double *gradients)
 {
     LL_OWN(ll_run) r = NULL;
     LL_OWN(ll_graph) g = NULL;
     LL_OWN(ll_program) p = NULL;
     char text[128];
     bool half = precision == LL_PRECISION_bf16;
-    (void)context;
     CHECK(!strncmp(model, "ResNet-50", 9), LL_E_ARG,
           "of image models only ResNet-50 can be compiled");
     snprintf(text, sizeof text,
@@ -72,7 +64,6 @@ static ll_err images_step(void *context, const char *model, const ll_cluster *c,
     *gradients = (double)kinds.parameters / (half ? 2 : 1);
     return LL_OK;
 }
-const ll_images ll_plan_images = {NULL, images_step};
 
 static void tell_choice(const ll_tries *s, const ll_tried *best, const ll_tried *plain,
                         int64_t ranks)
@@ -273,7 +264,7 @@ ll_err ll_plan_graph(ll_plan_results *p, const ll_mesh *m)
         {"train.offload", "", *r->train.offload},
         {NULL}};
     TRY(ll_plan_refuse(uncounted, "models that are compiled"));
-    bool zero = how->zero > 0 || ll_plan_said(&o->set, "parallel.zero");
+    bool zero = how->zero > 0 || ll_words_said(&o->set, "parallel.zero");
     warn_of_cores(o, p->cluster);
     if (o->mesh)
         ll_tries_mesh(&s, o->mesh, (int)how->zero);

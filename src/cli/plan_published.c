@@ -1,13 +1,8 @@
 /* plan_published.c: loopline plan --published FILE.csv. */
 #include "base/file.h"
-#include "base/text.h"
 #include "cli/common.h"
 #include "cli/plan.h"
 #include "plan/published.h"
-
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 static const ll_bundled tables[] = {
 #include "table_list.inc"
@@ -218,7 +213,7 @@ ll_err ll_plan_published(const ll_plan_opts *o)
         rc = ll_cluster_load(o->clusters.v[n_more], &more[n_more]);
     if (rc == LL_OK)
         rc = ll_published_read(rows_text, size, name, (const ll_cluster *const *)more, n_more,
-                               &ll_plan_images, arena, &rows, &n);
+                               ll_plan_images, arena, &rows, &n);
     if (rc == LL_OK && o->json) rc = print_json(rows, n);
     if (rc == LL_OK && !o->json) print_text(rows, n);
     for (int i = 0; i < n_more; i++) ll_cluster_free(more[i]);

@@ -2,14 +2,10 @@
  * first. Smaller micro-batches, activations made again, values laid aside, other meshes and ZeRO of
  * as many ranks; then of more ranks. */
 #include "base/process.h"
-#include "base/text.h"
 #include "cli/common.h"
 #include "cli/plan.h"
 #include "cli/plan_try.h"
 #include "run/ranks.h"
-
-#include <stdio.h>
-#include <string.h>
 
 enum { RANKS = 64 };
 static const double patience_s = 10; /* of a core: what is found is no matter of what else runs */

@@ -1,11 +1,9 @@
 /* plan_report.c: pictures of the best plan: one HTML file that needs nothing else. */
 #include "base/file.h"
 #include "base/plot.h"
-#include "base/text.h"
 #include "cli/plan.h"
 
 #include <math.h>
-#include <stdio.h>
 
 enum { WIDTH = 760, HEIGHT = 410, LEFT = 70, RIGHT = 740, TOP = 90, BOTTOM = 360 };
 

@@ -1,14 +1,9 @@
 /* plan_run.c: loopline plan RUN --cluster C --ranks N: the search over meshes of a transformer. */
-#include "base/text.h"
 #include "cli/common.h"
 #include "cli/plan.h"
 #include "mesh/mesh.h"
 #include "plan/search.h"
 #include "run/setup.h"
-
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 /* -1: the model has no such size. */
 static double size_of(const ll_run *r, const char *name)
@@ -87,7 +82,7 @@ static ll_err refuse_uncounted(const ll_words *set, const ll_run *r, const ll_lm
         {"parallel.compress", "none", strcmp(p->compress, "none")},
         {"parallel.canonical", "false", p->canonical},
         {"parallel.transport", "auto", !strcmp(p->transport, "host")},
-        {"train.micro_batch", "0", t->micro_batch && ll_plan_said(set, "train.micro_batch")},
+        {"train.micro_batch", "0", t->micro_batch && ll_words_said(set, "train.micro_batch")},
         {NULL}};
     TRY(ll_plan_refuse(uncounted, "transformers on a cluster"));
     CHECK(!frozen, LL_E_ARG, "params: plans of transformers on a cluster train all parameters");
@@ -104,15 +99,15 @@ static ll_err ask_settings(const ll_words *set, const ll_run *r, ll_search *s)
     const ll_run_parallel *p = &r->parallel;
     TRY(refuse_uncounted(set, r, s->model));
     s->memory = r->train.memory_bytes;
-    if (ll_plan_said(set, "parallel.zero")) s->zero = (int)p->zero;
-    if (ll_plan_said(set, "parallel.virtual_stages")) s->virtual_stages = (int)p->virtual_stages;
-    if (ll_plan_said(set, "parallel.schedule")) {
+    if (ll_words_said(set, "parallel.zero")) s->zero = (int)p->zero;
+    if (ll_words_said(set, "parallel.virtual_stages")) s->virtual_stages = (int)p->virtual_stages;
+    if (ll_words_said(set, "parallel.schedule")) {
         s->schedule = p->schedule;
         CHECK(strstr(" 1f1b interleaved zb-h1 zb-h2 ", s->schedule), LL_E_ARG,
               "parallel.schedule=%s: plans support 1f1b, interleaved, zb-h1 and zb-h2",
               s->schedule);
     }
-    if (ll_plan_said(set, "parallel.recompute")) {
+    if (ll_words_said(set, "parallel.recompute")) {
         bool none = !strcmp(p->recompute, "none");
         CHECK(none || !strcmp(p->recompute, "full"), LL_E_ARG,
               "parallel.recompute=%s: plans support none and full", p->recompute);
@@ -159,7 +154,7 @@ static void tell_answered(const ll_plan_results *w)
               {"parallel.recompute", strcmp(p->recompute, "none")}};
     const char *before = "";
     for (size_t i = 0; i < sizeof of / sizeof *of; i++)
-        if (of[i].set && !ll_plan_said(&w->o->set, of[i].key)) {
+        if (of[i].set && !ll_words_said(&w->o->set, of[i].key)) {
             fprintf(stderr, "%s%s", *before ? before : "The run file's ", of[i].key);
             before = ", ";
         }
@@ -405,14 +400,13 @@ ll_err ll_plan_run(const ll_plan_opts *o)
     ll_words set = {LL_NEW_ARRAY(a, const char *, o->set.n + 2), o->set.n};
     if (set.n) memcpy(set.v, o->set.v, sizeof *set.v * (size_t)set.n);
     const char *machine = ll_plan_machine(c);
-    for (int i = 0; i < o->set.n && !here; i++)
-        CHECK(strncmp(o->set.v[i], "train.machine=", 14) ||
-                  (machine && !strcmp(o->set.v[i] + 14, machine)),
-              LL_E_ARG, "%s: cluster %s has %s: leave it out, or use --cluster this for CPUs",
-              o->set.v[i], c->name, c->chip.name);
+    const char *said = ll_words_said(&o->set, "train.machine");
+    CHECK(here || !said || (machine && !strcmp(said, machine)), LL_E_ARG,
+          "train.machine=%s: cluster %s has %s: leave it out, or use --cluster this for CPUs", said,
+          c->name, c->chip.name);
     if (!here) /* precisions are the cluster's */
         set.v[set.n++] = ll_arena_printf(a, "train.machine=%s", ll_target_device()->name);
-    const bool chooses = !here && !ll_plan_said(&o->set, "train.micro_batch");
+    const bool chooses = !here && !ll_words_said(&o->set, "train.micro_batch");
     if (chooses) set.v[set.n++] = "train.micro_batch=0"; /* a file's may not divide another batch */
     TRY(ll_cli_run(o->run, &set, true, &r));
     if (chooses && !is_lm(r, &m)) {
@@ -429,7 +423,7 @@ ll_err ll_plan_run(const ll_plan_opts *o)
           ll_precision_name(r->train.precision));
     TRY(ll_cli_load(o->run, true, &file));
     ll_plan_opts own = *o;
-    if (!o->mesh && ll_plan_said(&o->set, "parallel.mesh") && *r->parallel.mesh)
+    if (!o->mesh && ll_words_said(&o->set, "parallel.mesh") && *r->parallel.mesh)
         own.mesh = r->parallel.mesh;
     ll_mesh mesh;
     TRY(ll_mesh_parse(own.mesh ? own.mesh : "", &mesh));

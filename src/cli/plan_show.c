@@ -1,26 +1,14 @@
 /* plan_show.c: plans as they are shown, of whatever model: a table, JSON, words for train. */
-#include "base/text.h"
-#include "cli/json.h"
 #include "cli/plan.h"
 #include "pass/target.h"
 #include "plan/published.h"
 
-#include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 double ll_shown_spread(const ll_cluster *c, double step_s, const char *kind)
 {
     const double small = 2e-3; /* on GPUs that is launches, which the model does not have well */
     return 1 + ll_plan_spread(c->own.source && step_s < small ? "small step" : kind);
-}
-
-bool ll_plan_said(const ll_words *set, const char *key)
-{
-    size_t n = strlen(key);
-    for (int i = 0; i < set->n; i++)
-        if (!strncmp(set->v[i], key, n) && set->v[i][n] == '=') return true;
-    return false;
 }
 
 ll_err ll_plan_refuse(const ll_uncounted *of, const char *what)
@@ -81,9 +69,9 @@ static void add_given(ll_buf *b, const ll_plan_results *p)
     const char *machine = ll_plan_machine(p->cluster);
     for (int i = 0; i < p->o->set.n; i++) {
         const ll_words one = {p->o->set.v + i, 1};
-        bool skip = machine && ll_plan_said(&one, "train.machine");
+        bool skip = machine && ll_words_said(&one, "train.machine");
         for (size_t k = 0; k < sizeof answered / sizeof *answered; k++)
-            skip |= ll_plan_said(&one, answered[k]);
+            skip |= ll_words_said(&one, answered[k]) != NULL;
         if (!skip) ll_buf_printf(b, " -s %s", ll_plan_word(one.v[0], b->arena));
     }
     if (machine && strcmp(p->file->train.machine, machine))
@@ -202,12 +190,12 @@ void ll_plan_table(const ll_plan_results *p)
         fprintf(stderr,
                 "None of these plans fits the memory; those that need least of it come first.\n");
     fprintf(stderr,
-            "%s, %s parameters, %s, %s, batch %g, on %ld x %s (%s): %d plan%s\n"
+            "%s, %s parameters, %s, %s, batch %g, on %ld x %s (%s): %s\n"
             "  mesh                             schedule     v micro x number z recompute     step "
             "(80 %%)                 %9s/s model %% hardware %% tensors\n",
             p->run->model.name, LL_AMOUNT(p->parameters),
             ll_precision_name(p->run->train.precision), p->run->train.optim.name, batch,
-            p->o->ranks, chip->name, p->cluster->name, p->tried, p->tried == 1 ? "" : "s",
+            p->o->ranks, chip->name, p->cluster->name, LL_COUNTED(p->tried, "plan"),
             p->seq ? "tokens" : "samples");
     LL_EACH (const ll_shown, s, p->v, p->n)
         fprintf(stderr,
@@ -248,4 +236,48 @@ void ll_plan_tell_train(const ll_plan_results *p)
             here ? "" : p->cluster->chip.name,
             alone ? "RUN.yaml" : ll_plan_word(p->o->run, p->arena), ll_plan_words(p, p->v),
             alone ? ", where RUN.yaml has the data of a " : "", alone ? m->name : "");
+}
+
+/* ---- would fewer ranks do? ---- */
+
+/* A batch has only so much to share: kernels of less do not end sooner for ever, and exchanges of
+ * more ranks take longer. */
+static const double alike = 1.05; /* steps that differ by less are as quick */
+
+/* Slower is what is so beyond the plan's own doubt. */
+static const char *say(const ll_plan_results *p, const ll_of_ranks *few)
+{
+    int64_t ranks = p->o->ranks, batch = p->run->train.batch;
+    double longer = p->v[0].step_s / few->step_s;
+    return ll_arena_printf(
+        p->arena,
+        "%ld ranks are %s than %ld at batch %ld: a step takes %s, but %s with --mesh %s. Use %s, "
+        "or a larger train.batch: at %ld, each of %ld ranks has as much work as each of %ld "
+        "at %ld.",
+        ranks,
+        longer > p->v[0].spread ? "slower"
+        : longer >= 1           ? "no quicker"
+                                : "hardly quicker",
+        few->ranks, batch, LL_TIME(p->v[0].step_s), LL_TIME(few->step_s), few->mesh,
+        LL_COUNTED(few->ranks, "rank"), batch * ranks / few->ranks, ranks, few->ranks, batch);
+}
+
+void ll_plan_fewer(ll_plan_results *p, bool (*best)(const void *context, ll_of_ranks *out),
+                   const void *context)
+{
+    double step_s = p->v[0].step_s, flops = p->v[0].model * (double)p->o->ranks;
+    /* no step is shorter than its arithmetic at the chips' peak */
+    double least_s = flops / ll_chip_peak(&p->cluster->chip, p->run->train.precision);
+    ll_of_ranks fewest = {0};
+    if (!p->v[0].fits) return;
+    p->quickest = (ll_of_ranks){p->o->ranks, p->v[0].mesh, step_s};
+    for (int64_t n = p->o->ranks / 2; n >= 1; n--) {
+        ll_of_ranks s = {.ranks = n};
+        if (p->o->ranks % n) continue;
+        if (least_s / (double)n > alike * step_s) break; /* nor are fewer quick enough */
+        if (!best(context, &s) || s.step_s > alike * step_s) continue;
+        fewest = s;
+        if (s.step_s < p->quickest.step_s) p->quickest = s;
+    }
+    if (fewest.ranks) p->scaling = say(p, p->quickest.ranks < p->o->ranks ? &p->quickest : &fewest);
 }

@@ -2,18 +2,12 @@
  * copies are timed for a moment, and what was found is kept as a cluster file in the user's cache,
  * by the host's name: remove it to measure again. What was found on a busy machine is not kept. */
 #include "base/file.h"
-#include "base/now.h"
 #include "base/process.h"
-#include "base/text.h"
 #include "cli/plan.h"
 #include "machine/machine.h"
 #include "train/bench.h"
 
 #include <hwloc.h>
-#include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 /* Bytes a second, read and written, of copies by all threads. */

@@ -14,10 +14,6 @@
 #include "cli/common.h"
 #include "run/setup.h"
 
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
 enum { MOST_PINS = 16, MOST_TURNS = 6, MOST_WEIGHTS = 8 };
 static const double worth = 0.995; /* of the step without it that a layout must come to */
 
@@ -104,7 +100,6 @@ static int threads_of(const ll_tries *s, const ll_recipe *w, int ranks)
     return s->run->train.threads ? (int)s->run->train.threads : 1;
 }
 
-/* false: it cannot be cut so. */
 bool ll_tries_way(ll_tries *s, const ll_recipe *w, ll_tried *o)
 {
     LL_OWN(ll_program) p = NULL;

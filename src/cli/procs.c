@@ -7,7 +7,6 @@
 
 #include <fcntl.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -58,18 +57,6 @@ static bool is_below(pid_t pid, pid_t ancestor)
     return false;
 }
 
-static void add(ll_procs *p, pid_t pid)
-{
-    if (p->n == p->room) {
-        int room = 2 * p->room + 16;
-        pid_t *more = (pid_t *)realloc(p->pid, (size_t)room * sizeof *more);
-        if (!more) return;
-        p->pid = more;
-        p->room = room;
-    }
-    p->pid[p->n++] = pid;
-}
-
 /* Is it a rank whose words have this one? */
 static bool is_of_job(pid_t pid, const char *job)
 {
@@ -78,8 +65,7 @@ static bool is_of_job(pid_t pid, const char *job)
     return have && memmem(words, have, job, strlen(job)) && ll_proc_rank(pid) >= 0;
 }
 
-/* Of this program: those below a launcher; NULL job. Else the ranks of a job. */
-static void find(ll_procs *p, pid_t launcher, const char *job)
+void ll_procs_find(ll_procs *p, pid_t launcher, const char *job)
 {
     char self[4096], path[64], exe[4096];
     ssize_t n = readlink("/proc/self/exe", self, sizeof self);
@@ -90,18 +76,9 @@ static void find(ll_procs *p, pid_t launcher, const char *job)
         snprintf(path, sizeof path, "/proc/%ld/exe", (long)pid);
         if (pid <= 0 || pid == launcher || readlink(path, exe, sizeof exe) != n) continue;
         if (memcmp(exe, self, (size_t)n)) continue;
-        if (job ? is_of_job(pid, job) : is_below(pid, launcher)) add(p, pid);
+        if (job ? is_of_job(pid, job) : is_below(pid, launcher))
+            LL_PUSH(p->arena, p->pid, p->n, p->room, pid);
     }
-}
-
-void ll_procs_find(ll_procs *p, pid_t launcher)
-{
-    find(p, launcher, NULL);
-}
-
-void ll_procs_of_job(ll_procs *p, const char *job)
-{
-    find(p, 0, job);
 }
 
 int ll_procs_signal(const ll_procs *p, int number)

@@ -1,6 +1,7 @@
 /* procs.h: the processes that a launcher has started on this machine, as /proc tells of them. */
 #pragma once
-#include <stdbool.h>
+#include "base/arena.h"
+
 #include <sys/types.h>
 
 /* One of them: has it a handler of SIGUSR1, one that counts stops (base/process.h), has a signal
@@ -15,12 +16,13 @@ int ll_proc_rank(pid_t pid);
 
 /* Ranks: processes below the launcher that run this program. */
 typedef struct ll_procs {
+    ll_arena *arena;
     pid_t *pid;
     int n, room;
 } ll_procs;
-void ll_procs_find(ll_procs *p, pid_t launcher);
-/* Ranks that have this word among theirs, whoever is above them now. */
-void ll_procs_of_job(ll_procs *p, const char *job);
+/* Those below a launcher; or, with a job, the ranks that have this word among theirs, whoever is
+ * above them now. */
+void ll_procs_find(ll_procs *p, pid_t launcher, const char *job);
 /* Sends them a signal, SIGUSR1 only to those that would not die of it; to how many. */
 int ll_procs_signal(const ll_procs *p, int number);
 /* They were stopped for so long, by a signal that tells them nothing. */

@@ -23,7 +23,6 @@
 #include "cli/launch.h"
 
 #include "base/file.h"
-#include "base/now.h"
 #include "cli/args.h"
 #include "cli/hosts.h"
 #include "cli/procs.h"
@@ -33,16 +32,9 @@
 #include "train/metrics.h"
 #include "train/recovery.h"
 
-#include <errno.h>
-#include <math.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 static const double look_s = 0.25;  /* between looks at what the ranks have noted */
@@ -83,7 +75,7 @@ static void ask_ranks(job *j, pid_t mpiexec)
 {
     ll_noted began;
     ll_proc of;
-    ll_procs_find(&j->here, mpiexec);
+    ll_procs_find(&j->here, mpiexec, NULL);
     bool elsewhere = !j->here.n && ll_recovery_find(&j->start, LL_BEGAN, &began) &&
                      ll_proc_see(mpiexec, &of) && of.catches;
     j->asked = ll_procs_signal(&j->here, SIGUSR1) || (elsewhere && kill(mpiexec, SIGUSR1) == 0);
@@ -146,7 +138,7 @@ static bool want_others(job *j)
  * it. */
 static void pause_all(job *j, pid_t child)
 {
-    ll_procs_find(&j->here, child);
+    ll_procs_find(&j->here, child, NULL);
     double began = ll_now();
     ll_procs_signal(&j->here, SIGSTOP);
     if (j->care->hosts) kill(child, SIGTSTP); /* mpiexec passes it on */
@@ -181,7 +173,7 @@ static bool is_halted(job *j, pid_t child)
     double now = ll_now(), since = j->looked;
     j->began = j->began || ll_recovery_find(&j->start, LL_BEGAN, &began);
     bool all = now > j->counted + count_s || !j->began;
-    if (all) ll_procs_find(&j->here, child);
+    if (all) ll_procs_find(&j->here, child, NULL);
     if (all) j->counted = now;
     j->seen = j->here.n > j->seen ? j->here.n : j->seen;
     int n = 0;
@@ -209,7 +201,7 @@ static void end_halted(job *j, pid_t child)
     j->why = ll_arena_printf(j->arena, "%s (process %ld) was stopped by a signal, and is ended",
                              which, (long)j->halted);
     j->lost = true;
-    ll_procs_find(&j->here, child);
+    ll_procs_find(&j->here, child, NULL);
     ll_procs_signal(&j->here, SIGKILL);
     if (j->halted == child) ll_procs_end(child);
 }
@@ -246,9 +238,9 @@ static void end_stuck(job *j, pid_t child)
 static void see_off(job *j, pid_t child)
 {
     double began = ll_now();
-    for (ll_procs_of_job(&j->here, j->start.job); j->here.n && ll_now() < began + grace_s;) {
+    for (ll_procs_find(&j->here, 0, j->start.job); j->here.n && ll_now() < began + grace_s;) {
         nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
-        ll_procs_of_job(&j->here, j->start.job);
+        ll_procs_find(&j->here, 0, j->start.job);
     }
     ll_procs_signal(&j->here, SIGKILL);
     ll_job_remove_folder(child);
@@ -474,8 +466,8 @@ static ll_err run_once(job *j, int *code)
     const ll_mpiexec how = {
         .ranks = j->ranks, .hosts = j->host_words, .job = ll_start_print(&j->start, j->arena)};
     if (j->ranks < j->mesh.n_rank)
-        fprintf(stderr, "%s: %ld rank%s of %d, on %s, until %s\n", ll_cli_name(), j->ranks,
-                j->ranks == 1 ? "" : "s", j->mesh.n_rank, j->host_words,
+        fprintf(stderr, "%s: %s of %d, on %s, until %s\n", ll_cli_name(),
+                LL_COUNTED(j->ranks, "rank"), j->mesh.n_rank, j->host_words,
                 ll_hosts_missing(&j->hosts) ? "more hosts answer"
                                             : "the file of hosts has more slots");
     j->began = j->lost = j->resizing = j->asked = false;
@@ -483,10 +475,9 @@ static ll_err run_once(job *j, int *code)
     j->seen = j->here.n = 0;
     j->counted = j->looked = j->waits = 0;
     j->halted = 0;
-    CHECK(ftruncate(j->said, 0) == 0 && lseek(j->said, 0, SEEK_SET) == 0, LL_E_SYS, "%s",
-          strerror(errno));
+    CHECK(ftruncate(j->said, 0) == 0 && lseek(j->said, 0, SEEK_SET) == 0, LL_E_SYS, "%m");
     pid_t child = ll_cli_spawn(&how, &j->old, j->said);
-    CHECK(child > 0, LL_E_SYS, "a process for mpiexec cannot be started: %s", strerror(errno));
+    CHECK(child > 0, LL_E_SYS, "a process for mpiexec cannot be started: %m");
     *code = await(j, child);
     return LL_OK;
 }
@@ -519,13 +510,13 @@ ll_err ll_cli_supervise(int64_t ranks, const ll_care *care)
     struct sigaction now;
     job j = {.care = care, .arena = ll_arena_new()};
     j.hosts = (ll_hosts){.file = care->hosts, .arena = j.arena};
+    j.here.arena = j.arena;
     const char *mesh = ll_arena_printf(j.arena, "data=%ld", ranks);
     TRY(ll_mesh_parse(*care->mesh ? care->mesh : mesh, &j.mesh));
-    CHECK(getrandom(&id, sizeof id, 0) == sizeof id, LL_E_SYS, "no random number available: %s",
-          strerror(errno));
+    CHECK(getrandom(&id, sizeof id, 0) == sizeof id, LL_E_SYS, "no random number available: %m");
     snprintf(j.start.job, sizeof j.start.job, "%016lx", id);
     j.said = memfd_create("loopline", MFD_CLOEXEC);
-    CHECK(j.said >= 0, LL_E_SYS, "a file in memory cannot be created: %s", strerror(errno));
+    CHECK(j.said >= 0, LL_E_SYS, "a file in memory cannot be created: %m");
     j.start.began = ll_wall_now();
     j.start.out = care->out;
     sigemptyset(&j.wanted);

@@ -8,16 +8,12 @@
 /* A run's own mesh is that of its training: only what is said here counts. */
 static ll_err find_mesh(ll_talk *t)
 {
-    static const char key[] = "parallel.mesh=";
-    const ll_talk_opts *o = t->o;
-    t->mesh = o->mesh;
-    for (int i = 0; i < o->of.set.n; i++) {
-        const char *said = o->of.set.v[i] + sizeof key - 1;
-        if (strncmp(o->of.set.v[i], key, sizeof key - 1) || !*said) continue;
-        CHECK(!o->mesh || !strcmp(said, o->mesh), LL_E_ARG,
-              "--mesh=%s cannot be combined with -s %s: leave one out", o->mesh, o->of.set.v[i]);
-        t->mesh = said;
-    }
+    const char *said = ll_words_said(&t->o->of.set, "parallel.mesh");
+    t->mesh = t->o->mesh;
+    if (!said || !*said) return LL_OK;
+    CHECK(!t->mesh || !strcmp(said, t->mesh), LL_E_ARG,
+          "--mesh=%s cannot be combined with -s parallel.mesh=%s: leave one out", t->mesh, said);
+    t->mesh = said;
     return LL_OK;
 }
 
@@ -411,6 +407,13 @@ static ll_err add(const ll_talk *t, const char *text, bool special, ll_tokens *o
     TRY(ll_talk_encode(t, text, special, &v, &n));
     for (int64_t i = 0; i < n; i++) LL_PUSH(out->arena, out->v, out->n, out->room, v[i]);
     return LL_OK;
+}
+
+ll_err ll_talk_add(const ll_talk *t, const char *text, ll_tokens *out)
+{
+    int32_t bos = t->t ? t->t->bos : -1;
+    if (bos >= 0) LL_PUSH(out->arena, out->v, out->n, out->room, bos);
+    return add(t, text, true, out);
 }
 
 ll_err ll_family_begin(const ll_talk *t, const ll_family *f, ll_tokens *out)

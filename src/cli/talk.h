@@ -126,6 +126,8 @@ typedef struct ll_tokens {
     int n, room;
     ll_arena *arena;
 } ll_tokens;
+/* Adds a text's tokens, behind that which texts begin with, where there is one. */
+ll_err ll_talk_add(const ll_talk *t, const char *text, ll_tokens *out);
 /* Each adds tokens. Special ones are those of the family alone: what people say is text. */
 ll_err ll_family_begin(const ll_talk *t, const ll_family *f, ll_tokens *out);
 ll_err ll_family_turn(const ll_talk *t, const ll_family *f, const char *who, const char *text,

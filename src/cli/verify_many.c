@@ -5,15 +5,9 @@
 #include "cli/verify_many.h"
 
 #include "base/rng.h"
-#include "base/text.h"
 #include "cli/common.h"
 #include "sched/pipeline.h"
 #include "verify/verify.h"
-
-#include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 typedef enum outcome { ALIKE, REFUSED, WRONG } outcome;
 
@@ -27,21 +21,14 @@ typedef struct one {
     char why[512]; /* REFUSED, WRONG */
 } one;
 
-static void add(one *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void add(one *c, const char *format, ...)
-{
-    char text[200];
-    va_list list;
-    va_start(list, format);
-    vsnprintf(text, sizeof text, format, list);
-    va_end(list);
-    LL_ASSERT(c->set.n < c->set.capacity);
-    c->set.v[c->set.n++] = ll_arena_strdup(c->arena, text);
-}
+/* One setting more, printed: ADD(c, "train.batch=%d", n); */
+#define ADD(c, ...)                                                                                \
+    LL_PUSH((c)->arena, (c)->set.v, (c)->set.n, (c)->set.capacity,                                 \
+            ll_arena_printf((c)->arena, __VA_ARGS__))
 
 /* ---- one case ---- */
 
-static ll_err verify_on(ll_comm *sub, const ll_run *r, const ll_verify_many *o, one *c)
+static ll_err verify_on(ll_comm *sub, const ll_run *r, const ll_verify_words *o, one *c)
 {
     ll_verify_opts v = {.session = {.comm = sub, .mesh = r->parallel.mesh},
                         .steps = o->steps,
@@ -50,7 +37,7 @@ static ll_err verify_on(ll_comm *sub, const ll_run *r, const ll_verify_many *o, 
 }
 
 /* On the first ranks, as many as the mesh has; all are told what came of it. */
-static ll_err attempt(ll_comm *world, const ll_verify_many *o, one *c, outcome *out)
+static ll_err attempt(ll_comm *world, const ll_verify_words *o, one *c, outcome *out)
 {
     ll_run *r = NULL;
     ll_mesh m;
@@ -92,7 +79,7 @@ typedef struct count {
 
 /* What went wrong or was decided by rounding, and how to see it again. number: of those drawn; -1:
  * none was. */
-static void tell(const one *c, const ll_verify_many *o, int64_t number, const char *what,
+static void tell(const one *c, const ll_verify_words *o, int64_t number, const char *what,
                  const char *why, json_t *list)
 {
     ll_buf b = {.arena = c->arena};
@@ -112,7 +99,7 @@ static void tell(const one *c, const ll_verify_many *o, int64_t number, const ch
 }
 
 /* Counts what came of a case, and tells of it on rank 0. */
-static void take(const ll_comm *world, const one *c, const ll_verify_many *o, int64_t number,
+static void take(const ll_comm *world, const one *c, const ll_verify_words *o, int64_t number,
                  outcome out, count *n)
 {
     char why[256];
@@ -127,23 +114,13 @@ static void take(const ll_comm *world, const one *c, const ll_verify_many *o, in
     tell(c, o, number, "alike but for a decision of rounding", why, n->corners);
 }
 
-/* The mesh that a setting asks for; NULL: it is of something else. */
-static const char *mesh_of(const char *setting)
+static one begin(const char *model, const ll_verify_words *o)
 {
-    static const char key[] = "parallel.mesh=";
-    return strncmp(setting, key, sizeof key - 1) ? NULL : setting + sizeof key - 1;
-}
-
-static one begin(const char *model, const ll_verify_many *o)
-{
-    int settings = 32 + o->set->n;
     one c = {.model = model, .arena = ll_arena_new()};
-    c.set = (ll_words){LL_NEW_ARRAY(c.arena, const char *, settings), 0, settings};
-    add(&c, "train.threads=1");
-    for (int i = 0; i < o->set->n; i++)
-        c.limited |= !strncmp(o->set->v[i], "train.memory=", strlen("train.memory="));
-    for (int i = 0; i < o->set->n; i++)
-        if (!mesh_of(o->set->v[i])) add(&c, "%s", o->set->v[i]);
+    ADD(&c, "train.threads=1");
+    c.limited = ll_words_said(&o->set, "train.memory");
+    for (int i = 0; i < o->set.n; i++) /* meshes are the cases' own */
+        if (strncmp(o->set.v[i], "parallel.mesh=", 14)) ADD(&c, "%s", o->set.v[i]);
     return c;
 }
 
@@ -217,22 +194,22 @@ static strategy read_strategy(char *word)
     return s;
 }
 
-static ll_err cell(ll_comm *c, const ll_verify_many *o, int m, const strategy *s, bool exact,
+static ll_err cell(ll_comm *c, const ll_verify_words *o, int m, const strategy *s, bool exact,
                    count *n, outcome *out, one *made)
 {
     one x = begin(models[m].name, o);
-    for (int i = 0; i < 8 && models[m].sizes[i]; i++) add(&x, "%s", models[m].sizes[i]);
-    add(&x, "parallel.mesh=%s", s->mesh);
+    for (int i = 0; i < 8 && models[m].sizes[i]; i++) ADD(&x, "%s", models[m].sizes[i]);
+    ADD(&x, "parallel.mesh=%s", s->mesh);
     if (s->schedule) {
         int each = (models[m].batch + 1) / 2;
-        add(&x, "parallel.schedule=%s", s->schedule);
-        add(&x, "train.batch=%d", each * s->micro);
-        add(&x, "train.micro_batch=%d", each);
+        ADD(&x, "parallel.schedule=%s", s->schedule);
+        ADD(&x, "train.batch=%d", each * s->micro);
+        ADD(&x, "train.micro_batch=%d", each);
     } else
-        add(&x, "train.batch=%d", models[m].batch);
-    if (s->sequence) add(&x, "parallel.sequence=%s", s->sequence);
-    if (s->zero) add(&x, "parallel.zero=%d", s->zero);
-    if (exact) add(&x, "parallel.exact=true");
+        ADD(&x, "train.batch=%d", models[m].batch);
+    if (s->sequence) ADD(&x, "parallel.sequence=%s", s->sequence);
+    if (s->zero) ADD(&x, "parallel.zero=%d", s->zero);
+    if (exact) ADD(&x, "parallel.exact=true");
     ll_err rc = attempt(c, o, &x, out);
     if (rc == LL_OK) take(c, &x, o, -1, *out, n);
     ll_arena_free(x.arena);
@@ -254,7 +231,7 @@ static json_t *row_json(int m, const strategy *s, const one *a, const one *b, ou
         LL_IS("seconds", a->took + b->took));
 }
 
-static ll_err row(ll_comm *c, const ll_verify_many *o, int m, const strategy *s, count *n)
+static ll_err row(ll_comm *c, const ll_verify_words *o, int m, const strategy *s, count *n)
 {
     outcome plain, exact;
     one a, b;
@@ -280,47 +257,46 @@ static ll_err row(ll_comm *c, const ll_verify_many *o, int m, const strategy *s,
     return LL_OK;
 }
 
-static count begin_count(void)
+static count begin_count(const ll_comm *c, const ll_verify_words *o)
 {
-    return (count){.rows = json_array(), .wrong = json_array(), .corners = json_array()};
+    if (!o->json || ll_comm_rank(c)) return (count){0};
+    return (count){
+        .rows = o->fuzz > 0 ? NULL : json_array(), .wrong = json_array(), .corners = json_array()};
 }
 
-/* Lets go of the lists. */
-static ll_err print_sum(const ll_comm *c, const ll_verify_many *o, const count *n, double seconds)
+/* On rank 0, which has the lists. */
+static ll_err tell_sum(const ll_verify_words *o, const count *n, int ranks, double seconds)
 {
-    json_t *j =
-        LL_JSON(LL_IS("ok", json_boolean(!n->of[WRONG])), LL_IS("alike", n->of[ALIKE]),
-                LL_IS("judged_in_f64", n->in_f64), LL_IS("different", n->of[WRONG]),
-                LL_IS("refused", n->of[REFUSED]), LL_IS("ranks", ll_comm_size(c)),
-                LL_IS("steps", o->steps), LL_IS("seconds", seconds),
-                LL_IF(o->seconds > 0, "seed", o->seed), LL_IF(o->seconds <= 0, "rows", n->rows),
-                LL_IS("wrong", n->wrong), LL_IS("decided_by_rounding", n->corners));
-    if (o->seconds > 0) json_decref(n->rows);
-    if (o->json && ll_comm_rank(c) == 0) return ll_cli_json(j);
-    json_decref(j);
-    return LL_OK;
-}
-
-static ll_err sum_up(ll_comm *c, const ll_verify_many *o, const count *n, double began)
-{
-    ll_err rc = print_sum(c, o, n, ll_now() - began);
-    if (ll_comm_rank(c) == 0 && !o->json && n->n_row)
-        printf("%ld rows, each with f32 sums and exact ones: ", n->n_row);
-    if (ll_comm_rank(c) == 0 && !o->json)
+    if (o->json)
+        TRY(ll_cli_json(LL_JSON(LL_IS("ok", json_boolean(!n->of[WRONG])),
+                                LL_IS("alike", n->of[ALIKE]), LL_IS("judged_in_f64", n->in_f64),
+                                LL_IS("different", n->of[WRONG]), LL_IS("refused", n->of[REFUSED]),
+                                LL_IS("ranks", ranks), LL_IS("steps", o->steps),
+                                LL_IS("seconds", seconds), LL_IF(o->fuzz > 0, "seed", o->seed),
+                                LL_IF(o->fuzz <= 0, "rows", n->rows), LL_IS("wrong", n->wrong),
+                                LL_IS("decided_by_rounding", n->corners))));
+    if (!o->json && n->n_row) printf("%ld rows, each with f32 sums and exact ones: ", n->n_row);
+    if (!o->json)
         printf("%ld alike (%ld judged in f64 too), %ld different, %ld"
                " cannot be cut so; %s each, %.0f s\n",
                n->of[ALIKE], n->in_f64, n->of[WRONG], n->of[REFUSED], LL_COUNTED(o->steps, "step"),
-               ll_now() - began);
-    if (rc == LL_OK && ll_comm_rank(c) == 0 && n->of[WRONG])
-        rc = RAISE(LL_E_DIFFER, "%ld of these do not train what one process trains", n->of[WRONG]);
-    if (rc == LL_OK && ll_comm_rank(c) == 0 && !n->of[ALIKE] && o->seconds <= 0)
-        rc = RAISE(LL_E_SHARD, "nothing was proved: none can be cut so; the first: %s", n->refused);
-    return ll_comm_agree(c, rc);
+               seconds);
+    CHECK(!n->of[WRONG], LL_E_DIFFER, "%ld of these do not train what one process trains",
+          n->of[WRONG]);
+    CHECK(n->of[ALIKE] || o->fuzz > 0, LL_E_SHARD,
+          "nothing was proved: none can be cut so; the first: %s", n->refused);
+    return LL_OK;
+}
+
+static ll_err sum_up(ll_comm *c, const ll_verify_words *o, const count *n, double began)
+{
+    bool leads = ll_comm_rank(c) == 0;
+    return ll_comm_agree(c, leads ? tell_sum(o, n, ll_comm_size(c), ll_now() - began) : LL_OK);
 }
 
 /* Those of the list; and of --pipelines every schedule on two to four stages, with few
  * micro-batches and many (2bw, the last, has two or more). */
-static int list_all(const ll_verify_many *o, ll_arena *a, strategy list[MOST_STRATEGIES])
+static int list_all(const ll_verify_words *o, ll_arena *a, strategy list[MOST_STRATEGIES])
 {
     static const int micro[] = {1, 2, 5, 8};
     int n = 0;
@@ -337,18 +313,15 @@ static int list_all(const ll_verify_many *o, ll_arena *a, strategy list[MOST_STR
     return n;
 }
 
-static bool is_asked(int ranks, const ll_verify_many *o, const strategy *s)
+static bool is_asked(int ranks, const ll_verify_words *o, const strategy *s)
 {
     ll_mesh mesh;
-    bool asked = true; /* the last that is said counts, as of other settings */
-    for (int i = 0; i < o->set->n; i++) {
-        const char *only = mesh_of(o->set->v[i]);
-        if (only) asked = !strcmp(only, s->mesh);
-    }
-    return asked && ll_mesh_parse(s->mesh, &mesh) == LL_OK && mesh.n_rank <= ranks;
+    const char *only = ll_words_said(&o->set, "parallel.mesh");
+    if (only && strcmp(only, s->mesh)) return false;
+    return ll_mesh_parse(s->mesh, &mesh) == LL_OK && mesh.n_rank <= ranks;
 }
 
-static int list_asked(int ranks, const ll_verify_many *o, ll_arena *a,
+static int list_asked(int ranks, const ll_verify_words *o, ll_arena *a,
                       strategy list[MOST_STRATEGIES])
 {
     int n = 0, all = list_all(o, a, list);
@@ -357,17 +330,17 @@ static int list_asked(int ranks, const ll_verify_many *o, ll_arena *a,
     return n;
 }
 
-ll_err ll_verify_matrix_has(const ll_verify_many *o, int ranks)
+ll_err ll_verify_matrix_has(const ll_verify_words *o, int ranks)
 {
     LL_OWN(ll_arena) a = ll_arena_new();
     strategy list[MOST_STRATEGIES];
     char names[256] = "";
-    bool known = !o->model;
+    bool known = !o->run;
     for (int m = 0; m < (int)(sizeof models / sizeof *models); m++) {
-        known |= o->model && !strcmp(o->model, models[m].name);
+        known |= o->run && !strcmp(o->run, models[m].name);
         snprintf(names + strlen(names), sizeof names - strlen(names), " %s", models[m].name);
     }
-    CHECK(known, LL_E_ARG, "the matrix has no model '%s' (models:%s)", o->model, names);
+    CHECK(known, LL_E_ARG, "the matrix has no model '%s' (models:%s)", o->run, names);
     CHECK(list_asked(ranks, o, a, list), LL_E_ARG,
           "no strategy of the matrix has this mesh and at most %d ranks: leave out --mesh to print "
           "them all (--pipelines: and every schedule)",
@@ -375,19 +348,19 @@ ll_err ll_verify_matrix_has(const ll_verify_many *o, int ranks)
     return LL_OK;
 }
 
-ll_err ll_verify_matrix(ll_comm *c, const ll_verify_many *o)
+ll_err ll_verify_matrix(ll_comm *c, const ll_verify_words *o)
 {
     LL_OWN(ll_arena) a = ll_arena_new();
     strategy list[MOST_STRATEGIES];
     int n_list = list_asked(ll_comm_size(c), o, a, list);
-    count n = begin_count();
+    count n = begin_count(c, o);
     double began = ll_now();
     if (ll_comm_rank(c) == 0 && !o->json)
         printf("| model     | mesh (schedule of so many micro-batches)  | zero | worst difference "
                "| in f64 | exact: bits that differ | time |\n|---|---|---|---|---|---|---|\n");
     for (int m = 0; m < (int)(sizeof models / sizeof *models); m++)
         for (int i = 0; i < n_list; i++)
-            if (!o->model || !strcmp(o->model, models[m].name)) TRY(row(c, o, m, &list[i], &n));
+            if (!o->run || !strcmp(o->run, models[m].name)) TRY(row(c, o, m, &list[i], &n));
     if (ll_comm_rank(c) == 0 && !o->json) printf("\n");
     return sum_up(c, o, &n, began);
 }
@@ -407,23 +380,23 @@ static void draw_sizes(dice *d, one *c)
 {
     int64_t heads = 1 + draw(d, 6);
     if (!strcmp(c->model, "gpt")) {
-        add(c, "model.layers=%ld", 1 + draw(d, 3));
-        add(c, "model.heads=%ld", heads);
-        add(c, "model.width=%ld", heads * (2 + draw(d, 7)));
-        add(c, "model.seq=%ld", 2 + draw(d, 16));
-        add(c, "model.vocab=%ld", 7 + draw(d, 60));
-        if (!draw(d, 4)) add(c, "model.dropout=100");
+        ADD(c, "model.layers=%ld", 1 + draw(d, 3));
+        ADD(c, "model.heads=%ld", heads);
+        ADD(c, "model.width=%ld", heads * (2 + draw(d, 7)));
+        ADD(c, "model.seq=%ld", 2 + draw(d, 16));
+        ADD(c, "model.vocab=%ld", 7 + draw(d, 60));
+        if (!draw(d, 4)) ADD(c, "model.dropout=100");
         int64_t linear = draw(d, 4); /* attention; heads that forget */
-        if (linear > 1) add(c, "model.linear=1");
-        if (linear > 2) add(c, "model.decay=%ld", 1 + draw(d, 5));
+        if (linear > 1) ADD(c, "model.linear=1");
+        if (linear > 2) ADD(c, "model.decay=%ld", 1 + draw(d, 5));
         return;
     }
     bool lenet = !strcmp(c->model, "lenet5");
-    add(c, "model.image=%ld", (lenet ? 16 : 4) + draw(d, 14));
-    add(c, "model.channels=%ld", 1 + draw(d, 4));
-    add(c, "model.classes=%ld", 2 + draw(d, 12));
-    if (!lenet) add(c, "model.width=%ld", 2 + draw(d, 8));
-    if (!strcmp(c->model, "mlp")) add(c, "model.depth=%ld", draw(d, 4));
+    ADD(c, "model.image=%ld", (lenet ? 16 : 4) + draw(d, 14));
+    ADD(c, "model.channels=%ld", 1 + draw(d, 4));
+    ADD(c, "model.classes=%ld", 2 + draw(d, 12));
+    if (!lenet) ADD(c, "model.width=%ld", 2 + draw(d, 8));
+    if (!strcmp(c->model, "mlp")) ADD(c, "model.depth=%ld", draw(d, 4));
 }
 
 typedef struct drawn_mesh {
@@ -459,7 +432,7 @@ static drawn_mesh draw_mesh(dice *d, one *c, int64_t ranks)
     }
     if (m.pipe && inner)
         snprintf(mesh + len, sizeof mesh - len, "%spipe=%ld", len ? "," : "", m.pipe);
-    add(c, "parallel.mesh=%s", mesh);
+    ADD(c, "parallel.mesh=%s", mesh);
     return m;
 }
 
@@ -470,9 +443,9 @@ static void draw_pipeline(dice *d, one *c)
     int n = 0;
     while (ll_pipeline_name(n + 1)) n++;
     const char *name = ll_pipeline_name((int)draw(d, n));
-    add(c, "parallel.schedule=%s", name);
+    ADD(c, "parallel.schedule=%s", name);
     bool any = !strcmp(name, "interleaved") || !strcmp(name, "breadth-first");
-    if (any && draw(d, 2)) add(c, "parallel.virtual_stages=%ld", 1 + draw(d, 3));
+    if (any && draw(d, 2)) ADD(c, "parallel.virtual_stages=%ld", 1 + draw(d, 3));
 }
 
 static void draw_training(dice *d, one *c, drawn_mesh m)
@@ -487,33 +460,33 @@ static void draw_training(dice *d, one *c, drawn_mesh m)
     int64_t each = 1 + draw(d, micro > 2 ? 6 : 12);
     if (!strcmp(c->model, "resnet18")) each += 2; /* a batch norm of one number is none */
     bool exact = !draw(d, 4);
-    add(c, "train.batch=%ld", micro * each);
-    if (micro > 1) add(c, "train.micro_batch=%ld", each);
-    add(c, "train.optimizer=%s", optimizers[draw(d, 12)]);
-    add(c, "train.seed=%ld", draw(d, 1000));
-    if (draw(d, 2)) add(c, "train.clip=0.5");
-    if (draw(d, 2)) add(c, "train.weight_decay=0.1");
-    add(c, "parallel.overlap=%s", overlap[draw(d, 3)]);
-    if (m.sequence) add(c, "parallel.sequence=%s", sequence[exact ? 2 * draw(d, 2) : draw(d, 3)]);
+    ADD(c, "train.batch=%ld", micro * each);
+    if (micro > 1) ADD(c, "train.micro_batch=%ld", each);
+    ADD(c, "train.optimizer=%s", optimizers[draw(d, 12)]);
+    ADD(c, "train.seed=%ld", draw(d, 1000));
+    if (draw(d, 2)) ADD(c, "train.clip=0.5");
+    if (draw(d, 2)) ADD(c, "train.weight_decay=0.1");
+    ADD(c, "parallel.overlap=%s", overlap[draw(d, 3)]);
+    if (m.sequence) ADD(c, "parallel.sequence=%s", sequence[exact ? 2 * draw(d, 2) : draw(d, 3)]);
     int64_t zero = m.data ? draw(d, 4) : 0;
-    if (zero) add(c, "parallel.zero=%ld", zero);
-    if (exact) add(c, "parallel.exact=true");
-    if (!exact && !draw(d, 8)) add(c, "train.precision=bf16");
-    if (!exact && m.data && !zero && !draw(d, 4)) add(c, "parallel.compress=factors");
-    add(c, "parallel.recompute=%s", recompute[draw(d, 3)]);
+    if (zero) ADD(c, "parallel.zero=%ld", zero);
+    if (exact) ADD(c, "parallel.exact=true");
+    if (!exact && !draw(d, 8)) ADD(c, "train.precision=bf16");
+    if (!exact && m.data && !zero && !draw(d, 4)) ADD(c, "parallel.compress=factors");
+    ADD(c, "parallel.recompute=%s", recompute[draw(d, 3)]);
     c->limited = !draw(d, 4);
-    if (!c->limited && m.pipe && !draw(d, 3)) add(c, "parallel.post_validation=true");
+    if (!c->limited && m.pipe && !draw(d, 3)) ADD(c, "parallel.post_validation=true");
     if (!c->limited) return;
-    add(c, "train.memory=%ldkB", 50 + draw(d, 1000));
-    if (!m.pipe || draw(d, 2)) add(c, "train.offload=/tmp");
+    ADD(c, "train.memory=%ldkB", 50 + draw(d, 1000));
+    if (!m.pipe || draw(d, 2)) ADD(c, "train.offload=/tmp");
 }
 
-static one draw_case(const ll_verify_many *o, int64_t number, int64_t ranks)
+static one draw_case(const ll_verify_words *o, int64_t number, int64_t ranks)
 {
     static const char *const names[] = {"mlp", "lenet5", "resnet18", "gpt", "gpt"};
     dice d = {(uint64_t)o->seed, ll_stream("verify", (uint64_t)number), 0};
     int64_t k = draw(&d, 5);
-    one c = begin(o->model ? o->model : names[k], o);
+    one c = begin(o->run ? o->run : names[k], o);
     draw_sizes(&d, &c);
     drawn_mesh m = draw_mesh(&d, &c, 2 + draw(&d, ranks - 1));
     if (m.pipe && draw(&d, 8)) draw_pipeline(&d, &c);
@@ -521,7 +494,7 @@ static one draw_case(const ll_verify_many *o, int64_t number, int64_t ranks)
     return c;
 }
 
-static ll_err drawn(ll_comm *world, const ll_verify_many *o, int64_t number, count *n)
+static ll_err drawn(ll_comm *world, const ll_verify_words *o, int64_t number, count *n)
 {
     one c = draw_case(o, number, ll_comm_size(world));
     outcome out;
@@ -533,13 +506,13 @@ static ll_err drawn(ll_comm *world, const ll_verify_many *o, int64_t number, cou
     return rc;
 }
 
-ll_err ll_verify_fuzz(ll_comm *c, const ll_verify_many *o)
+ll_err ll_verify_fuzz(ll_comm *c, const ll_verify_words *o)
 {
     double began = ll_now(), said = began;
     CHECK(ll_comm_size(c) >= 2, LL_E_ARG, "--fuzz needs ranks: use -n 2 to -n 8");
-    count n = begin_count();
+    count n = begin_count(c, o);
     for (int64_t i = 0;; i++) {
-        double over = ll_now() - began >= o->seconds;
+        double over = ll_now() - began >= o->fuzz;
         TRY(ll_comm_broadcast(c, &over, 1, LL_F64, 0, NULL));
         if (over > 0) break;
         TRY(drawn(c, o, i, &n));

@@ -5,7 +5,6 @@
 #include "op/ops.h"
 #include "pass/packed.h"
 
-#include <math.h>
 #include <omp.h>
 
 enum { SAMPLE = 128, ROWS = 8, STEPS = 20 }; /* rows of a product looked at, at once; of alpha */

@@ -1,8 +1,6 @@
 /* calibrate.c: weights rounded by what they meet. */
 #include "infer/calibrate.h"
 
-#include "base/now.h"
-#include "base/num.h"
 #include "kern/blocks.h"
 #include "pass/packed.h"
 #include "infer/awq.h"
@@ -98,13 +96,6 @@ static int products_of(const ll_graph *g, ll_val x, const ll_node **out)
     return n;
 }
 
-static const scaled *scales_of(const ll_calibration *c, ll_val x)
-{
-    const scaled *s = c->all;
-    while (s && s->x.id != x.id) s = s->next;
-    return s && s->scale ? s : NULL;
-}
-
 /* What can be scaled, of a graph in which nobody reads x for its moments yet. */
 static void list_inputs(ll_calibration *c)
 {
@@ -198,7 +189,8 @@ static ll_err round_one(const ll_calibration *c, const char *name, float *w, int
     LL_EACH (const ll_node, p, c->g->nodes, c->g->n_node) {
         int64_t cols = ll_pack_cols(c->g, p);
         if (!cols || strcmp(ll_value_of(c->g, p->in[1])->name, name)) continue;
-        const scaled *s = scales_of(c, p->in[0]);
+        const scaled *s = c->all;
+        while (s && (s->x.id != p->in[0].id || !s->scale)) s = s->next;
         for (int64_t k = 0; k < n && s; k++) w[k] *= s->scale[k % cols];
         if (c->how.bits != 4) return LL_OK;
         LL_OWN_MEMORY float *h = NULL;

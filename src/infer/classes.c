@@ -110,29 +110,26 @@ static ll_err predict_members(const counting *x, int64_t n, const void *const *i
 
 static ll_err count_all(const counting *x, ll_classes *c, int64_t samples, const ll_stop *told)
 {
-    ll_predictor *p = x->p;
-    const ll_dataset *d = x->d;
-    ll_arena *a = x->arena;
     enum { AT_ONCE = 64 };
     static const ll_sampling in_order = {.split = LL_VAL};
-    const ll_data_info *f = ll_dataset_info(d);
-    const ll_predicts *info = ll_predictor_info(p);
+    const ll_data_info *f = ll_dataset_info(x->d);
+    const ll_predicts *info = ll_predictor_info(x->p);
     void *data[LL_MAX_FIELDS];
     const void *in[LL_MAX_FIELDS] = {0};
     int y;
     TRY(find_labels(f, &y));
     for (int i = 0; i < f->n_field; i++) {
-        data[i] = ll_arena_alloc(a, AT_ONCE * f->field_bytes[i]);
+        data[i] = ll_arena_alloc(x->arena, AT_ONCE * f->field_bytes[i]);
         for (int k = 0; k < info->n_input; k++)
             if (!strcmp(info->inputs[k].name, f->fields[i].name)) in[k] = data[i];
     }
-    float *rows = LL_NEW_ARRAY(a, float, AT_ONCE * c->n);
+    float *rows = LL_NEW_ARRAY(x->arena, float, AT_ONCE * c->n);
     for (int64_t at = 0, n; at < samples; at += n) {
         n = samples - at < AT_ONCE ? samples - at : AT_ONCE;
-        TRY(ll_dataset_read(d, &in_order, at, n, data));
+        TRY(ll_dataset_read(x->d, &in_order, at, n, data));
         const int32_t *labels = (const int32_t *)data[y];
         TRY(x->members ? predict_members(x, n, in, labels, c->n, rows)
-                       : ll_predict(p, n, in, rows));
+                       : ll_predict(x->p, n, in, rows));
         for (int64_t i = 0; i < n; i++) {
             int64_t label = labels[i];
             CHECK(label >= 0 && label < c->n, LL_E_IO,

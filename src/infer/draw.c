@@ -7,9 +7,6 @@
 #include "kern/cpu/row.h"
 #include "kern/cpu/vecmath.h"
 
-#include <math.h>
-#include <string.h>
-
 ll_err ll_draw_check(const ll_draw_opts *s)
 {
     CHECK(s->temperature >= 0, LL_E_ARG, "--temperature is %g, expected 0 or more", s->temperature);

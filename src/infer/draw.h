@@ -7,8 +7,7 @@ typedef struct ll_draw_opts {
     int64_t top_k;      /* of the likeliest alone; 0: of all */
     double top_p;       /* of the fewest that have this much of the probability; 0 or 1: of all */
     double min_p;       /* of those with this much of the likeliest one's; 0: of all */
-    double
-        repetition; /* logits of tokens that were there are divided by it; 0 or 1: they are not */
+    double repetition;  /* logits of tokens that were there are divided by it; 0, 1: are not */
     uint64_t seed, stream; /* stream: of several that have one seed */
 } ll_draw_opts;
 ll_err ll_draw_check(const ll_draw_opts *s);

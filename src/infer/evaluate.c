@@ -5,7 +5,6 @@
  * their own samples of it. */
 #include "infer/evaluate.h"
 
-#include "base/num.h"
 #include "pass/packed.h"
 #include "infer/calibrate.h"
 
@@ -53,17 +52,13 @@ void ll_evaluator_pack(ll_evaluator *e, int bits)
     e->bits = bits;
 }
 
-static void close_pass(pass *p)
-{
-    ll_session_close(p->s);
-    ll_graph_free(p->g);
-    *p = (pass){0};
-}
-
 void ll_evaluator_close(ll_evaluator *e)
 {
     if (!e) return;
-    for (int i = 0; i < e->n; i++) close_pass(&e->passes[i]);
+    for (int i = 0; i < e->n; i++) {
+        ll_session_close(e->passes[i].s);
+        ll_graph_free(e->passes[i].g);
+    }
     free(e);
 }
 

@@ -3,12 +3,9 @@
 #include "infer/gptq.h"
 
 #include "base/own.h"
-#include "base/types.h"
 #include "kern/blocks.h"
 
-#include <math.h>
 #include <omp.h>
-#include <stdlib.h>
 
 enum { PANEL = 32, ROWS = 16 }; /* columns of the factor, rows of weights that go together */
 

@@ -5,7 +5,5 @@
 #pragma once
 #include "base/err.h"
 
-#include <stdint.h>
-
 /* w [rows,cols]: ll_pack then changes nothing of it. LL_E_NUMERIC: moments are not finite. */
 ll_err ll_gptq_matrix(float *w, int64_t rows, int64_t cols, const float *h, int threads);

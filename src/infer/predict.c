@@ -60,13 +60,6 @@ static ll_err find_value(const ll_graph *g, const char *name, ll_val *out, const
          g->name, names);
 }
 
-static ll_meaning meaning_of(const ll_graph *g, ll_val v, const char *name)
-{
-    const ll_node *n = ll_maker(g, v);
-    if (ll_is_op(n, &ll_op_softmax)) return LL_PROBABILITIES;
-    return !strcmp(name, "logits") || ll_find_logits(g).id == v.id ? LL_LOGITS : LL_NUMBERS;
-}
-
 ll_err ll_predictor_make(ll_predictor *p, int64_t batch, ll_graph **out)
 {
     LL_OWN(ll_graph) whole = NULL;
@@ -78,7 +71,10 @@ ll_err ll_predictor_make(ll_predictor *p, int64_t batch, ll_graph **out)
     CHECK(t->shape.n > 0 && t->shape.d[0] == batch, LL_E_ARG,
           "%s of model %s is not per sample: its first dimension is not the batch", name,
           p->run->model.name);
-    p->info.meaning = meaning_of(whole, v, name);
+    bool logits = !strcmp(name, "logits") || ll_find_logits(whole).id == v.id;
+    p->info.meaning = ll_is_op(ll_maker(whole, v), &ll_op_softmax) ? LL_PROBABILITIES
+                      : logits                                     ? LL_LOGITS
+                                                                   : LL_NUMBERS;
     p->info.type = (ll_type){t->dtype, {.n = t->shape.n - 1}};
     memcpy(p->info.type.shape.d, t->shape.d + 1, sizeof(int64_t) * (size_t)(t->shape.n - 1));
     snprintf(p->name, sizeof p->name, "%s", name);

@@ -7,9 +7,6 @@
 #include "pass/target.h"
 
 #include <errno.h>
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 static const ll_bundled bundled[] = {
 #include "cluster_list.inc"

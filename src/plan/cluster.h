@@ -10,8 +10,6 @@
 #include "base/arena.h"
 #include "base/types.h"
 
-#include <string.h>
-
 #define LL_CORE "core" /* the name of a chip that is a core of this machine */
 
 typedef struct ll_chip {

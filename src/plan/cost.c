@@ -2,7 +2,6 @@
 #include "plan/cost.h"
 
 #include <math.h>
-#include <string.h>
 
 static double us(double v)
 {

@@ -75,8 +75,7 @@ typedef struct ll_lm_bytes {
     double reserved; /* of the chip: what libraries and the driver have, which is no tensor */
 } ll_lm_bytes;
 double ll_lm_bytes_tensors(const ll_lm_bytes *b); /* which train.memory limits */
-double ll_lm_bytes_sum(
-    const ll_lm_bytes *b); /* and what is reserved: which the chip has room for */
+double ll_lm_bytes_sum(const ll_lm_bytes *b); /* and reserved ones: which the chip has room for */
 
 typedef struct ll_outcome {
     double step_s;

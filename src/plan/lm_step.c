@@ -3,8 +3,6 @@
 #include "plan/lm.h"
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 typedef struct step {
     const ll_cluster *c;
@@ -71,11 +69,6 @@ static void find_ends(step *s)
                 ll_cost_stream(c, 8 * apart, 1);
     s->embed_f = ll_cost_stream(c, 8 * tokens * k, 1);
     s->embed_b = ll_cost_stream(c, 8 * tokens * k, 1);
-}
-
-static double peers_near(const ll_cluster *c, double n, double stride)
-{
-    return fmax(1, fmin(n, floor(c->node.chips / stride)));
 }
 
 /* A layer's collectives of ZeRO 3: parameters for each pass, gradients after the second. */
@@ -165,9 +158,8 @@ static ll_err run_pipeline(step *s, bool pictures, ll_piped *out)
         TRY(simulate(s, more, name, &costs, &p, &t));
         *seconds = t.makespan + (t.makespan - less.makespan) * (h->n_micro - more) / pipe;
     }
-    for (int r = 0; r < pipe;
-         r++) { /* what repeats, too, takes as long as the fullest rank's work */
-        double mine = 0;
+    for (int r = 0; r < pipe; r++) {
+        double mine = 0; /* what repeats, too, takes as long as the fullest rank's work */
         for (int k = r; k < n; k += pipe) mine += h->n_micro * (f[k] + i[k] + w[k]);
         *seconds = fmax(*seconds, mine);
         busy += mine;
@@ -281,13 +273,14 @@ ll_err ll_lm_step(const ll_cluster *c, const ll_lm *m, const ll_how *h, ll_arena
     if (h->system->blocking) slow.chip.launch += c->chip.host;
     c = &slow;
     step s = {.c = c, .m = m, .h = h, .arena = arena, .out = out};
-    double stride = h->tensor, kv = m->kv_heads / m->heads, seconds, peak[LL_PIPELINE_RANKS];
+    double kv = m->kv_heads / m->heads, peers = h->data * h->context, seconds;
+    double peak[LL_PIPELINE_RANKS];
     *out = (ll_outcome){.parameters = ll_lm_parameters(m)};
     CHECK(h->pipe <= LL_PIPELINE_RANKS, LL_E_ARG, "%g pipeline ranks, at most %d", h->pipe,
           LL_PIPELINE_RANKS);
     s.n_stage = (int)h->pipe * (h->virtual_stages > 1 ? h->virtual_stages : 1);
     s.layers = LL_NEW_ARRAY(arena, double, s.n_stage);
-    s.data = (ll_peers){h->data * h->context, peers_near(c, h->data * h->context, stride)};
+    s.data = (ll_peers){peers, fmax(1, fmin(peers, floor(c->node.chips / h->tensor)))};
     s.layer_params = m->width * (m->width * (2 + 2 * kv) + (m->gated ? 3 : 2) * m->ffn) / h->tensor;
     s.ends_params = m->vocab * m->width / h->tensor;
     s.layer = ll_lm_layer(c, m, h);

@@ -37,14 +37,12 @@ double ll_plan_spread(const char *kind);
 
 /* Who compiles models of images for the rows of them: a step of `samples` on a chip, its bytes, and
  * those of its gradients. fused: norms and what follows them are one kernel. */
-typedef struct ll_images {
-    void *context;
-    ll_err (*step)(void *context, const char *model, const ll_cluster *c, ll_precision precision,
-                   int samples, bool fused, double *seconds, double *bytes, double *gradients);
-} ll_images;
+typedef ll_err ll_images(const char *model, const ll_cluster *c, ll_precision precision,
+                         int samples, bool fused, double *seconds, double *bytes,
+                         double *gradients);
 
 /* text: of a CSV file with the columns of published.csv. clusters: more of them, that come before
  * the bundled ones. images NULL: rows of images are not predicted. Rows live in the arena. */
 ll_err ll_published_read(const char *text, size_t size, const char *file,
-                         const ll_cluster *const *clusters, int n_cluster, const ll_images *images,
+                         const ll_cluster *const *clusters, int n_cluster, ll_images *images,
                          ll_arena *arena, ll_published **rows, int *n);

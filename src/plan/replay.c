@@ -3,8 +3,6 @@
 
 #include "kern/attr.h"
 
-#include <math.h>
-
 static double numbers(const ll_program *p, int slot)
 {
     return (double)ll_numel(&p->slots[slot].type.shape);

@@ -5,8 +5,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 typedef struct walk {
     const ll_search *s;
@@ -56,11 +54,6 @@ const char *ll_remake_name(ll_remake r)
 {
     static const char *const names[] = {"none", "selective", "ffn", "full"};
     return names[r];
-}
-
-const char *ll_how_kind(const ll_how *h)
-{
-    return h->zero >= 2 ? "sharded" : h->pipe > 1 ? "pipeline" : "data and tensor";
 }
 
 bool ll_plan_fits(const ll_search *s, const ll_outcome *o)

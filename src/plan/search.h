@@ -41,7 +41,11 @@ ll_err ll_plan_search(const ll_search *s, ll_arena *arena, ll_found *out);
 const char *ll_how_mesh(const ll_how *h, char out[LL_HOW_TEXT]);
 const char *ll_how_schedule(const ll_how *h);
 const char *ll_remake_name(ll_remake r);
-const char *ll_how_kind(const ll_how *h); /* for ll_plan_spread */
+/* For ll_plan_spread. */
+static inline const char *ll_how_kind(const ll_how *h)
+{
+    return h->zero >= 2 ? "sharded" : h->pipe > 1 ? "pipeline" : "data and tensor";
+}
 
 /* To train on so many tokens (or samples). */
 typedef struct ll_training {

@@ -15,7 +15,6 @@
 #include "replicas/loose.h"
 
 #include "base/crc32c.h"
-#include "base/num.h"
 #include "base/rng.h"
 #include "base/stats.h"
 #include "run/ranks.h"
@@ -29,9 +28,8 @@ static const ll_coll_opts canonical = {.algorithm = "sharded", .site = "exchange
 
 ll_err ll_loose_open(ll_comm *c, const ll_run *r, ll_loose **out)
 {
-    ll_loose *x = (ll_loose *)calloc(1, sizeof *x);
-    *out = x;
-    TRY(ll_comm_agree(c, x ? LL_OK : RAISE(LL_E_MEM, "not enough memory for replicas")));
+    ll_arena *a = ll_arena_new();
+    ll_loose *x = *out = LL_NEW(a, ll_loose);
     int n = (int)r->parallel.replicas, each = ll_comm_size(c) / n, me = ll_comm_rank(c);
     *x = (ll_loose){.run = r,
                     .how = &r->parallel.between,
@@ -40,7 +38,7 @@ ll_err ll_loose_open(ll_comm *c, const ll_run *r, ll_loose **out)
                     .n = n,
                     .served = ll_consistency_served(&r->parallel.between),
                     .rounds = ll_consistency_rounds(&r->parallel.between),
-                    .arena = ll_arena_new()};
+                    .arena = a};
     ll_err rc = LL_OK;
     if (each > 1 && x->served && x->how->server == LL_SERVER_open)
         rc = RAISE(LL_E_CONFIG,
@@ -63,7 +61,6 @@ void ll_loose_close(ll_loose *x)
     ll_comm_close(x->mine);
     ll_comm_close(x->peers);
     ll_arena_free(x->arena);
-    free(x);
 }
 
 size_t ll_loose_bytes(const ll_loose *x)
@@ -99,11 +96,6 @@ ll_loose_count ll_loose_counted(const ll_loose *x)
     return c;
 }
 
-static int class_of(const ll_session *s, const ll_slot *x)
-{
-    return x->kind == LL_PARAM ? 0 : ll_is_moment(s->g, x->name) ? 2 : 1;
-}
-
 static ll_err list_items(ll_loose *x)
 {
     const ll_session *s = x->s;
@@ -115,7 +107,7 @@ static ll_err list_items(ll_loose *x)
             const ll_slot *v = &s->p->slots[s->kept[i]];
             if (ll_is_cache(v->name) || ll_is_teacher(v->name)) continue; /* as the list has it */
             at++;
-            if (class_of(s, v) != class) continue;
+            if (class != (v->kind == LL_PARAM ? 0 : ll_is_moment(s->g, v->name) ? 2 : 1)) continue;
             CHECK(v->type.dtype == LL_F32, LL_E_CONFIG,
                   "parallel.replicas: %s is of type %s, but replicas exchange only f32", v->name,
                   ll_dtype_name(v->type.dtype));

@@ -6,7 +6,6 @@
 #include "base/file.h"
 #include "run/ranks.h"
 
-#include <errno.h>
 #include <unistd.h>
 
 /* The file of this replica's turns. */
@@ -34,7 +33,7 @@ ll_err ll_loose_repeat(ll_loose *x, const char *run, int64_t *until)
     CHECK(x->how->server != LL_SERVER_open, LL_E_ARG,
           "--replay cannot be combined with parallel.server=open, which keeps no order: use "
           "parallel.consistency=async");
-    CHECK(access(path, R_OK) == 0, LL_E_IO, "--replay: %s: %s", path, strerror(errno));
+    CHECK(access(path, R_OK) == 0, LL_E_IO, "--replay: %s: %m", path);
     CHECK(!ll_is_same_file(run, x->run->out), LL_E_ARG,
           "--replay: %s would be overwritten: repeat the run in another folder, with --out", run);
     TRY(ll_turns_read(path, x->index, sum_settings(x), &x->repeat));

@@ -9,7 +9,6 @@
 #include "run/ranks.h"
 
 #include <errno.h>
-#include <string.h>
 
 enum { TAKE = 1, LEAVE = 2, READ = 4, AWAY = 8, BACK = 16 }; /* what a turn is for */
 
@@ -164,7 +163,7 @@ static ll_err open_order(ll_server *x, int64_t step)
     if (!o->order || is_open(x) || !ll_ranks_lead(o->mine)) return LL_OK;
     CHECK(!o->replay || step == 0, LL_E_ARG, "--replay repeats a run from its beginning");
     x->order = fopen(o->order, "w");
-    CHECK(x->order, LL_E_IO, "%s: %s", o->order, strerror(errno));
+    CHECK(x->order, LL_E_IO, "%s: %m", o->order);
     fprintf(x->order, "from %ld settings %08x\n", step, (unsigned)o->settings);
     return LL_OK;
 }

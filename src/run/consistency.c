@@ -7,8 +7,6 @@
 
 #include "run/run_int.h"
 
-#include <string.h>
-
 #define PRESET(name, what, every, warm_up, peers, parts, codec, outer, lr, elastic, seeds, server, \
                staleness, quorum, delay)                                                           \
     {                                                                                              \
@@ -178,7 +176,7 @@ ll_err ll_consistency_make(const ll_consistency *said, int64_t replicas, ll_cons
 
 void ll_consistency_reduce(ll_consistency *c, int64_t replicas, bool linear)
 {
-    bool rounds = c->what == LL_EXCHANGE_gradient && c->peers == LL_PEERS_server;
+    bool rounds = ll_consistency_rounds(c);
     bool in_step = c->peers == LL_PEERS_all || (c->peers == LL_PEERS_server && c->staleness == 0) ||
                    (rounds && c->quorum == replicas);
     if ((linear || rounds) && c->every == 1 && in_step && !strcmp(c->codec, "none") && plain(c))
@@ -198,19 +196,4 @@ void ll_torus_neighbours(int replicas, int index, int to[LL_TORUS], int from[LL_
         to[s] = twice ? -1 : on[0] * size[1] + on[1];
         from[s] = twice ? -1 : back[0] * size[1] + back[1];
     }
-}
-
-bool ll_consistency_loose(const ll_consistency *c)
-{
-    return c->what != LL_EXCHANGE_gradient || ll_consistency_rounds(c);
-}
-
-bool ll_consistency_rounds(const ll_consistency *c)
-{
-    return c->what == LL_EXCHANGE_gradient && c->peers == LL_PEERS_server;
-}
-
-bool ll_consistency_served(const ll_consistency *c)
-{
-    return ll_consistency_loose(c) && (c->peers == LL_PEERS_server || c->peers == LL_PEERS_pairs);
 }

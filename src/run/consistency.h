@@ -12,9 +12,6 @@
 #pragma once
 #include "base/err.h"
 
-#include <stdbool.h>
-#include <stdint.h>
-
 /* What each is, in words of the run file; before a preset fills it in, it may be unsaid. */
 #define LL_EXCHANGES(X) X(gradient) X(parameter) X(difference)
 #define LL_EXCHANGE_OF(name) LL_EXCHANGE_##name,
@@ -51,8 +48,7 @@ typedef struct ll_consistency {
     int64_t staleness;     /* a replica is no more than so many steps ahead of any (of gradients:
                             * rounds behind); -1: of no matter */
     int64_t quorum; /* gradients of the newest parameters that close a round; 0: all but one */
-    int64_t
-        delay; /* steps that go on beside an exchange of differences, before its result is had */
+    int64_t delay;  /* steps beside an exchange of differences, before its result is had */
 } ll_consistency;
 
 /* Names of presets, as a choice of the run file. */
@@ -72,8 +68,17 @@ enum { LL_TORUS = 4 };
  * -1: nobody, where two would be the same. */
 void ll_torus_neighbours(int replicas, int index, int to[LL_TORUS], int from[LL_TORUS]);
 /* Do they give gradients to a server, and all make its updates? Then they are alike, but late. */
-bool ll_consistency_rounds(const ll_consistency *c);
+static inline bool ll_consistency_rounds(const ll_consistency *c)
+{
+    return c->what == LL_EXCHANGE_gradient && c->peers == LL_PEERS_server;
+}
 /* Are replicas ever apart? */
-bool ll_consistency_loose(const ll_consistency *c);
+static inline bool ll_consistency_loose(const ll_consistency *c)
+{
+    return c->what != LL_EXCHANGE_gradient || ll_consistency_rounds(c);
+}
 /* Have they a server, and take shares of batches as they come to them? */
-bool ll_consistency_served(const ll_consistency *c);
+static inline bool ll_consistency_served(const ll_consistency *c)
+{
+    return ll_consistency_loose(c) && (c->peers == LL_PEERS_server || c->peers == LL_PEERS_pairs);
+}

@@ -1,13 +1,10 @@
 /* ranks.c: small agreements between the ranks of a run. */
 #include "run/ranks.h"
 
-#include "comm/comm.h"
+#include "sched/nodes.h"
 
-#include <errno.h>
 #include <stdio.h>
-#include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 ll_err ll_run_mesh(const ll_run *r, int size, char out[LL_MESH_TEXT])
@@ -48,29 +45,7 @@ ll_comm_opts ll_run_comm(const ll_run *r)
 
 int ll_ranks_nodes(const ll_comm *c)
 {
-    const int *node = ll_comm_nodes(c);
-    int n = 0;
-    for (int i = 0; i < ll_comm_size(c); i++) {
-        int first = 0;
-        while (node[first] != node[i]) first++;
-        n += first == i;
-    }
-    return n;
-}
-
-bool ll_ranks_lead(const ll_comm *c)
-{
-    return !c || ll_comm_rank(c) == 0;
-}
-
-ll_err ll_ranks_agree(ll_comm *c, ll_err mine)
-{
-    return c ? ll_comm_agree(c, mine) : mine;
-}
-
-ll_err ll_ranks_share(ll_comm *c, void *data, size_t bytes)
-{
-    return c ? ll_comm_broadcast(c, data, (int64_t)bytes, LL_U8, 0, NULL) : LL_OK;
+    return ll_nodes_count(&(ll_coll_spec){.size = ll_comm_size(c), .node = ll_comm_nodes(c)});
 }
 
 ll_err ll_ranks_same(ll_comm *c, int64_t v, const char *what)
@@ -91,7 +66,7 @@ static ll_err see(const char *path, size_t bytes)
     struct stat st;
     for (int i = 0; i < TRIES; i++) {
         if (stat(path, &st) == 0 && (size_t)st.st_size == bytes) {
-            CHECK(access(path, W_OK) == 0, LL_E_IO, "%s: %s", path, strerror(errno));
+            CHECK(access(path, W_OK) == 0, LL_E_IO, "%s: %m", path);
             return LL_OK;
         }
         nanosleep(&(struct timespec){.tv_nsec = 50000000}, NULL);
@@ -118,14 +93,4 @@ ll_err ll_ranks_xor(ll_comm *c, uint32_t *v, int n)
     memset(v, 0, sizeof *v * (size_t)n);
     for (int64_t i = 0; i < (int64_t)size * n; i++) v[i % n] ^= all[i];
     return LL_OK;
-}
-
-ll_err ll_ranks_max(ll_comm *c, double *v)
-{
-    return c ? ll_comm_allreduce(c, v, 1, LL_F64, LL_REDUCE_MAX, NULL) : LL_OK;
-}
-
-ll_err ll_ranks_sum(ll_comm *c, double *v)
-{
-    return c ? ll_comm_allreduce(c, v, 1, LL_F64, LL_REDUCE_SUM, NULL) : LL_OK;
 }

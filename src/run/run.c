@@ -1,7 +1,6 @@
 /* run.c: finding a run file, overriding its settings, checking the whole. */
 #include "base/file.h"
 #include "base/num.h"
-#include "base/text.h"
 #include "comm/codec.h"
 #include "model/model.h"
 #include "onnx/onnx.h"
@@ -14,9 +13,6 @@
 #include "data/data.h"
 #include "run/run_int.h"
 
-#include <math.h>
-#include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 enum { FILE_READ_LIMIT = 1 << 20, SCHEDULE_LIMIT = 1 << 26 };
@@ -420,11 +416,6 @@ static ll_err finish_conv(ll_run *r)
     return LL_OK;
 }
 
-static bool is_linear(const ll_optim *o)
-{
-    return !strcmp(o->name, "sgd") && o->clip == 0 && o->clip_value == 0;
-}
-
 /* What does not go with replicas that part. */
 static ll_err check_loose(const ll_run *r)
 {
@@ -512,7 +503,9 @@ static ll_err finish_replicas(ll_run *r)
     ll_run_parallel *p = &r->parallel;
     ll_err rc = ll_consistency_make(&p->said, p->replicas, &p->between);
     LL_WANT(r, "", rc == LL_OK, "%s", ll_error_message());
-    ll_consistency_reduce(&p->between, p->replicas, is_linear(&r->train.optim));
+    const ll_optim *o = &r->train.optim;
+    bool linear = !strcmp(o->name, "sgd") && o->clip == 0 && o->clip_value == 0;
+    ll_consistency_reduce(&p->between, p->replicas, linear);
     bool apart = ll_run_loose(r) && !ll_consistency_rounds(&p->between);
     LL_WANT(r, "parallel.replica_lr", !p->replica_lr || apart,
             "parallel.replica_lr applies only to replicas that diverge; with "
@@ -524,11 +517,6 @@ static ll_err finish_replicas(ll_run *r)
         "train as one",
         p->between.name);
     return ll_run_loose(r) ? check_loose(r) : LL_OK;
-}
-
-bool ll_run_loose(const ll_run *r)
-{
-    return r->parallel.replicas > 1 && ll_consistency_loose(&r->parallel.between);
 }
 
 double ll_run_replica_lr(const ll_run *r)
@@ -639,11 +627,6 @@ int64_t ll_run_steps(const ll_run *r, int64_t samples)
     if (!epochs) return steps;
     int64_t enough = ll_ceil_div(epochs * samples, r->train.batch);
     return steps && steps < enough ? steps : enough;
-}
-
-int64_t ll_run_micro_batches(const ll_run *r)
-{
-    return r->train.micro_batch ? r->train.batch / r->train.micro_batch : 1;
 }
 
 int64_t ll_run_size(const ll_run *r, const char *name, int64_t otherwise)

@@ -10,8 +10,7 @@
  * train.batch=16), finished (what takes several keys to check). Every key is a row of one table
  * (run_keys.c), which gives its type, default, range and help; a model brings keys of its own, its
  * sizes; and keys of layout are patterns of values' names (pass/layouts.c). Errors name the file
- * and line, or the --set, the key, the value and what would be right.
- */
+ * and line, or the --set, the key, the value and what would be right. */
 #pragma once
 #include "base/arena.h"
 #include "base/bundled.h"
@@ -85,9 +84,8 @@ typedef struct ll_run_train {
     const char *conv, *workspace;
     const char *memory; /* that a rank's tensors may take; "": any */
     double memory_bytes;
-    const char
-        *offload; /* a folder, or host, for what it has no room for; "": nothing is laid aside */
-    bool deterministic; /* the same bits in every run on GPUs too */
+    const char *offload; /* a folder, or host, for what has no room; "": nothing is laid aside */
+    bool deterministic;  /* the same bits in every run on GPUs too */
     int64_t eval_every, eval_samples, save_every, keep, log_every;
     bool save_beside;
     bool delay;   /* gradients are of what parameters were a step before */
@@ -176,7 +174,10 @@ char *ll_run_help(const char *word, int width, ll_arena *arena);
  * no limit, and both 0 are one epoch. */
 int64_t ll_run_steps(const ll_run *r, int64_t samples);
 /* How many micro-batches a step has. */
-int64_t ll_run_micro_batches(const ll_run *r);
+static inline int64_t ll_run_micro_batches(const ll_run *r)
+{
+    return r->train.micro_batch ? r->train.batch / r->train.micro_batch : 1;
+}
 /* A size of the model's, or this where it has none of that name. */
 int64_t ll_run_size(const ll_run *r, const char *name, int64_t otherwise);
 /* The longest sequence that the model knows, which may be tuned on shorter ones; 0: it has none. */
@@ -184,7 +185,10 @@ int64_t ll_run_places(const ll_run *r);
 bool ll_run_takes_tokens(const ll_run *r); /* else images */
 /* Are there replicas that are ever apart? If so, the run as one of them has it: its share of each
  * batch. It lives in r, and is not freed. */
-bool ll_run_loose(const ll_run *r);
+static inline bool ll_run_loose(const ll_run *r)
+{
+    return r->parallel.replicas > 1 && ll_consistency_loose(&r->parallel.between);
+}
 ll_run ll_run_replica(const ll_run *r, int replica);
 /* What a replica's learning rate is times the run's: its share of a batch has R times the variance,
  * by whose root most optimizers divide their steps. */

@@ -3,8 +3,6 @@
 #include "pass/target.h"
 #include "run/run_int.h"
 
-#include <string.h>
-
 /* key is read where `of` is one of these words; or, without words, where `of` is set at all. */
 static const struct {
     const char *key, *of, *words;

@@ -1,7 +1,6 @@
 /* run_value.c: what is made from the table of keys (run_keys.c): defaults, reading and checking one
  * value, reading and printing a complete run file, the key reference. */
 #define _GNU_SOURCE /* strcasestr */
-#include "base/near.h"
 #include "base/text.h"
 #include "base/yaml.h"
 #include "kern/notes.h"
@@ -10,8 +9,6 @@
 #include <ctype.h>
 #include <errno.h>
 #include <math.h>
-#include <stdio.h>
-#include <string.h>
 
 /* ---- one value ---- */
 

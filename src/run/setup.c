@@ -289,13 +289,6 @@ static bool is_said(const ll_run *r, const char *size)
     return false;
 }
 
-static bool has_size(const ll_run *r, const char *size)
-{
-    const ll_size *s = r->model.sizes;
-    while (s->name && strcmp(s->name, size)) s++;
-    return s->name;
-}
-
 static void set_size(ll_run *r, const char *name, int64_t value)
 {
     for (ll_size *s = r->model.sizes; s->name; s++)
@@ -305,12 +298,10 @@ static void set_size(ll_run *r, const char *name, int64_t value)
 ll_err ll_run_fit(ll_run *r)
 {
     enum { MANY_CLASSES = 100 };
-    const char *fixed[] = {"image", "channels"};
     LL_OWN(ll_dataset) d = NULL;
     const bool all = is_said(r, "features") && (is_said(r, "classes") || is_said(r, "outputs"));
-    if (strcmp(r->data.format, "csv") || !has_size(r, "features") || all) return LL_OK;
-    for (int i = 0; i < 2; i++)
-        if (is_said(r, fixed[i])) return LL_OK;
+    if (strcmp(r->data.format, "csv") || ll_run_size(r, "features", -1) < 0 || all) return LL_OK;
+    if (is_said(r, "image") || is_said(r, "channels")) return LL_OK;
     ll_data_opts o = data_opts(r);
     ll_err rc = ll_dataset_open(&o, &d);
     CHECK(rc != LL_E_CONFIG, rc, "%s", ll_run_told(r, FROM, ll_error_message()));

@@ -22,9 +22,9 @@ ll_session_opts ll_run_session(const ll_run *r, ll_comm *c, const char *mesh);
 /* The run's training graph and a session of it. Collective over o->comm, which binds its ranks to
  * cores. After a failure what was made is still the caller's to close. */
 ll_err ll_run_compile(const ll_run *r, const ll_session_opts *o, ll_graph **g, ll_session **s);
-/* This rank's samples of every micro-batch, from a step on. */
 /* How training samples are drawn and changed. */
 ll_sampling ll_run_sampling(const ll_run *r);
+/* This rank's samples of every micro-batch, from a step on. */
 ll_err ll_run_loader(const ll_run *r, const ll_dataset *d, const ll_session *s, int64_t step,
                      ll_loader **out);
 /* Of the model's samples at these positions the first with a number that is not finite (after

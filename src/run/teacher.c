@@ -1,10 +1,7 @@
 /* teacher.c: another model's logits and hidden states. */
 #include "run/teacher.h"
 
-#include "base/near.h"
 #include "run/run_int.h"
-
-#include <stdio.h>
 
 static ll_err open_run(const ll_run *r, ll_run **out)
 {

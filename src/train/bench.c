@@ -2,8 +2,6 @@
  * frameworks: what is timed is forward, backward and update, not reading data. */
 #include "train/bench.h"
 
-#include "base/now.h"
-#include "base/num.h"
 #include "base/process.h"
 #include "base/rng.h"
 #include "base/stats.h"
@@ -12,8 +10,6 @@
 #include "train/prune.h"
 #include "run/setup.h"
 #include "weights/state.h"
-
-#include <stdio.h>
 
 ll_err ll_gemm_peak(int threads, int64_t n, bool bf16, double *gflops, bool *beside)
 {
@@ -134,8 +130,7 @@ void ll_bench_gather(const ll_session *s, int steps, ll_bench_report *out)
     qsort(out->classes, (size_t)out->n_class, sizeof *out->classes, longest_first);
 }
 
-/* Steps with each kernel between two marks, which makes them longer: beside those that are timed.
- */
+/* Steps with each kernel between two marks, which makes them longer: beside those timed. */
 static ll_err profile_device(ll_session *s, double lr, ll_bench_report *out)
 {
     enum { STEPS = 3 };
@@ -186,8 +181,7 @@ static ll_err time_steps(ll_session *s, double lr, const ll_bench_opts *o, ll_be
         if (i == 0) out->first_loss = ll_session_result(s, "loss");
         if (i == 0) out->start_s = ll_process_age();
     }
-    if (device) { /* it slows down as it warms, within seconds: what it does for long is what counts
-                   */
+    if (device) { /* it slows down as it warms, within seconds: what counts is what lasts */
         TRY(run_for(s, lr, o->seconds, times, &n, &out->cpu_s));
         out->cool_s = ll_quantile(times, n, 0.5);
     }

@@ -3,7 +3,6 @@
 
 #include "base/crc32c.h"
 #include "base/file.h"
-#include "base/num.h"
 #include "run/ranks.h"
 
 #include <errno.h>
@@ -215,13 +214,12 @@ static ll_err map_file(const char *path, size_t bytes, bool make, char **out)
 {
     int how = O_RDWR | O_CLOEXEC | O_NOFOLLOW | (make ? O_CREAT | O_EXCL : 0);
     LL_OWN_FD int fd = open(path, how, 0600);
-    CHECK(fd >= 0, LL_E_SYS, "%s: %s", path, strerror(errno));
+    CHECK(fd >= 0, LL_E_SYS, "%s: %m", path);
     struct stat st;
     bool good =
         fstat(fd, &st) == 0 && st.st_uid == geteuid() && (!make || !ftruncate(fd, (off_t)bytes));
     void *at = good ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) : MAP_FAILED;
-    CHECK(at != MAP_FAILED, LL_E_MEM, "%s: not enough memory for %zu bytes: %s", path, bytes,
-          strerror(errno));
+    CHECK(at != MAP_FAILED, LL_E_MEM, "%s: not enough memory for %zu bytes: %m", path, bytes);
     *out = (char *)at;
     return LL_OK;
 }

@@ -11,7 +11,6 @@
 #include "base/file.h"
 #include "run/ranks.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -182,8 +181,7 @@ static ll_err add(int fd, const uint8_t *data, size_t n, int64_t at)
     LL_OWN_MEMORY uint8_t *was = (uint8_t *)calloc(n, 1);
     CHECK(was && pread(fd, was, n, at) >= 0, LL_E_MEM, "not enough memory to assemble a state");
     for (size_t i = 0; i < n; i++) was[i] |= data[i];
-    CHECK(pwrite(fd, was, n, at) == (ssize_t)n, LL_E_MEM, "no room in " FOLDER " for a state: %s",
-          strerror(errno));
+    CHECK(pwrite(fd, was, n, at) == (ssize_t)n, LL_E_MEM, "no room in " FOLDER " for a state: %m");
     return LL_OK;
 }
 
@@ -207,7 +205,7 @@ static ll_err pass_on(ll_comm *c, int from, const char *path, int to, int64_t by
         at = range[0] + n;
     }
     if (rc == LL_OK && to >= 0 && ftruncate(to, bytes))
-        rc = RAISE(LL_E_SYS, "a state in memory: %s", strerror(errno));
+        rc = RAISE(LL_E_SYS, "a state in memory: %m");
     return ll_comm_agree(c, rc);
 }
 
@@ -226,7 +224,7 @@ static ll_err bring_together(ll_comm *c, const char *job, const found *all, int 
     bool lead = leader_of(c, ll_comm_rank(c)) == ll_comm_rank(c);
     int how = O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW;
     LL_OWN_FD int to = lead ? open(path, how, 0600) : -1;
-    ll_err rc = !lead || to >= 0 ? LL_OK : RAISE(LL_E_SYS, "%s: %s", path, strerror(errno));
+    ll_err rc = !lead || to >= 0 ? LL_OK : RAISE(LL_E_SYS, "%s: %m", path);
     rc = ll_comm_agree(c, rc);
     for (int i = 0; i < n && rc == LL_OK; i++) {
         seals_name name = {job, all[i].start, all[i].node};

@@ -5,8 +5,6 @@
 #include "run/ranks.h"
 #include "weights/state.h"
 
-#include <stdlib.h>
-
 typedef struct held {
     uint32_t part, crc; /* part: a hash of which it is; 0: none */
 } held;

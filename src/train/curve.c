@@ -8,8 +8,6 @@
 #include "base/plot.h"
 #include "train/metrics.h"
 
-#include <math.h>
-#include <stdio.h>
 #include <string.h>
 
 enum { WIDTH = 860, HEIGHT = 460, LEFT = 64, TOP = 114, BOTTOM = 56 };
@@ -37,24 +35,25 @@ static bool has_points(const ll_points *p)
 
 /* ---- ranges ---- */
 
-static void widen(const ll_points *p, bool of_x, double *lo, double *hi)
+/* Of these; 0 to 1 where none is usable. */
+static void find_range(const ll_points *const *lists, int n, bool of_x, double *lo, double *hi)
 {
-    for (int i = 0; i < p->n; i++) {
-        if (!usable(p, i)) continue;
-        double v = of_x ? p->x[i] : p->y[i];
-        if (v < *lo) *lo = v;
-        if (v > *hi) *hi = v;
-    }
+    *lo = INFINITY, *hi = -INFINITY;
+    for (int k = 0; k < n; k++)
+        for (int i = 0; i < lists[k]->n; i++) {
+            if (!usable(lists[k], i)) continue;
+            double v = of_x ? lists[k]->x[i] : lists[k]->y[i];
+            *lo = fmin(*lo, v), *hi = fmax(*hi, v);
+        }
+    if (!(*lo <= *hi)) *lo = 0, *hi = 1;
 }
 
 static void set_x(picture *p)
 {
     const ll_curve *c = p->curve;
-    double lo = INFINITY, hi = -INFINITY;
-    widen(&c->train_loss, true, &lo, &hi);
-    widen(&c->val_loss, true, &lo, &hi);
-    widen(&c->val_accuracy, true, &lo, &hi);
-    if (!(lo <= hi)) lo = 0, hi = 1;
+    const ll_points *const all[] = {&c->train_loss, &c->val_loss, &c->val_accuracy};
+    double lo, hi;
+    find_range(all, 3, true, &lo, &hi);
     if (lo > 0 && lo < 0.2 * hi) lo = 0; /* a run starts at step 1: the axis at 0 */
     if (!(hi > lo)) hi = lo + 1;
     p->x = (ll_plot_axis){.lo = lo, .hi = hi, .from = LEFT, .to = p->right};
@@ -64,10 +63,9 @@ static void set_x(picture *p)
 /* Of the smooth line and of validation: one raw spike does not flatten the picture. */
 static void set_loss(picture *p)
 {
-    double lo = INFINITY, hi = -INFINITY;
-    widen(&p->smooth, false, &lo, &hi);
-    widen(&p->curve->val_loss, false, &lo, &hi);
-    if (!(lo <= hi)) lo = 0, hi = 1;
+    const ll_points *const both[] = {&p->smooth, &p->curve->val_loss};
+    double lo, hi;
+    find_range(both, 2, false, &lo, &hi);
     p->loss = (ll_plot_axis){.from = HEIGHT - BOTTOM, .to = TOP};
     bool powers = lo > 0 && hi / lo > 100;
     p->loss.ticks = powers ? LL_TICKS_POWER : LL_TICKS_PLAIN;
@@ -79,9 +77,9 @@ static void set_loss(picture *p)
 
 static void set_accuracy(picture *p)
 {
-    double lo = INFINITY, hi = -INFINITY;
-    widen(&p->curve->val_accuracy, false, &lo, &hi);
-    if (!(lo <= hi)) lo = 0, hi = 1;
+    const ll_points *const one[] = {&p->curve->val_accuracy};
+    double lo, hi;
+    find_range(one, 1, false, &lo, &hi);
     p->accuracy = (ll_plot_axis){.from = HEIGHT - BOTTOM, .to = TOP, .ticks = LL_TICKS_PERCENT};
     ll_plot_round(&p->accuracy, 100 * lo, 100 * hi);
     if (p->accuracy.hi > 100 && hi <= 1) p->accuracy.hi = 100;
@@ -207,14 +205,7 @@ static void draw_validation(picture *p, const ll_points *v, const ll_plot_axis *
     ll_buf_puts(&p->svg, "\n");
 }
 
-/* The index of the last usable point, or of the best one; -1: none. */
-static int last_of(const ll_points *v)
-{
-    int i = v->n - 1;
-    while (i >= 0 && !usable(v, i)) i--;
-    return i;
-}
-
+/* The index of the best point; -1: none is usable. */
 static int best_of(const ll_points *v, bool largest)
 {
     int best = -1;
@@ -228,7 +219,8 @@ static int best_of(const ll_points *v, bool largest)
 /* Adds a sample of the line and its name with the last value; returns where the next may begin. */
 static double legend_item(picture *p, double x, int color, const char *name, const ll_points *v)
 {
-    int last = last_of(v);
+    int last = v->n - 1;
+    while (last >= 0 && !usable(v, last)) last--;
     if (last < 0) return x;
     ll_buf *b = &p->svg;
     double y = p->curve->caption ? 72 : 58;

@@ -10,9 +10,8 @@ typedef struct ll_points {
 
 typedef struct ll_curve {
     const char *title;
-    const char *caption; /* a line under the title; NULL: none */
-    ll_points
-        train_loss; /* points that are not finite leave a gap; any of the three may be empty */
+    const char *caption;  /* a line under the title; NULL: none */
+    ll_points train_loss; /* those that are not finite leave a gap; any list may be empty */
     ll_points val_loss;
     ll_points val_accuracy; /* 0 to 1; drawn against an axis of its own */
 } ll_curve;

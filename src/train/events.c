@@ -113,11 +113,11 @@ ll_err ll_events_alone(const ll_events *e)
     const char *mine = strrchr(e->path, '/') + 1;
     const char *folder = ll_arena_printf(e->arena, "%.*s", (int)(mine - e->path), e->path);
     LL_OWN(DIR) d = opendir(folder);
-    CHECK(d, LL_E_IO, "%s: %s", folder, strerror(errno));
+    CHECK(d, LL_E_IO, "%s: %m", folder);
     for (struct dirent *f; (f = readdir(d));) {
         bool other = !strncmp(f->d_name, PREFIX, strlen(PREFIX)) && strcmp(f->d_name, mine);
-        CHECK(!other || !unlinkat(dirfd(d), f->d_name, 0), LL_E_IO, "%s: removing " PREFIX "*: %s",
-              folder, strerror(errno));
+        CHECK(!other || !unlinkat(dirfd(d), f->d_name, 0), LL_E_IO, "%s: removing " PREFIX "*: %m",
+              folder);
     }
     return LL_OK;
 }
@@ -129,7 +129,7 @@ ll_err ll_events_open(const char *folder, int64_t first_step, ll_events **out)
     TRY(ll_mkdirs(folder));
     LL_OWN(ll_arena) a = ll_arena_new();
     LL_OWN_FD int fd = create(a, folder, &path);
-    CHECK(fd >= 0, LL_E_IO, "%s: creating: %s", path, strerror(errno));
+    CHECK(fd >= 0, LL_E_IO, "%s: creating: %m", path);
     ll_events *e = LL_NEW(a, ll_events);
     *e = (ll_events){.arena = a,
                      .path = path,

@@ -1,15 +1,12 @@
 /* foresee.c: kernels as rehearsed, links as measured, and the step that they add up to. */
 #include "train/foresee.h"
 
-#include "base/file.h"
 #include "base/stats.h"
 #include "run/ranks.h"
 #include "run/setup.h"
 #include "train/rehearse.h"
 #include "tune/tune.h"
 
-#include <fcntl.h>
-#include <jansson.h>
 #include <unistd.h>
 
 typedef struct foresight {
@@ -211,27 +208,4 @@ ll_err ll_foresee_others(const ll_session *s, ll_comm *c, ll_core_time since, do
     TRY(ll_ranks_sum(c, &used));
     *share = s->machine->device ? NAN : ll_others_share(used / nodes, here * s->p->threads);
     return LL_OK;
-}
-
-static json_t *number(double v)
-{
-    return isfinite(v) ? json_real(v) : json_null();
-}
-
-ll_err ll_foresee_note(const char *folder, const ll_foreseen *f)
-{
-    char path[4096];
-    snprintf(path, sizeof path, "%s/predictions.jsonl", folder);
-    json_auto_t *j =
-        json_pack("{s:s,s:s,s:i,s:I,s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "model", f->model, "mesh",
-                  f->mesh, "ranks", f->ranks, "steps", (json_int_t)f->steps, "predicted_step_ms",
-                  number(1e3 * f->predicted_s), "step_ms", number(1e3 * f->measured_s),
-                  "own_step_ms", number(1e3 * f->own_s), "predicted_bytes",
-                  number(f->predicted_bytes), "bytes", number(f->measured_bytes),
-                  "predicted_others", number(f->others[0]), "others", number(f->others[1]));
-    LL_OWN_MEMORY char *text = json_dumps(j, JSON_COMPACT | JSON_REAL_PRECISION(9));
-    LL_OWN_FD int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    CHECK(fd >= 0, LL_E_IO, "%s cannot be written", path);
-    TRY(ll_write_all(fd, path, text, strlen(text)));
-    return ll_write_all(fd, path, "\n", 1);
 }

@@ -30,13 +30,3 @@ ll_err ll_foresee_data(const ll_run *r, const ll_dataset *d, const ll_loader *l,
 
 /* More than 1: they take turns. Local. */
 double ll_threads_a_core(const ll_session *s, const ll_comm *c);
-
-/* One line more in OUT/predictions.jsonl: what was said, what came of it. Local. */
-typedef struct ll_foreseen {
-    const char *model, *mesh;
-    int ranks;
-    int64_t steps;
-    double predicted_s, measured_s, own_s, predicted_bytes, measured_bytes;
-    double others[2]; /* share of the cores, until it was predicted and from then on */
-} ll_foreseen;
-ll_err ll_foresee_note(const char *folder, const ll_foreseen *f);

@@ -4,7 +4,6 @@
 #include "base/file.h"
 #include "base/text.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -48,12 +47,11 @@ ll_err ll_metrics_open(const char *path, int64_t keep_to, ll_metrics **out)
     *out = NULL;
     int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (keep_to < 0 ? O_TRUNC : 0);
     LL_OWN_FD int fd = open(path, flags, 0666);
-    CHECK(fd >= 0, LL_E_IO, "%s: %s", path, strerror(errno));
+    CHECK(fd >= 0, LL_E_IO, "%s: %m", path);
     if (keep_to >= 0) {
         size_t kept;
         TRY(ll_metrics_lines(path, keep_to, NULL, NULL, &kept));
-        CHECK(ftruncate(fd, (off_t)kept) == 0, LL_E_IO, "%s: cutting to %zu bytes: %s", path, kept,
-              strerror(errno));
+        CHECK(ftruncate(fd, (off_t)kept) == 0, LL_E_IO, "%s: cutting to %zu bytes: %m", path, kept);
     }
     ll_arena *a = ll_arena_new();
     ll_metrics *m = LL_NEW(a, ll_metrics);

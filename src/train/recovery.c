@@ -2,16 +2,13 @@
 #include "train/recovery.h"
 
 #include "base/file.h"
-#include "base/now.h"
 #include "base/text.h"
 #include "train/metrics.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
-#include <time.h>
 #include <unistd.h>
 
 #define NOTES "recovery.jsonl"
@@ -21,11 +18,6 @@ static const char *const events[] = {[LL_BEGAN] = "began",
                                      [LL_LOST] = "lost",
                                      [LL_DONE] = "done",
                                      [LL_ENDED] = "ended"};
-
-double ll_wall_now(void)
-{
-    return ll_clock(CLOCK_REALTIME);
-}
 
 ll_err ll_start_parse(const char *text, ll_start *s)
 {
@@ -55,7 +47,7 @@ ll_err ll_recovery_note(const ll_start *s, ll_recovery_event event, int64_t step
         step, s->job, s->number, events[event], ll_wall_now() - s->began, ll_text_quoted(a, text));
     LL_OWN_FD int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (fd < 0 && errno == ENOENT) return LL_OK; /* no folder yet: nothing is lost with it */
-    CHECK(fd >= 0, LL_E_IO, "%s: %s", path, strerror(errno));
+    CHECK(fd >= 0, LL_E_IO, "%s: %m", path);
     ll_noted same;
     if (event == LL_LOST) (void)flock(fd, LOCK_EX); /* several ranks see it: one line */
     bool known = event == LL_LOST && ll_recovery_find(s, event, &same);

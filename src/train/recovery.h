@@ -6,6 +6,7 @@
  *
  *     {"step":120,"job":"9c31...","start":2,"event":"began","at":21.4,"text":"4 ranks ..."} */
 #pragma once
+#include "base/now.h"
 #include "mesh/mesh.h"
 
 typedef struct ll_start {
@@ -19,7 +20,11 @@ typedef struct ll_start {
 /* out stays in the text. */
 ll_err ll_start_parse(const char *text, ll_start *s);
 char *ll_start_print(const ll_start *s, ll_arena *arena);
-double ll_wall_now(void); /* the clock on the wall, in seconds */
+/* The clock on the wall, in seconds. */
+static inline double ll_wall_now(void)
+{
+    return ll_clock(CLOCK_REALTIME);
+}
 
 typedef enum ll_recovery_event {
     LL_BEGAN,  /* rank 0: opened, at this step */

@@ -1,8 +1,6 @@
 /* rehearse.c: kernels of each kind, then whole passes over the program, timed. */
 #include "train/rehearse.h"
 
-#include "base/now.h"
-#include "base/num.h"
 #include "base/stats.h"
 #include "run/ranks.h"
 
@@ -109,8 +107,7 @@ static ll_kcall beside(const ll_program *p, const ll_bound *b, ll_arena *arena, 
 }
 
 /* Calls that leave parameters and state as they are: those that change them have room for the
- * largest, if that is not very large, one behind another: no cache has what it would not in a step.
- */
+ * largest, if that is not very large, one by one: no cache has what it would not in a step. */
 static void find_calls(rehearsal *f, ll_arena *arena)
 {
     enum { MOST = 32 << 20 };

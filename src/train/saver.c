@@ -1,7 +1,6 @@
 /* saver.c: a checkpoint's way to the disk beside the steps. */
 #include "train/saver.h"
 
-#include "base/thread.h"
 #include "run/ranks.h"
 
 #include <stdatomic.h>

@@ -15,7 +15,6 @@
 #include "base/file.h"
 #include "run/ranks.h"
 
-#include <stdio.h>
 #include <unistd.h>
 
 typedef struct clock_at {
@@ -351,25 +350,81 @@ static ll_err write_trace(ll_tracer *t)
                           ll_ranks_lead(t->c) ? write_or_drop(t->opts.path, b.text, b.len) : LL_OK);
 }
 
+/* ---- timelines ---- */
+
+/* A row of the table of timelines: starts, ends, waits of this rank's actions, [most] each, and its
+ * update, in the last traced step; false: the trace has no whole one. */
+static bool fill_row(const ll_tracer *t, int most, double *row)
+{
+    int64_t n, dropped, found = 0;
+    const ll_trace_event *events = ll_trace_events(t->trace, &n, &dropped);
+    int n_action = t->s->p->pipe->n_action;
+    for (int64_t i = 0; i < n; i++) { /* later steps replace earlier ones */
+        const ll_trace_event *e = &events[i];
+        double from = 1e-6 * common_us(t, e->from), to = 1e-6 * common_us(t, e->to);
+        if (e->row != LL_TRACE_PIPE) continue;
+        if (e->number >= 0 && e->number < n_action) {
+            row[e->number] = from;
+            row[most + e->number] = to;
+            row[2 * most + e->number] = e->waited;
+            found++;
+        } else if (e->name && !strcmp(e->name, "update"))
+            row[3 * most] = from, row[3 * most + 1] = to;
+    }
+    return found >= n_action;
+}
+
+/* The table as times. */
+static ll_pipeline_times times_of(const ll_pipeline *p, double *table, int most, ll_arena *a)
+{
+    double **start = LL_NEW_ARRAY(a, double *, p->n_rank),
+           **end = LL_NEW_ARRAY(a, double *, p->n_rank);
+    double **waited = LL_NEW_ARRAY(a, double *, p->n_rank);
+    ll_interval *update = LL_NEW_ARRAY(a, ll_interval, p->n_rank);
+    for (int r = 0; r < p->n_rank; r++) {
+        double *row = table + (size_t)r * (size_t)(3 * most + 2);
+        start[r] = row;
+        end[r] = row + most;
+        waited[r] = row + 2 * most;
+        update[r] = (ll_interval){row[3 * most], row[3 * most + 1]};
+    }
+    return (ll_pipeline_times){.start = start, .end = end, .waited = waited, .update = update};
+}
+
+/* Draws the ranks along axis pipe that have coordinate 0 on all others: each fills in its own row
+ * and leaves the others zero; the sum over ranks is all of it. */
 static ll_err write_timeline(ll_tracer *t)
 {
-    ll_timeline_part mine;
-    bool has = ll_timeline_read(t->trace, t->s, t->arena, &mine);
-    ll_err rc = has ? LL_OK : RAISE(LL_E_MEM, "the trace has no whole step: no timeline is drawn");
+    enum { COLUMNS = 110 };
+    const ll_pipeline *p = t->s->cut->plan->pipeline;
+    const ll_mesh *m = &t->s->team->m;
+    int axis = ll_mesh_axis(m, LL_AXIS_PIPE), most = 0, rank = ll_comm_rank(t->c);
+    for (int r = 0; r < p->n_rank; r++)
+        if (p->n_action[r] > most) most = p->n_action[r];
+    int64_t width = 3 * most + 2, n = width * p->n_rank; /* behind the table a row that none sees */
+    double *table = LL_NEW_ARRAY(t->arena, double, n + width);
+    int64_t row = ll_mesh_coord(m, axis, rank);
+    for (int a = 0; a < m->n; a++)
+        if (a != axis && ll_mesh_coord(m, a, rank)) row = p->n_rank;
+    ll_err rc = LL_OK;
+    if (!fill_row(t, most, table + row * width))
+        rc = RAISE(LL_E_MEM, "the trace has no whole step: no timeline is drawn");
     TRY(ll_ranks_agree(t->c, rc));
-    double *const lists[] = {mine.start, mine.end};
-    for (int k = 0; k < 2; k++)
-        for (int i = 0; i < t->s->p->pipe->n_action; i++)
-            lists[k][i] = 1e-6 * common_us(t, lists[k][i]);
-    mine.update.start = 1e-6 * common_us(t, mine.update.start);
-    mine.update.end = 1e-6 * common_us(t, mine.update.end);
-    const char *name = ll_arena_printf(t->arena, "step %ld as measured", t->step);
-    if (t->s->cut->plan->pipeline->overlaps)
-        name = ll_arena_printf(t->arena, "%s, with the end of step %ld", name, t->step - 1);
-    TRY(ll_timeline_draw(t->c, t->s, &mine, name, t->arena, &t->timeline));
-    const char *svg = t->timeline.svg;
+    TRY(ll_comm_allreduce(t->c, table, n, LL_F64, LL_REDUCE_SUM,
+                          &(ll_coll_opts){.site = "timeline"}));
+    ll_pipeline_times times = times_of(p, table, most, t->arena);
+    times.title = ll_arena_printf(t->arena, "%s, step %ld as measured", p->name, t->step);
+    if (p->overlaps)
+        times.title =
+            ll_arena_printf(t->arena, "%s, with the end of step %ld", times.title, t->step - 1);
+    if (t->s->after) times.period = -1; /* ranks do not wait for each other's ends */
+    ll_pipeline_sum_up(p, &times);
+    ll_buf text = {.arena = t->arena}, svg = {.arena = t->arena};
+    ll_pipeline_draw_text(&text, p, &times, COLUMNS);
+    ll_pipeline_draw_svg(&svg, p, &times);
+    t->timeline = (ll_timeline){text.text, svg.text, times.bubble};
     return ll_ranks_agree(
-        t->c, ll_ranks_lead(t->c) ? write_or_drop(t->opts.timeline, svg, strlen(svg)) : LL_OK);
+        t->c, ll_ranks_lead(t->c) ? write_or_drop(t->opts.timeline, svg.text, svg.len) : LL_OK);
 }
 
 const ll_timeline *ll_tracer_timeline(const ll_tracer *t)

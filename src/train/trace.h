@@ -1,7 +1,13 @@
 /* trace.h: a Chrome trace of all ranks: one JSON file for chrome://tracing and ui.perfetto.dev. A
  * process for each rank, with rows for steps, instructions and collectives under way. */
 #pragma once
-#include "train/timeline.h"
+#include "exec/session.h"
+
+/* A pipeline's step as it was measured, in the picture that simulated ones have. */
+typedef struct ll_timeline {
+    const char *text, *svg; /* pictures */
+    double bubble;
+} ll_timeline;
 
 typedef struct ll_tracer ll_tracer;
 
@@ -11,8 +17,7 @@ typedef struct ll_tracer_opts {
     const char *title;    /* what runs */
 } ll_tracer_opts;
 
-/* Collective; c NULL: alone. Rank 0 makes the files, now. s and the texts must outlive the writing.
- */
+/* Collective; c NULL: alone. Rank 0 makes the files, now. s and the texts outlive the writing. */
 ll_err ll_tracer_open(ll_comm *c, ll_session *s, const ll_tracer_opts *opts, ll_tracer **out);
 void ll_tracer_close(ll_tracer *t); /* local */
 LL_OWNED(ll_tracer, ll_tracer_close);

@@ -10,10 +10,12 @@
  *    agreed on. Rank 0 alone writes to the run folder, but for the tensors of checkpoints. */
 #include "train/trainer_int.h"
 
+#include "base/file.h"
 #include "base/stats.h"
 #include "train/curve.h"
 #include "train/foresee.h"
 
+#include <fcntl.h>
 #include <malloc.h>
 
 static void on_signal(int sig)
@@ -123,21 +125,24 @@ static ll_err draw_curve(const trainer *t)
     return ll_curve_of_run(t->r->out, t->r->name, caption);
 }
 
-static ll_err leave_pictures(const trainer *t)
+/* One line more in OUT/predictions.jsonl: what was said, what came of it. */
+static ll_err note_prediction(const trainer *t)
 {
     const ll_train_report *r = t->report;
-    if (r->steps > t->first)
-        TRY(ll_foresee_note(t->r->out, &(ll_foreseen){.model = t->r->model.name,
-                                                      .mesh = r->mesh,
-                                                      .ranks = r->ranks,
-                                                      .steps = r->steps - t->first,
-                                                      .predicted_s = r->predicted_s,
-                                                      .measured_s = r->step_s,
-                                                      .own_s = r->own_s,
-                                                      .predicted_bytes = r->memory.tensors,
-                                                      .measured_bytes = r->memory.tensors_used,
-                                                      .others = {r->others[0], r->others[1]}}));
-    return draw_curve(t);
+    const char *path = ll_trainer_file(t, "predictions.jsonl");
+    json_auto_t *j = json_pack("{s:s,s:s,s:i,s:I,s:o?,s:o?,s:o?,s:o?,s:o?,s:o?,s:o?}", "model",
+                               t->r->model.name, "mesh", r->mesh, "ranks", r->ranks, "steps",
+                               (json_int_t)(r->steps - t->first), /* not finite: null */
+                               "predicted_step_ms", json_real(1e3 * r->predicted_s), "step_ms",
+                               json_real(1e3 * r->step_s), "own_step_ms", json_real(1e3 * r->own_s),
+                               "predicted_bytes", json_real(r->memory.tensors), "bytes",
+                               json_real(r->memory.tensors_used), "predicted_others",
+                               json_real(r->others[0]), "others", json_real(r->others[1]));
+    LL_OWN_MEMORY char *text = json_dumps(j, JSON_COMPACT | JSON_REAL_PRECISION(9));
+    LL_OWN_FD int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    CHECK(fd >= 0, LL_E_IO, "%s cannot be written", path);
+    TRY(ll_write_all(fd, path, text, strlen(text)));
+    return ll_write_all(fd, path, "\n", 1);
 }
 
 static ll_err foresee(trainer *t)
@@ -190,7 +195,9 @@ static ll_err run(trainer *t)
     TRY(ll_trainer_catch_up(t, &(ll_stop){ll_trainer_ask, t}));
     TRY(ll_trainer_loop(t));
     TRY(sum_up(t));
-    return ll_ranks_agree(t->comm, t->lead ? leave_pictures(t) : LL_OK);
+    ll_err rc = t->lead && t->report->steps > t->first ? note_prediction(t) : LL_OK;
+    if (t->lead && rc == LL_OK) rc = draw_curve(t);
+    return ll_ranks_agree(t->comm, rc);
 }
 
 /* Closing may replace the message of what failed. */

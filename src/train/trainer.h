@@ -6,7 +6,7 @@
 #include "train/goodput.h"
 #include "run/ranks.h"
 #include "replicas/server.h"
-#include "train/timeline.h"
+#include "train/trace.h"
 
 /* Bytes of the rank with most. On a machine with devices tensors are in theirs. */
 typedef struct ll_train_memory {
@@ -89,8 +89,7 @@ typedef struct ll_train_report {
     double predicted_s;   /* before the first step (foresee.h); NAN: not predicted */
     double exchange_s;    /* of it, exchanges of replicas in the mean */
     char unforeseen[256]; /* why, or what of a step that does not count; "": nothing */
-    double others
-        [2]; /* share of the cores that others had meanwhile, NAN: not known; and from then on */
+    double others[2]; /* share of the cores that others had until then (NAN: not known), and on */
     double samples_per_s, tokens_per_s, seconds, first_step_s;
     double stale[LL_STALENESS]; /* changes left at a server, by how many had come since what they
                                  * are changes of; of all replicas */

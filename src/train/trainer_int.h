@@ -2,15 +2,12 @@
 #pragma once
 #include "base/process.h"
 #include "base/waits.h"
-#include "base/text.h"
 #include "comm/job.h"
 #include "train/buddy.h"
-#include "train/goodput.h"
 #include "replicas/loose.h"
 #include "train/saver.h"
 #include "weights/checkpoint.h"
 #include "train/events.h"
-#include "train/metrics.h"
 #include "train/trace.h"
 #include "train/trainer.h"
 
@@ -89,13 +86,23 @@ typedef struct trainer {
 ll_err ll_trainer_open(trainer *t);
 /* alone: the others will not come to close what is shared. */
 void ll_trainer_close(trainer *t, bool alone);
-bool ll_trainer_is_restart(const trainer *t); /* a later start of its job */
-const char *ll_trainer_file(const trainer *t, const char *name);
+/* A later start of its job? */
+static inline bool ll_trainer_is_restart(const trainer *t)
+{
+    return t->opts->start && t->opts->start->number > 0;
+}
+static inline const char *ll_trainer_file(const trainer *t, const char *name)
+{
+    return ll_arena_printf(t->arena, "%s/%s", t->r->out, name);
+}
 /* What a checkpoint says of the run that made it, and one that goes on from it must agree in. */
 enum { LL_TRAINER_META = 15 };
 int ll_trainer_meta(const trainer *t, ll_arena *a, ll_st_pair out[LL_TRAINER_META]);
 /* A clock that stands still while the job is suspended; and what it has not counted is noted. */
-double ll_trainer_awake(void);
+static inline double ll_trainer_awake(void)
+{
+    return ll_now() - ll_process_stopped();
+}
 void ll_trainer_count_wall(trainer *t);
 /* The way to the first step is time lost. */
 void ll_trainer_count_start(trainer *t);
@@ -108,26 +115,42 @@ extern volatile sig_atomic_t ll_trainer_caught; /* the signal that this rank has
 ll_err ll_trainer_loop(trainer *t);
 ll_err ll_trainer_ask(void *trainer, ll_err mine, bool *stop); /* has any got one? As an ll_stop. */
 /* ---- keeping the state (trainer_save.c); collective ---- */
+/* To whoever watches. */
+static inline void ll_trainer_tell(const trainer *t, const char *text)
+{
+    if (t->lead && t->opts->watch.note) t->opts->watch.note(t->opts->watch.context, text);
+}
+#define LL_TELL(t, ...) ll_trainer_tell(t, ll_arena_printf((t)->arena, __VA_ARGS__))
 /* What came of a checkpoint that was under way: a run goes on without one that cannot be made. */
-void ll_trainer_tell(const trainer *t, const char *text); /* to whoever watches */
 ll_err ll_trainer_saved(trainer *t, ll_err rc);
-ll_err ll_trainer_save(trainer *t, int64_t done,
-                       bool last);                     /* last: it must be, and is waited for */
-ll_err ll_trainer_save_last(trainer *t, int64_t done); /* a full disk is given a minute */
+ll_err ll_trainer_save(trainer *t, int64_t done, bool last); /* last: it must, and is waited for */
+ll_err ll_trainer_save_last(trainer *t, int64_t done);       /* a full disk is given a minute */
 /* After a failure, which stays the error. */
 void ll_trainer_save_amid(trainer *t, int64_t done, const char *what_failed);
 ll_err ll_trainer_keep_best(const trainer *t, int64_t done); /* rank 0's */
 ll_err ll_trainer_copy(trainer *t, int64_t done);            /* to memory */
 ll_err ll_trainer_roll_back(trainer *t, int64_t done);       /* to the newest checkpoint */
 /* For the report that names a rank which the others wait for. */
-void ll_trainer_doing(const trainer *t, const char *what);
+static inline void ll_trainer_doing(const trainer *t, const char *what)
+{
+    if (t->comm) ll_comm_doing(t->comm, what);
+}
 /* ---- what metrics, timing and events hold (trainer_notes.c) ---- */
-bool ll_trainer_log_due(const trainer *t, int64_t done);
+static inline bool ll_trainer_log_due(const trainer *t, int64_t done)
+{
+    return done % t->r->train.log_every == 0 || done == t->steps;
+}
 ll_err ll_trainer_record(trainer *t, const ll_train_step *s);
 ll_err ll_trainer_note_score(trainer *t, int64_t done, const ll_score *score);
 /* ---- validation (trainer_validate.c); collective ---- */
-bool ll_trainer_due(int64_t done, int64_t every, int64_t otherwise);
-bool ll_trainer_validation_due(const trainer *t, int64_t done);
+static inline bool ll_trainer_due(int64_t done, int64_t every, int64_t otherwise)
+{
+    return done % (every ? every : otherwise) == 0;
+}
+static inline bool ll_trainer_validation_due(const trainer *t, int64_t done)
+{
+    return done >= t->steps || ll_trainer_due(done, t->r->train.eval_every, t->epoch_steps);
+}
 ll_err ll_trainer_validate(trainer *t, int64_t done, bool note, const ll_stop *stop);
 ll_err ll_trainer_catch_up(trainer *t, const ll_stop *stop);
 /* ---- memory (trainer_memory.c); collective ---- */

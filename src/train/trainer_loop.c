@@ -168,21 +168,19 @@ static ll_err take_step(trainer *t, int64_t step, ll_train_step *s)
     double seconds = ll_trainer_awake() - start, batch = (double)t->r->train.batch;
     t->waited[(step - t->first) % RECENT] = ll_waits_since(t->waits); /* and before it began */
     if (t->report->first_step_s == 0) t->report->first_step_s = ll_now() - t->began;
-    *s = (ll_train_step){step + 1,
-                         t->steps,
-                         loss,
-                         told ? ll_session_result(t->s, "grad_norm") : NAN,
-                         lr,
-                         seconds,
-                         batch / seconds,
-                         info->kind == LL_TOKENS ? batch * (double)info->seq / seconds : 0,
-                         1e-9 * t->model / seconds,
-                         1e-9 * t->made / seconds,
-                         0,
-                         0,
-                         t->s->e->waited - waited,
-                         t->s->e->saturated,
-                         false};
+    *s = (ll_train_step){.step = step + 1,
+                         .steps = t->steps,
+                         .loss = loss,
+                         .grad_norm = told ? ll_session_result(t->s, "grad_norm") : NAN,
+                         .lr = lr,
+                         .seconds = seconds,
+                         .samples_per_s = batch / seconds,
+                         .tokens_per_s =
+                             info->kind == LL_TOKENS ? batch * (double)info->seq / seconds : 0,
+                         .gflops = 1e-9 * t->model / seconds,
+                         .made_gflops = 1e-9 * t->made / seconds,
+                         .waited = t->s->e->waited - waited,
+                         .saturated = t->s->e->saturated};
     ll_exec_compressed(t->s->e, &s->gradient_bytes, &s->dense_bytes);
     t->report->gradient_bytes = s->gradient_bytes;
     t->report->dense_bytes = s->dense_bytes;
@@ -321,9 +319,8 @@ static ll_err start_shares(trainer *t)
 {
     t->served = true;
     if (t->opts->replay && t->until < t->steps)
-        ll_trainer_tell(
-            t, ll_arena_printf(t->arena, "%s ended after step %ld, so this run will end there too",
-                               t->opts->replay, t->until));
+        LL_TELL(t, "%s ended after step %ld, so this run will end there too", t->opts->replay,
+                t->until);
     TRY(ll_loose_start(t->loose, t->first, t->steps));
     for (int i = 0; i < 2; i++) ask_share(t, &ll_server_hand(t->loose->server)[i]);
     return LL_OK;

@@ -12,11 +12,6 @@ static ll_err note(trainer *t, int64_t step, const char *split, const char *name
     return ll_events_scalar(t->events, step, tag, value);
 }
 
-bool ll_trainer_log_due(const trainer *t, int64_t done)
-{
-    return done % t->r->train.log_every == 0 || done == t->steps;
-}
-
 static void note_replicas(trainer *t)
 {
     if (t->r->parallel.replicas == 1) return;

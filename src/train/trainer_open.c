@@ -5,7 +5,6 @@
 
 #include "base/crc32c.h"
 #include "base/file.h"
-#include "base/num.h"
 #include "machine/bind.h"
 #include "train/prune.h"
 #include "weights/residual.h"
@@ -17,21 +16,6 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <unistd.h>
-
-const char *ll_trainer_file(const trainer *t, const char *name)
-{
-    return ll_arena_printf(t->arena, "%s/%s", t->r->out, name);
-}
-
-void ll_trainer_doing(const trainer *t, const char *what)
-{
-    if (t->comm) ll_comm_doing(t->comm, what);
-}
-
-bool ll_trainer_is_restart(const trainer *t)
-{
-    return t->opts->start && t->opts->start->number > 0;
-}
 
 /* Ranks of all replicas share the cores of a node. Whatever is drawn in a step is each replica's
  * own; ll_loose_begin sees to equal parameters. */
@@ -87,8 +71,7 @@ static ll_err lock_folder(trainer *t)
     const char *out = t->r->out;
     if (!t->opts->resume || t->opts->resume_from || ll_trainer_is_restart(t)) TRY(ll_mkdirs(out));
     t->folder = open(out, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    CHECK(t->folder >= 0 || (t->opts->resume && errno == ENOENT), LL_E_IO, "%s: %s", out,
-          strerror(errno));
+    CHECK(t->folder >= 0 || (t->opts->resume && errno == ENOENT), LL_E_IO, "%s: %m", out);
     CHECK(t->folder < 0 || lock(t), LL_E_IO,
           "%s: another process is training there: use --out DIR for another folder", out);
     return LL_OK;
@@ -107,7 +90,7 @@ static const char *changes(const ll_run *r, ll_arena *a)
     if (d->cutmix > 0) ll_buf_printf(&b, ", cutmix %g", d->cutmix);
     for (int i = 0; i < d->mean.n; i++) ll_buf_printf(&b, ", mean %g", d->mean.v[i]);
     for (int i = 0; i < d->deviation.n; i++) ll_buf_printf(&b, ", deviation %g", d->deviation.v[i]);
-    return b.text ? b.text : "";
+    return b.text;
 }
 
 /* "layers=2 width=64": tensors do not show all of them. Dropout may change. */
@@ -451,7 +434,7 @@ static ll_err keep_settings(const trainer *t, const char *text)
     for (;
          access(path = ll_trainer_file(t, ll_arena_printf(t->arena, "run.%d.yaml", n)), F_OK) == 0;
          n++)
-        CHECK(t->goes_on || unlink(path) == 0, LL_E_IO, "%s: removing: %s", path, strerror(errno));
+        CHECK(t->goes_on || unlink(path) == 0, LL_E_IO, "%s: removing: %m", path);
     n = 0; /* nor the order of replicas' turns */
     while (!t->goes_on &&
            unlink(ll_trainer_file(t, ll_arena_printf(t->arena, "order-%d.txt", n))) == 0)
@@ -468,11 +451,6 @@ static ll_err keep_settings(const trainer *t, const char *text)
 static double wall_of(const trainer *t)
 {
     return t->wall + ll_now() - t->began;
-}
-
-double ll_trainer_awake(void)
-{
-    return ll_now() - ll_process_stopped();
 }
 
 void ll_trainer_count_wall(trainer *t)
@@ -516,8 +494,7 @@ static ll_err write_settings(const trainer *t)
     return write_text(t, "data.json", data.text, data.len);
 }
 
-/* Files of the run, without lines that an earlier one left there of steps that are still to come.
- */
+/* Files of the run, without lines that an earlier one left of steps that are still to come. */
 static ll_err open_outputs(trainer *t)
 {
     int64_t keep = t->goes_on ? t->first : -1; /* until the first checkpoint is saved */
@@ -537,9 +514,8 @@ static ll_err open_outputs(trainer *t)
     TRY(ll_events_open(t->r->out, t->first + 1, &t->events));
     if (!t->opts->start) return LL_OK;
     const char *mesh = *t->report->mesh ? ll_arena_printf(t->arena, " (%s)", t->report->mesh) : "";
-    const char *what = ll_arena_printf(t->arena, "%d rank%s%s%s%s", t->report->ranks,
-                                       t->report->ranks > 1 ? "s" : "", mesh,
-                                       t->from ? ", from " : "", t->from ? t->from : "");
+    const char *what = ll_arena_printf(t->arena, "%s%s%s%s", LL_COUNTED(t->report->ranks, "rank"),
+                                       mesh, t->from ? ", from " : "", t->from ? t->from : "");
     rc = ll_recovery_note(t->opts->start, LL_BEGAN, t->first, what);
     CHECK(rc == LL_OK || ll_is_full(), rc, "%s", ll_error_message());
     return LL_OK;
@@ -623,10 +599,10 @@ static ll_err open_buddy(trainer *t)
     if (!t->opts->start) return LL_OK;
     int n = ll_trainer_meta(t, t->arena, meta);
     TRY(ll_buddy_new(t->comm, t->opts->start, t->s, t->loose, meta, n, &t->buddy));
-    t->kept = ll_arena_printf(
-        t->arena, "state in memory: every %ld step%s, %s in /dev/shm of each node; it %s",
-        t->r->train.buddy, t->r->train.buddy > 1 ? "s" : "", LL_BYTES(ll_buddy_bytes(t->buddy)),
-        ll_buddy_text(t->buddy));
+    t->kept =
+        ll_arena_printf(t->arena, "state in memory: every %s, %s in /dev/shm of each node; it %s",
+                        LL_COUNTED(t->r->train.buddy, "step"), LL_BYTES(ll_buddy_bytes(t->buddy)),
+                        ll_buddy_text(t->buddy));
     return LL_OK;
 }
 

@@ -3,13 +3,7 @@
 
 #include "base/file.h"
 
-#include <errno.h>
 #include <unistd.h>
-
-void ll_trainer_tell(const trainer *t, const char *text)
-{
-    if (t->lead && t->opts->watch.note) t->opts->watch.note(t->opts->watch.context, text);
-}
 
 /* What came of a checkpoint that was under way. One that cannot be written does not end the run:
  * the one before is still there, and the next may fare better. */
@@ -17,10 +11,8 @@ ll_err ll_trainer_saved(trainer *t, ll_err rc)
 {
     if (rc == LL_E_IO) {
         t->report->unsaved++;
-        ll_trainer_tell(
-            t, ll_arena_printf(t->arena,
-                               "a checkpoint could not be saved, the run continues without: %s",
-                               ll_error_message()));
+        LL_TELL(t, "a checkpoint could not be saved, the run continues without: %s",
+                ll_error_message());
         return LL_OK;
     }
     if (rc != LL_OK || !ll_saver_idle(t->saver) || t->saved || ll_saver_step(t->saver) < 0)
@@ -54,7 +46,6 @@ ll_err ll_trainer_save(trainer *t, int64_t done, bool last)
     return t->lead ? ll_events_flush(t->events) : LL_OK;
 }
 
-/* The last one of a run must be: a full disk is given a minute. */
 ll_err ll_trainer_save_last(trainer *t, int64_t done)
 {
     enum { TRIES = 60 };
@@ -62,8 +53,7 @@ ll_err ll_trainer_save_last(trainer *t, int64_t done)
         ll_err rc = ll_trainer_save(t, done, true);
         if (rc != LL_E_IO || !ll_is_full() || i == TRIES) return rc;
         if (i == 0)
-            ll_trainer_tell(t,
-                            "the disk is full: retrying for a minute to write the last checkpoint");
+            LL_TELL(t, "the disk is full: retrying for a minute to write the last checkpoint");
         nanosleep(&(struct timespec){.tv_sec = 1}, NULL);
     }
 }
@@ -72,9 +62,8 @@ void ll_trainer_save_amid(trainer *t, int64_t done, const char *what_failed)
 {
     LL_KEEP_ERROR;
     bool saved = ll_trainer_save_last(t, done) == LL_OK;
-    ll_trainer_tell(
-        t, ll_arena_printf(t->arena, "step %ld, %s, is%s%s", done, what_failed,
-                           saved ? " saved" : " not saved: ", saved ? "" : ll_error_message()));
+    LL_TELL(t, "step %ld, %s, is%s%s", done, what_failed,
+            saved ? " saved" : " not saved: ", saved ? "" : ll_error_message());
 }
 
 /* A second name for the checkpoint, that outlives the first. */
@@ -86,7 +75,7 @@ ll_err ll_trainer_keep_best(const trainer *t, int64_t done)
     const char *temporary = ll_arena_printf(t->arena, "%s.new", to);
     unlink(temporary);
     CHECK(link(from, temporary) == 0 && rename(temporary, to) == 0, LL_E_IO,
-          "%s cannot be linked to %s: %s", to, from, strerror(errno));
+          "%s cannot be linked to %s: %m", to, from);
     return LL_OK;
 }
 
@@ -113,19 +102,20 @@ ll_err ll_trainer_roll_back(trainer *t, int64_t done)
     int64_t every = t->r->train.save_every ? t->r->train.save_every : t->epoch_steps;
     TRY(ll_checkpoint_open_whole(t->comm, t->r->out, every, t->arena, &damaged, &f));
     if (damaged) ll_trainer_tell(t, damaged);
-    if (!f)
-        ll_trainer_tell(t, ll_arena_printf(t->arena,
-                                           "step %ld: its gradient is too large (train.spike), and "
-                                           "there is no checkpoint of a multiple of %ld steps to "
-                                           "return to: its update is skipped, no more",
-                                           done, every));
-    if (!f) return LL_OK;
+    if (!f) {
+        LL_TELL(t,
+                "step %ld: its gradient is too large (train.spike), and there is no "
+                "checkpoint of a multiple of %ld steps to return to: its update is "
+                "skipped, no more",
+                done, every);
+        return LL_OK;
+    }
     TRY(ll_checkpoint_int(f, "step", &step));
     TRY(ll_ranks_agree(t->comm, ll_trainer_take(t, f)));
     t->report->rolled_back++;
-    ll_trainer_tell(t, ll_arena_printf(t->arena,
-                                       "step %ld: its gradient is too large (train.spike): "
-                                       "returning to the parameters of step %ld",
-                                       done, step));
+    LL_TELL(t,
+            "step %ld: its gradient is too large (train.spike): returning to the "
+            "parameters of step %ld",
+            done, step);
     return LL_OK;
 }

@@ -81,16 +81,6 @@ ll_err ll_trainer_validate(trainer *t, int64_t done, bool note, const ll_stop *s
     return LL_OK;
 }
 
-bool ll_trainer_due(int64_t done, int64_t every, int64_t otherwise)
-{
-    return done % (every ? every : otherwise) == 0;
-}
-
-bool ll_trainer_validation_due(const trainer *t, int64_t done)
-{
-    return done >= t->steps || ll_trainer_due(done, t->r->train.eval_every, t->epoch_steps);
-}
-
 /* Do the metrics have the validation of the step resumed after? */
 static void see_score(void *context, int64_t step, const json_t *line)
 {

@@ -38,8 +38,6 @@
  * Exact runs (pass/exact.c) have no rounding to allow for: every bit of everything is compared. */
 #include "verify/verify_int.h"
 
-#include <stdio.h>
-
 static const double STRICT = 1e-6; /* tolerances below it are held to the letter */
 static const double WIDE = 1e-6;   /* the most that passes in f64 */
 

@@ -2,8 +2,6 @@
  * the ranges of one dimension, of MOST at most, of no fewer than FEW elements. */
 #include "verify/verify_int.h"
 
-#include "base/num.h"
-
 #include <float.h>
 
 static const double FLOOR[2] = {1e-6, 1e-8}; /* as it is, in f64 */

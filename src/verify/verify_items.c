@@ -2,10 +2,6 @@
  * and their blocks. */
 #include "verify/verify_int.h"
 
-#include "base/num.h"
-
-#include <stdio.h>
-
 ll_session_opts ll_verify_alone(const verifier *v)
 {
     ll_session_opts o = v->o->session;

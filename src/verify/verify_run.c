@@ -13,7 +13,7 @@ typedef struct feeder {
     ll_dataset *set; /* NULL: random */
     int64_t n_micro;
     ll_arena *arena;
-    void *data[LL_MAX_FIELDS]; /* of one micro-batch */
+    void *data[LL_MAX_FIELDS]; /* of a batch; random: of one micro-batch */
 } feeder;
 
 static ll_err set_random(const feeder *f, ll_session *s, const ll_value *v, int64_t number, int m)
@@ -45,21 +45,13 @@ static ll_err feed_random(void *context, ll_session *s, int64_t step)
 static ll_err feed_data(void *context, ll_session *s, int64_t step)
 {
     const feeder *f = (const feeder *)context;
-    const ll_data_info *info = ll_dataset_info(f->set);
     ll_sampling how = ll_run_sampling(f->r);
-    int64_t count = f->r->train.batch / f->n_micro;
+    int64_t batch = f->r->train.batch;
     TRY(prune(f, s, step));
-    for (int m = 0; m < f->n_micro; m++) {
-        int64_t position = ((step - 1) * f->n_micro + m) * count;
-        TRY(ll_dataset_read(f->set, &how, position, count, f->data));
-        for (int i = 0; i < info->n_field; i++) {
-            const ll_field *field = &info->fields[i];
-            ll_val v = ll_find(f->g, field->name);
-            if (v.id && ll_is_batch(ll_value_of(f->g, v)))
-                TRY(ll_session_set(s, field->name, m, f->data[i],
-                                   (size_t)count * info->field_bytes[i]));
-        }
-    }
+    TRY(ll_dataset_read(f->set, &how, (step - 1) * batch, batch, f->data));
+    for (int m = 0; m < f->n_micro; m++)
+        TRY(ll_run_set_batch(ll_dataset_info(f->set), s, m, batch / f->n_micro,
+                             (const void *const *)f->data));
     return LL_OK;
 }
 
@@ -74,7 +66,7 @@ static ll_err begin(void *context, ll_session *s)
 static ll_err verify(feeder *f, ll_graph *g, const ll_verify_opts *given, ll_verify_report *out)
 {
     const ll_run *r = f->r;
-    size_t most = 1, batch = (size_t)(r->train.batch / f->n_micro);
+    size_t most = 1, batch = (size_t)r->train.batch;
     for (int i = 1; i < g->n_value; i++)
         if (ll_is_batch(&g->values[i])) {
             size_t bytes = ll_tensor_bytes(g->values[i].type.dtype, &g->values[i].type.shape);

@@ -409,10 +409,10 @@ static void facts_of_sources(void **state)
     assert_true(r[4].predicted < r[5].predicted && r[5].predicted <= r[6].predicted);
 }
 
-static ll_err image_step(void *context, const char *model, const ll_cluster *c, ll_precision p,
-                         int samples, bool fused, double *seconds, double *bytes, double *gradients)
+static ll_err image_step(const char *model, const ll_cluster *c, ll_precision p, int samples,
+                         bool fused, double *seconds, double *bytes, double *gradients)
 {
-    (void)context, (void)model, (void)fused;
+    (void)model, (void)fused;
     *seconds = samples * 1e12 / ll_chip_peak(&c->chip, p);
     *bytes = *gradients = 1e9;
     return LL_OK;
@@ -425,12 +425,11 @@ static void images(void **state)
                                "1,x,cnn,ResNet-50,V100,8,64,tf32,1\n"
                                "2,x,cnn,ResNet-50,V100,8,64,fp16,1\n"
                                "3,x,cnn,ResNet-50,A100,8,64,tf32,1\n";
-    const ll_images step = {NULL, image_step};
     (void)state;
     LL_OWN(ll_arena) a = ll_arena_new();
     ll_published *r;
     int n;
-    assert_int_equal(ll_published_read(rows, strlen(rows), "t.csv", NULL, 0, &step, a, &r, &n),
+    assert_int_equal(ll_published_read(rows, strlen(rows), "t.csv", NULL, 0, image_step, a, &r, &n),
                      LL_OK);
     assert_non_null(r[0].why);
     assert_non_null(strstr(r[0].why, "no matrix products in tf32"));
