@@ -72,12 +72,6 @@ typedef struct ll_attr_field {
     LL_FIELD_OF(type, field), __VA_OPT__(LL_NEXT_FIELD LL_NOW(type, __VA_ARGS__))
 #define LL_NEXT_FIELD() LL_EACH_FIELD
 
-/* Macros that are their own next, expanded up to 16 times. */
-#define LL_NOW ()
-#define LL_EXPAND(...) LL_FOUR(LL_FOUR(LL_FOUR(LL_FOUR(__VA_ARGS__))))
-#define LL_FOUR(...) LL_ONCE(LL_ONCE(LL_ONCE(LL_ONCE(__VA_ARGS__))))
-#define LL_ONCE(...) __VA_ARGS__
-
 /* ---- shapes ---- */
 typedef struct ll_infer {
     const ll_op *op;
@@ -116,6 +110,7 @@ ll_err ll_loops_of(const ll_op *op, const void *attr, int n_in, const ll_type *i
                    const ll_type *out, ll_loops *loops);
 ll_err ll_node_loops(const ll_graph *g, const ll_node *n, ll_loops *loops);
 double ll_node_flops(const ll_graph *g, const ll_node *n);
+double ll_node_bytes(const ll_graph *g, const ll_node *n); /* of operands and results */
 
 /* Which range of each operand one part of a cut loop reads, and the attributes it runs with. */
 typedef struct ll_range {
