@@ -10,48 +10,34 @@
 #include <stdio.h>
 
 /* ---- writing ---- */
-void ll_put_string(ll_buf *w, const char *text)
+const char *ll_quoted(ll_arena *a, const char *text)
 {
-    ll_buf_printf(w, "\"");
+    const char *plain = "\"\\\n\t", *escaped = "\"\\nt";
+    char *out = (char *)ll_arena_alloc(a, 4 * strlen(text) + 3), *at = stpcpy(out, "\"");
     for (; *text; text++) {
         unsigned char c = (unsigned char)*text;
-        if (c == '"' || c == '\\')
-            ll_buf_printf(w, "\\%c", c);
-        else if (c == '\n')
-            ll_buf_printf(w, "\\n");
-        else if (c == '\t')
-            ll_buf_printf(w, "\\t");
-        else if (c < 32 || c == 127)
-            ll_buf_printf(w, "\\x%02x", c);
+        const char *special = strchr(plain, c);
+        if (special)
+            at += sprintf(at, "\\%c", escaped[special - plain]);
         else
-            ll_buf_printf(w, "%c", c);
+            at += sprintf(at, c < 32 || c == 127 ? "\\x%02x" : "%c", c);
     }
-    ll_buf_printf(w, "\"");
+    *at = '"';
+    return out;
 }
 
-void ll_put_double(ll_buf *w, double v)
+const char *ll_exact(double v, char out[LL_NUMBER_TEXT])
 {
-    char text[40];
-    if (isnan(v)) {
-        ll_buf_printf(w, "nan"); /* without the sign some libraries print */
-        return;
-    }
     for (int digits = 1; digits <= 17; digits++) {
-        snprintf(text, sizeof text, "%.*g", digits, v);
-        if (strtod(text, NULL) == v) break;
+        snprintf(out, LL_NUMBER_TEXT, "%.*g", digits, v);
+        if (strtod(out, NULL) == v) break;
     }
-    ll_buf_printf(w, "%s", text);
+    return isnan(v) ? "nan" : out; /* without the sign some libraries print */
 }
 
-void ll_put_dtype(ll_buf *w, ll_dtype t)
+const char *ll_dtype_text(ll_dtype t)
 {
-    ll_buf_printf(w, "%s", (unsigned)t < LL_N_DTYPE ? ll_dtype_name(t) : "?");
-}
-
-void ll_put_shape(ll_buf *w, const ll_shape *s)
-{
-    char text[LL_SHAPE_TEXT];
-    ll_buf_printf(w, "%s", ll_shape_print(s, text));
+    return (unsigned)t < LL_N_DTYPE ? ll_dtype_name(t) : "?";
 }
 
 /* ---- reading ---- */
@@ -164,9 +150,8 @@ ll_err ll_scan_int(ll_scan *s, const char *what, int64_t min, int64_t max, int64
     errno = 0;
     long long v = strtoll(from, &end, 10);
     if (errno || v < min || v > max)
-        return ll_scan_fail(s, from, "%s is %.*s, expected %lld to %lld", what,
-                            (int)(end - from > 30 ? 30 : end - from), from, (long long)min,
-                            (long long)max);
+        return ll_scan_fail(s, from, "%s is %.*s, expected %ld to %ld", what,
+                            (int)(end - from > 30 ? 30 : end - from), from, min, max);
     s->at = end;
     *out = v;
     return LL_OK;
@@ -210,7 +195,7 @@ ll_err ll_scan_shape(ll_scan *s, ll_shape *out)
         int64_t d;
         TRY(ll_scan_int(s, "a dimension", 0, LL_TEXT_NUMEL, &d));
         if (d > LL_TEXT_NUMEL / numel)
-            return ll_scan_fail(s, from, "more than %lld elements", (long long)LL_TEXT_NUMEL);
+            return ll_scan_fail(s, from, "more than %ld elements", LL_TEXT_NUMEL);
         if (d) numel *= d;
         out->d[out->n++] = d;
     } while (ll_scan_is(s, ','));
