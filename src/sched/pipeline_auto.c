@@ -142,14 +142,9 @@ static void make_room(ll_arena *arena, walk *w)
     for (int pass = 0; pass < 3; pass++) w->next[pass] = LL_NEW_ARRAY(arena, int, w->n_stage);
     for (int pass = 0; pass < 2; pass++)
         w->done[pass] = LL_NEW_ARRAY(arena, double, (int64_t)w->n_stage * w->n_micro);
-    double **const numbers[] = {&w->clock, &w->used, &w->start};
-    for (int i = 0; i < 3; i++) *numbers[i] = LL_NEW_ARRAY(arena, double, w->n_rank);
-    int **const counts[] = {&w->cap, &w->held, &w->n};
-    for (int i = 0; i < 3; i++) *counts[i] = LL_NEW_ARRAY(arena, int, w->n_rank);
-    w->later = LL_NEW_ARRAY(arena, double, w->n_stage);
-    w->n_later = LL_NEW_ARRAY(arena, int, w->n_stage);
-    w->lists = LL_NEW_ARRAY(arena, ll_action *, w->n_rank);
-    w->choice = LL_NEW_ARRAY(arena, ll_action, w->n_rank);
+    LL_ARRAYS(arena, w->n_rank, w->clock, w->used, w->start, w->cap, w->held, w->n, w->lists,
+              w->choice);
+    LL_ARRAYS(arena, w->n_stage, w->later, w->n_later);
 }
 
 /* How much a rank may take in: what comes after each of its stages, the number of its actions. */

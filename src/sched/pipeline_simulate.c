@@ -162,12 +162,10 @@ ll_err ll_pipeline_simulate(ll_arena *arena, const ll_pipeline *one, const ll_pi
         for (int64_t i = 0; i < cells; i++) s.done[pass][i] = -1;
         if (s.steps) s.made[pass] = LL_NEW_ARRAY(arena, int, cells);
     }
-    s.start = LL_NEW_ARRAY(arena, double *, p->n_rank);
-    s.end = LL_NEW_ARRAY(arena, double *, p->n_rank);
-    double *peak = LL_NEW_ARRAY(arena, double, p->n_rank);
+    double *peak;
+    LL_ARRAYS(arena, p->n_rank, s.start, s.end, peak);
     for (int r = 0; r < p->n_rank; r++) {
-        s.start[r] = LL_NEW_ARRAY(arena, double, p->n_action[r]);
-        s.end[r] = LL_NEW_ARRAY(arena, double, p->n_action[r]);
+        LL_ARRAYS(arena, p->n_action[r], s.start[r], s.end[r]);
         peak[r] = most_bytes(&s, r);
     }
     for (bool moved = true; moved;) {
