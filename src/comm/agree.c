@@ -27,7 +27,7 @@ static ll_err find_and_tell(ll_comm *c, bool failed, int32_t *who, notice *n)
 
 ll_err ll_comm_agree(ll_comm *c, ll_err mine)
 {
-    if (ll_comm_size(c) == 1) return mine;
+    if (!c || ll_comm_size(c) == 1) return mine;
     notice own = {.code = (int32_t)mine}, n;
     if (mine != LL_OK) snprintf(own.message, sizeof own.message, "%s", ll_error_message());
     n = own;

@@ -61,10 +61,10 @@ static ll_err send_or_receive(ll_request *r, const ll_step *s)
     ll_message *m = message_slot(r);
     CHECK(m, LL_E_MEM, "not enough memory for %d messages", r->n_message + 1);
     size_t bytes = (size_t)s->n * r->elem_bytes;
-    if (s->kind == LL_STEP_RECV) return t->ops->recv(t, own(r, &s->dst), bytes, s->peer, r->tag, m);
-    count->messages++;
-    count->bytes += (int64_t)bytes;
-    return t->ops->send(t, own(r, s->from), bytes, s->peer, r->tag, m);
+    bool sends = s->kind == LL_STEP_SEND;
+    count->messages += sends;
+    count->bytes += sends ? (int64_t)bytes : 0;
+    return t->ops->post(t, sends, own(r, sends ? s->from : &s->dst), bytes, s->peer, r->tag, m);
 }
 
 static ll_err fold(ll_request *r, const ll_step *s)

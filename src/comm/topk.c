@@ -54,8 +54,7 @@ ll_err ll_topk_open(int64_t n, int64_t k, ll_topk **out)
 {
     *out = NULL;
     CHECK(n >= 0 && n < UINT32_MAX && k >= (n > 0) && k <= n, LL_E_ARG,
-          "top %lld of %lld elements: expected 1 to %lld, and fewer than 2^32 elements",
-          (long long)k, (long long)n, (long long)n);
+          "top %ld of %ld elements: expected 1 to %ld, and fewer than 2^32 elements", k, n, n);
     ll_arena *arena = ll_arena_new();
     ll_topk *t = LL_NEW(arena, ll_topk);
     t->arena = arena;
@@ -71,8 +70,7 @@ ll_err ll_topk_open(int64_t n, int64_t k, ll_topk **out)
         t->value = LL_TRY_ARRAY(arena, float, t->room);
         if (!t->sample || !t->index || !t->value) {
             ll_topk_close(t);
-            FAIL(LL_E_MEM, "not enough memory to select the top %lld of %lld", (long long)k,
-                 (long long)n);
+            FAIL(LL_E_MEM, "not enough memory to select the top %ld of %ld", k, n);
         }
     }
     *out = t;

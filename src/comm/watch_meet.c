@@ -41,11 +41,10 @@ static ll_err raise_note(const note *n)
 
 static ll_err start_one(round *b, int peer, bool sends)
 {
-    const ll_transport_ops *ops = b->t->ops;
     b->done[peer] = false;
     b->messages[peer] = (ll_message){0};
-    if (sends) return ops->send(b->t, &b->notes[peer], sizeof(note), peer, TAG, &b->messages[peer]);
-    return ops->recv(b->t, &b->notes[peer], sizeof(note), peer, TAG, &b->messages[peer]);
+    return b->t->ops->post(b->t, sends, &b->notes[peer], sizeof(note), peer, TAG,
+                           &b->messages[peer]);
 }
 
 /* Messages with the ranks first..last, all of them done or the time is up. */

@@ -47,10 +47,9 @@ static ll_err find_slot(const ll_session *s, const char *name, size_t bytes, int
     if (*slot < 0 && !set) *slot = ll_program_result(s->p, name);
     CHECK(*slot >= 0, LL_E_ARG, "the graph has no input %snamed %s", set ? "" : "or result ", name);
     const ll_slot *x = &s->p->slots[*slot];
-    char shape[LL_SHAPE_TEXT];
     CHECK(bytes == x->bytes || bytes == whole_bytes(x) || (set && bytes == rows_bytes(x)), LL_E_ARG,
           "%s is %s%s, %zu bytes, but %zu were given", name, ll_dtype_name(x->type.dtype),
-          ll_shape_print(&x->type.shape, shape), x->bytes, bytes);
+          LL_DIMS(&x->type.shape), x->bytes, bytes);
     CHECK(micro >= 0 && micro < (x->kind == LL_BATCH ? s->p->n_micro : 1), LL_E_ARG,
           "%s has no micro-batch %d", name, micro);
     return LL_OK;
@@ -363,8 +362,7 @@ static ll_err start(ll_session *s, double lr)
 ll_err ll_session_start(ll_session *s, double lr)
 {
     if (!s->checked) {
-        ll_err given = check_given(s);
-        TRY(s->team ? ll_comm_agree(s->team->c, given) : given);
+        TRY(ll_comm_agree(s->team ? s->team->c : NULL, check_given(s)));
         s->checked = true;
     }
     return tell(s, start(s, lr));
