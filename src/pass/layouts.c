@@ -259,7 +259,7 @@ double ll_place_unpinned(const placer *c, const ll_node *n, const ll_loops *l, i
     for (int o = 0; o < n->n_out; o++) {
         const ll_pin *pin = c->p->pins[n->out[o].id];
         int d = ll_dim_of(l->out[o], loop);
-        if (pin) sum += pin_cost(pin, a, c->m->size[a], d, bytes_of(c, n->out[o]));
+        if (pin) sum += pin_cost(pin, a, c->m->size[a], d, ll_val_bytes(c->g, n->out[o]));
     }
     return sum;
 }

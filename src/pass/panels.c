@@ -72,7 +72,7 @@ static ll_err make_panel(ll_cutter *c, const ll_view *v, const ll_panels *p, int
         if (!panel[i].id && d >= 0) TRY(ll_cut_slice(c, v->x[i], d, r, &y[i]));
     }
     TRY(ll_job_part(c, j, p->loop, r, v->attr, &part));
-    return ll_make_node(c, j, part.attr, y, out);
+    return ll_make_node(c, j, 0, part.attr, y, out);
 }
 
 /* Panels of what is stored cut go like other loans (partition.c). */

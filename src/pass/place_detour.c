@@ -64,11 +64,11 @@ static void cuts_with(const placer *c, int node, const ll_loops *l, int axis, in
 
 static double bytes_between(const placer *c, ll_val v, const ll_layout *from, const ll_layout *to)
 {
-    const ll_type *t = &ll_value_of(c->g, v)->type;
+    const ll_shape *s = &ll_value_of(c->g, v)->type.shape;
     ll_move moves[LL_MAX_MOVES];
     int n;
-    double sum = 0, bytes = (double)ll_type_bytes(t);
-    if (ll_reshard(c->m, &t->shape, bytes, from, to, moves, &n) != LL_OK) return INFINITY;
+    double sum = 0;
+    if (ll_reshard(c->m, s, ll_val_bytes(c->g, v), from, to, moves, &n) != LL_OK) return INFINITY;
     for (int i = 0; i < n; i++) sum += moves[i].bytes;
     return sum;
 }

@@ -36,7 +36,7 @@ static double probe(const placer *c, ll_val v, int dim, int p, int depth)
             if (n->in[i].id != v.id || ll_node_loops(c->g, n, &l) != LL_OK) continue;
             int loop = l.in[i][dim];
             if (loop < 0 || l.combine[loop] == LL_WHOLE)
-                sum += bytes_of(c, v) * (p - 1) / p;
+                sum += ll_val_bytes(c->g, v) * (p - 1) / p;
             else if (l.combine[loop] == LL_FREE && n->op->flop <= 1 && n->n_out == 1)
                 sum += probe(c, n->out[0], ll_dim_of(l.out[0], loop), p, depth + 1);
         }
@@ -152,7 +152,7 @@ static double unevenness(int64_t n, int p)
 static double conflict(const placer *c, ll_val v, int dim, int axis, int depth)
 {
     int p = c->m->size[axis];
-    double sum = 0, bytes = bytes_of(c, v) * (p - 1) / p;
+    double sum = 0, bytes = ll_val_bytes(c->g, v) * (p - 1) / p;
     for (int k = value(c, v)->node + 1; k < c->g->n_node && depth < PROBE_DEPTH / 2; k++) {
         const ll_node *n = &c->g->nodes[k];
         for (int i = 0; i < n->n_in; i++) {

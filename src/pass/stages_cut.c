@@ -342,7 +342,6 @@ static ll_err cut_outputs(cutter *c)
         if (rank_of(c, c->stage[u.input.id]) == c->me)
             ll_graph_update(c->rw.to, c->rw.map[u.input.id], c->rw.map[u.next.id]);
     }
-    TRY(ll_graph_check(c->rw.to));
     return ll_verify(c->rw.to);
 }
 
@@ -369,8 +368,7 @@ ll_err ll_stages_cut(const ll_graph *g, const ll_stages *s, const ll_mesh *m, in
     c.once = find_once(g, c.varies, arena);
     c.told = find_told(g, arena);
     c.report = LL_NEW_ARRAY(arena, bool, g->n_node + 1);
-    c.stage = LL_NEW_ARRAY(arena, int, g->n_value);
-    c.readers = LL_NEW_ARRAY(arena, uint64_t, g->n_value);
+    LL_ARRAYS(arena, g->n_value, c.stage, c.readers);
     ll_rewrite_bare(&c.rw, g);
     LL_OWN(ll_graph) to = c.rw.to;
     TRY(cut_all(&c));
