@@ -193,9 +193,7 @@ static void add_members(ll_program *p, const ll_order *o, int node, ll_instr *x)
 {
     int n = 0;
     for (int k = node; k >= 0; k = o->before[k] - 1) n++;
-    x->in = LL_NEW_ARRAY(p->arena, int, n);
-    x->out = LL_NEW_ARRAY(p->arena, int, n);
-    x->attrs = LL_NEW_ARRAY(p->arena, const void *, n);
+    LL_ARRAYS(p->arena, n, x->in, x->out, x->attrs);
     x->n_out = n;
     for (int k = node; k >= 0; k = o->before[k] - 1) {
         const ll_node *m = &o->g->nodes[k];
@@ -247,10 +245,9 @@ static ll_err add_position(ll_program *p, const ll_order *o, const ll_places *la
 
 static void add_slots(ll_program *p, const ll_graph *g, const ll_places *lay)
 {
-    p->slots = LL_NEW_ARRAY(p->arena, ll_slot, g->n_value);
+    LL_ARRAYS(p->arena, g->n_value, p->slots, p->inputs);
     p->n_slot = g->n_value;
     p->n_input = p->n_result = 0;
-    p->inputs = LL_NEW_ARRAY(p->arena, ll_binding, g->n_value);
     p->results = LL_NEW_ARRAY(p->arena, ll_binding, g->n_result + 1);
     for (int i = 1; i < g->n_value; i++) {
         const ll_value *v = &g->values[i];

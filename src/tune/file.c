@@ -37,12 +37,9 @@ static bool add_cpu_line(ll_buf *b, const char *info, const char *name)
 const char *ll_tune_cpu(ll_arena *arena)
 {
     ll_buf b = {.arena = arena};
-    char *info = (char *)ll_arena_alloc(arena, 4096);
-    FILE *f = fopen("/proc/cpuinfo", "r");
-    if (!f) return "unknown processor";
-    size_t n = fread(info, 1, 4095, f);
-    fclose(f);
-    info[n] = '\0';
+    char info[4096] = "";
+    LL_OWN(FILE) f = fopen("/proc/cpuinfo", "r");
+    if (!f || !fread(info, 1, sizeof info - 1, f)) return "unknown processor";
     if (!add_cpu_line(&b, info, "model name")) {
         add_cpu_line(&b, info, "CPU implementer");
         add_cpu_line(&b, info, "CPU part");

@@ -59,7 +59,6 @@ static ll_err read_table(ll_comm *c, const char *path, const char *key, const ch
 static const char *reason(ll_arena *arena, const ll_tune_cell *cell)
 {
     ll_buf b = {.arena = arena};
-    char text[LL_NUMBER_TEXT];
     int n = 0;
     while (n < cell->n_way && cell->ways[n].measured_s > 0) n++;
     if (n)
@@ -70,9 +69,9 @@ static const char *reason(ll_arena *arena, const ll_tune_cell *cell)
         const ll_tuned_way *w = &cell->ways[i];
         ll_buf_printf(&b, "%s %s", i ? "," : ":", w->algo->name);
         if (w->segment_bytes) ll_buf_printf(&b, "/%zuK", w->segment_bytes >> 10);
-        if (w->measured_s > 0) ll_buf_printf(&b, " %s", ll_text_time(w->measured_s, text));
+        if (w->measured_s > 0) ll_buf_printf(&b, " %s", LL_TIME(w->measured_s));
         if (w->predicted_s > 0)
-            ll_buf_printf(&b, n ? " (predicted %s)" : " %s", ll_text_time(w->predicted_s, text));
+            ll_buf_printf(&b, n ? " (predicted %s)" : " %s", LL_TIME(w->predicted_s));
     }
     return b.text;
 }
