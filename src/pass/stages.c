@@ -1,5 +1,5 @@
 /* stages.c: where a model is cut into stages, and what these cost. */
-#include "pass/stages_int.h"
+#include "pass/stages.h"
 
 #include "base/text.h"
 #include "pass/lora.h"

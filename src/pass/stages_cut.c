@@ -1,6 +1,6 @@
 /* stages_cut.c: which stage makes and keeps each value of a graph, and what of the graph is left
  * for one rank of a pipeline: its stages' nodes, and messages. */
-#include "pass/stages_int.h"
+#include "pass/stages.h"
 
 /* ---- which stage makes a value ---- */
 
