@@ -102,11 +102,6 @@ static void choose(const walk *w, int r)
     w->start[r] = at;
 }
 
-static void look_again(const walk *w, ll_near_stages n)
-{
-    for (int k = 0; k < n.n; k++) w->start[w->rank_of[n.stage[k]]] = NAN;
-}
-
 static void take(const walk *w, int r)
 {
     ll_action a = w->choice[r];
@@ -119,7 +114,8 @@ static void take(const walk *w, int r)
     w->used[r] += ((pass == 0) - (pass == 2)) * bytes_of(w, s);
     w->lists[r][w->n[r]++] = a;
     w->start[r] = NAN;
-    look_again(w, ll_hoods_of(&w->hoods, a.kind, s, false));
+    ll_near_stages n = ll_hoods_of(&w->hoods, a.kind, s, false); /* who look again */
+    for (int k = 0; k < n.n; k++) w->start[w->rank_of[n.stage[k]]] = NAN;
 }
 
 /* Until nobody can begin anything; false: that is too early. */

@@ -249,18 +249,6 @@ static ll_err find_slack(const table *t, int *out)
     return LL_OK;
 }
 
-static int most_in_flight(const ll_pipeline *p, int rank)
-{
-    int now = 0, most = 0;
-    for (int k = 0; k < p->n_action[rank]; k++) {
-        ll_action_kind kind = p->actions[rank][k].kind;
-        now += kind == LL_ACT_F;
-        if (now > most) most = now;
-        now -= kind == LL_ACT_B || kind == LL_ACT_W;
-    }
-    return most;
-}
-
 static bool ascends(const table *t)
 {
     for (int pass = 0; pass < LL_N_PASS; pass++)
@@ -292,7 +280,7 @@ ll_err ll_pipeline_check(const ll_pipeline *p, const ll_edge *edges, int n_edge,
     TRY(ll_hoods_make(arena, p->n_stage, edges, n_edge, &t.hoods));
     TRY(check_order(&t));
     *out = (ll_pipeline_report){.ascending = ascends(&t)};
-    for (int r = 0; r < p->n_rank; r++) out->in_flight[r] = most_in_flight(p, r);
+    for (int r = 0; r < p->n_rank; r++) out->in_flight[r] = (int)ll_pipeline_peak(p, r, NULL);
     TRY(find_slack(&t, &out->slack));
     return LL_OK;
 }
