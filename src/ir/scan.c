@@ -52,6 +52,7 @@ ll_err ll_scan_fail(const ll_scan *s, const char *from, const char *format, ...)
 }
 
 /* What stands at a place, for messages. */
+#define FOUND(at) found(at, (char[40]){0})
 static const char *found(const char *at, char text[40])
 {
     if (!*at)
@@ -80,19 +81,17 @@ bool ll_scan_is(ll_scan *s, char c)
 
 ll_err ll_scan_want(ll_scan *s, char c)
 {
-    char text[40];
     if (ll_scan_is(s, c)) return LL_OK;
-    return ll_scan_fail(s, s->at, "expected '%c', found %s", c, found(s->at, text));
+    return ll_scan_fail(s, s->at, "expected '%c', found %s", c, FOUND(s->at));
 }
 
 ll_err ll_scan_word(ll_scan *s, const char *what, char word[LL_WORD_MAX + 1])
 {
-    char text[40];
     int n = 0;
     ll_scan_blank(s);
     while (isalnum((unsigned char)s->at[n]) || s->at[n] == '_') n++;
     if (!n || isdigit((unsigned char)*s->at))
-        return ll_scan_fail(s, s->at, "expected %s, found %s", what, found(s->at, text));
+        return ll_scan_fail(s, s->at, "expected %s, found %s", what, FOUND(s->at));
     if (n > LL_WORD_MAX)
         return ll_scan_fail(s, s->at, "expected %s, found a word of %d letters", what, n);
     memcpy(word, s->at, (size_t)n);
@@ -117,12 +116,11 @@ static int escaped(const char **at)
 
 ll_err ll_scan_string(ll_scan *s, const char *what, char *text, size_t bytes)
 {
-    char seen[40];
     size_t n = 0;
     ll_scan_blank(s);
     const char *from = s->at;
     if (*from != '"')
-        return ll_scan_fail(s, from, "expected %s in quotes, found %s", what, found(from, seen));
+        return ll_scan_fail(s, from, "expected %s in quotes, found %s", what, FOUND(from));
     for (s->at++; *s->at != '"';) {
         const char *here = s->at;
         int c = (unsigned char)*s->at;
@@ -141,11 +139,10 @@ ll_err ll_scan_string(ll_scan *s, const char *what, char *text, size_t bytes)
 
 ll_err ll_scan_int(ll_scan *s, const char *what, int64_t min, int64_t max, int64_t *out)
 {
-    char text[40];
     ll_scan_blank(s);
     const char *from = s->at, *digits = from + (*from == '-');
     if (!isdigit((unsigned char)*digits))
-        return ll_scan_fail(s, from, "expected %s, found %s", what, found(from, text));
+        return ll_scan_fail(s, from, "expected %s, found %s", what, FOUND(from));
     char *end;
     errno = 0;
     long long v = strtoll(from, &end, 10);
@@ -159,12 +156,11 @@ ll_err ll_scan_int(ll_scan *s, const char *what, int64_t min, int64_t max, int64
 
 ll_err ll_scan_double(ll_scan *s, const char *what, double *out)
 {
-    char text[40];
     ll_scan_blank(s);
     char *end;
     *out = strtod(s->at, &end);
     if (end == s->at || isspace((unsigned char)*s->at))
-        return ll_scan_fail(s, s->at, "expected %s, found %s", what, found(s->at, text));
+        return ll_scan_fail(s, s->at, "expected %s, found %s", what, FOUND(s->at));
     s->at = end;
     return LL_OK;
 }
