@@ -80,14 +80,10 @@ typedef struct coder {
     int n_held;
 } coder;
 
-static float level(int c, int top)
-{
-    return (float)(c - top) / (float)top;
-}
-
 static float decoded(float scale, int c, int top)
 {
-    return scale * level(c, top) + 0.0f; /* no -0, where a tiny scale makes one */
+    /* no -0, where a tiny scale makes one */
+    return scale * ((float)(c - top) / (float)top) + 0.0f;
 }
 
 static float random_at(coder *k, int64_t i)

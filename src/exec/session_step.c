@@ -139,12 +139,6 @@ static ll_err copy_inputs(const ll_session *s, ll_exec *to, const ll_program *p)
     return LL_OK;
 }
 
-static ll_err run_until_bad(const ll_session *s, ll_exec *e)
-{
-    TRY(ll_exec_run_checked(e, LL_MICRO, s->step));
-    return ll_exec_run_checked(e, LL_REPORT, s->step);
-}
-
 /* What of the model an instruction is of, where its own name does not say: exact sums and
  * expansions make many of one op. */
 static void tell_origin(const ll_graph *g, const ll_program *p, const ll_instr *x,
@@ -176,7 +170,8 @@ static ll_err run_again(ll_session *s, const ll_program *p, char origin[ORIGIN_T
     o.reuse = true;
     TRY(ll_exec_open(p, &o, &e));
     ll_err rc = copy_inputs(s, e, p);
-    if (rc == LL_OK) rc = run_until_bad(s, e);
+    if (rc == LL_OK) rc = ll_exec_run_checked(e, LL_MICRO, s->step);
+    if (rc == LL_OK) rc = ll_exec_run_checked(e, LL_REPORT, s->step);
     if (e->bad) tell_origin(s->g, p, e->bad, origin);
     return rc;
 }
