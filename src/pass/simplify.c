@@ -355,17 +355,14 @@ static bool more_to_do(const ll_graph *g, ll_arena *arena)
 ll_err ll_simplify(const ll_graph *g, ll_graph **out)
 {
     TRY(ll_graph_check(g));
-    ll_graph *simple;
+    LL_OWN(ll_graph) simple = NULL;
     TRY(simplify_once(g, &simple));
     while (more_to_do(simple, simple->arena)) {
-        ll_graph *again;
-        ll_err rc = simplify_once(simple, &again);
-        ll_graph_free(simple);
-        TRY(rc);
-        simple = again;
+        LL_OWN(ll_graph) last = simple;
+        simple = NULL;
+        TRY(simplify_once(last, &simple));
     }
-    *out = simple;
-    return LL_OK;
+    return LL_HAND(out, simple);
 }
 
 /* ---- expanding ---- */
