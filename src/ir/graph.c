@@ -467,9 +467,8 @@ ll_err ll_verify(const ll_graph *g)
     TRY(ll_graph_check(g));
     for (int i = 1; i < g->n_value; i++) TRY(verify_value(g, i));
     for (int i = 0; i < g->n_node; i++) TRY(verify_node(g, i));
-    for (int i = 0; i < g->n_result; i++)
-        CHECK(ll_has_value(g, g->results[i].value), LL_E_GRAPH, "result %s is no value",
-              g->results[i].name);
+    LL_EACH (const ll_named, r, g->results, g->n_result)
+        CHECK(ll_has_value(g, r->value), LL_E_GRAPH, "result %s is no value", r->name);
     for (int i = 0; i < g->n_update; i++) {
         const ll_pair *u = &g->updates[i];
         CHECK(ll_has_value(g, u->input) && ll_has_value(g, u->next), LL_E_GRAPH,

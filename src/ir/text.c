@@ -116,13 +116,11 @@ char *ll_print(const ll_graph *g, ll_arena *arena)
         if (n) put_node(&p, n);
     }
     put_block(&p, g->of.block);
-    for (int i = 0; i < g->n_result; i++)
-        ll_buf_printf(&p.w, "  result %s = %s\n", QUOTED(&p, g->results[i].name),
-                      REF(&p, g->results[i].value));
-    for (int i = 0; i < g->n_update; i++)
-        ll_buf_printf(&p.w, "  update %s = %s\n",
-                      QUOTED(&p, ll_value_of(g, g->updates[i].input)->name),
-                      REF(&p, g->updates[i].next));
+    LL_EACH (const ll_named, r, g->results, g->n_result)
+        ll_buf_printf(&p.w, "  result %s = %s\n", QUOTED(&p, r->name), REF(&p, r->value));
+    LL_EACH (const ll_pair, u, g->updates, g->n_update)
+        ll_buf_printf(&p.w, "  update %s = %s\n", QUOTED(&p, ll_value_of(g, u->input)->name),
+                      REF(&p, u->next));
     ll_buf_puts(&p.w, "}\n");
     return p.w.text;
 }

@@ -181,8 +181,7 @@ static ll_val lamb(rule_call *c)
 int ll_matrix_rows(const ll_graph *g, ll_val v)
 {
     int rows = 0;
-    for (int i = 0; i < g->n_node; i++) {
-        const ll_node *n = &g->nodes[i];
+    LL_EACH (const ll_node, n, g->nodes, g->n_node) {
         ll_matmul_parts p;
         if (n->of.phase != LL_FORWARD) continue;
         for (int k = 0; k < n->n_in; k++) {
@@ -297,8 +296,7 @@ static void check_rules(ll_graph *g, const ll_optim *o)
         bool any = false;
         ll_near near = {.word = r->pattern};
         const char *first = NULL;
-        for (int i = 1; i < g->n_value; i++) {
-            const ll_value *x = &g->values[i];
+        LL_EACH (const ll_value, x, g->values + 1, g->n_value - 1) {
             if (x->node >= 0 || x->kind != LL_PARAM) continue;
             any |= !fnmatch(r->pattern, x->name, 0);
             ll_near_try(&near, x->name);
@@ -356,15 +354,13 @@ double ll_clip_limit(const ll_graph *g)
 {
     ll_val size = ll_find_result(g, "grad_norm");
     double limit = INFINITY;
-    for (int i = 0; i < g->n_node; i++) {
-        const ll_node *n = &g->nodes[i];
+    LL_EACH (const ll_node, n, g->nodes, g->n_node)
         for (int k = 0; k < n->n_in; k++) {
             if (n->in[k].id != size.id) continue;
             const ll_node *other = n->op == ll_ew_op(LL_EW_max) ? ll_maker(g, n->in[!k]) : NULL;
             if (!other || other->op != &ll_op_fill) return 0;
             limit = fmin(limit, ((const ll_fill_attr *)other->attr)->value);
         }
-    }
     return limit;
 }
 

@@ -20,8 +20,7 @@ bool ll_panels_pay(ll_cutter *c, const ll_job *j, const ll_panels *p)
     for (int i = 0; i < j->n->n_in; i++)
         if (ll_dim_of(j->l->in[i], p->loop) >= 0)
             copied += ll_job_bytes(c, j, &j->in[i], j->l->in[i]);
-    for (int k = 0; k < p->n; k++) {
-        const ll_panels_of *x = &p->of[k];
+    LL_EACH (const ll_panels_of, x, p->of, p->n) {
         double bytes = ll_job_bytes(c, j, &j->in[x->operand], j->l->in[x->operand]);
         whole += bytes;
         copied -= x->keep && !x->there ? 0 : bytes;

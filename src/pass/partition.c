@@ -392,11 +392,10 @@ static ll_err cut_outputs(ll_cutter *c)
         TRY(bring(c, c->g->results[i].value, &whole, true, &v));
         ll_graph_result(c->to, c->g->results[i].name, v);
     }
-    for (int i = 0; i < c->g->n_update; i++) {
-        ll_pair u = c->g->updates[i];
+    LL_EACH (const ll_pair, u, c->g->updates, c->g->n_update) {
         ll_val next;
-        TRY(bring(c, u.next, &c->p->made[u.input.id], true, &next));
-        ll_graph_update(c->to, held_as(c, u.input, &c->p->made[u.input.id])->value, next);
+        TRY(bring(c, u->next, &c->p->made[u->input.id], true, &next));
+        ll_graph_update(c->to, held_as(c, u->input, &c->p->made[u->input.id])->value, next);
     }
     return ll_graph_check(c->to);
 }

@@ -109,9 +109,8 @@ static ll_val next_of(const placer *c, ll_pair u)
 
 static void find_gradients(placer *c)
 {
-    for (int i = 0; i < c->g->n_update; i++)
-        if (value(c, c->g->updates[i].input)->kind == LL_PARAM)
-            claim(c, next_of(c, c->g->updates[i]), c->g->updates[i].input, 0);
+    LL_EACH (const ll_pair, u, c->g->updates, c->g->n_update)
+        if (value(c, u->input)->kind == LL_PARAM) claim(c, next_of(c, *u), u->input, 0);
 }
 
 /* Whose moment a state is: the parameter whose name leads its own, of one shape. */

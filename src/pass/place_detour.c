@@ -161,12 +161,10 @@ static ll_err price_graph(const placer *c, const ll_graph *whole, ll_layout *at,
     TRY(ll_partition(p, c->m->n_rank - 1, &all));
     TRY(ll_sweep(all, &g));
     *price = 0;
-    for (int i = 0; i < g->n_node; i++) {
-        const ll_node *n = &g->nodes[i];
+    LL_EACH (const ll_node, n, g->nodes, g->n_node)
         *price += n->op->collective ? ll_collective_sent(c->m, n->op->collective, n->attr,
                                                          &ll_value_of(g, n->in[0])->type)
                                     : ll_node_flops(g, n) / LL_FLOPS_PER_BYTE;
-    }
     return LL_OK;
 }
 

@@ -89,8 +89,7 @@ static void put_collectives(ll_buf *b, const ll_placement *p)
                     "in pieces, to have work while ranks on other nodes are waited for, or not:\n");
     if (told.len) ll_buf_puts(b, told.text);
     ll_buf_puts(b, "collectives of rank 0, in order, and the bytes that it sends in each:\n");
-    for (int i = 0; i < g->n_node; i++) {
-        const ll_node *n = &g->nodes[i];
+    LL_EACH (const ll_node, n, g->nodes, g->n_node) {
         if (!n->op->collective) continue;
         const ll_type *t = &ll_value_of(g, n->in[0])->type;
         double sent = ll_collective_sent(&p->mesh, n->op->collective, n->attr, t);

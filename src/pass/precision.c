@@ -144,8 +144,7 @@ static bool lowers(const ll_graph *g, const ll_node *n)
 static void find_readers(lowering *l)
 {
     const ll_graph *g = l->w.g;
-    for (int i = 0; i < g->n_node; i++) {
-        const ll_node *n = &g->nodes[i];
+    LL_EACH (const ll_node, n, g->nodes, g->n_node) {
         for (int o = 0; o < n->n_out; o++) l->w.kept[n->out[o].id] |= !l->w.varies[n->out[o].id];
         for (int k = 0; k < n->n_in; k++) {
             bool narrow = lowers(g, n) && !(n->op->wide_in >> k & 1);

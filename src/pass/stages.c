@@ -39,8 +39,7 @@ static void weigh(finder *f, ll_arena *a)
     const ll_graph *g = f->g;
     const bool *varies = ll_varying(g, a);
     int *last = LL_NEW_ARRAY(a, int, g->n_value);
-    for (int i = 0; i < g->n_node; i++) {
-        const ll_node *n = &g->nodes[i];
+    LL_EACH (const ll_node, n, g->nodes, g->n_node) {
         if (n->of.at > 0 && n->of.at <= f->n_at) f->work[n->of.at] += work_of(g, n);
         if (!is_forward(n)) continue;
         f->name[n->of.at] = n->name;
@@ -75,8 +74,7 @@ static void weigh_memory(finder *f, ll_arena *a)
     const ll_graph *g = f->g;
     bool *seen = LL_NEW_ARRAY(a, bool, g->n_value), *read = LL_NEW_ARRAY(a, bool, g->n_value);
     double each = 2 + state_share(g);
-    for (int i = 0; i < g->n_node; i++) {
-        const ll_node *n = &g->nodes[i];
+    LL_EACH (const ll_node, n, g->nodes, g->n_node)
         for (int k = 0; k < n->n_in; k++) {
             int v = n->in[k].id;
             if (n->of.phase == LL_BACKWARD) read[v] = true;
@@ -85,7 +83,6 @@ static void weigh_memory(finder *f, ll_arena *a)
             f->fixed[n->of.at] += each * ll_val_bytes(g, n->in[k]);
             seen[v] = true;
         }
-    }
     for (int i = g->n_node - 1; i >= 0; i--) {
         const ll_node *n = &g->nodes[i];
         if (n->op->alias) read[n->in[0].id] |= read[n->out[0].id];
@@ -230,8 +227,7 @@ ll_err ll_stages_like(const ll_graph *g, const ll_stages *other, ll_arena *arena
     s->of_at = LL_NEW_ARRAY(arena, int, g->n_node + 1);
     for (int i = 1; i < g->n_value; i++)
         if (g->values[i].node < 0) stage[i] = ll_stages_home(other, g->values[i].name);
-    for (int i = 0; i < g->n_node; i++) {
-        const ll_node *n = &g->nodes[i];
+    LL_EACH (const ll_node, n, g->nodes, g->n_node) {
         int at = 1;
         for (int k = 0; k < n->n_in; k++)
             if (stage[n->in[k].id] > at) at = stage[n->in[k].id];
@@ -250,8 +246,7 @@ int ll_stages_edges(const ll_graph *g, const ll_stages *s, ll_arena *arena, ll_s
     const bool *varies = ll_varying(g, arena);
     int n_edge = 0;
     *out = LL_NEW_ARRAY(arena, ll_stage_edge, s->n * s->n + 1);
-    for (int i = 0; i < g->n_node; i++) {
-        const ll_node *n = &g->nodes[i];
+    LL_EACH (const ll_node, n, g->nodes, g->n_node)
         for (int k = 0; k < n->n_in && n->of.at > 0 && n->of.at <= s->n_at && !ll_is_mean(n); k++) {
             const ll_node *m = ll_maker(g, n->in[k]);
             if (!m || m->of.at <= 0 || m->of.at > s->n_at || !varies[n->in[k].id]) continue;
@@ -261,7 +256,6 @@ int ll_stages_edges(const ll_graph *g, const ll_stages *s, ll_arena *arena, ll_s
             have[from * (s->n + 1) + to] = true;
             (*out)[n_edge++] = (ll_stage_edge){from, to};
         }
-    }
     return n_edge;
 }
 
