@@ -48,8 +48,7 @@ void ll_comm_trim(ll_comm *c)
 {
     ll_engine *e = c->engine;
     LL_LOCKED(e);
-    for (int i = 0; i < e->n_scratch; i++) {
-        ll_kept *s = &e->scratch[i];
+    LL_EACH (ll_kept, s, e->scratch, e->n_scratch) {
         if (s->used || (s->bytes <= LL_LEAST_SCRATCH && !s->of)) continue;
         e->used.held -= s->bytes;
         free(s->data);

@@ -228,8 +228,7 @@ bool ll_watch_hub_judge(ll_watch_hub *h, const ll_watch_state *mine, char report
     if (slow) h->slow_at = now;
     /* Who waited for a slow rank is given a timeout more when that one goes on. */
     double patience = h->timeout * (now - h->slow_at < h->timeout ? LL_WATCH_SLOW : 1);
-    for (int r = 0; r < h->size; r++) {
-        const peer *p = &h->peers[r];
+    LL_EACH (const peer, p, h->peers, h->size) {
         ll_watch_fate fate = fate_of(p, now, h->timeout);
         bool stalls = p->state.waiting && p->state.seconds > patience;
         bad = bad || fate == LL_WATCH_SILENT || (fate == LL_WATCH_HERE && stalls);

@@ -356,9 +356,8 @@ ll_axes ll_session_copies(const ll_session *s, const ll_layout *l)
 size_t ll_session_aside_bytes(const ll_session *s)
 {
     size_t sum = 0;
-    for (int i = 0; i < s->p->n_slot; i++)
-        if (s->p->slots[i].region == LL_ASIDE && s->p->slots[i].kind == LL_STATE)
-            sum += s->p->slots[i].bytes;
+    LL_EACH (const ll_slot, slot, s->p->slots, s->p->n_slot)
+        if (slot->region == LL_ASIDE && slot->kind == LL_STATE) sum += slot->bytes;
     return sum;
 }
 

@@ -148,9 +148,8 @@ static void tell_origin(const ll_graph *g, const ll_program *p, const ll_instr *
         const ll_node *n = &g->nodes[i];
         if (n->of.at != x->at || n->of.phase != LL_FORWARD) continue;
         const char *result = NULL;
-        for (int k = 0; k < g->n_result; k++)
-            if (ll_value_of(g, ll_alias_root(g, g->results[k].value, 1))->node == i)
-                result = g->results[k].name;
+        LL_EACH (const ll_named, r, g->results, g->n_result)
+            if (ll_value_of(g, ll_alias_root(g, r->value, 1))->node == i) result = r->name;
         if (strcmp(n->name, x->name))
             snprintf(out, ORIGIN_TEXT, ", made for %s%s%s", n->name, result ? ", which gives " : "",
                      result ? result : "");

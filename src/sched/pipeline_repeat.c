@@ -30,12 +30,11 @@ static ll_err check_actions(const ll_pipeline *p)
           "a schedule whose steps overlap has a stage a rank: %d stages on %d ranks", p->n_stage,
           p->n_rank);
     for (int r = 0; r < p->n_rank; r++)
-        for (int k = 0; k < p->n_action[r]; k++) {
-            ll_action a = p->actions[r][k];
-            const char *text = LL_ACTION(a);
-            CHECK(a.kind != LL_ACT_F || !a.before, LL_E_ARG,
+        LL_EACH (const ll_action, a, p->actions[r], p->n_action[r]) {
+            const char *text = LL_ACTION(*a);
+            CHECK(a->kind != LL_ACT_F || !a->before, LL_E_ARG,
                   "rank %d cannot do %s: forward passes are of the step's own batch", r, text);
-            CHECK(a.micro >= 0 && a.micro < p->n_micro, LL_E_ARG,
+            CHECK(a->micro >= 0 && a->micro < p->n_micro, LL_E_ARG,
                   "rank %d cannot do %s: there are micro-batches 0 to %d", r, text, p->n_micro - 1);
         }
     return LL_OK;

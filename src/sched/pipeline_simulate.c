@@ -86,12 +86,11 @@ static bool advance(const sim *s, int r)
 double ll_pipeline_peak(const ll_pipeline *p, int rank, const double *each)
 {
     double now = 0, most = 0;
-    for (int k = 0; k < p->n_action[rank]; k++) {
-        ll_action a = p->actions[rank][k];
-        double bytes = each ? each[a.stage] : 1;
-        if (a.kind == LL_ACT_F) now += bytes;
+    LL_EACH (const ll_action, a, p->actions[rank], p->n_action[rank]) {
+        double bytes = each ? each[a->stage] : 1;
+        if (a->kind == LL_ACT_F) now += bytes;
         most = fmax(most, now);
-        if (a.kind == LL_ACT_B || a.kind == LL_ACT_W) now -= bytes;
+        if (a->kind == LL_ACT_B || a->kind == LL_ACT_W) now -= bytes;
     }
     return most;
 }

@@ -75,8 +75,7 @@ static const char *reason(ll_arena *arena, const ll_tune_cell *cell)
 static void fill_entries(ll_tuned_table *out, const ll_tuning *t)
 {
     ll_tuned *list = LL_NEW_ARRAY(out->arena, ll_tuned, t->n_cell);
-    for (int i = 0; i < t->n_cell; i++) {
-        const ll_tune_cell *cell = &t->cells[i];
+    LL_EACH (const ll_tune_cell, cell, t->cells, t->n_cell) {
         if (!cell->n_way) continue;
         list[out->n_entry++] = (ll_tuned){.coll = cell->coll,
                                           .bytes = cell->bytes,
@@ -107,8 +106,7 @@ static ll_err measure(ll_comm *c, double began, double budget_s, ll_tuned_table 
  * with something else, and a table would keep that for ever. */
 static bool worth_keeping(const ll_tuned_table *t)
 {
-    for (int i = 0; i < t->n_entry; i++) {
-        const ll_tuned *e = &t->entries[i];
+    LL_EACH (const ll_tuned, e, t->entries, t->n_entry) {
         bool small = e->coll == LL_COLL_ALLREDUCE && !e->shared && e->bytes <= 64 << 10;
         if (small && !(e->ways[0].measured_s > 0)) return false;
     }
