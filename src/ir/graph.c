@@ -357,8 +357,7 @@ static const char *operands_text(const ll_op *op, const ll_type *in, int n, char
 static void append(ll_graph *g, const ll_op *op, const void *attr, const ll_val *in, int n_in,
                    const ll_type *out_type, ll_val *out)
 {
-    g->nodes =
-        (ll_node *)ll_arena_grow(g->arena, g->nodes, sizeof(ll_node), g->n_node, &g->cap_node);
+    g->nodes = ll_arena_grow(g->arena, g->nodes, sizeof(ll_node), g->n_node, &g->cap_node);
     ll_node *n = &g->nodes[g->n_node];
     *n = (ll_node){.op = op, .n_in = n_in, .n_out = op->n_out, .of = g->of};
     if (!n->of.at && n->of.phase == LL_FORWARD) n->of.at = g->n_node + 1;

@@ -95,8 +95,7 @@ static ll_err put(reader *r, word w, const format *f)
     int *rank = &r->rank_of[a.stage];
     if (*rank && *rank != r->n_rank + 1) REFUSE(r, w, "the stage is another rank's already");
     *rank = r->n_rank + 1;
-    r->list = ll_arena_grow(r->arena, r->list, sizeof a, r->n_word, &r->capacity);
-    r->list[r->n_word++] = a;
+    LL_PUSH(r->arena, r->list, r->n_word, r->capacity, a);
     if (a.stage >= r->n_stage) r->n_stage = a.stage + 1;
     if (a.micro >= r->n_micro) r->n_micro = a.micro + 1;
     return LL_OK;

@@ -77,9 +77,8 @@ static int new_message(simulation *m)
         m->unused = m->messages[i].next_out;
         return i;
     }
-    m->messages = (message *)ll_arena_grow(m->arena, m->messages, sizeof(message), m->n_message,
-                                           &m->capacity);
-    return m->n_message++;
+    LL_PUSH(m->arena, m->messages, m->n_message, m->capacity, (message){0});
+    return m->n_message - 1;
 }
 
 static void look_at(simulation *m, int sender)
