@@ -43,12 +43,8 @@ ll_err ll_comm_agree(ll_comm *c, ll_err mine)
     /* From a rank that took another way it may be another collective's message. */
     n.message[sizeof n.message - 1] = '\0';
     if (n.code == LL_OK) n.code = LL_E_COMM;
-    char message[1024 + 32];
-    if (me)
-        snprintf(message, sizeof message, "%s", own.message);
-    else
-        snprintf(message, sizeof message, "rank %d: %s", c->t->world[who], n.message);
-    ll_err code = RAISE((ll_err)n.code, "%s", message);
+    ll_err code = me ? RAISE((ll_err)n.code, "%s", own.message)
+                     : RAISE((ll_err)n.code, "rank %d: %s", c->t->world[who], n.message);
     ll_job_share_failure(ll_error_message(), me ? LL_FAILURE_TELL : LL_FAILURE_HEARD);
     return code;
 }
