@@ -749,7 +749,8 @@ LL_API ll_err ll_comm_split(ll_comm *c, int color, int key, ll_comm **out);
 /* Collective. Memory for data of collectives; within a node the ranks read each other's, which
  * saves copies. It lives as long as the communicator. */
 LL_API ll_err ll_comm_alloc(ll_comm *c, size_t bytes, void **out);
-/* Collective. A failure on any rank becomes the same failure, and message, on every rank. */
+/* Collective. A failure on any rank becomes the same failure, and message, on every rank. c NULL:
+ * of this one alone. */
 LL_API ll_err ll_comm_agree(ll_comm *c, ll_err mine);
 /* What this rank is doing, for the report that names a rank the others wait for: "forward of
  * conv3". The text must outlive the communicator or the next call. */

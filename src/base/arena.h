@@ -30,3 +30,15 @@ void *ll_arena_grow(ll_arena *a, void *items, size_t item_bytes, int count, int 
 #define LL_NEW(arena, type) ((type *)ll_arena_alloc(arena, sizeof(type)))
 #define LL_NEW_ARRAY(arena, type, n) ((type *)ll_arena_alloc(arena, sizeof(type) * (size_t)(n)))
 #define LL_TRY_ARRAY(arena, type, n) ((type *)ll_arena_try(arena, sizeof(type) * (size_t)(n)))
+/* Arrays of n items each, up to 16: LL_ARRAYS(arena, g->n_value, first, last, p->seen); */
+#define LL_ARRAYS(arena, n, ...) LL_EXPAND(LL_EACH_ARRAY(arena, n, __VA_ARGS__))
+#define LL_EACH_ARRAY(arena, n, x, ...)                                                            \
+    (x) = ll_arena_alloc(arena, sizeof *(x) * (size_t)(n))                                         \
+        __VA_OPT__(, LL_NEXT_ARRAY LL_NOW(arena, n, __VA_ARGS__))
+#define LL_NEXT_ARRAY() LL_EACH_ARRAY
+
+/* Macros that are their own next, expanded up to 16 times. */
+#define LL_NOW ()
+#define LL_EXPAND(...) LL_FOUR(LL_FOUR(LL_FOUR(LL_FOUR(__VA_ARGS__))))
+#define LL_FOUR(...) LL_ONCE(LL_ONCE(LL_ONCE(LL_ONCE(__VA_ARGS__))))
+#define LL_ONCE(...) __VA_ARGS__

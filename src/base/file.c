@@ -126,7 +126,7 @@ ll_err ll_file_map(const char *path, const uint8_t **data, size_t *size)
     CHECK(S_ISREG(st.st_mode), LL_E_IO, "%s: is not a regular file", path);
     CHECK(st.st_size > 0, LL_E_IO, "%s: the file is empty", path);
     void *p = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-    CHECK(p != MAP_FAILED, LL_E_IO, "%s: cannot map %lld bytes: %s", path, (long long)st.st_size,
+    CHECK(p != MAP_FAILED, LL_E_IO, "%s: cannot map %ld bytes: %s", path, st.st_size,
           strerror(errno));
     *data = (const uint8_t *)p;
     *size = (size_t)st.st_size;
@@ -154,8 +154,7 @@ ll_err ll_read_all(int fd, const char *path, void *data, size_t size, uint64_t a
         ssize_t got = pread(fd, p, size < 1 << 30 ? size : 1 << 30, (off_t)at);
         if (got < 0 && errno == EINTR) continue;
         CHECK(got >= 0, LL_E_IO, "%s: reading: %s", path, strerror(errno));
-        CHECK(got > 0, LL_E_IO, "%s: ends at byte %llu, %zu too early", path,
-              (unsigned long long)at, size);
+        CHECK(got > 0, LL_E_IO, "%s: ends at byte %lu, %zu too early", path, at, size);
         p += got;
         at += (uint64_t)got;
         size -= (size_t)got;
@@ -218,7 +217,7 @@ static ll_err open_atomic(const char *path, int64_t token, bool join, ll_atomic 
     f->path = strdup(path);
     f->temporary = (char *)malloc(n);
     CHECK(f->path && f->temporary, LL_E_MEM, "%s: not enough memory for its name", path);
-    snprintf(f->temporary, n, "%s%s%llx", path, LL_ATOMIC_MARK, (unsigned long long)f->token);
+    snprintf(f->temporary, n, "%s%s%lx", path, LL_ATOMIC_MARK, f->token);
     int how = O_WRONLY | O_CLOEXEC | O_NOFOLLOW | (f->joined ? 0 : O_CREAT | O_EXCL);
     f->fd = open(f->temporary, how, 0666);
     CHECK(f->fd >= 0 || f->joined, LL_E_IO, "%s: creating: %s", path,

@@ -60,14 +60,9 @@ static void put_power_of_two(ll_buf *b, double v)
 
 static void put_time(ll_buf *b, double v)
 {
-    if (v < -6)
-        ll_buf_printf(b, "%g ns", pow(10, v + 9));
-    else if (v < -3)
-        ll_buf_printf(b, "%g us", pow(10, v + 6));
-    else if (v < 0)
-        ll_buf_printf(b, "%g ms", pow(10, v + 3));
-    else
-        ll_buf_printf(b, "%g s", pow(10, v));
+    static const char *const units[] = {"s", "ms", "us", "ns"};
+    int unit = v < -6 ? 3 : v < -3 ? 2 : v < 0;
+    ll_buf_printf(b, "%g %s", pow(10, v + 3 * unit), units[unit]);
 }
 
 void ll_plot_text(ll_buf *b, const ll_plot_axis *a, double v)

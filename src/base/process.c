@@ -103,7 +103,7 @@ char ll_process_state(const ll_process *p)
     char path[64], state;
     struct stat st;
     if (!p->pid || stat("/proc/self/ns/pid", &st) || st.st_ino != p->space) return '\0';
-    snprintf(path, sizeof path, "/proc/%lld/stat", (long long)p->pid);
+    snprintf(path, sizeof path, "/proc/%ld/stat", p->pid);
     return read_stat(path, &state) == p->ticks ? state : '\0';
 }
 

@@ -1,6 +1,7 @@
 /* rng.c: Philox4x32-10 and what is drawn from it. */
 #include "base/rng.h"
 
+#include "base/num.h"
 #include "base/philox.h"
 
 void ll_philox(uint64_t seed, uint64_t stream, uint64_t block, uint32_t out[4])
@@ -17,9 +18,7 @@ void ll_philox_many(uint64_t seed, uint64_t stream, uint64_t block, uint32_t out
 
 uint64_t ll_stream(const char *name, uint64_t step)
 {
-    uint64_t h = 14695981039346656037u; /* FNV-1a */
-    for (; *name; name++) h = (h ^ (unsigned char)*name) * 1099511628211u;
-    return h ^ (step * 0x9E3779B97F4A7C15u);
+    return ll_hash(LL_HASH, name, strlen(name)) ^ (step * 0x9E3779B97F4A7C15u);
 }
 
 float ll_uniform_of(uint32_t word)

@@ -242,7 +242,7 @@ const char *ll_text_time(double s, char out[LL_NUMBER_TEXT])
 
 const char *ll_text_counted(int64_t n, const char *word, char out[LL_NUMBER_TEXT])
 {
-    snprintf(out, LL_NUMBER_TEXT, "%lld %s%s", (long long)n, word, n == 1 ? "" : "s");
+    snprintf(out, LL_NUMBER_TEXT, "%ld %s%s", n, word, n == 1 ? "" : "s");
     return out;
 }
 

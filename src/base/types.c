@@ -95,8 +95,7 @@ const char *ll_shape_print(const ll_shape *s, char text[LL_SHAPE_TEXT])
 {
     int at = snprintf(text, LL_SHAPE_TEXT, "[");
     for (int i = 0; i < s->n && i < LL_MAX_DIMS; i++)
-        at += snprintf(text + at, (size_t)(LL_SHAPE_TEXT - at), "%s%lld", i ? "," : "",
-                       (long long)s->d[i]);
+        at += snprintf(text + at, (size_t)(LL_SHAPE_TEXT - at), "%s%ld", i ? "," : "", s->d[i]);
     snprintf(text + at, (size_t)(LL_SHAPE_TEXT - at), "]");
     return text;
 }

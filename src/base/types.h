@@ -51,6 +51,8 @@ bool ll_shape_equal(const ll_shape *a, const ll_shape *b);
 /* "[2,3]", into text, which is returned. */
 #define LL_SHAPE_TEXT 160
 const char *ll_shape_print(const ll_shape *s, char text[LL_SHAPE_TEXT]);
+/* The same in place, as an argument of printf. */
+#define LL_DIMS(s) ll_shape_print(s, (char[LL_SHAPE_TEXT]){0})
 
 static inline uint32_t ll_bits_of(float f)
 {

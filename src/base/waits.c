@@ -28,12 +28,6 @@ struct ll_waits {
     double beside;          /* seconds that these had worked then */
 };
 
-static double on_clock(clockid_t clock)
-{
-    double t = ll_clock(clock);
-    return isnan(t) ? 0 : t; /* its thread has ended */
-}
-
 /* Negative: not known. */
 static double waited(int fd)
 {
@@ -61,7 +55,8 @@ static double since(ll_waits *w, double seconds, double *left)
     /* Threads may have waited at the same time, or one for another that waited: between the two. */
     *left *= (apart + fmax(0, 1 - most / seconds)) / 2;
     /* One by one: the clock of a process does not have what those at work have just done. */
-    for (int i = 0; i < w->n_beside; i++) beside += on_clock(w->clocks[i]);
+    for (int i = 0; i < w->n_beside; i++)
+        beside += fmax(0, ll_clock(w->clocks[i])); /* NaN: its thread has ended */
     most -= fmax(0, beside - w->beside);
     w->beside = beside;
     return fmax(0, most);

@@ -37,17 +37,12 @@ static ll_err check_types(const ll_program *p)
     return LL_OK;
 }
 
-static ll_err lower_steps(ll_graph **g, ll_program **out)
-{
-    TRY(chain(g));
-    return ll_lower(*g, &(ll_lower_opts){.target = &ll_target_ref, .as_is = true}, out);
-}
-
 static ll_err lower(const ll_graph *g, ll_program **out)
 {
     LL_OWN(ll_graph) now = NULL;
     TRY(ll_expand(g, has_loops, "C", &now));
-    return lower_steps(&now, out);
+    TRY(chain(&now));
+    return ll_lower(now, &(ll_lower_opts){.target = &ll_target_ref, .as_is = true}, out);
 }
 
 /* ---- text ---- */

@@ -32,12 +32,13 @@ static void element(ll_buf *b, const char *array, const int64_t *stride, int n, 
     ll_buf_puts(b, more);
 }
 
-#define NUMBER 32
-static const char *number(double v, char out[NUMBER])
+enum { NUMBER_TEXT = 32 };
+#define NUMBER(v) number(v, (char[NUMBER_TEXT]){0})
+static const char *number(double v, char out[NUMBER_TEXT])
 {
     if (isnan(v)) return "NAN";
     if (isinf(v)) return v > 0 ? "INFINITY" : "-INFINITY";
-    snprintf(out, NUMBER, "%.17g", v);
+    snprintf(out, NUMBER_TEXT, "%.17g", v);
     return out;
 }
 
@@ -87,9 +88,8 @@ static void each(const ll_cloops *c, int64_t n)
 
 static ll_err fill(const ll_cloops *c)
 {
-    char text[NUMBER];
     each(c, ll_numel(&c->out[0].shape));
-    ll_buf_printf(c->b, " y0[e] = %s;\n", number(((const ll_fill_attr *)c->attr)->value, text));
+    ll_buf_printf(c->b, " y0[e] = %s;\n", NUMBER(((const ll_fill_attr *)c->attr)->value));
     return LL_OK;
 }
 
@@ -148,10 +148,9 @@ static ll_err causal_mask(const ll_cloops *c)
     const ll_mask_attr *a = (const ll_mask_attr *)c->attr;
     const ll_shape *x = &c->in[0].shape;
     int64_t t = x->d[x->n - 2], s = x->d[x->n - 1];
-    char text[NUMBER];
     each(c, ll_numel(x));
     ll_buf_printf(c->b, " y0[e] = e %% %ld + %ld > e / %ld %% %ld + %ld ? %s : x0[e];\n", s,
-                  a->at[1], s, t, a->at[0], number(a->value, text));
+                  a->at[1], s, t, a->at[0], NUMBER(a->value));
     return LL_OK;
 }
 
@@ -403,12 +402,11 @@ void ll_cloops_function(ll_buf *b, ll_ew ew)
 /* op_NAME(x0[e], x1[e], k) */
 static void call(const ll_cloops *c, ll_ew ew, const char *const *operand, double k)
 {
-    char text[NUMBER];
     c->used[ew] = true;
     ll_buf_printf(c->b, "op_%s(", ews[ew].name);
     for (int i = 0; i < ll_ew_operands(ew); i++)
         ll_buf_printf(c->b, "%s%s", i ? ", " : "", operand[i]);
-    if (has_number(ew)) ll_buf_printf(c->b, ", %s", number(k, text));
+    if (has_number(ew)) ll_buf_printf(c->b, ", %s", NUMBER(k));
     ll_buf_puts(c->b, ");\n");
 }
 
@@ -439,10 +437,10 @@ static ll_err fused(const ll_cloops *c)
     for (int s = 0; s < f->n_step; s++) {
         const ll_fused_step *t = &f->step[s];
         const int16_t reg[3] = {t->a, t->b, t->c};
-        char text[3][NUMBER];
+        char text[3][NUMBER_TEXT];
         const char *operand[3];
         for (int j = 0; j < 3; j++) {
-            snprintf(text[j], NUMBER, "r%d", reg[j]);
+            snprintf(text[j], NUMBER_TEXT, "r%d", reg[j]);
             operand[j] = reg[j] == LL_FUSE_K ? number(t->k, text[j]) : text[j];
         }
         ll_buf_printf(c->b, "        double r%d = ", f->n_in + s);

@@ -27,7 +27,7 @@ static ll_err find_and_tell(ll_comm *c, bool failed, int32_t *who, notice *n)
 
 ll_err ll_comm_agree(ll_comm *c, ll_err mine)
 {
-    if (ll_comm_size(c) == 1) return mine;
+    if (!c || ll_comm_size(c) == 1) return mine;
     notice own = {.code = (int32_t)mine}, n;
     if (mine != LL_OK) snprintf(own.message, sizeof own.message, "%s", ll_error_message());
     n = own;
@@ -43,12 +43,8 @@ ll_err ll_comm_agree(ll_comm *c, ll_err mine)
     /* From a rank that took another way it may be another collective's message. */
     n.message[sizeof n.message - 1] = '\0';
     if (n.code == LL_OK) n.code = LL_E_COMM;
-    char message[1024 + 32];
-    if (me)
-        snprintf(message, sizeof message, "%s", own.message);
-    else
-        snprintf(message, sizeof message, "rank %d: %s", c->t->world[who], n.message);
-    ll_err code = RAISE((ll_err)n.code, "%s", message);
+    ll_err code = me ? RAISE((ll_err)n.code, "%s", own.message)
+                     : RAISE((ll_err)n.code, "rank %d: %s", c->t->world[who], n.message);
     ll_job_share_failure(ll_error_message(), me ? LL_FAILURE_TELL : LL_FAILURE_HEARD);
     return code;
 }

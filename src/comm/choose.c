@@ -67,8 +67,7 @@ static double apart(size_t a, size_t b)
 static const ll_tuned *nearest(const ll_tuned_table *t, const ll_coll_spec *s, size_t bytes)
 {
     const ll_tuned *best = NULL;
-    for (int i = 0; i < t->n_entry; i++) {
-        const ll_tuned *e = &t->entries[i];
+    LL_EACH (const ll_tuned, e, t->entries, t->n_entry) {
         if (e->coll != s->coll || (e->shared && !s->shared)) continue;
         if (best && best->shared && !e->shared) continue;
         bool nearer = !best || (e->shared && !best->shared) ||
@@ -141,9 +140,7 @@ size_t ll_choose_bucket_bytes(const ll_tuned_table *t)
     for (int i = 0; i < t->n_entry; i++)
         if (counts(&t->entries[i])) least = fmin(least, per_byte(&t->entries[i]));
     size_t best = 0;
-    for (int i = 0; i < t->n_entry; i++) {
-        const ll_tuned *e = &t->entries[i];
+    LL_EACH (const ll_tuned, e, t->entries, t->n_entry)
         if (counts(e) && per_byte(e) < 1.1 * least && (!best || e->bytes < best)) best = e->bytes;
-    }
     return best ? best : unknown;
 }

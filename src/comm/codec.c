@@ -35,12 +35,11 @@ static ll_err find(const char *text, const ll_codec_kind **out)
 static ll_err open_kind(ll_codec *k, const char *text)
 {
     TRY(find(text, &k->kind));
-    CHECK(k->n >= 0, LL_E_ARG, "codec \"%s\" for %lld elements, expected 0 or more", text,
-          (long long)k->n);
+    CHECK(k->n >= 0, LL_E_ARG, "codec \"%s\" for %ld elements, expected 0 or more", text, k->n);
     if (k->kind->feedback && k->n > 0) {
         k->residual = LL_TRY_ARRAY(k->arena, float, k->n);
-        CHECK(k->residual, LL_E_MEM, "residual of codec \"%s\" for %s: %lld bytes", text, k->name,
-              (long long)k->n * 4);
+        CHECK(k->residual, LL_E_MEM, "residual of codec \"%s\" for %s: %ld bytes", text, k->name,
+              k->n * 4);
     }
     const char *colon = strchr(text, ':');
     if (k->kind->open) return k->kind->open(k, colon ? colon + 1 : NULL);

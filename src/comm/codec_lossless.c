@@ -25,13 +25,6 @@ typedef struct lossless {
 
 /* ---- groups ---- */
 
-static int bits_for(unsigned range)
-{
-    int b = 0;
-    while (range >> b) b++;
-    return b;
-}
-
 static uint8_t *encode_group(const uint32_t *x, int m, uint8_t *to)
 {
     uint32_t some[GROUP], mask = 0;
@@ -45,7 +38,7 @@ static uint8_t *encode_group(const uint32_t *x, int m, uint8_t *to)
         mask |= 1u << i;
         some[n++] = x[i];
     }
-    int b = n ? bits_for(high - low) : 0;
+    int b = n && high > low ? 32 - __builtin_clz(high - low) : 0;
     *to++ = (uint8_t)(b | (n < m ? MASKED : 0));
     if (n < m) memcpy(to, &mask, 4), to += 4;
     if (!n) return to;
@@ -120,7 +113,7 @@ static ll_err decode(const uint8_t *in, size_t bytes, float *x, int64_t n)
 {
     const uint8_t *at = in + 1, *end = in + bytes;
     CHECK(bytes > 0 && (in[0] == CODED || bytes == 1 + sizeof *x * (size_t)n), LL_E_COMM,
-          "a slice of %lld numbers arrived as %zu bytes", (long long)n, bytes);
+          "a slice of %ld numbers arrived as %zu bytes", n, bytes);
     if (in[0] != CODED) {
         memcpy(x, in + 1, sizeof *x * (size_t)n);
         return LL_OK;
@@ -129,7 +122,7 @@ static ll_err decode(const uint8_t *in, size_t bytes, float *x, int64_t n)
     for (int64_t i = 0; i < n; i += GROUP) {
         int m = (int)ll_min64(GROUP, n - i);
         at = decode_group(at, end, v, m);
-        CHECK(at, LL_E_COMM, "a slice of %lld numbers is truncated", (long long)n);
+        CHECK(at, LL_E_COMM, "a slice of %ld numbers is truncated", n);
         memcpy(x + i, v, sizeof *v * (size_t)m);
     }
     return LL_OK;
@@ -144,24 +137,17 @@ static void slice_of(const ll_codec *k, int size, int rank, int64_t *from, int64
     *n = ll_min64(k->n - *from, each);
 }
 
-static ll_err make_room(ll_codec *k, int size)
+static void make_room(ll_codec *k, int size)
 {
+    if (!k->own) k->own = LL_NEW(k->arena, lossless);
     lossless *x = (lossless *)k->own;
     int64_t first;
-    if (x->size == size) return LL_OK;
+    if (x->size == size) return;
     slice_of(k, size, 0, &first, &x->slice);
     x->size = size;
     x->out = (uint8_t *)ll_arena_alloc(k->arena, 4 * (size_t)x->slice + 16);
     x->in = (uint8_t *)ll_arena_alloc(k->arena, 4 * (size_t)x->slice + 16);
     x->parts = LL_NEW_ARRAY(k->arena, float, (int64_t)size * x->slice + 1);
-    return LL_OK;
-}
-
-static ll_err open_lossless(ll_codec *k, const char *settings)
-{
-    if (settings) return ll_codec_bad(k, "it has no settings");
-    k->own = LL_NEW(k->arena, lossless);
-    return LL_OK;
 }
 
 static ll_err swap(ll_codec *k, ll_comm *c, int64_t number, int to, size_t bytes, int from,
@@ -180,7 +166,7 @@ static ll_err allreduce(ll_codec *k, ll_comm *c, float *data, int64_t, const cha
     int size = ll_comm_size(c), me = ll_comm_rank(c);
     k->last = (ll_codec_report){.form = "lossless"};
     if (size == 1) return LL_OK;
-    TRY(make_room(k, size));
+    make_room(k, size);
     lossless *w = (lossless *)k->own;
     int64_t mine, n, at, m, number = ll_comm_next_number(c, "lossless all-reduce", site);
     slice_of(k, size, me, &mine, &n);
@@ -213,7 +199,6 @@ const ll_codec_kind ll_codecs_lossless[] = {
     {.name = "lossless",
      .form = "lossless",
      .help = "the same bits in fewer bytes: exponents of neighbours, and zeros",
-     .open = open_lossless,
      .size = size,
      .allreduce = allreduce},
     {0}};

@@ -43,7 +43,7 @@ static ll_err open_topk(ll_codec *k, const char *settings)
     TRY(ll_sparse_open(k->n, t->k, t->bits, &t->sum));
     t->index = LL_TRY_ARRAY(k->arena, uint32_t, t->k + 1);
     t->value = LL_TRY_ARRAY(k->arena, float, t->k + 1);
-    CHECK(t->index && t->value, LL_E_MEM, "codec \"%s\": %lld pairs", k->text, (long long)t->k);
+    CHECK(t->index && t->value, LL_E_MEM, "codec \"%s\": %ld pairs", k->text, t->k);
     return LL_OK;
 }
 

@@ -1,6 +1,7 @@
 /* comm.c: communicators: opened on a transport, split, closed; their window and other memory that
  * the ranks of a node share. */
 #include "comm/comm_int.h"
+#include "sched/nodes.h"
 
 #include <stdio.h>
 
@@ -14,19 +15,11 @@ static double timeout_of(const ll_comm_opts *o)
 
 /* ---- memory that a node shares ---- */
 
-static bool any_neighbours(const ll_transport *t)
-{
-    for (int i = 0; i < t->size; i++)
-        for (int j = 0; j < i; j++)
-            if (t->node[i] == t->node[j]) return true;
-    return false;
-}
-
 /* A part is a line with the counter, then two halves. */
 static ll_err open_window(ll_comm *c)
 {
     ll_transport *t = c->t;
-    if (!any_neighbours(t)) return LL_OK;
+    if (ll_nodes_count(&(ll_coll_spec){.size = t->size, .node = t->node}) == t->size) return LL_OK;
     size_t half = c->opts.window_bytes / 2 / LL_LINE_BYTES * LL_LINE_BYTES;
     TRY(t->ops->share(t, LL_LINE_BYTES + 2 * half, &c->window));
     c->half_bytes = half;
@@ -85,7 +78,7 @@ static ll_err sweep(ll_comm *c)
                               .op = LL_REDUCE_MIN,
                               .site = "allocation"};
     TRY(ll_comm_run(c, &all));
-    ll_engine_lock(c->engine);
+    LL_LOCKED(c->engine);
     i = 0;
     for (ll_shared **at = &c->shared; *at;) {
         ll_shared *s = *at;
@@ -96,7 +89,6 @@ static ll_err sweep(ll_comm *c)
         *at = s->next;
         unshare(c, s);
     }
-    ll_engine_unlock(c->engine);
     return LL_OK;
 }
 
@@ -125,13 +117,12 @@ ll_err ll_comm_alloc(ll_comm *c, size_t bytes, void **out)
 
 void ll_comm_release(ll_comm *c, const void *data)
 {
-    ll_engine_lock(c->engine);
+    LL_LOCKED(c->engine);
     for (ll_shared *s = c->shared; s; s = s->next) {
         if (data != s->shm.part[s->shm.me] || s->released) continue;
         s->released = true;
         c->engine->used.held -= s->shm.bytes;
     }
-    ll_engine_unlock(c->engine);
 }
 
 /* ---- opening and closing ---- */
@@ -270,10 +261,8 @@ int ll_comm_size(const ll_comm *c)
 
 ll_comm_usage ll_comm_used(ll_comm *c)
 {
-    ll_engine_lock(c->engine); /* a thread may be counting */
-    ll_comm_usage used = c->engine->used;
-    ll_engine_unlock(c->engine);
-    return used;
+    LL_LOCKED(c->engine); /* a thread may be counting */
+    return c->engine->used;
 }
 
 size_t ll_comm_own_bytes(const ll_comm *c)
@@ -284,16 +273,14 @@ size_t ll_comm_own_bytes(const ll_comm *c)
 
 void ll_comm_hold(ll_comm *c, int64_t bytes)
 {
-    ll_engine_lock(c->engine);
+    LL_LOCKED(c->engine);
     c->engine->used.held += (size_t)bytes;
-    ll_engine_unlock(c->engine);
 }
 
 void ll_comm_trace(ll_comm *c, ll_trace *t)
 {
-    ll_engine_lock(c->engine);
+    LL_LOCKED(c->engine);
     c->engine->trace = t;
-    ll_engine_unlock(c->engine);
 }
 
 const int *ll_comm_nodes(const ll_comm *c)

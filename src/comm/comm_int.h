@@ -151,8 +151,12 @@ enum { LL_LINE_BYTES = 64 };
 ll_err ll_engine_open(ll_transport *t, const ll_comm_opts *opts, ll_engine **out);
 void ll_engine_close(ll_engine *e);
 /* Of the process; NULL: that of any engine of several ranks. */
-void ll_engine_lock(const ll_engine *e);
+const ll_engine *ll_engine_lock(const ll_engine *e);
 void ll_engine_unlock(const ll_engine *e);
+void ll_engine_let_go(const ll_engine **e);
+/* Locked up to the end of the block. */
+#define LL_LOCKED(e)                                                                               \
+    const ll_engine *locked __attribute__((cleanup(ll_engine_let_go))) = ll_engine_lock(e)
 void ll_engine_wake(ll_engine *e); /* the thread, where there is work for it */
 /* Failed, once and for all, with the error of the calling thread; returns rc. Requests under way
  * are called back, and forgotten: their communicators may be closed now. Under the lock. */
@@ -165,9 +169,15 @@ void ll_request_give(ll_engine *e, ll_request *r);
 /* Done, and back with the spare ones; received may be NULL. */
 ll_err ll_request_finish(ll_request *r, size_t *received);
 
-/* Around a call that is counted as time in collectives. */
-double ll_engine_enter(ll_engine *e); /* locks */
-void ll_engine_leave(ll_engine *e, double entered);
+/* The same around a call that is counted as time in collectives. */
+typedef struct ll_entered {
+    ll_engine *e;
+    double when;
+} ll_entered;
+ll_entered ll_engine_enter(ll_engine *e);
+void ll_engine_leave(const ll_entered *x);
+#define LL_TIMED(e)                                                                                \
+    ll_entered entered __attribute__((cleanup(ll_engine_leave))) = ll_engine_enter(e)
 
 /* ---- steps.c ---- */
 /* As far as it goes without waiting. */

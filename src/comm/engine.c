@@ -47,16 +47,14 @@ ll_err ll_scratch_take(ll_engine *e, const ll_comm *of, size_t bytes, int *out)
 void ll_comm_trim(ll_comm *c)
 {
     ll_engine *e = c->engine;
-    ll_engine_lock(e);
-    for (int i = 0; i < e->n_scratch; i++) {
-        ll_kept *s = &e->scratch[i];
+    LL_LOCKED(e);
+    LL_EACH (ll_kept, s, e->scratch, e->n_scratch) {
         if (s->used || (s->bytes <= LL_LEAST_SCRATCH && !s->of)) continue;
         e->used.held -= s->bytes;
         free(s->data);
         *s = (ll_kept){0};
     }
     while (e->n_scratch && !e->scratch[e->n_scratch - 1].data) e->n_scratch--;
-    ll_engine_unlock(e);
 }
 
 ll_err ll_request_take(ll_engine *e, ll_request **out)
@@ -84,14 +82,20 @@ void ll_request_give(ll_engine *e, ll_request *r)
 static pthread_mutex_t mpi_lock = PTHREAD_MUTEX_INITIALIZER;
 static ll_engine *engines; /* those of several ranks */
 
-void ll_engine_lock(const ll_engine *e)
+const ll_engine *ll_engine_lock(const ll_engine *e)
 {
     if (!e || !e->alone) pthread_mutex_lock(&mpi_lock);
+    return e;
 }
 
 void ll_engine_unlock(const ll_engine *e)
 {
     if (!e || !e->alone) pthread_mutex_unlock(&mpi_lock);
+}
+
+void ll_engine_let_go(const ll_engine **e)
+{
+    ll_engine_unlock(*e);
 }
 
 ll_err ll_engine_fail(ll_engine *e, ll_err rc)
@@ -140,17 +144,17 @@ static void relax(void)
 #endif
 }
 
-double ll_engine_enter(ll_engine *e)
+ll_entered ll_engine_enter(ll_engine *e)
 {
-    double entered = ll_now();
+    double now = ll_now();
     ll_engine_lock(e);
-    return entered;
+    return (ll_entered){e, now};
 }
 
-void ll_engine_leave(ll_engine *e, double entered)
+void ll_engine_leave(const ll_entered *x)
 {
-    e->used.seconds += ll_now() - entered;
-    ll_engine_unlock(e);
+    x->e->used.seconds += ll_now() - x->when;
+    ll_engine_unlock(x->e);
 }
 
 /* A wait that lasts is told to the watch, which tells of one that does not end. */
@@ -275,21 +279,15 @@ ll_err ll_request_finish(ll_request *r, size_t *received)
 
 ll_err ll_request_wait(ll_request *r)
 {
-    ll_engine *e = r->c->engine;
-    double entered = ll_engine_enter(e);
-    ll_err rc = ll_request_finish(r, NULL);
-    ll_engine_leave(e, entered);
-    return rc;
+    LL_TIMED(r->c->engine);
+    return ll_request_finish(r, NULL);
 }
 
 ll_err ll_comm_poll(ll_comm *c)
 {
-    ll_engine *e = c->engine;
-    double entered = ll_engine_enter(e);
-    ll_err rc = ll_engine_check(e);
-    if (!rc) rc = poll_all(e);
-    ll_engine_leave(e, entered);
-    return rc;
+    LL_TIMED(c->engine);
+    TRY(ll_engine_check(c->engine));
+    return poll_all(c->engine);
 }
 
 /* Waits until nothing is under way: before calls that block inside MPI, where nothing of ours
@@ -311,18 +309,14 @@ void ll_engines_drain(void)
 
 ll_err ll_comm_drain(ll_comm *c)
 {
-    ll_engine_lock(c->engine);
-    ll_err rc = drain(c->engine);
-    ll_engine_unlock(c->engine);
-    return rc;
+    LL_LOCKED(c->engine);
+    return drain(c->engine);
 }
 
 bool ll_comm_settled(ll_comm *c)
 {
-    ll_engine_lock(c->engine);
-    bool settled = !c->engine->unsettled;
-    ll_engine_unlock(c->engine);
-    return settled;
+    LL_LOCKED(c->engine);
+    return !c->engine->unsettled;
 }
 
 void ll_engine_wake(ll_engine *e)

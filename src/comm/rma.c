@@ -18,18 +18,8 @@ struct ll_rma {
 static ll_err open_window(ll_rma *s, size_t mine)
 {
     CHECK(s->t->ops->expose, LL_E_COMM, "a store needs several ranks, but there is one");
-    ll_engine_lock(s->c->engine);
-    ll_err rc = s->t->ops->expose(s->t, mine ? mine : 1, &s->window);
-    ll_engine_unlock(s->c->engine);
-    return rc;
-}
-
-static bool far_apart(const ll_comm *c)
-{
-    const int *node = ll_comm_nodes(c);
-    for (int i = 1; i < ll_comm_size(c); i++)
-        if (node[i] != node[0]) return true;
-    return false;
+    LL_LOCKED(s->c->engine);
+    return s->t->ops->expose(s->t, mine ? mine : 1, &s->window);
 }
 
 ll_err ll_rma_open(ll_comm *c, size_t head, size_t bytes, bool sharded, ll_rma **out)
@@ -45,13 +35,13 @@ ll_err ll_rma_open(ll_comm *c, size_t head, size_t bytes, bool sharded, ll_rma *
     int rank = ll_comm_rank(c);
     TRY(ll_comm_drain(c));
     TRY(open_window(s, (rank == 0 ? s->room : 0) + ((size_t)rank < n ? s->block : 0)));
-    if (!far_apart(c) && !s->t->lazy) return LL_OK;
-    CHECK(c->engine->threaded || !far_apart(c), LL_E_ARG,
+    bool far_apart = !ll_one_node(c->t->node, c->t->size);
+    if (!far_apart && !s->t->lazy) return LL_OK;
+    CHECK(c->engine->threaded || !far_apart, LL_E_ARG,
           "a store between nodes needs a thread to serve it");
-    ll_engine_lock(c->engine);
+    LL_LOCKED(c->engine);
     c->engine->served = s->t;
     pthread_cond_signal(&c->engine->wake);
-    ll_engine_unlock(c->engine);
     return LL_OK;
 }
 

@@ -81,8 +81,7 @@ static bool make_slot(ll_arena *a, slot *s, int64_t blocks, int block_bytes, int
 {
     s->code = LL_TRY_ARRAY(a, uint8_t, blocks * block_bytes);
     s->got = LL_TRY_ARRAY(a, uint8_t, ll_ceil_div(blocks, size) * size * block_bytes);
-    s->matrix = LL_NEW_ARRAY(a, int64_t, size * size);
-    s->starts = LL_NEW_ARRAY(a, int64_t, size + 1);
+    LL_ARRAYS(a, size * size + 1, s->matrix, s->starts);
     return s->code && s->got;
 }
 
@@ -250,12 +249,12 @@ static ll_err squeeze(const uint8_t *x, int64_t n, uint8_t *out, int64_t room, s
     z_stream z = {
         .next_in = (Bytef *)x, .avail_in = (uInt)n, .next_out = out, .avail_out = (uInt)room};
     CHECK(deflateInit2(&z, 1, Z_DEFLATED, -15, 9, Z_HUFFMAN_ONLY) == Z_OK, LL_E_MEM,
-          "not enough memory to squeeze %lld bytes", (long long)n);
+          "not enough memory to squeeze %ld bytes", n);
     int rc = deflate(&z, Z_FINISH);
     *bytes = (size_t)room - z.avail_out;
     deflateEnd(&z);
-    CHECK(rc == Z_STREAM_END, LL_E_COMM, "%lld bytes of codes do not fit, compressed, in %lld",
-          (long long)n, (long long)room);
+    CHECK(rc == Z_STREAM_END, LL_E_COMM, "%ld bytes of codes do not fit, compressed, in %ld", n,
+          room);
     return LL_OK;
 }
 
@@ -270,7 +269,7 @@ static ll_err stretch(const uint8_t *x, size_t bytes, uint8_t *out, int64_t n)
     int rc = inflate(&z, Z_FINISH);
     inflateEnd(&z);
     CHECK(rc == Z_STREAM_END && !z.avail_out && !z.avail_in, LL_E_COMM,
-          "%zu bytes that arrived are not %lld bytes of codes", bytes, (long long)n);
+          "%zu bytes that arrived are not %ld bytes of codes", bytes, n);
     return LL_OK;
 }
 

@@ -44,8 +44,8 @@ ll_err ll_svec_sum(const ll_svec *const *src, int n, bool dense, ll_svec_head *h
     }
     dst->is_dense = dense || total > ll_svec_most(dst->len);
     CHECK(dst->is_dense ? dst->dense != NULL || !dst->len : total <= dst->room, LL_E_ARG,
-          "a sum of %lld pairs does not fit in %lld pairs%s", (long long)total,
-          (long long)dst->room, dst->dense ? ", or dense" : "");
+          "a sum of %ld pairs does not fit in %ld pairs%s", total, dst->room,
+          dst->dense ? ", or dense" : "");
     if (dst->is_dense && dst->len) memset(dst->dense, 0, sizeof(float) * (size_t)dst->len);
     for (;;) {
         uint32_t least = UINT32_MAX;

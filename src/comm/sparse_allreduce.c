@@ -66,9 +66,9 @@ ll_err ll_sparse_open(int64_t len, int64_t k, int bits, ll_sparse **out)
 {
     *out = NULL;
     CHECK(len >= 0 && len < UINT32_MAX && k >= 0 && k <= len, LL_E_ARG,
-          "sparse all-reduce of %lld pairs in %lld elements: expected fewer than 2^32 elements, "
+          "sparse all-reduce of %ld pairs in %ld elements: expected fewer than 2^32 elements, "
           "and no more pairs than elements",
-          (long long)k, (long long)len);
+          k, len);
     CHECK(bits == 0 || (bits >= 2 && bits <= 8), LL_E_ARG, "values of %d bits, expected 2 to 8",
           bits);
     ll_sparse *w = (ll_sparse *)calloc(1, sizeof *w);
@@ -141,17 +141,14 @@ static ll_err prepare(ll_sparse *w, int p, ll_sparse_form form)
     if (w->p == p && w->form == form) return LL_OK;
     ll_arena_free(w->arena);
     *w = (ll_sparse){.len = w->len, .k = w->k, .bits = w->bits, .arena = ll_arena_new()};
-    w->got = LL_NEW_ARRAY(w->arena, ll_svec, p > 3 ? p : 3);
-    w->heads = LL_NEW_ARRAY(w->arena, ll_svec_head, 2 * p + 4);
-    w->src = LL_NEW_ARRAY(w->arena, const ll_svec *, p + 2);
-    w->parts = LL_NEW_ARRAY(w->arena, ll_svec, p);
+    LL_ARRAYS(w->arena, 2 * p + 4, w->got, w->heads, w->src, w->parts);
     bool ok = form == LL_SPARSE_DOUBLING ? make_doubling(w, p)
                                          : make_split(w, p, form == LL_SPARSE_DENSE);
     w->out = LL_TRY_ARRAY(w->arena, uint8_t, w->room);
     w->in = LL_TRY_ARRAY(w->arena, uint8_t, w->room);
     CHECK(ok && w->out && w->in, LL_E_MEM,
-          "not enough memory for a sparse all-reduce of %lld in %lld elements on %d ranks",
-          (long long)w->k, (long long)w->len, p);
+          "not enough memory for a sparse all-reduce of %ld in %ld elements on %d ranks", w->k,
+          w->len, p);
     w->p = p;
     w->form = form;
     return LL_OK;
@@ -344,9 +341,8 @@ ll_err ll_sparse_allreduce(ll_sparse *w, ll_comm *c, const ll_sparse_call *call,
 {
     job j = {.w = w, .c = c, .call = call, .p = ll_comm_size(c), .me = ll_comm_rank(c)};
     CHECK(call->mine->len == w->len && call->mine->count <= w->k && !call->mine->is_dense, LL_E_ARG,
-          "a stream of %lld pairs of %lld elements, at most %lld of %lld",
-          (long long)call->mine->count, (long long)call->mine->len, (long long)w->k,
-          (long long)w->len);
+          "a stream of %ld pairs of %ld elements, at most %ld of %ld", call->mine->count,
+          call->mine->len, w->k, w->len);
     *used = call->form == LL_SPARSE_AUTO ? choose(w, c, j.p) : call->form;
     TRY(prepare(w, j.p, *used));
     j.number = ll_comm_next_number(c, "sparse all-reduce", call->site);

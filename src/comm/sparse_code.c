@@ -80,14 +80,10 @@ typedef struct coder {
     int n_held;
 } coder;
 
-static float level(int c, int top)
-{
-    return (float)(c - top) / (float)top;
-}
-
 static float decoded(float scale, int c, int top)
 {
-    return scale * level(c, top) + 0.0f; /* no -0, where a tiny scale makes one */
+    /* no -0, where a tiny scale makes one */
+    return scale * ((float)(c - top) / (float)top) + 0.0f;
 }
 
 static float random_at(coder *k, int64_t i)
@@ -192,8 +188,8 @@ static ll_err get_values(const uint8_t *bytes, int64_t n, int bits, float *v)
         int c = (int)(held & ((1u << bits) - 1));
         held >>= bits;
         n_held -= bits;
-        CHECK(c <= 2 * top, LL_E_COMM, "a sparse stream has code %d at value %lld, at most %d", c,
-              (long long)i, 2 * top);
+        CHECK(c <= 2 * top, LL_E_COMM, "a sparse stream has code %d at value %ld, at most %d", c, i,
+              2 * top);
         v[i] = decoded(scale, c, top);
     }
     return LL_OK;
@@ -280,21 +276,20 @@ static ll_err get_gaps(const uint8_t *in, size_t size, ll_svec *s)
         int shift = 0;
         do {
             CHECK(in < end && shift < 35, LL_E_COMM,
-                  "a sparse stream of %lld pairs ends in pair %lld", (long long)s->count,
-                  (long long)i);
+                  "a sparse stream of %ld pairs ends in pair %ld", s->count, i);
             gap |= (uint64_t)(*in & 0x7f) << shift;
             shift += 7;
         } while (*in++ & 0x80);
         CHECK(in[-1] || shift == 7, LL_E_COMM,
-              "a sparse stream has a gap of 0 in its last byte, pair %lld", (long long)i);
+              "a sparse stream has a gap of 0 in its last byte, pair %ld", i);
         next += gap;
         CHECK(next < (uint64_t)s->len, LL_E_COMM,
-              "a sparse stream has index %llu in pair %lld, its vector has %lld elements",
-              (unsigned long long)next, (long long)i, (long long)s->len);
+              "a sparse stream has index %lu in pair %ld, its vector has %ld elements", next, i,
+              s->len);
         s->index[i] = (uint32_t)next++;
     }
-    CHECK(in == end, LL_E_COMM, "a sparse stream of %lld pairs has %lld bytes after the last",
-          (long long)s->count, (long long)(end - in));
+    CHECK(in == end, LL_E_COMM, "a sparse stream of %ld pairs has %ld bytes after the last",
+          s->count, (end - in));
     return LL_OK;
 }
 
@@ -309,9 +304,8 @@ ll_err ll_svec_read(const uint8_t *bytes, size_t size, int bits, ll_svec *out)
     memcpy(&count, bytes + 4, 4);
     bool dense = bytes[0];
     CHECK(dense ? count == out->len && (out->dense || !count) : count <= out->room, LL_E_COMM,
-          "a sparse stream has %s%u elements; %lld of %lld, or %s dense, were expected at most",
-          dense ? "all " : "", count, (long long)out->room, (long long)out->len,
-          out->dense ? "all" : "not");
+          "a sparse stream has %s%u elements; %ld of %ld, or %s dense, were expected at most",
+          dense ? "all " : "", count, out->room, out->len, out->dense ? "all" : "not");
     size_t values = value_bytes(count, bits);
     CHECK(size - HEADER >= values && (!dense || size - HEADER == values), LL_E_COMM,
           "a sparse stream of %u values has %zu bytes, its values alone take %zu", count, size,

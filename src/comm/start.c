@@ -113,11 +113,10 @@ ll_err ll_comm_scratch(ll_comm *c, const ll_coll_call *call, size_t *bytes)
     const ll_shared *shared = NULL;
     size_t shared_at;
     ll_plan *plan;
-    ll_engine_lock(c->engine);
-    ll_err rc = complete(c, &full, &shared, &shared_at, &plan);
-    if (!rc) *bytes = (size_t)plan->sched->scratch * ll_dtype_bytes(call->dtype);
-    ll_engine_unlock(c->engine);
-    return rc;
+    LL_LOCKED(c->engine);
+    TRY(complete(c, &full, &shared, &shared_at, &plan));
+    *bytes = (size_t)plan->sched->scratch * ll_dtype_bytes(call->dtype);
+    return LL_OK;
 }
 
 static ll_err start(ll_comm *c, const ll_coll_call *call, ll_request **out)
@@ -167,33 +166,28 @@ static ll_err start(ll_comm *c, const ll_coll_call *call, ll_request **out)
 
 ll_err ll_comm_start(ll_comm *c, const ll_coll_call *call, ll_request **out)
 {
-    double entered = ll_engine_enter(c->engine);
+    LL_TIMED(c->engine);
     ll_err rc = start(c, call, out);
     ll_engine_wake(c->engine);
-    ll_engine_leave(c->engine, entered);
     return rc;
 }
 
 ll_err ll_comm_run(ll_comm *c, const ll_coll_call *call)
 {
     ll_request *r;
-    double entered = ll_engine_enter(c->engine);
-    ll_err rc = start(c, call, &r);
-    if (!rc) rc = ll_request_finish(r, NULL);
-    ll_engine_leave(c->engine, entered);
-    return rc;
+    LL_TIMED(c->engine);
+    TRY(start(c, call, &r));
+    return ll_request_finish(r, NULL);
 }
 
 /* ---- messages outside of schedules ---- */
 
 int64_t ll_comm_next_number(ll_comm *c, const char *what, const char *site)
 {
-    ll_engine_lock(c->engine);
-    c->number_now = c->n_started++;
+    LL_LOCKED(c->engine);
     c->what_now = what;
     c->site_now = site;
-    ll_engine_unlock(c->engine);
-    return c->number_now;
+    return c->number_now = c->n_started++;
 }
 
 /* A round of a receive, of as much as comes, and a send, either of which may be left out. */
@@ -228,10 +222,7 @@ ll_err ll_comm_exchange(ll_comm *c, const ll_exchange *x, size_t *received)
 {
     CHECK(x->to < c->t->size && x->from < c->t->size, LL_E_ARG, "peers %d and %d of %d ranks",
           x->to, x->from, c->t->size);
-    size_t got = 0;
-    double entered = ll_engine_enter(c->engine);
-    ll_err rc = exchange(c, x, &got);
-    ll_engine_leave(c->engine, entered);
-    if (received) *received = got;
-    return rc;
+    if (received) *received = 0;
+    LL_TIMED(c->engine);
+    return exchange(c, x, received);
 }

@@ -46,14 +46,6 @@ static uint64_t *counter(const ll_comm *c, int rank)
     return (uint64_t *)(void *)c->parts[rank];
 }
 
-/* What a fold reads of other ranks' memory. */
-static void count_read(const ll_request *r, const ll_step *s)
-{
-    int64_t n = 0;
-    for (int i = 0; i < s->n_from; i++) n += s->from[i].rank != r->c->t->rank;
-    r->c->engine->used.count.read += n * s->n * (int64_t)r->elem_bytes;
-}
-
 static ll_err send_or_receive(ll_request *r, const ll_step *s)
 {
     ll_transport *t = r->c->t;
@@ -61,20 +53,21 @@ static ll_err send_or_receive(ll_request *r, const ll_step *s)
     ll_message *m = message_slot(r);
     CHECK(m, LL_E_MEM, "not enough memory for %d messages", r->n_message + 1);
     size_t bytes = (size_t)s->n * r->elem_bytes;
-    if (s->kind == LL_STEP_RECV) return t->ops->recv(t, own(r, &s->dst), bytes, s->peer, r->tag, m);
-    count->messages++;
-    count->bytes += (int64_t)bytes;
-    return t->ops->send(t, own(r, s->from), bytes, s->peer, r->tag, m);
+    bool sends = s->kind == LL_STEP_SEND;
+    count->messages += sends;
+    count->bytes += sends ? (int64_t)bytes : 0;
+    return t->ops->post(t, sends, own(r, sends ? s->from : &s->dst), bytes, s->peer, r->tag, m);
 }
 
 static ll_err fold(ll_request *r, const ll_step *s)
 {
-    count_read(r, s);
+    ll_engine *e = r->c->engine;
+    for (int i = 0; i < s->n_from; i++) /* what it reads of other ranks' memory */
+        if (s->from[i].rank != r->c->t->rank) e->used.count.read += s->n * (int64_t)r->elem_bytes;
     if (s->n_from == 1) {
         memcpy(own(r, &s->dst), source(r, s->from), (size_t)s->n * r->elem_bytes);
         return LL_OK;
     }
-    ll_engine *e = r->c->engine;
     if (s->n_from > e->n_source) {
         const void **more = (const void **)realloc(e->sources, sizeof *more * (size_t)s->n_from);
         CHECK(more, LL_E_MEM, "not enough memory for a list of %d operands", s->n_from);

@@ -18,6 +18,7 @@
  * limit becomes what an element needs to beat all of them (a later one of equal magnitude loses
  * the tie). Too high: fewer than k candidates; then the k-th largest is found among all sums. The
  * result is a function of the sums alone. */
+#include "base/share.h"
 #include "base/types.h"
 #include "comm/topk.h"
 
@@ -54,10 +55,9 @@ ll_err ll_topk_open(int64_t n, int64_t k, ll_topk **out)
 {
     *out = NULL;
     CHECK(n >= 0 && n < UINT32_MAX && k >= (n > 0) && k <= n, LL_E_ARG,
-          "top %lld of %lld elements: expected 1 to %lld, and fewer than 2^32 elements",
-          (long long)k, (long long)n, (long long)n);
+          "top %ld of %ld elements: expected 1 to %ld, and fewer than 2^32 elements", k, n, n);
     ll_arena *arena = ll_arena_new();
-    ll_topk *t = LL_NEW(arena, ll_topk);
+    LL_OWN(ll_topk) t = LL_NEW(arena, ll_topk);
     t->arena = arena;
     t->n = n;
     t->k = k;
@@ -69,14 +69,10 @@ ll_err ll_topk_open(int64_t n, int64_t k, ll_topk **out)
         t->sample = LL_TRY_ARRAY(arena, float, t->n_sample);
         t->index = LL_TRY_ARRAY(arena, uint32_t, t->room);
         t->value = LL_TRY_ARRAY(arena, float, t->room);
-        if (!t->sample || !t->index || !t->value) {
-            ll_topk_close(t);
-            FAIL(LL_E_MEM, "not enough memory to select the top %lld of %lld", (long long)k,
-                 (long long)n);
-        }
+        CHECK(t->sample && t->index && t->value, LL_E_MEM,
+              "not enough memory to select the top %ld of %ld", k, n);
     }
-    *out = t;
-    return LL_OK;
+    return LL_HAND(out, t);
 }
 
 void ll_topk_close(ll_topk *t)
@@ -137,7 +133,8 @@ static uint32_t guess(ll_topk *t, const float *data, const float *residual)
 {
     int64_t n = t->n, m = t->n_sample, ties;
     for (int64_t i = 0; i < m; i++) {
-        int64_t from = n / m * i + n % m * i / m, to = n / m * (i + 1) + n % m * (i + 1) / m;
+        int64_t from, to;
+        ll_share(n, (int)m, (int)i, &from, &to);
         uint64_t mixed = (uint64_t)(i + 1) * 0x9E3779B97F4A7C15u >> 32;
         int64_t at = from + (int64_t)(mixed * (uint64_t)(to - from) >> 32);
         t->sample[i] = data[at] + residual[at];

@@ -31,10 +31,10 @@ typedef struct ll_shm {
 
 typedef struct ll_transport_ops {
     const char *name; /* "self", "mpi" */
-    /* A message may have 0 bytes; a receive may be given more room than is sent. */
-    ll_err (*send)(ll_transport *t, const void *data, size_t bytes, int peer, int tag,
+    /* Sends, or receives. A message may have 0 bytes; a receive may be given more room than is
+     * sent. */
+    ll_err (*post)(ll_transport *t, bool sends, void *data, size_t bytes, int peer, int tag,
                    ll_message *out);
-    ll_err (*recv)(ll_transport *t, void *data, size_t bytes, int peer, int tag, ll_message *out);
     ll_err (*test)(ll_transport *t, ll_message *m, bool *done);
     /* Called back, as far as it can be: is it over? Else its memory may still be used. */
     bool (*cancel)(ll_transport *t, ll_message *m);

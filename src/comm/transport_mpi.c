@@ -56,10 +56,11 @@ static ll_err large_type(size_t bytes, MPI_Datatype *out)
     return LL_OK;
 }
 
-static ll_err post(mpi_transport *m, bool is_recv, void *data, size_t bytes, int peer, int tag,
-                   ll_message *out)
+static ll_err mpi_post(ll_transport *t, bool sends, void *data, size_t bytes, int peer, int tag,
+                       ll_message *out)
 {
-    TRY(new_message(m, is_recv, out));
+    mpi_transport *m = (mpi_transport *)t;
+    TRY(new_message(m, !sends, out));
     mpi_message *x = (mpi_message *)out->handle;
     MPI_Datatype type = MPI_BYTE;
     int n = (int)bytes;
@@ -67,24 +68,12 @@ static ll_err post(mpi_transport *m, bool is_recv, void *data, size_t bytes, int
         TRY(large_type(bytes, &type));
         n = 1;
     }
-    if (is_recv)
-        MPI_TRY(MPI_Irecv(data, n, type, peer, tag, m->comm, &x->request));
-    else
+    if (sends)
         MPI_TRY(MPI_Isend(data, n, type, peer, tag, m->comm, &x->request));
+    else
+        MPI_TRY(MPI_Irecv(data, n, type, peer, tag, m->comm, &x->request));
     if (bytes > LARGE) MPI_TRY(MPI_Type_free(&type));
     return LL_OK;
-}
-
-static ll_err mpi_send(ll_transport *t, const void *data, size_t bytes, int peer, int tag,
-                       ll_message *out)
-{
-    return post((mpi_transport *)t, false, (void *)data, bytes, peer, tag, out);
-}
-
-static ll_err mpi_recv(ll_transport *t, void *data, size_t bytes, int peer, int tag,
-                       ll_message *out)
-{
-    return post((mpi_transport *)t, true, data, bytes, peer, tag, out);
 }
 
 static ll_err mpi_library(ll_transport *t, const ll_library_call *call, ll_message *out)
@@ -266,8 +255,7 @@ static ll_err mpi_split(ll_transport *t, int color, int key, ll_transport **out)
 }
 
 static const ll_transport_ops mpi_ops = {.name = "mpi",
-                                         .send = mpi_send,
-                                         .recv = mpi_recv,
+                                         .post = mpi_post,
                                          .test = mpi_test,
                                          .cancel = mpi_cancel,
                                          .library = mpi_library,

@@ -41,7 +41,7 @@ enum { WORDS = LL_WATCH_NAME / 8 };
 typedef _Atomic uint64_t name_cell[WORDS];
 
 struct ll_watch {
-    int rank, size, *world; /* world [size]: what to call the ranks */
+    int rank, *world; /* world: what to call the ranks */
     double timeout, period, grace;
     /* What this rank does: written by it, read by the thread. */
     _Atomic uint64_t turn; /* odd while the rest is written */
@@ -427,7 +427,6 @@ static ll_err make(ll_transport *t, double timeout_s, ll_watch **out)
     CHECK(w, LL_E_MEM, "not enough memory to watch the ranks");
     *out = w;
     w->rank = t->rank;
-    w->size = t->size;
     w->timeout = timeout_s;
     w->period = timeout_s / 20 < 0.5 ? timeout_s / 20 : 0.5;
     w->grace = timeout_s / 10 > 2 ? timeout_s / 10 : 2;
@@ -444,7 +443,7 @@ ll_err ll_watch_open(ll_transport *t, ll_err mine, double timeout_s, ll_watch **
 {
     *out = NULL;
     if (t->size == 1) return mine;
-    ll_watch *w = NULL;
+    LL_OWN(ll_watch) w = NULL;
     ll_watch_address at = {0};
     ll_err rc = mine;
     if (rc == LL_OK)
@@ -455,12 +454,8 @@ ll_err ll_watch_open(ll_transport *t, ll_err mine, double timeout_s, ll_watch **
     rc = ll_watch_meet(t, rc, timeout_s, &at, w ? &w->link : NULL, &near);
     if (rc == LL_OK) look_at(w, &near);
     if (rc == LL_OK && t->rank > 0) rc = start_thread(w);
-    if (rc != LL_OK) {
-        ll_watch_close(w);
-        return ll_frame(rc, __FILE__, __LINE__, __func__);
-    }
-    *out = w;
-    return LL_OK;
+    TRY(rc);
+    return LL_HAND(out, w);
 }
 
 void ll_watch_close(ll_watch *w)
@@ -468,7 +463,7 @@ void ll_watch_close(ll_watch *w)
     if (!w) return;
     w->closing = true;
     if (w->running && eventfd_write(w->wake, 1) == 0) pthread_join(w->thread, NULL);
-    if (w->hub) ll_watch_hub_close(w->hub);
+    ll_watch_hub_close(w->hub);
     ll_watch_send(&w->link, LL_WATCH_BYE, NULL);
     ll_watch_unlink(&w->link);
     if (w->wake >= 0) close(w->wake);

@@ -17,6 +17,7 @@ typedef struct ll_watch ll_watch;
 ll_err ll_watch_open(ll_transport *t, ll_err mine, double timeout_s, ll_watch **out);
 /* Says goodbye: leaving early is no death. Local. */
 void ll_watch_close(ll_watch *w);
+LL_OWNED(ll_watch, ll_watch_close);
 /* This rank works on what. Texts are copied here and below: they need not stay. */
 void ll_watch_doing(ll_watch *w, const char *what);
 /* The others are told now, not within the next period. */

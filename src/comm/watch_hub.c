@@ -54,7 +54,7 @@ static bool poll_add(ll_watch_hub *h, int fd, uint32_t about, int how)
 ll_err ll_watch_hub_open(int size, const int *world, bool loopback, double timeout, int wake,
                          ll_watch_address *at, ll_watch_hub **out)
 {
-    ll_watch_hub *h = (ll_watch_hub *)calloc(1, sizeof *h);
+    LL_OWN(ll_watch_hub) h = (ll_watch_hub *)calloc(1, sizeof *h);
     CHECK(h, LL_E_MEM, "not enough memory to watch %d ranks", size);
     h->size = size;
     h->timeout = timeout;
@@ -64,24 +64,18 @@ ll_err ll_watch_hub_open(int size, const int *world, bool loopback, double timeo
     h->world = world;
     for (int i = 0; i < GUESTS; i++) h->guests[i].link.fd = -1;
     for (int r = 0; h->peers && r < size; r++) h->peers[r].link.fd = -1;
-    ll_err rc = ll_watch_listen(loopback, at, &h->listen);
+    TRY(ll_watch_listen(loopback, at, &h->listen));
     h->token = at->token;
-    if (rc == LL_OK) h->poll = epoll_create1(EPOLL_CLOEXEC);
-    bool good = rc == LL_OK && h->peers && h->poll >= 0 &&
-                poll_add(h, h->listen, ABOUT_LISTEN, EPOLL_CTL_ADD) &&
-                poll_add(h, wake, ABOUT_WAKE, EPOLL_CTL_ADD);
-    int why = errno;
-    if (good) {
-        *out = h;
-        return LL_OK;
-    }
-    ll_watch_hub_close(h);
-    if (rc != LL_OK) return ll_frame(rc, __FILE__, __LINE__, __func__);
-    FAIL(LL_E_SYS, "rank 0 cannot watch %d ranks: %s", size, strerror(why));
+    h->poll = epoll_create1(EPOLL_CLOEXEC);
+    CHECK(h->peers && h->poll >= 0 && poll_add(h, h->listen, ABOUT_LISTEN, EPOLL_CTL_ADD) &&
+              poll_add(h, wake, ABOUT_WAKE, EPOLL_CTL_ADD),
+          LL_E_SYS, "rank 0 cannot watch %d ranks: %s", size, strerror(errno));
+    return LL_HAND(out, h);
 }
 
 void ll_watch_hub_close(ll_watch_hub *h)
 {
+    if (!h) return;
     for (int r = 0; h->peers && r < h->size; r++) {
         ll_watch_send(&h->peers[r].link, LL_WATCH_BYE, NULL);
         ll_watch_unlink(&h->peers[r].link);
@@ -204,8 +198,8 @@ static void write_report(const ll_watch_hub *h, double now, char report[LL_WATCH
     /* Others wait for a rank that has missed several beats: no longer take its word for where it
      * is. */
     double silence = h->timeout / 4 < 3 ? h->timeout / 4 : 3;
-    ll_watch_row *rows = (ll_watch_row *)calloc((size_t)h->size, sizeof *rows);
-    LL_ASSERT(rows);
+    LL_OWN(ll_arena) arena = ll_arena_new();
+    ll_watch_row *rows = LL_NEW_ARRAY(arena, ll_watch_row, h->size);
     for (int r = 0; r < h->size; r++) {
         const peer *p = &h->peers[r];
         rows[r] = (ll_watch_row){.rank = h->world[r], .silent_s = now - p->heard};
@@ -214,7 +208,6 @@ static void write_report(const ll_watch_hub *h, double now, char report[LL_WATCH
         rows[r].fate = fate_of(p, now, silence);
     }
     ll_watch_report(rows, h->size, report);
-    free(rows);
 }
 
 bool ll_watch_hub_judge(ll_watch_hub *h, const ll_watch_state *mine, char report[LL_WATCH_REPORT],
@@ -235,8 +228,7 @@ bool ll_watch_hub_judge(ll_watch_hub *h, const ll_watch_state *mine, char report
     if (slow) h->slow_at = now;
     /* Who waited for a slow rank is given a timeout more when that one goes on. */
     double patience = h->timeout * (now - h->slow_at < h->timeout ? LL_WATCH_SLOW : 1);
-    for (int r = 0; r < h->size; r++) {
-        const peer *p = &h->peers[r];
+    LL_EACH (const peer, p, h->peers, h->size) {
         ll_watch_fate fate = fate_of(p, now, h->timeout);
         bool stalls = p->state.waiting && p->state.seconds > patience;
         bad = bad || fate == LL_WATCH_SILENT || (fate == LL_WATCH_HERE && stalls);

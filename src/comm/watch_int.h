@@ -103,6 +103,7 @@ typedef struct ll_watch_hub ll_watch_hub;
 ll_err ll_watch_hub_open(int size, const int *world, bool loopback, double timeout, int wake,
                          ll_watch_address *at, ll_watch_hub **out);
 void ll_watch_hub_close(ll_watch_hub *h); /* with a goodbye */
+LL_OWNED(ll_watch_hub, ll_watch_hub_close);
 /* Reads and answers until the time is up, or (true) the wake descriptor is written to or a rank
  * died. */
 bool ll_watch_hub_serve(ll_watch_hub *h, double until);

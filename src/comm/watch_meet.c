@@ -20,6 +20,7 @@ typedef struct note {
 
 /* One note to or from each of some ranks. */
 typedef struct round {
+    ll_arena *arena;
     ll_transport *t;
     note *notes; /* [size] */
     ll_message *messages;
@@ -41,11 +42,10 @@ static ll_err raise_note(const note *n)
 
 static ll_err start_one(round *b, int peer, bool sends)
 {
-    const ll_transport_ops *ops = b->t->ops;
     b->done[peer] = false;
     b->messages[peer] = (ll_message){0};
-    if (sends) return ops->send(b->t, &b->notes[peer], sizeof(note), peer, TAG, &b->messages[peer]);
-    return ops->recv(b->t, &b->notes[peer], sizeof(note), peer, TAG, &b->messages[peer]);
+    return b->t->ops->post(b->t, sends, &b->notes[peer], sizeof(note), peer, TAG,
+                           &b->messages[peer]);
 }
 
 /* Messages with the ranks first..last, all of them done or the time is up. */
@@ -85,8 +85,7 @@ static int next_on_node(const ll_transport *t, int rank)
 
 static ll_err meet_as_hub(round *b, ll_err mine, const ll_watch_address *at, ll_watch_near *near)
 {
-    LL_OWN_MEMORY ll_watch_near *all = (ll_watch_near *)calloc((size_t)b->t->size, sizeof *all);
-    LL_ASSERT(all);
+    ll_watch_near *all = LL_NEW_ARRAY(b->arena, ll_watch_near, b->t->size);
     int last = b->t->size - 1;
     note verdict = {.at = *at};
     write_note(&verdict, mine);
@@ -127,19 +126,14 @@ static ll_err meet_as_rank(round *b, ll_err mine, ll_watch_address *at, ll_watch
 ll_err ll_watch_meet(ll_transport *t, ll_err mine, double timeout_s, ll_watch_address *at,
                      ll_watch_link *link, ll_watch_near *near)
 {
-    round b = {.t = t};
+    round b = {.arena = ll_arena_new(), .t = t};
     *near = (ll_watch_near){t->world[t->rank], ll_process_self()};
     b.until = ll_now() + (timeout_s > MESSAGE_SECONDS ? timeout_s : MESSAGE_SECONDS);
-    b.notes = (note *)calloc((size_t)t->size, sizeof *b.notes);
-    b.messages = (ll_message *)calloc((size_t)t->size, sizeof *b.messages);
-    b.done = (bool *)calloc((size_t)t->size, sizeof *b.done);
-    LL_ASSERT(b.notes && b.messages && b.done);
+    LL_ARRAYS(b.arena, t->size, b.notes, b.messages, b.done);
     ll_err rc =
         t->rank == 0 ? meet_as_hub(&b, mine, at, near) : meet_as_rank(&b, mine, at, link, near);
     bool under_way = false;
     for (int r = 0; r < t->size; r++) under_way |= b.messages[r].handle && !b.done[r];
-    if (!under_way) free(b.notes); /* else the transport may still write there */
-    free(b.messages);
-    free(b.done);
+    if (!under_way) ll_arena_free(b.arena); /* else the transport may still write there */
     return rc;
 }

@@ -82,8 +82,7 @@ void ll_watch_unlink(ll_watch_link *l)
 bool ll_watch_send(ll_watch_link *l, ll_watch_kind kind, const ll_watch_msg *given)
 {
     if (l->fd < 0) return false;
-    ll_watch_msg m = {.kind = kind};
-    if (given) m = *given;
+    ll_watch_msg m = given ? *given : (ll_watch_msg){0};
     m.kind = kind;
     m.bytes = HEAD;
     if (kind == LL_WATCH_STATE) m.bytes += sizeof m.state;

@@ -17,7 +17,6 @@ typedef struct group {
     const ll_watch_row *first;
     int n;
     double seconds; /* the longest */
-    bool shown;
 } group;
 
 typedef struct line {
@@ -118,23 +117,16 @@ static void add_group(line *l, const ll_watch_row *rows, int n, const group *g)
     }
 }
 
-/* The unshown group that comes next: by fate, then by time; of those that wait, the largest. */
-static group *next_group(group *groups, int n, bool waiting)
+/* Those that may be to blame first, by fate, then by time; of those that wait, the largest. */
+static int by_blame(const void *a, const void *b)
 {
-    group *best = NULL;
-    for (group *g = groups; g < groups + n; g++) {
-        if (g->shown || waits(g) != waiting) continue;
-        if (!best) {
-            best = g;
-        } else if (waiting) {
-            if (g->n > best->n) best = g;
-        } else if (g->first->fate != best->first->fate) {
-            if (g->first->fate < best->first->fate) best = g;
-        } else if (g->seconds > best->seconds) {
-            best = g;
-        }
-    }
-    return best;
+    const group *x = (const group *)a, *y = (const group *)b;
+    bool wait = waits(x);
+    if (wait != waits(y)) return wait ? 1 : -1;
+    if (wait && x->n != y->n) return y->n - x->n;
+    if (x->first->fate != y->first->fate) return (int)x->first->fate - (int)y->first->fate;
+    if (!wait && x->seconds != y->seconds) return x->seconds > y->seconds ? -1 : 1;
+    return x->first < y->first ? -1 : 1; /* by rank */
 }
 
 static int make_groups(const ll_watch_row *rows, int n, group *groups)
@@ -162,14 +154,14 @@ void ll_watch_report(const ll_watch_row *rows, int n, char out[LL_WATCH_REPORT])
     }
     int count = make_groups(rows, n, groups), n_wait = 0, others = 0;
     for (int k = 0; k < count; k++) n_wait += waits(&groups[k]);
-    for (int waiting = 0; waiting < 2; waiting++)
-        for (int k = 0; k < GROUPS; k++) {
-            group *g = next_group(groups, count, waiting);
-            if (!g) break;
-            add_group(&l, rows, n, g);
-            g->shown = true;
-        }
-    for (int k = 0; k < count; k++) others += groups[k].shown ? 0 : groups[k].n;
+    qsort(groups, (size_t)count, sizeof *groups, by_blame);
+    for (int k = 0; k < count; k++) {
+        bool show = k < count - n_wait ? k < GROUPS : k < count - n_wait + GROUPS;
+        if (show)
+            add_group(&l, rows, n, &groups[k]);
+        else
+            others += groups[k].n;
+    }
     if (others) add(&l, "; %d other rank%s elsewhere", others, others == 1 ? " is" : "s are");
     if (n_wait == count && count == 1)
         add(&l, " for %.1f s: no rank is missing, but no message arrives", groups[0].seconds);

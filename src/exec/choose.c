@@ -140,14 +140,12 @@ ll_err ll_choose_ways(const ll_program *p, ll_comm *c, bool cuts, ll_ways *out, 
     int size = c ? ll_comm_size(c) : 1, me = c ? ll_comm_rank(c) : 0;
     ll_ways mine = {.arena = out->arena};
     *path = path_of(cuts, out->arena);
-    ll_err rc = me == 0 ? read_kept(*path, &mine) : LL_OK;
-    TRY(c ? ll_comm_agree(c, rc) : rc);
+    TRY(ll_comm_agree(c, me == 0 ? read_kept(*path, &mine) : LL_OK));
     TRY(share(c, 0, &mine, out));
     out->kept = out->n;
     for (int r = 0; r < size; r++) {
         mine = (ll_ways){.arena = out->arena};
-        rc = r == me ? time_missing(p, cuts, out, &mine) : LL_OK;
-        TRY(c ? ll_comm_agree(c, rc) : rc);
+        TRY(ll_comm_agree(c, r == me ? time_missing(p, cuts, out, &mine) : LL_OK));
         TRY(share(c, r, &mine, out));
     }
     if (me || !*path || out->n == out->kept) return LL_OK;

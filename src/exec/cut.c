@@ -68,14 +68,6 @@ static ll_err check_order(const ll_session_opts *o, const ll_mesh *m)
     return LL_OK;
 }
 
-/* What is refused of this mesh, whoever asks. */
-static ll_err check(const ll_session_opts *asked, const ll_mesh *m, bool alone)
-{
-    if (!has_pipe(m)) TRY(check_no_pipe(asked));
-    if (!alone) TRY(check_compress(asked, m));
-    return check_order(asked, m);
-}
-
 static ll_err plan_stages(ll_cut *c, const ll_mesh *m, const ll_session_opts *asked,
                           const ll_cut_opts *o)
 {
@@ -136,7 +128,9 @@ ll_err ll_cut_make(const ll_graph *g, const ll_session_opts *asked, const ll_cut
     c->arena = a;
     c->whole = g;
     TRY(ll_mesh_parse(asked->mesh ? asked->mesh : "", &m));
-    TRY(check(asked, &m, o->alone));
+    if (!has_pipe(&m)) TRY(check_no_pipe(asked));
+    if (!o->alone) TRY(check_compress(asked, &m));
+    TRY(check_order(asked, &m));
     TRY(recompute(c, &m, asked, o));
     if (o->alone && !asked->exact) { /* nothing is cut, but a pattern must mean something */
         TRY(ll_pins_find(c->whole, &m, asked->layouts, o->like, a, &pins));

@@ -444,7 +444,7 @@ static ll_err tell(ll_exec *e, const bad_instr *mine)
     if (first == INT32_MAX) return LL_OK;
     if (first == mine->at)
         rc = ll_raise(LL_E_NUMERIC, __FILE__, __LINE__, __func__, "%s", mine->message);
-    return c ? ll_comm_agree(c, rc) : rc;
+    return ll_comm_agree(c, rc);
 }
 
 /* Operands that are another address in each micro-batch, as of this one. */

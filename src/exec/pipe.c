@@ -106,10 +106,9 @@ static const int *find_in_flight(const ll_pipeline *p, ll_arena *a)
 {
     int *most = LL_NEW_ARRAY(a, int, p->n_stage), *now = LL_NEW_ARRAY(a, int, p->n_stage);
     for (int r = 0; r < p->n_rank; r++)
-        for (int k = 0; k < p->n_action[r]; k++) {
-            ll_action x = p->actions[r][k];
-            if (x.kind != LL_ACT_I) now[x.stage] += x.kind == LL_ACT_F ? 1 : -1;
-            if (now[x.stage] > most[x.stage]) most[x.stage] = now[x.stage];
+        LL_EACH (const ll_action, x, p->actions[r], p->n_action[r]) {
+            if (x->kind != LL_ACT_I) now[x->stage] += x->kind == LL_ACT_F ? 1 : -1;
+            if (now[x->stage] > most[x->stage]) most[x->stage] = now[x->stage];
         }
     return most;
 }

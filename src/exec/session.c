@@ -35,9 +35,8 @@ ll_err ll_session_lower(const ll_session *s, bool no_fuse, ll_program **out)
 static ll_err find_team(ll_session *s, const ll_mesh *m)
 {
     const ll_session *like = s->opts.share;
-    char mine[LL_MESH_TEXT], other[LL_MESH_TEXT];
     s->borrowed = like && like->team && like->team->c == s->opts.comm &&
-                  !strcmp(ll_mesh_text(m, mine), ll_mesh_text(&like->team->m, other));
+                  !strcmp(LL_MESH(m), LL_MESH(&like->team->m));
     if (!s->borrowed) return ll_team_open(s->opts.comm, m, &s->team);
     s->team = like->team;
     return LL_OK;
@@ -89,20 +88,14 @@ static ll_err compile(ll_session *s)
     return ll_session_lower(s, false, &s->p);
 }
 
-/* What ranks do by themselves they agree on, before any goes on to what all do together. */
-static ll_err agree(const ll_session *s, ll_err mine)
-{
-    return s->opts.comm ? ll_comm_agree(s->opts.comm, mine) : mine;
-}
-
 /* Which device is this rank's, and how they talk. */
 static ll_err place_devices(ll_session *s)
 {
     ll_comm *c = s->opts.comm && ll_comm_size(s->opts.comm) > 1 ? s->opts.comm : NULL;
     const char *transport = s->opts.transport;
     ll_device_ask ask = {.transport = transport, .codec = ll_codec_asked(s->opts.compress) != NULL};
-    TRY(agree(s, ll_precision_parse(s->opts.precision, &ask.precision)));
-    TRY(agree(s, ll_machine_find(s->opts.machine, &s->machine)));
+    TRY(ll_comm_agree(s->opts.comm, ll_precision_parse(s->opts.precision, &ask.precision)));
+    TRY(ll_comm_agree(s->opts.comm, ll_machine_find(s->opts.machine, &s->machine)));
     if (!s->machine->place) {
         CHECK(!transport || !strcmp(transport, "auto"), LL_E_ARG,
               "transport=%s needs devices, which machine %s does not have", transport,
@@ -144,7 +137,7 @@ static ll_err choose_ways(ll_session *s)
                                      path));
     ll_program_free(s->p);
     s->p = NULL;
-    return agree(s, ll_session_lower(s, false, &s->p));
+    return ll_comm_agree(s->opts.comm, ll_session_lower(s, false, &s->p));
 }
 
 /* What compiling has made. */
@@ -198,7 +191,7 @@ static ll_err measure_wide(ll_session *s)
     ll_session_opts o = ll_session_wide_opts(s);
     TRY(new_session(s->g, &o, true, LL_WHOLE_STEP, &w));
     TRY(place_devices(w));
-    TRY(agree(s, compile(w)));
+    TRY(ll_comm_agree(s->opts.comm, compile(w)));
     s->room.beside = (double)ll_exec_beside(w->p);
     return LL_OK;
 }
@@ -213,11 +206,11 @@ static ll_err judge(ll_session *s, bool *again)
     double *mine = &used[m ? ll_mesh_coord(m, ll_mesh_axis(m, LL_AXIS_PIPE), s->team->rank) : 0];
     s->room.wide = s->opts.exact && !s->wide;
     if (s->room.wide) TRY(measure_wide(s));
-    TRY(agree(s, ll_cut_bytes(&s->opts, s->p, mine)));
+    TRY(ll_comm_agree(s->opts.comm, ll_cut_bytes(&s->opts, s->p, mine)));
     *mine += s->room.beside;
     if (s->team)
         TRY(ll_comm_allreduce(s->opts.comm, used, LL_MAX_PIPE, LL_F64, LL_REDUCE_MAX, NULL));
-    return agree(s, ll_room_judge(&s->room, s->cut->plan, used, again));
+    return ll_comm_agree(s->opts.comm, ll_room_judge(&s->room, s->cut->plan, used, again));
 }
 
 static ll_err open_parts(ll_session *s)
@@ -225,7 +218,7 @@ static ll_err open_parts(ll_session *s)
     TRY(place_devices(s));
     for (bool again = true; again;) {
         forget(s);
-        TRY(agree(s, compile(s)));
+        TRY(ll_comm_agree(s->opts.comm, compile(s)));
         TRY(choose_ways(s));
         TRY(judge(s, &again));
     }
@@ -319,7 +312,7 @@ static ll_err open_ends(ll_session *s)
     TRY(ll_session_compile(s->g, &o, s->wide, LL_FIRST_STEP, &s->first));
     TRY(ll_session_compile(s->g, &o, s->wide, LL_LEFT_OVER, &s->rest));
     ll_err rc = check_carries(s, s->first);
-    return agree(s, rc == LL_OK ? check_carries(s, s->rest) : rc);
+    return ll_comm_agree(s->opts.comm, rc == LL_OK ? check_carries(s, s->rest) : rc);
 }
 
 ll_err ll_session_open(ll_graph *g, const ll_session_opts *opts, ll_session **out)
@@ -329,13 +322,12 @@ ll_err ll_session_open(ll_graph *g, const ll_session_opts *opts, ll_session **ou
     if (!opts) opts = &usual;
     ll_session_opts o = *opts;
     *out = NULL;
-    ll_err fits = find_steps(g, opts, &steps);
-    TRY(opts->comm ? ll_comm_agree(opts->comm, fits) : fits);
+    TRY(ll_comm_agree(opts->comm, find_steps(g, opts, &steps)));
     o.delay = steps.late;
     LL_OWN(ll_session) s = NULL;
     TRY(ll_session_compile(g, &o, steps.wide, LL_WHOLE_STEP, &s));
     if (steps.overlap) TRY(open_ends(s));
-    if (o.post_validation && g->n_update) TRY(agree(s, ll_after_open(s)));
+    if (o.post_validation && g->n_update) TRY(ll_comm_agree(s->opts.comm, ll_after_open(s)));
     return LL_HAND(out, s);
 }
 
@@ -363,9 +355,8 @@ ll_axes ll_session_copies(const ll_session *s, const ll_layout *l)
 size_t ll_session_aside_bytes(const ll_session *s)
 {
     size_t sum = 0;
-    for (int i = 0; i < s->p->n_slot; i++)
-        if (s->p->slots[i].region == LL_ASIDE && s->p->slots[i].kind == LL_STATE)
-            sum += s->p->slots[i].bytes;
+    LL_EACH (const ll_slot, slot, s->p->slots, s->p->n_slot)
+        if (slot->region == LL_ASIDE && slot->kind == LL_STATE) sum += slot->bytes;
     return sum;
 }
 

@@ -225,8 +225,7 @@ ll_err ll_after_open(ll_session *s)
     CHECK(x->limit > 0, LL_E_ARG,
           "post_validation cannot be used, as the graph reads grad_norm for something other than "
           "clipping: leave it out");
-    x->told = LL_NEW_ARRAY(s->arena, double, s->p->n_result + 1);
-    x->next = LL_NEW_ARRAY(s->arena, double, s->p->n_result + 1);
+    LL_ARRAYS(s->arena, s->p->n_result + 1, x->told, x->next);
     for (int i = 0; i < s->p->n_result; i++) x->told[i] = x->next[i] = NAN;
     return find_saved(s);
 }

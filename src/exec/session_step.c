@@ -47,10 +47,9 @@ static ll_err find_slot(const ll_session *s, const char *name, size_t bytes, int
     if (*slot < 0 && !set) *slot = ll_program_result(s->p, name);
     CHECK(*slot >= 0, LL_E_ARG, "the graph has no input %snamed %s", set ? "" : "or result ", name);
     const ll_slot *x = &s->p->slots[*slot];
-    char shape[LL_SHAPE_TEXT];
     CHECK(bytes == x->bytes || bytes == whole_bytes(x) || (set && bytes == rows_bytes(x)), LL_E_ARG,
           "%s is %s%s, %zu bytes, but %zu were given", name, ll_dtype_name(x->type.dtype),
-          ll_shape_print(&x->type.shape, shape), x->bytes, bytes);
+          LL_DIMS(&x->type.shape), x->bytes, bytes);
     CHECK(micro >= 0 && micro < (x->kind == LL_BATCH ? s->p->n_micro : 1), LL_E_ARG,
           "%s has no micro-batch %d", name, micro);
     return LL_OK;
@@ -140,12 +139,6 @@ static ll_err copy_inputs(const ll_session *s, ll_exec *to, const ll_program *p)
     return LL_OK;
 }
 
-static ll_err run_until_bad(const ll_session *s, ll_exec *e)
-{
-    TRY(ll_exec_run_checked(e, LL_MICRO, s->step));
-    return ll_exec_run_checked(e, LL_REPORT, s->step);
-}
-
 /* What of the model an instruction is of, where its own name does not say: exact sums and
  * expansions make many of one op. */
 static void tell_origin(const ll_graph *g, const ll_program *p, const ll_instr *x,
@@ -155,9 +148,8 @@ static void tell_origin(const ll_graph *g, const ll_program *p, const ll_instr *
         const ll_node *n = &g->nodes[i];
         if (n->of.at != x->at || n->of.phase != LL_FORWARD) continue;
         const char *result = NULL;
-        for (int k = 0; k < g->n_result; k++)
-            if (ll_value_of(g, ll_alias_root(g, g->results[k].value, 1))->node == i)
-                result = g->results[k].name;
+        LL_EACH (const ll_named, r, g->results, g->n_result)
+            if (ll_value_of(g, ll_alias_root(g, r->value, 1))->node == i) result = r->name;
         if (strcmp(n->name, x->name))
             snprintf(out, ORIGIN_TEXT, ", made for %s%s%s", n->name, result ? ", which gives " : "",
                      result ? result : "");
@@ -177,7 +169,8 @@ static ll_err run_again(ll_session *s, const ll_program *p, char origin[ORIGIN_T
     o.reuse = true;
     TRY(ll_exec_open(p, &o, &e));
     ll_err rc = copy_inputs(s, e, p);
-    if (rc == LL_OK) rc = run_until_bad(s, e);
+    if (rc == LL_OK) rc = ll_exec_run_checked(e, LL_MICRO, s->step);
+    if (rc == LL_OK) rc = ll_exec_run_checked(e, LL_REPORT, s->step);
     if (e->bad) tell_origin(s->g, p, e->bad, origin);
     return rc;
 }
@@ -363,8 +356,7 @@ static ll_err start(ll_session *s, double lr)
 ll_err ll_session_start(ll_session *s, double lr)
 {
     if (!s->checked) {
-        ll_err given = check_given(s);
-        TRY(s->team ? ll_comm_agree(s->team->c, given) : given);
+        TRY(ll_comm_agree(s->team ? s->team->c : NULL, check_given(s)));
         s->checked = true;
     }
     return tell(s, start(s, lr));

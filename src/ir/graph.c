@@ -144,13 +144,12 @@ static void list_input(ll_graph *g, int id)
 
 static ll_err check_input(const ll_graph *g, const char *name, ll_kind kind, const ll_type *t)
 {
-    char text[LL_SHAPE_TEXT];
     CHECK(*name && strcmp(name, g->scope), LL_E_ARG, "%sa %s input has no name", g->scope,
           ll_kind_name(kind));
     CHECK((unsigned)t->dtype < LL_N_DTYPE, LL_E_ARG, "input %s: no element type has number %d",
           name, (int)t->dtype);
     ll_err rc = ll_check_shape(&t->shape);
-    CHECK(rc == LL_OK, rc, "input %s has shape %s: %s", name, ll_shape_print(&t->shape, text),
+    CHECK(rc == LL_OK, rc, "input %s has shape %s: %s", name, LL_DIMS(&t->shape),
           ll_error_message());
     return LL_OK;
 }
@@ -219,7 +218,7 @@ ll_val ll_constant(ll_graph *g, ll_dtype dtype, ll_shape shape, const void *data
     h = ll_hash(h, shape.d, sizeof *shape.d * (size_t)shape.n);
     for (;; h++) { /* others of the same hash are passed by */
         char name[32];
-        snprintf(name, sizeof name, "constant.%016llx", (unsigned long long)h);
+        snprintf(name, sizeof name, "constant.%016lx", h);
         ll_val old = ll_find(g, name);
         ll_data made = {dtype, n, data};
         ll_init init = {.kind = LL_GIVEN, .data = &made};
@@ -278,51 +277,46 @@ ll_val ll_graph_name(ll_graph *g, ll_val v, const char *name)
     return v;
 }
 
+static ll_err check_result(const ll_graph *g, const char *name, ll_val v)
+{
+    CHECK(ll_has_value(g, v), LL_E_GRAPH, "result %s is %s", name, ll_no_value(v));
+    CHECK(!ll_find_result(g, name).id, LL_E_GRAPH, "two results are named %s", name);
+    return LL_OK;
+}
+
 void ll_graph_result(ll_graph *g, const char *name, ll_val v)
 {
     if (g->err != LL_OK) return;
-    if (!ll_has_value(g, v)) {
-        ll_graph_reject(g, "result %s is %s", name, ll_no_value(v));
-        return;
-    }
-    if (ll_find_result(g, name).id) {
-        ll_graph_reject(g, "two results are named %s", name);
-        return;
-    }
-    LL_PUSH(g->arena, g->results, g->n_result, g->cap_result,
-            (ll_named){ll_arena_strdup(g->arena, name), v});
+    if (check_result(g, name, v) != LL_OK)
+        ll_fail(g);
+    else
+        LL_PUSH(g->arena, g->results, g->n_result, g->cap_result,
+                (ll_named){ll_arena_strdup(g->arena, name), v});
+}
+
+static ll_err check_update(const ll_graph *g, ll_val input, ll_val next)
+{
+    CHECK(ll_has_value(g, input), LL_E_GRAPH, "what is updated is %s", ll_no_value(input));
+    const ll_value *a = ll_value_of(g, input);
+    CHECK(ll_has_value(g, next), LL_E_GRAPH, "the update of %s is %s",
+          a->name ? a->name : "a value", ll_no_value(next));
+    const ll_value *b = ll_value_of(g, next);
+    CHECK(ll_kind_updates(a->kind), LL_E_GRAPH, "only parameters and state can be updated");
+    CHECK(ll_type_equal(&a->type, &b->type), LL_E_SHAPE, "%s is %s%s, its update %s%s", a->name,
+          ll_dtype_name(a->type.dtype), LL_DIMS(&a->type.shape), ll_dtype_name(b->type.dtype),
+          LL_DIMS(&b->type.shape));
+    CHECK(!a->updated, LL_E_GRAPH, "%s is updated twice", a->name);
+    return LL_OK;
 }
 
 void ll_graph_update(ll_graph *g, ll_val input, ll_val next)
 {
     if (g->err != LL_OK) return;
-    if (!ll_has_value(g, input)) {
-        ll_graph_reject(g, "what is updated is %s", ll_no_value(input));
+    if (check_update(g, input, next) != LL_OK) {
+        ll_fail(g);
         return;
     }
-    ll_value *a = ll_value_of(g, input);
-    if (!ll_has_value(g, next)) {
-        ll_graph_reject(g, "the update of %s is %s", a->name ? a->name : "a value",
-                        ll_no_value(next));
-        return;
-    }
-    const ll_value *b = ll_value_of(g, next);
-    if (!ll_kind_updates(a->kind)) {
-        ll_graph_reject(g, "only parameters and state can be updated");
-        return;
-    }
-    if (!ll_type_equal(&a->type, &b->type)) {
-        char want[LL_SHAPE_TEXT], got[LL_SHAPE_TEXT];
-        ll_reject(g, LL_E_SHAPE, "%s is %s%s, its update %s%s", a->name,
-                  ll_dtype_name(a->type.dtype), ll_shape_print(&a->type.shape, want),
-                  ll_dtype_name(b->type.dtype), ll_shape_print(&b->type.shape, got));
-        return;
-    }
-    if (a->updated) {
-        ll_graph_reject(g, "%s is updated twice", a->name);
-        return;
-    }
-    a->updated = true;
+    ll_value_of(g, input)->updated = true;
     LL_PUSH(g->arena, g->updates, g->n_update, g->cap_update, (ll_pair){input, next});
 }
 
@@ -354,19 +348,16 @@ static ll_err infer(ll_infer *i)
 static const char *operands_text(const ll_op *op, const ll_type *in, int n, char text[512])
 {
     int at = snprintf(text, 512, n ? "%s of " : "%s", op->name);
-    for (int i = 0; i < n && at < 450; i++) {
-        char s[LL_SHAPE_TEXT];
+    for (int i = 0; i < n && at < 450; i++)
         at += snprintf(text + at, (size_t)(512 - at), "%s%s%s", i ? " and " : "",
-                       ll_dtype_name(in[i].dtype), ll_shape_print(&in[i].shape, s));
-    }
+                       ll_dtype_name(in[i].dtype), LL_DIMS(&in[i].shape));
     return text;
 }
 
 static void append(ll_graph *g, const ll_op *op, const void *attr, const ll_val *in, int n_in,
                    const ll_type *out_type, ll_val *out)
 {
-    g->nodes =
-        (ll_node *)ll_arena_grow(g->arena, g->nodes, sizeof(ll_node), g->n_node, &g->cap_node);
+    g->nodes = ll_arena_grow(g->arena, g->nodes, sizeof(ll_node), g->n_node, &g->cap_node);
     ll_node *n = &g->nodes[g->n_node];
     *n = (ll_node){.op = op, .n_in = n_in, .n_out = op->n_out, .of = g->of};
     if (!n->of.at && n->of.phase == LL_FORWARD) n->of.at = g->n_node + 1;
@@ -475,9 +466,8 @@ ll_err ll_verify(const ll_graph *g)
     TRY(ll_graph_check(g));
     for (int i = 1; i < g->n_value; i++) TRY(verify_value(g, i));
     for (int i = 0; i < g->n_node; i++) TRY(verify_node(g, i));
-    for (int i = 0; i < g->n_result; i++)
-        CHECK(ll_has_value(g, g->results[i].value), LL_E_GRAPH, "result %s is no value",
-              g->results[i].name);
+    LL_EACH (const ll_named, r, g->results, g->n_result)
+        CHECK(ll_has_value(g, r->value), LL_E_GRAPH, "result %s is no value", r->name);
     for (int i = 0; i < g->n_update; i++) {
         const ll_pair *u = &g->updates[i];
         CHECK(ll_has_value(g, u->input) && ll_has_value(g, u->next), LL_E_GRAPH,

@@ -132,6 +132,10 @@ static inline ll_value *ll_value_of(const ll_graph *g, ll_val v)
 {
     return &g->values[v.id];
 }
+static inline double ll_val_bytes(const ll_graph *g, ll_val v)
+{
+    return (double)ll_type_bytes(&ll_value_of(g, v)->type);
+}
 /* Ids come from callers: is v one of the graph's values? What to call it where it is not. */
 static inline bool ll_has_value(const ll_graph *g, ll_val v)
 {

@@ -70,8 +70,8 @@ static ll_err match(ll_loops *l, const char *text, int len, const ll_type *t, co
                 l->extent[k] = d; /* the result's range counts */
             else if (l->extent[k] < 0)
                 l->extent[k] = d;
-            CHECK(l->extent[k] == d, LL_E_SHAPE, "loop %c runs over %lld and over %lld", letter,
-                  (long long)l->extent[k], (long long)d);
+            CHECK(l->extent[k] == d, LL_E_SHAPE, "loop %c runs over %ld and over %ld", letter,
+                  l->extent[k], d);
         }
     }
     for (; dim < LL_MAX_DIMS; dim++) map[dim] = -1;
@@ -202,4 +202,12 @@ double ll_node_flops(const ll_graph *g, const ll_node *n)
     double points = n->op->flop;
     for (int k = 0; k < l.n; k++) points *= (double)l.extent[k];
     return points;
+}
+
+double ll_node_bytes(const ll_graph *g, const ll_node *n)
+{
+    double bytes = 0;
+    for (int i = 0; i < n->n_in; i++) bytes += ll_val_bytes(g, n->in[i]);
+    for (int o = 0; o < n->n_out; o++) bytes += ll_val_bytes(g, n->out[o]);
+    return bytes;
 }

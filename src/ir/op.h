@@ -110,6 +110,7 @@ ll_err ll_loops_of(const ll_op *op, const void *attr, int n_in, const ll_type *i
                    const ll_type *out, ll_loops *loops);
 ll_err ll_node_loops(const ll_graph *g, const ll_node *n, ll_loops *loops);
 double ll_node_flops(const ll_graph *g, const ll_node *n);
+double ll_node_bytes(const ll_graph *g, const ll_node *n); /* of operands and results */
 
 /* Which range of each operand one part of a cut loop reads, and the attributes it runs with. */
 typedef struct ll_range {

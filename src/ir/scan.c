@@ -10,48 +10,34 @@
 #include <stdio.h>
 
 /* ---- writing ---- */
-void ll_put_string(ll_buf *w, const char *text)
+const char *ll_quoted(ll_arena *a, const char *text)
 {
-    ll_buf_printf(w, "\"");
+    const char *plain = "\"\\\n\t", *escaped = "\"\\nt";
+    char *out = (char *)ll_arena_alloc(a, 4 * strlen(text) + 3), *at = stpcpy(out, "\"");
     for (; *text; text++) {
         unsigned char c = (unsigned char)*text;
-        if (c == '"' || c == '\\')
-            ll_buf_printf(w, "\\%c", c);
-        else if (c == '\n')
-            ll_buf_printf(w, "\\n");
-        else if (c == '\t')
-            ll_buf_printf(w, "\\t");
-        else if (c < 32 || c == 127)
-            ll_buf_printf(w, "\\x%02x", c);
+        const char *special = strchr(plain, c);
+        if (special)
+            at += sprintf(at, "\\%c", escaped[special - plain]);
         else
-            ll_buf_printf(w, "%c", c);
+            at += sprintf(at, c < 32 || c == 127 ? "\\x%02x" : "%c", c);
     }
-    ll_buf_printf(w, "\"");
+    *at = '"';
+    return out;
 }
 
-void ll_put_double(ll_buf *w, double v)
+const char *ll_exact(double v, char out[LL_NUMBER_TEXT])
 {
-    char text[40];
-    if (isnan(v)) {
-        ll_buf_printf(w, "nan"); /* without the sign some libraries print */
-        return;
-    }
     for (int digits = 1; digits <= 17; digits++) {
-        snprintf(text, sizeof text, "%.*g", digits, v);
-        if (strtod(text, NULL) == v) break;
+        snprintf(out, LL_NUMBER_TEXT, "%.*g", digits, v);
+        if (strtod(out, NULL) == v) break;
     }
-    ll_buf_printf(w, "%s", text);
+    return isnan(v) ? "nan" : out; /* without the sign some libraries print */
 }
 
-void ll_put_dtype(ll_buf *w, ll_dtype t)
+const char *ll_dtype_text(ll_dtype t)
 {
-    ll_buf_printf(w, "%s", (unsigned)t < LL_N_DTYPE ? ll_dtype_name(t) : "?");
-}
-
-void ll_put_shape(ll_buf *w, const ll_shape *s)
-{
-    char text[LL_SHAPE_TEXT];
-    ll_buf_printf(w, "%s", ll_shape_print(s, text));
+    return (unsigned)t < LL_N_DTYPE ? ll_dtype_name(t) : "?";
 }
 
 /* ---- reading ---- */
@@ -66,6 +52,7 @@ ll_err ll_scan_fail(const ll_scan *s, const char *from, const char *format, ...)
 }
 
 /* What stands at a place, for messages. */
+#define FOUND(at) found(at, (char[40]){0})
 static const char *found(const char *at, char text[40])
 {
     if (!*at)
@@ -94,19 +81,17 @@ bool ll_scan_is(ll_scan *s, char c)
 
 ll_err ll_scan_want(ll_scan *s, char c)
 {
-    char text[40];
     if (ll_scan_is(s, c)) return LL_OK;
-    return ll_scan_fail(s, s->at, "expected '%c', found %s", c, found(s->at, text));
+    return ll_scan_fail(s, s->at, "expected '%c', found %s", c, FOUND(s->at));
 }
 
 ll_err ll_scan_word(ll_scan *s, const char *what, char word[LL_WORD_MAX + 1])
 {
-    char text[40];
     int n = 0;
     ll_scan_blank(s);
     while (isalnum((unsigned char)s->at[n]) || s->at[n] == '_') n++;
     if (!n || isdigit((unsigned char)*s->at))
-        return ll_scan_fail(s, s->at, "expected %s, found %s", what, found(s->at, text));
+        return ll_scan_fail(s, s->at, "expected %s, found %s", what, FOUND(s->at));
     if (n > LL_WORD_MAX)
         return ll_scan_fail(s, s->at, "expected %s, found a word of %d letters", what, n);
     memcpy(word, s->at, (size_t)n);
@@ -131,12 +116,11 @@ static int escaped(const char **at)
 
 ll_err ll_scan_string(ll_scan *s, const char *what, char *text, size_t bytes)
 {
-    char seen[40];
     size_t n = 0;
     ll_scan_blank(s);
     const char *from = s->at;
     if (*from != '"')
-        return ll_scan_fail(s, from, "expected %s in quotes, found %s", what, found(from, seen));
+        return ll_scan_fail(s, from, "expected %s in quotes, found %s", what, FOUND(from));
     for (s->at++; *s->at != '"';) {
         const char *here = s->at;
         int c = (unsigned char)*s->at;
@@ -155,18 +139,16 @@ ll_err ll_scan_string(ll_scan *s, const char *what, char *text, size_t bytes)
 
 ll_err ll_scan_int(ll_scan *s, const char *what, int64_t min, int64_t max, int64_t *out)
 {
-    char text[40];
     ll_scan_blank(s);
     const char *from = s->at, *digits = from + (*from == '-');
     if (!isdigit((unsigned char)*digits))
-        return ll_scan_fail(s, from, "expected %s, found %s", what, found(from, text));
+        return ll_scan_fail(s, from, "expected %s, found %s", what, FOUND(from));
     char *end;
     errno = 0;
     long long v = strtoll(from, &end, 10);
     if (errno || v < min || v > max)
-        return ll_scan_fail(s, from, "%s is %.*s, expected %lld to %lld", what,
-                            (int)(end - from > 30 ? 30 : end - from), from, (long long)min,
-                            (long long)max);
+        return ll_scan_fail(s, from, "%s is %.*s, expected %ld to %ld", what,
+                            (int)(end - from > 30 ? 30 : end - from), from, min, max);
     s->at = end;
     *out = v;
     return LL_OK;
@@ -174,12 +156,11 @@ ll_err ll_scan_int(ll_scan *s, const char *what, int64_t min, int64_t max, int64
 
 ll_err ll_scan_double(ll_scan *s, const char *what, double *out)
 {
-    char text[40];
     ll_scan_blank(s);
     char *end;
     *out = strtod(s->at, &end);
     if (end == s->at || isspace((unsigned char)*s->at))
-        return ll_scan_fail(s, s->at, "expected %s, found %s", what, found(s->at, text));
+        return ll_scan_fail(s, s->at, "expected %s, found %s", what, FOUND(s->at));
     s->at = end;
     return LL_OK;
 }
@@ -210,7 +191,7 @@ ll_err ll_scan_shape(ll_scan *s, ll_shape *out)
         int64_t d;
         TRY(ll_scan_int(s, "a dimension", 0, LL_TEXT_NUMEL, &d));
         if (d > LL_TEXT_NUMEL / numel)
-            return ll_scan_fail(s, from, "more than %lld elements", (long long)LL_TEXT_NUMEL);
+            return ll_scan_fail(s, from, "more than %ld elements", LL_TEXT_NUMEL);
         if (d) numel *= d;
         out->d[out->n++] = d;
     } while (ll_scan_is(s, ','));

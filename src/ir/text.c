@@ -24,6 +24,7 @@
 #include "ir/text_int.h"
 
 #include <ctype.h>
+#include <stdio.h>
 
 const char *const ll_init_names[LL_N_INIT] = {"zeros", "constant", "normal", "uniform", "data"};
 
@@ -34,50 +35,41 @@ typedef struct printer {
     int next, block;
 } printer;
 
-static void put_ref(printer *p, ll_val v)
+/* "%3", in out. */
+static const char *ref(const printer *p, ll_val v, char out[16])
 {
-    if (v.id > 0 && v.id < p->g->n_value && p->number[v.id])
-        ll_buf_printf(&p->w, "%%%d", p->number[v.id]);
-    else
-        ll_buf_printf(&p->w,
-                      "%%?"); /* a graph that is not well formed prints, and does not parse */
+    bool known = v.id > 0 && v.id < p->g->n_value && p->number[v.id];
+    if (known) snprintf(out, 16, "%%%d", p->number[v.id]);
+    return known ? out : "%?"; /* a graph that is not well formed prints, and does not parse */
 }
+#define REF(p, v) ref(p, v, (char[16]){0})
+#define QUOTED(p, text) ll_quoted((p)->w.arena, text)
 
 static void put_def(printer *p, ll_val v)
 {
     const ll_value *x = ll_value_of(p->g, v);
     p->number[v.id] = p->next++;
-    put_ref(p, v);
-    if (x->name && x->node >= 0) {
-        ll_buf_printf(&p->w, " ");
-        ll_put_string(&p->w, x->name);
-    }
-    ll_buf_printf(&p->w, ": ");
-    ll_put_dtype(&p->w, x->type.dtype);
-    ll_put_shape(&p->w, &x->type.shape);
+    ll_buf_puts(&p->w, REF(p, v));
+    if (x->name && x->node >= 0) ll_buf_printf(&p->w, " %s", QUOTED(p, x->name));
+    ll_buf_printf(&p->w, ": %s%s", ll_dtype_text(x->type.dtype), LL_DIMS(&x->type.shape));
 }
 
 static void put_input(printer *p, ll_val v)
 {
     const ll_value *x = ll_value_of(p->g, v);
-    ll_buf_printf(&p->w, "  ");
+    const ll_data *data = x->init.data;
+    ll_buf_puts(&p->w, "  ");
     put_def(p, v);
-    ll_buf_printf(&p->w, " = %s ", ll_kind_name(x->kind));
-    ll_put_string(&p->w, x->name);
-    if (ll_kind_stays(x->kind)) {
-        const ll_data *data = x->init.data;
-        ll_buf_printf(&p->w, " init=%s", ll_init_names[x->init.kind]);
-        if (x->init.kind != LL_ZEROS) {
-            ll_buf_printf(&p->w, "(");
-            for (int64_t i = 0; data && i < data->n; i++) {
-                if (i) ll_buf_printf(&p->w, ",");
-                ll_put_double(&p->w, ll_load(data->elements, data->dtype, i));
-            }
-            if (!data) ll_put_double(&p->w, x->init.a);
-            ll_buf_printf(&p->w, ")");
-        }
+    ll_buf_printf(&p->w, " = %s %s", ll_kind_name(x->kind), QUOTED(p, x->name));
+    if (ll_kind_stays(x->kind)) ll_buf_printf(&p->w, " init=%s", ll_init_names[x->init.kind]);
+    if (ll_kind_stays(x->kind) && x->init.kind != LL_ZEROS) {
+        ll_buf_puts(&p->w, "(");
+        for (int64_t i = 0; data && i < data->n; i++)
+            ll_buf_printf(&p->w, "%s%s", i ? "," : "",
+                          LL_EXACT(ll_load(data->elements, data->dtype, i)));
+        ll_buf_printf(&p->w, "%s)", data ? "" : LL_EXACT(x->init.a));
     }
-    ll_buf_printf(&p->w, "\n");
+    ll_buf_puts(&p->w, "\n");
 }
 
 static void put_node_name(printer *p, const ll_node *n)
@@ -86,11 +78,7 @@ static void put_node_name(printer *p, const ll_node *n)
     bool plain = *n->name;
     for (const char *c = n->name; *c; c++)
         plain = plain && (isalnum((unsigned char)*c) || strchr("_./:-", *c));
-    ll_buf_printf(&p->w, " # ");
-    if (plain)
-        ll_buf_printf(&p->w, "%s", n->name);
-    else
-        ll_put_string(&p->w, n->name);
+    ll_buf_printf(&p->w, " # %s", plain ? n->name : QUOTED(p, n->name));
 }
 
 static void put_block(printer *p, int block)
@@ -102,30 +90,23 @@ static void put_block(printer *p, int block)
 static void put_node(printer *p, const ll_node *n)
 {
     put_block(p, n->of.block);
-    ll_buf_printf(&p->w, "  ");
     for (int o = 0; o < n->n_out; o++) {
-        if (o) ll_buf_printf(&p->w, ", ");
+        ll_buf_puts(&p->w, o ? ", " : "  ");
         put_def(p, n->out[o]);
     }
     ll_buf_printf(&p->w, " = %s(", n->op->name);
-    for (int i = 0; i < n->n_in; i++) {
-        if (i) ll_buf_printf(&p->w, ", ");
-        put_ref(p, n->in[i]);
-    }
-    ll_buf_printf(&p->w, ")");
-    if (n->op->attrs && n->op->attrs->name) ll_buf_printf(&p->w, " ");
+    for (int i = 0; i < n->n_in; i++) ll_buf_printf(&p->w, "%s%s", i ? ", " : "", REF(p, n->in[i]));
+    ll_buf_puts(&p->w, n->op->attrs && n->op->attrs->name ? ") " : ")");
     ll_put_attrs(&p->w, n->op, n->attr);
     put_node_name(p, n);
-    ll_buf_printf(&p->w, "\n");
+    ll_buf_puts(&p->w, "\n");
 }
 
 char *ll_print(const ll_graph *g, ll_arena *arena)
 {
     printer p = {.w = {.arena = arena}, .g = g, .next = 1};
     p.number = LL_NEW_ARRAY(arena, int, g->n_value);
-    ll_buf_printf(&p.w, "graph ");
-    ll_put_string(&p.w, g->name);
-    ll_buf_printf(&p.w, " {\n");
+    ll_buf_printf(&p.w, "graph %s {\n", QUOTED(&p, g->name));
     int seen = 1; /* inputs before this value are printed */
     for (int i = 0; i <= g->n_node; i++) {
         const ll_node *n = i < g->n_node ? &g->nodes[i] : NULL;
@@ -135,20 +116,11 @@ char *ll_print(const ll_graph *g, ll_arena *arena)
         if (n) put_node(&p, n);
     }
     put_block(&p, g->of.block);
-    for (int i = 0; i < g->n_result; i++) {
-        ll_buf_printf(&p.w, "  result ");
-        ll_put_string(&p.w, g->results[i].name);
-        ll_buf_printf(&p.w, " = ");
-        put_ref(&p, g->results[i].value);
-        ll_buf_printf(&p.w, "\n");
-    }
-    for (int i = 0; i < g->n_update; i++) {
-        ll_buf_printf(&p.w, "  update ");
-        ll_put_string(&p.w, ll_value_of(g, g->updates[i].input)->name);
-        ll_buf_printf(&p.w, " = ");
-        put_ref(&p, g->updates[i].next);
-        ll_buf_printf(&p.w, "\n");
-    }
-    ll_buf_printf(&p.w, "}\n");
+    LL_EACH (const ll_named, r, g->results, g->n_result)
+        ll_buf_printf(&p.w, "  result %s = %s\n", QUOTED(&p, r->name), REF(&p, r->value));
+    LL_EACH (const ll_pair, u, g->updates, g->n_update)
+        ll_buf_printf(&p.w, "  update %s = %s\n", QUOTED(&p, ll_value_of(g, u->input)->name),
+                      REF(&p, u->next));
+    ll_buf_puts(&p.w, "}\n");
     return p.w.text;
 }

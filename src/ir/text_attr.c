@@ -35,37 +35,28 @@ static void put_step(ll_buf *w, const ll_fused_step *s, int reg)
         return;
     }
     ll_buf_printf(w, ", r%d=%s(", reg, steps[s->op].name);
-    for (int i = 0; i < steps[s->op].operands; i++) {
-        if (i) ll_buf_printf(w, ",");
+    for (int i = 0; i < steps[s->op].operands; i++)
         if (from[i] == LL_FUSE_K)
-            ll_buf_printf(w, "k");
+            ll_buf_puts(w, i ? ",k" : "k");
         else
-            ll_buf_printf(w, "r%d", from[i]);
-    }
+            ll_buf_printf(w, i ? ",r%d" : "r%d", from[i]);
     const uint64_t zero = 0;
-    if (memcmp(&s->k, &zero, sizeof zero)) { /* -0.0 counts */
-        ll_buf_printf(w, ",");
-        ll_put_double(w, s->k);
-    }
-    ll_buf_printf(w, ")");
+    if (memcmp(&s->k, &zero, sizeof zero)) ll_buf_printf(w, ",%s", LL_EXACT(s->k)); /* -0.0 too */
+    ll_buf_puts(w, ")");
 }
 
 static void put_fused(ll_buf *w, const ll_fused_attr *f)
 {
-    ll_buf_printf(w, "(shape=");
-    ll_put_shape(w, &f->shape);
-    ll_buf_printf(w, ", in=[");
+    ll_buf_printf(w, "(shape=%s, in=[", LL_DIMS(&f->shape));
     for (int i = 0; i < f->n_in; i++) {
-        ll_buf_printf(w, "%s%lld", i ? ", " : "", (long long)f->period[i]);
-        if (f->repeat[i] != 1) ll_buf_printf(w, "*%lld", (long long)f->repeat[i]);
+        ll_buf_printf(w, "%s%ld", i ? ", " : "", f->period[i]);
+        if (f->repeat[i] != 1) ll_buf_printf(w, "*%ld", f->repeat[i]);
     }
     ll_buf_printf(w, "]");
     for (int i = 0; i < f->n_step; i++) put_step(w, &f->step[i], f->n_in + i);
     ll_buf_printf(w, ", out=[");
-    for (int i = 0; i < f->n_out; i++) {
-        ll_buf_printf(w, "%sr%d:", i ? ", " : "", (int)f->out[i]);
-        ll_put_dtype(w, f->out_dtype[i]);
-    }
+    for (int i = 0; i < f->n_out; i++)
+        ll_buf_printf(w, "%sr%d:%s", i ? ", " : "", (int)f->out[i], ll_dtype_text(f->out_dtype[i]));
     ll_buf_printf(w, "])");
 }
 
@@ -74,16 +65,15 @@ static void put_field(ll_buf *w, const ll_attr_field *f, const void *at)
     const int64_t *ints = (const int64_t *)at;
     switch (f->kind) {
     case LL_A_BITS:
-    case LL_A_INT: ll_buf_printf(w, "%lld", (long long)*ints); break;
-    case LL_A_F64: ll_put_double(w, *(const double *)at); break;
+    case LL_A_INT: ll_buf_printf(w, "%ld", *ints); break;
+    case LL_A_F64: ll_buf_puts(w, LL_EXACT(*(const double *)at)); break;
     case LL_A_INTS:
-        for (int i = 0; i < f->count; i++)
-            ll_buf_printf(w, "%c%lld", i ? ',' : '[', (long long)ints[i]);
+        for (int i = 0; i < f->count; i++) ll_buf_printf(w, "%c%ld", i ? ',' : '[', ints[i]);
         ll_buf_printf(w, "]");
         break;
-    case LL_A_SHAPE: ll_put_shape(w, (const ll_shape *)at); break;
-    case LL_A_DTYPE: ll_put_dtype(w, *(const ll_dtype *)at); break;
-    case LL_A_SPEC: ll_put_string(w, (const char *)at); break;
+    case LL_A_SHAPE: ll_buf_puts(w, LL_DIMS((const ll_shape *)at)); break;
+    case LL_A_DTYPE: ll_buf_puts(w, ll_dtype_text(*(const ll_dtype *)at)); break;
+    case LL_A_SPEC: ll_buf_puts(w, ll_quoted(w->arena, (const char *)at)); break;
     case LL_A_FUSED: put_fused(w, (const ll_fused_attr *)at); break;
     }
 }

@@ -9,11 +9,12 @@ enum { LL_WORD_MAX = 63 };
 #define LL_TEXT_NUMEL ((int64_t)1 << 40) /* elements of one tensor, at most */
 
 enum { LL_N_INIT = LL_GIVEN + 1 };
-extern const char *const ll_init_names[LL_N_INIT]; /* by ll_init_kind */
-void ll_put_string(ll_buf *w, const char *text);   /* quoted; \" \\ \n \t \xHH */
-void ll_put_double(ll_buf *w, double v);           /* the shortest that reads back the same */
-void ll_put_dtype(ll_buf *w, ll_dtype t);
-void ll_put_shape(ll_buf *w, const ll_shape *s);
+extern const char *const ll_init_names[LL_N_INIT];    /* by ll_init_kind */
+const char *ll_quoted(ll_arena *a, const char *text); /* with \" \\ \n \t \xHH */
+/* The shortest that reads back the same. */
+const char *ll_exact(double v, char out[LL_NUMBER_TEXT]);
+#define LL_EXACT(v) ll_exact(v, (char[LL_NUMBER_TEXT]){0})
+const char *ll_dtype_text(ll_dtype t);                           /* "?": is none */
 void ll_put_attrs(ll_buf *w, const ll_op *op, const void *attr); /* "{...}", or nothing */
 
 typedef struct ll_scan {

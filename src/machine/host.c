@@ -18,12 +18,11 @@ static ll_err check_fits(const ll_program *p, size_t bytes)
     const ll_slot *most = &p->slots[0];
     for (int i = 1; i < p->n_slot; i++)
         if (p->slots[i].bytes > most->bytes) most = &p->slots[i];
-    char shape[LL_SHAPE_TEXT];
     FAIL(LL_E_MEM,
          "the program needs %s, this machine has %s; its largest tensor is %s%s%s, %s: use a "
          "smaller model or train.micro_batch",
          LL_BYTES_UP(bytes), LL_BYTES_DOWN(all), most->name ? most->name : "",
-         most->name ? " " : "", ll_shape_print(&most->type.shape, shape), LL_BYTES(most->bytes));
+         most->name ? " " : "", LL_DIMS(&most->type.shape), LL_BYTES(most->bytes));
 }
 
 ll_err ll_host_map(ll_exec *e, size_t bytes, char **out)

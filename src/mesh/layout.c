@@ -246,8 +246,7 @@ ll_err ll_reshard(const ll_mesh *m, const ll_shape *shape, double bytes, const l
     for (int i = end; found && s.states[i].from >= 0; i = s.states[i].from)
         moves[s.states[i].moves - 1] = s.states[i].move;
     *n_move = n;
-    char a[LL_LAYOUT_TEXT], b[LL_LAYOUT_TEXT];
-    CHECK(found, LL_E_SHARD, "no way to convert layout %s to %s",
-          ll_layout_text(m, from, shape->n, a), ll_layout_text(m, to, shape->n, b));
+    CHECK(found, LL_E_SHARD, "no way to convert layout %s to %s", LL_LAYOUT(m, from, shape->n),
+          LL_LAYOUT(m, to, shape->n));
     return LL_OK;
 }

@@ -78,30 +78,27 @@ ll_err ll_mesh_parse(const char *text, ll_mesh *out)
 /* Meshes of these axes with one axis changed, or without the change where only more ranks help. */
 static void near_meshes(const ll_mesh *m, int n_rank, ll_buf *b)
 {
-    char text[LL_MESH_TEXT];
     for (int a = 0; a < m->n; a++) {
         int rest = m->n_rank / m->size[a];
         if (n_rank % rest) continue;
         ll_mesh other = *m;
         other.size[a] = n_rank / rest;
         ll_buf_printf(b, "%s%s=%d", b->len ? " or " : "", other.name[a], other.size[a]);
-        if (m->n > 1) ll_buf_printf(b, " (%s)", ll_mesh_text(&other, text));
+        if (m->n > 1) ll_buf_printf(b, " (%s)", LL_MESH(&other));
     }
 }
 
 ll_err ll_mesh_fits(const ll_mesh *m, int n_rank)
 {
     if (m->n_rank == n_rank) return LL_OK;
-    char text[LL_MESH_TEXT];
     LL_OWN(ll_arena) arena = ll_arena_new();
     ll_buf near = {.arena = arena};
     CHECK(m->n_rank > 1, LL_E_SHARD,
           "the mesh is of one rank, but there are %d: name its axes, such as \"data=%d\"", n_rank,
           n_rank);
     near_meshes(m, n_rank, &near);
-    FAIL(LL_E_SHARD, "mesh \"%s\" needs %d ranks, but there are %d: use %s%s-n %d",
-         ll_mesh_text(m, text), m->n_rank, n_rank, near.len ? near.text : "",
-         near.len ? ", or " : "", m->n_rank);
+    FAIL(LL_E_SHARD, "mesh \"%s\" needs %d ranks, but there are %d: use %s%s-n %d", LL_MESH(m),
+         m->n_rank, n_rank, near.len ? near.text : "", near.len ? ", or " : "", m->n_rank);
 }
 
 static int kept_axes(const ll_mesh *m, const ll_mesh *other)

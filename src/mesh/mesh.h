@@ -54,6 +54,7 @@ ll_err ll_mesh_fits(const ll_mesh *m, int n_rank);
  * and of these the one that keeps the other axes as they are, for fewer along data. */
 void ll_mesh_nearest(const ll_mesh *m, int most, ll_mesh *out);
 const char *ll_mesh_text(const ll_mesh *m, char out[LL_MESH_TEXT]); /* "" for one rank */
+#define LL_MESH(m) ll_mesh_text(m, (char[LL_MESH_TEXT]){0})         /* for printf, as below */
 ll_axis_kind ll_mesh_kind(const ll_mesh *m, int axis);
 int ll_mesh_axis(const ll_mesh *m, ll_axis_kind k); /* -1: there is none */
 int ll_mesh_coord(const ll_mesh *m, int axis, int rank);
@@ -83,6 +84,8 @@ const char *ll_axes_text(const ll_mesh *m, ll_axes axes, char out[LL_LAYOUT_TEXT
 /* "[data, -, tensor] sum(height)", into out. */
 const char *ll_layout_text(const ll_mesh *m, const ll_layout *l, int n_dim,
                            char out[LL_LAYOUT_TEXT]);
+#define LL_AXES(m, axes) ll_axes_text(m, axes, (char[LL_LAYOUT_TEXT]){0})
+#define LL_LAYOUT(m, l, n_dim) ll_layout_text(m, l, n_dim, (char[LL_LAYOUT_TEXT]){0})
 
 /* ---- from one layout to another ---- */
 typedef enum ll_move_kind {

@@ -69,14 +69,12 @@ static ll_err uneven(ll_cutter *c, const ll_job *j, int loop, const void *attr, 
     double saved = (now - then) * size * ll_job_flops(c, j);
     double lost = 2 * LL_MESSAGE_FLOPS + (LL_FLOPS_PER_BYTE + LL_COPY_FLOPS) * moved;
     *yes = saved > lost || (saved > 0 && c->p->overlap == LL_OVERLAP_ALL);
-    if (c->told && saved > 0) {
-        char a[LL_NUMBER_TEXT], b[LL_NUMBER_TEXT];
+    if (c->told && saved > 0)
         ll_buf_printf(c->told,
                       "  %-36s %sbalanced along %c: %.0f %% of the work for the busiest rank, not "
                       "%.0f: saves %sFLOP, costs %sFLOP\n",
                       j->n->name, *yes ? "" : "not ", j->l->letter[loop], 100 * then, 100 * now,
-                      ll_text_count(saved, a), ll_text_count(lost, b));
-    }
+                      LL_AMOUNT(saved), LL_AMOUNT(lost));
     return LL_OK;
 }
 

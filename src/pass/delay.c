@@ -31,10 +31,9 @@ static ll_err delay(ll_rewrite *rw, ll_arena *arena)
         if (read[w.id]) next[w.id] = ll_input(rw->to, name, LL_STATE, v->type, v->init);
     }
     for (int i = 0; i < g->n_node; i++) TRY(copy(rw, &g->nodes[i], micro[i], next));
-    for (int i = 0; i < g->n_update; i++) {
-        ll_pair u = g->updates[i];
-        ll_val newest = next[u.input.id], old = rw->map[u.input.id];
-        ll_graph_update(rw->to, newest.id ? newest : old, rw->map[u.next.id]);
+    LL_EACH (const ll_pair, u, g->updates, g->n_update) {
+        ll_val newest = next[u->input.id], old = rw->map[u->input.id];
+        ll_graph_update(rw->to, newest.id ? newest : old, rw->map[u->next.id]);
         if (newest.id) ll_graph_update(rw->to, old, newest);
     }
     return ll_graph_check(rw->to);

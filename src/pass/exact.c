@@ -224,9 +224,7 @@ static ll_err grid_limb(ll_gridder *c, int i, int operand, const ll_loops *l, ll
     made.max = (ll_axes)(ll_layout_axes(from) & ~ll_layout_axes(&least));
     ll_gridder_set(c, out->own.value, &made, &least);
     out->x = ll_to_grid(to, x, &out->own, s->bits, s->rounded, LL_F64);
-    TRY(ll_graph_check(to));
-    ll_gridder_set(c, out->x, want, want);
-    return ll_gridder_cut(c, want, c->p->micro[i]);
+    return put(c, i, out->x, want, want);
 }
 
 /* An operand of node i as limbs, each what those before it leave. */
@@ -363,7 +361,6 @@ static bool is_plain_sum(const ll_graph *g, const ll_node *n)
 static void find_gradients(ll_gridder *c)
 {
     const ll_graph *g = c->p->g;
-    c->gradient = LL_NEW_ARRAY(c->p->arena, bool, g->n_value);
     for (int i = 0; i < g->n_value; i++) c->gradient[i] = c->reader[i] >= 0;
     for (int i = g->n_node - 1; i >= 0; i--) {
         const ll_node *n = &g->nodes[i];
@@ -377,8 +374,6 @@ static void find_readers(ll_gridder *c)
 {
     const ll_graph *g = c->p->g;
     const int *uses = ll_uses(g, c->p->arena);
-    c->reader = LL_NEW_ARRAY(c->p->arena, int, g->n_value);
-    c->mean = LL_NEW_ARRAY(c->p->arena, bool, g->n_value);
     for (int i = 0; i < g->n_value; i++) c->reader[i] = -1;
     for (int i = g->n_node - 1; i >= 0; i--)
         for (int k = 0; k < g->nodes[i].n_in; k++) c->reader[g->nodes[i].in[k].id] = i;
@@ -394,8 +389,6 @@ static void find_readers(ll_gridder *c)
 static void find_wanted(ll_gridder *c)
 {
     const ll_graph *g = c->p->g;
-    c->own = LL_NEW_ARRAY(c->p->arena, ll_val, g->n_value);
-    c->wanted = LL_NEW_ARRAY(c->p->arena, bool, g->n_value);
     for (int i = 0; i < g->n_result; i++) c->wanted[g->results[i].value.id] = true;
     for (int i = 0; i < g->n_update; i++) c->wanted[g->updates[i].next.id] = true;
     for (int i = 0; i < g->n_node; i++)
@@ -412,12 +405,10 @@ ll_err ll_exact_place(ll_placement *p, bool wide)
         if (g->nodes[i].op->sum && !g->nodes[i].op->picks) room += wide || !p->micro[i] ? 320 : 180;
         if (wide) room += g->nodes[i].n_in + g->nodes[i].n_out; /* casts */
     }
-    c.next.made = LL_NEW_ARRAY(p->arena, ll_layout, g->n_value + room);
-    c.next.seen = LL_NEW_ARRAY(p->arena, ll_layout, g->n_value + room);
-    c.next.loop = (int8_t(*)[LL_MAX_AXES])ll_arena_alloc(p->arena, (size_t)room * LL_MAX_AXES);
+    LL_ARRAYS(p->arena, g->n_value + room, c.next.made, c.next.seen);
+    LL_ARRAYS(p->arena, room, c.next.loop, c.next.through, c.next.micro);
     memset(c.next.loop, -1, (size_t)room * LL_MAX_AXES);
-    c.next.through = LL_NEW_ARRAY(p->arena, ll_axes, room);
-    c.next.micro = LL_NEW_ARRAY(p->arena, bool, room);
+    LL_ARRAYS(p->arena, g->n_value, c.reader, c.mean, c.gradient, c.own, c.wanted);
     find_readers(&c);
     find_gradients(&c);
     find_wanted(&c);

@@ -19,16 +19,12 @@ typedef struct walk {
 static void reserve(walk *w)
 {
     if (w->g->n_value <= w->cap) return;
-    int cap = 2 * w->g->n_value;
-    ll_val *d = LL_NEW_ARRAY(w->g->arena, ll_val, cap);
-    bool *depends = LL_NEW_ARRAY(w->g->arena, bool, cap);
-    if (w->cap) {
-        memcpy(d, w->d, sizeof *d * (size_t)w->cap);
-        memcpy(depends, w->depends, sizeof *depends * (size_t)w->cap);
-    }
-    w->d = d;
-    w->depends = depends;
-    w->cap = cap;
+    walk old = *w;
+    w->cap = 2 * w->g->n_value;
+    LL_ARRAYS(w->g->arena, w->cap, w->d, w->depends);
+    if (!old.cap) return;
+    memcpy(w->d, old.d, sizeof *old.d * (size_t)old.cap);
+    memcpy(w->depends, old.depends, sizeof *old.depends * (size_t)old.cap);
 }
 
 static void mark(walk *w, int from, int to)

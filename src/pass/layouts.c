@@ -27,28 +27,23 @@ static const char *const axis_names[] = {
 
 /* ---- one layout ---- */
 
-static ll_err bad(const ll_layout_rule *r, const char *what)
-{
-    FAIL(LL_E_CONFIG, "%s%slayout \"%s\": %s: %s", r->origin ? r->origin : "",
-         r->origin ? ": " : "", r->pattern, r->layout, what);
-}
+/* Fails, for what is wrong with a rule. */
+#define BAD(r, format, ...)                                                                        \
+    FAIL(LL_E_CONFIG, "%s%slayout \"%s\": %s: " format, (r)->origin ? (r)->origin : "",            \
+         (r)->origin ? ": " : "", (r)->pattern, (r)->layout, ##__VA_ARGS__)
 
 static ll_err read_axis(const ll_layout_rule *r, const ll_mesh *m, const char *word, int dim,
                         ll_axes *seen, ll_pin *out)
 {
-    char what[160];
     int k = 0;
     while (k < LL_N_AXIS_KIND && strcmp(axis_names[k], word)) k++;
     if (k == LL_N_AXIS_KIND) {
         ll_near near = {.word = word};
         for (int i = 0; i < LL_N_AXIS_KIND; i++) ll_near_try(&near, axis_names[i]);
-        snprintf(what, sizeof what, "unknown axis '%.20s'%s%s%s", word,
-                 near.best ? "; did you mean " : "", near.best ? near.best : "",
-                 near.best ? "?" : "; expected names of axes, - or .");
-        return bad(r, what);
+        BAD(r, "unknown axis '%.20s'%s", word,
+            near.best ? ll_near_hint(&near) : "; expected names of axes, - or .");
     }
-    snprintf(what, sizeof what, "axis %s is given twice", word);
-    if (seen[k / 8] >> (k % 8) & 1) return bad(r, what);
+    if (seen[k / 8] >> (k % 8) & 1) BAD(r, "axis %s is given twice", word);
     seen[k / 8] |= (ll_axes)(1u << (k % 8));
     int a = ll_mesh_axis(m, (ll_axis_kind)k);
     if (a >= 0) out->layout.split[dim] |= (ll_axes)(1u << a);
@@ -78,15 +73,15 @@ ll_err ll_pin_read(const ll_layout_rule *r, const ll_mesh *m, ll_pin *out)
     *out = (ll_pin){.rule = r};
     for (const char *c = r->layout; *c; c++) {
         if (*c == ' ' || *c == '[' || *c == ']') continue;
-        if (n + 1 == sizeof text) return bad(r, "it is too long");
+        if (n + 1 == sizeof text) BAD(r, "it is too long");
         text[n++] = *c;
     }
     text[n] = '\0';
     for (char *w = strtok_r(text, ",", &rest); w; w = strtok_r(NULL, ",", &rest)) {
-        if (out->n_dim == LL_MAX_DIMS) return bad(r, "it has more dimensions than values can have");
+        if (out->n_dim == LL_MAX_DIMS) BAD(r, "it has more dimensions than values can have");
         TRY(read_dim(r, m, w, out->n_dim++, seen, out));
     }
-    if (!out->n_dim) return bad(r, "expected an entry for each dimension, as in [tensor, -]");
+    if (!out->n_dim) BAD(r, "expected an entry for each dimension, as in [tensor, -]");
     return LL_OK;
 }
 
@@ -111,32 +106,25 @@ static bool is_of(const ll_graph *g, int v, const char *pattern)
 
 static ll_err nothing_matches(const ll_graph *g, const ll_pin *pin, int other)
 {
-    char what[320], shape[LL_SHAPE_TEXT];
     ll_near near = {.word = pin->rule->pattern};
-    if (other) {
-        snprintf(what, sizeof what, "it has %d dimensions, but %s has %s", pin->n_dim,
-                 name_of(g, other), ll_shape_print(&g->values[other].type.shape, shape));
-        return bad(pin->rule, what);
-    }
+    if (other)
+        BAD(pin->rule, "it has %d dimensions, but %s has %s", pin->n_dim, name_of(g, other),
+            LL_DIMS(&g->values[other].type.shape));
     for (int v = 1; v < g->n_value; v++)
         if (name_of(g, v)) ll_near_try(&near, name_of(g, v));
-    snprintf(what, sizeof what,
-             "%s has no value of this name%s; see loopline inspect RUN --mesh MESH --layouts",
-             g->name, ll_near_hint(&near));
-    return bad(pin->rule, what);
+    BAD(pin->rule, "%s has no value of this name%s; see loopline inspect RUN --mesh MESH --layouts",
+        g->name, ll_near_hint(&near));
 }
 
 /* Has every dimension an element for each rank that shares it? */
 static ll_err check_extents(const ll_graph *g, const ll_mesh *m, const ll_pin *pin, int v)
 {
     const ll_shape *s = &g->values[v].type.shape;
-    char what[240], shape[LL_SHAPE_TEXT];
     for (int d = 0; d < pin->n_dim; d++) {
         int ranks = ll_mesh_group(m, pin->layout.split[d]);
-        if (s->d[d] >= ranks) continue;
-        snprintf(what, sizeof what, "dimension %d of %.80s %s is too short for %d ranks", d,
-                 name_of(g, v), ll_shape_print(s, shape), ranks);
-        return bad(pin->rule, what);
+        if (s->d[d] < ranks)
+            BAD(pin->rule, "dimension %d of %.80s %s is too short for %d ranks", d, name_of(g, v),
+                LL_DIMS(s), ranks);
     }
     return LL_OK;
 }
@@ -206,10 +194,8 @@ static double pin_cost(const ll_pin *pin, int axis, int p, int dim, double bytes
 /* Dimension dim of value v, which is asked to be cut, is walked by no loop that can be. */
 static ll_err refuse(const placer *c, ll_val v, int dim, const ll_node *n)
 {
-    char what[320];
-    snprintf(what, sizeof what, "dimension %d of %.80s cannot be cut: %.80s (%s) needs it whole",
-             dim, name_of(c->g, v.id), n->name, n->op->name);
-    return bad(c->p->pins[v.id]->rule, what);
+    BAD(c->p->pins[v.id]->rule, "dimension %d of %.80s cannot be cut: %.80s (%s) needs it whole",
+        dim, name_of(c->g, v.id), n->name, n->op->name);
 }
 
 /* Is v a parameter that is asked to be cut by axis a? *dim: there. */
@@ -259,7 +245,7 @@ double ll_place_unpinned(const placer *c, const ll_node *n, const ll_loops *l, i
     for (int o = 0; o < n->n_out; o++) {
         const ll_pin *pin = c->p->pins[n->out[o].id];
         int d = ll_dim_of(l->out[o], loop);
-        if (pin) sum += pin_cost(pin, a, c->m->size[a], d, bytes_of(c, n->out[o]));
+        if (pin) sum += pin_cost(pin, a, c->m->size[a], d, ll_val_bytes(c->g, n->out[o]));
     }
     return sum;
 }

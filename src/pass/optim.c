@@ -181,8 +181,7 @@ static ll_val lamb(rule_call *c)
 int ll_matrix_rows(const ll_graph *g, ll_val v)
 {
     int rows = 0;
-    for (int i = 0; i < g->n_node; i++) {
-        const ll_node *n = &g->nodes[i];
+    LL_EACH (const ll_node, n, g->nodes, g->n_node) {
         ll_matmul_parts p;
         if (n->of.phase != LL_FORWARD) continue;
         for (int k = 0; k < n->n_in; k++) {
@@ -297,8 +296,7 @@ static void check_rules(ll_graph *g, const ll_optim *o)
         bool any = false;
         ll_near near = {.word = r->pattern};
         const char *first = NULL;
-        for (int i = 1; i < g->n_value; i++) {
-            const ll_value *x = &g->values[i];
+        LL_EACH (const ll_value, x, g->values + 1, g->n_value - 1) {
             if (x->node >= 0 || x->kind != LL_PARAM) continue;
             any |= !fnmatch(r->pattern, x->name, 0);
             ll_near_try(&near, x->name);
@@ -356,15 +354,13 @@ double ll_clip_limit(const ll_graph *g)
 {
     ll_val size = ll_find_result(g, "grad_norm");
     double limit = INFINITY;
-    for (int i = 0; i < g->n_node; i++) {
-        const ll_node *n = &g->nodes[i];
+    LL_EACH (const ll_node, n, g->nodes, g->n_node)
         for (int k = 0; k < n->n_in; k++) {
             if (n->in[k].id != size.id) continue;
             const ll_node *other = n->op == ll_ew_op(LL_EW_max) ? ll_maker(g, n->in[!k]) : NULL;
             if (!other || other->op != &ll_op_fill) return 0;
             limit = fmin(limit, ((const ll_fill_attr *)other->attr)->value);
         }
-    }
     return limit;
 }
 
@@ -411,36 +407,33 @@ static bool check_numbers(ll_graph *g, const ll_optim *o)
     return g->err == LL_OK;
 }
 
+static ll_err check_asked(const ll_graph *g, ll_val loss, const ll_optim *o, bool averages)
+{
+    ll_shape s = ll_graph_shape(g, loss);
+    CHECK(ll_has_value(g, loss), LL_E_GRAPH, "the loss is %s", ll_no_value(loss));
+    CHECK(!o->no_decay || !strcmp(o->no_decay, "none") || !strcmp(o->no_decay, "1d"), LL_E_ARG,
+          "no_decay is %s, expected 1d or none", o->no_decay);
+    CHECK(!s.n, LL_E_SHAPE, "the loss has shape %s; expected a scalar, such as its mean",
+          LL_DIMS(&s));
+    CHECK(o->ema <= 0 || !averages, LL_E_ARG,
+          "ema cannot be combined with %s, which already averages: leave one out", o->name);
+    return LL_OK;
+}
+
 void ll_minimize(ll_graph *g, ll_val loss, const ll_optim *o)
 {
     static const ll_optim plain = {.name = "sgd"};
     if (!o) o = &plain;
     int rule = rule_index(g, o);
     if (g->err != LL_OK || !check_numbers(g, o)) return;
-    if (!ll_has_value(g, loss)) {
-        ll_graph_reject(g, "the loss is %s", ll_no_value(loss));
-        return;
-    }
-    if (o->no_decay && strcmp(o->no_decay, "none") && strcmp(o->no_decay, "1d")) {
-        ll_reject(g, LL_E_ARG, "no_decay is %s, expected 1d or none", o->no_decay);
-        return;
-    }
-    if (ll_graph_shape(g, loss).n) {
-        char text[LL_SHAPE_TEXT];
-        ll_shape s = ll_graph_shape(g, loss);
-        ll_reject(g, LL_E_SHAPE, "the loss has shape %s; expected a scalar, such as its mean",
-                  ll_shape_print(&s, text));
-        return;
-    }
-    if (o->ema > 0 && rules[rule].rule == schedule_free) {
-        ll_reject(g, LL_E_ARG,
-                  "ema cannot be combined with %s, which already averages: leave one out", o->name);
+    if (check_asked(g, loss, o, rules[rule].rule == schedule_free) != LL_OK) {
+        ll_fail(g);
         return;
     }
     if (!ll_find_result(g, "loss").id) ll_graph_result(g, "loss", loss);
-    ll_val *p = LL_NEW_ARRAY(g->arena, ll_val, g->n_value);
-    ll_val *d = LL_NEW_ARRAY(g->arena, ll_val, g->n_value);
+    ll_val *p, *d;
     int n = 0;
+    LL_ARRAYS(g->arena, g->n_value, p, d);
     check_rules(g, o);
     for (int i = 1; i < g->n_value; i++) {
         ll_value *v = &g->values[i];

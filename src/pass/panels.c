@@ -20,8 +20,7 @@ bool ll_panels_pay(ll_cutter *c, const ll_job *j, const ll_panels *p)
     for (int i = 0; i < j->n->n_in; i++)
         if (ll_dim_of(j->l->in[i], p->loop) >= 0)
             copied += ll_job_bytes(c, j, &j->in[i], j->l->in[i]);
-    for (int k = 0; k < p->n; k++) {
-        const ll_panels_of *x = &p->of[k];
+    LL_EACH (const ll_panels_of, x, p->of, p->n) {
         double bytes = ll_job_bytes(c, j, &j->in[x->operand], j->l->in[x->operand]);
         whole += bytes;
         copied -= x->keep && !x->there ? 0 : bytes;
@@ -72,7 +71,7 @@ static ll_err make_panel(ll_cutter *c, const ll_view *v, const ll_panels *p, int
         if (!panel[i].id && d >= 0) TRY(ll_cut_slice(c, v->x[i], d, r, &y[i]));
     }
     TRY(ll_job_part(c, j, p->loop, r, v->attr, &part));
-    return ll_make_node(c, j, part.attr, y, out);
+    return ll_make_node(c, j, 0, part.attr, y, out);
 }
 
 /* Panels of what is stored cut go like other loans (partition.c). */

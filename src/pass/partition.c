@@ -134,7 +134,7 @@ static ll_err spread_again(ll_cutter *c, ll_val v, const ll_layout *l, ll_val *o
         TRY(bring(c, n->in[i], &w, true, &x[i]));
     }
     void *attr = ll_arena_copy(c->arena, n->attr, n->op->attr_size);
-    TRY(ll_make_node(c, &(ll_job){.n = n, .l = &loops, .cuts = cuts, .in = in}, attr, x, out));
+    TRY(ll_make_node(c, &(ll_job){.n = n, .l = &loops, .cuts = cuts, .in = in}, 0, attr, x, out));
     note(c, v, l, *out);
     return LL_OK;
 }
@@ -180,17 +180,11 @@ static ll_err bring(ll_cutter *c, ll_val v, const ll_layout *l, bool keep, ll_va
     return walk(c, v, &have->layout, have->value, l, keep, out);
 }
 
-static ll_err bring_kept(ll_cutter *c, ll_val v, const ll_layout *l, ll_val *out)
-{
-    return bring(c, v, l, true, out);
-}
-
 static bool is_lent(const ll_cutter *c, ll_val v, const ll_layout *l)
 {
-    const ll_type *t = &ll_value_of(c->g, v)->type;
-    double bytes = (double)ll_type_bytes(t);
     const ll_loan *x = &c->loans[v.id];
-    return x->value.id && ll_layout_equal(&x->layout, l) && c->lent - x->at <= bytes;
+    return x->value.id && ll_layout_equal(&x->layout, l) &&
+           c->lent - x->at <= ll_val_bytes(c->g, v);
 }
 
 /* The same of what is stored cut for memory's sake: gathered for a use, and dropped after it. But
@@ -199,15 +193,13 @@ static bool is_lent(const ll_cutter *c, ll_val v, const ll_layout *l)
  * what came after it. */
 static ll_err borrow(ll_cutter *c, ll_val v, const ll_layout *l, ll_val *out)
 {
-    const ll_type *t = &ll_value_of(c->g, v)->type;
-    double bytes = (double)ll_type_bytes(t);
     ll_loan *have = &c->loans[v.id];
     if (is_lent(c, v, l)) {
         *out = have->value;
     } else {
         bool gathers = !ll_layout_equal(&c->p->made[v.id], l) && !ll_find_panels(c, v, l);
         TRY(bring(c, v, l, false, out));
-        c->lent += gathers ? bytes : 0;
+        c->lent += gathers ? ll_val_bytes(c->g, v) : 0;
     }
     *have = (ll_loan){*l, *out, c->lent};
     return LL_OK;
@@ -315,9 +307,8 @@ static ll_err check_shape(const ll_cutter *c, const ll_node *n, ll_val old, ll_v
     ll_shape want =
         ll_layout_local(c->m, &c->p->made[old.id], &ll_value_of(c->g, old)->type.shape, c->rank);
     ll_shape have = ll_graph_shape(c->to, made);
-    char a[LL_SHAPE_TEXT], b[LL_SHAPE_TEXT];
     CHECK(ll_shape_equal(&want, &have), LL_E_SHARD, "%s: a part of the result is %s, expected %s",
-          n->name, ll_shape_print(&have, a), ll_shape_print(&want, b));
+          n->name, LL_DIMS(&have), LL_DIMS(&want));
     return LL_OK;
 }
 
@@ -344,7 +335,8 @@ static ll_err make_results(ll_cutter *c, int node, ll_val *out)
     }
     for (int i = 0; i < n->n_in; i++) {
         bool lent = !paneled[i] && stored_cut(c, node, n->in[i]);
-        TRY((lent ? borrow : bring_kept)(c, n->in[i], &want[i], &x[i]));
+        TRY(lent ? borrow(c, n->in[i], &want[i], &x[i])
+                 : bring(c, n->in[i], &want[i], true, &x[i]));
     }
     void *attr = ll_arena_copy(c->arena, n->attr, n->op->attr_size);
     ll_view v[2];
@@ -353,7 +345,7 @@ static ll_err make_results(ll_cutter *c, int node, ll_val *out)
     int views = loop < 0 ? 1 : 2;
     if (p.n) TRY(ll_make_panels(c, v, views, &p));
     for (int k = 0; k < views && !p.n; k++)
-        TRY(ll_make_node(c, &v[k].j, v[k].attr, v[k].x, v[k].out));
+        TRY(ll_make_node(c, &v[k].j, 0, v[k].attr, v[k].x, v[k].out));
     return ll_unite(c, &j, loop, v, out);
 }
 
@@ -400,11 +392,10 @@ static ll_err cut_outputs(ll_cutter *c)
         TRY(bring(c, c->g->results[i].value, &whole, true, &v));
         ll_graph_result(c->to, c->g->results[i].name, v);
     }
-    for (int i = 0; i < c->g->n_update; i++) {
-        ll_pair u = c->g->updates[i];
+    LL_EACH (const ll_pair, u, c->g->updates, c->g->n_update) {
         ll_val next;
-        TRY(bring(c, u.next, &c->p->made[u.input.id], true, &next));
-        ll_graph_update(c->to, held_as(c, u.input, &c->p->made[u.input.id])->value, next);
+        TRY(bring(c, u->next, &c->p->made[u->input.id], true, &next));
+        ll_graph_update(c->to, held_as(c, u->input, &c->p->made[u->input.id])->value, next);
     }
     return ll_graph_check(c->to);
 }
@@ -429,8 +420,7 @@ ll_err ll_partition_told(const ll_placement *p, int rank, struct ll_buf *told, l
     ll_cutter c = {.p = p, .g = p->g, .m = &p->mesh, .told = told, .rank = rank, .arena = arena};
     LL_OWN(ll_graph) to = c.to = ll_graph_new(p->g->name);
     to->of.at = -1;
-    c.versions = LL_NEW_ARRAY(c.arena, ll_held *, p->g->n_value);
-    c.loans = LL_NEW_ARRAY(c.arena, ll_loan, p->g->n_value);
+    LL_ARRAYS(arena, p->g->n_value, c.versions, c.loans);
     TRY(cut_all(&c));
     return LL_HAND(out, to);
 }

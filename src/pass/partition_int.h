@@ -103,8 +103,10 @@ ll_err ll_cut_emit(ll_cutter *c, const ll_op *op, const void *attr, ll_val in, l
 /* This rank's range of n elements cut by axes. */
 ll_range ll_cut_range(const ll_cutter *c, ll_axes axes, int64_t n);
 
-/* The node's results of this rank, from operands that lie as it wants them. attr is changed. */
-ll_err ll_make_node(ll_cutter *c, const ll_job *j, void *attr, const ll_val *x, ll_val *out);
+/* The node's results of this rank, from operands that lie as it wants them; loops before this one
+ * are cut already. attr is changed. */
+ll_err ll_make_node(ll_cutter *c, const ll_job *j, int loop, void *attr, const ll_val *x,
+                    ll_val *out);
 /* Range r of a loop: what it reads of each operand, and its attributes, a copy. */
 ll_err ll_job_part(ll_cutter *c, const ll_job *j, int loop, ll_range r, const void *attr,
                    ll_part *x);

@@ -96,12 +96,10 @@ bool ll_may_pay(const ll_cutter *c, ll_axes axes)
 /* hidden: of what ranks wait for, in flops; lost: what pieces cost more. */
 bool ll_pays(ll_cutter *c, const ll_job *j, const char *what, double hidden, double lost)
 {
-    char a[LL_NUMBER_TEXT], b[LL_NUMBER_TEXT];
     bool yes = hidden > lost || (hidden > 0 && c->p->overlap == LL_OVERLAP_ALL);
     if (c->told)
         ll_buf_printf(c->told, "  %-36s %s %s: hides %sFLOP, costs %sFLOP\n", j->n->name,
-                      yes ? "in" : "not in", what, ll_text_count(hidden, a),
-                      ll_text_count(lost, b));
+                      yes ? "in" : "not in", what, LL_AMOUNT(hidden), LL_AMOUNT(lost));
     return yes;
 }
 
@@ -330,9 +328,6 @@ static ll_err goes_apart(ll_cutter *c, const ll_job *j, const window *w, const l
     return LL_OK;
 }
 
-static ll_err make(ll_cutter *c, const ll_job *j, int loop, void *attr, const ll_val *x,
-                   ll_val *out);
-
 /* The operands of a piece, and its attributes. */
 static ll_err take_piece(ll_cutter *c, const ll_job *j, const window *w, int piece, const ll_val *x,
                          ll_val *y, void **attr)
@@ -363,14 +358,13 @@ static ll_err make_apart(ll_cutter *c, const ll_job *j, const window *w, const l
         TRY(take_piece(c, j, w, order[t], x, y[order[t]], &attr[order[t]]));
     for (int t = 0; t < ALL; t++) {
         int k = made[t];
-        TRY(make(c, k == INNER ? j : &border, w->loop + 1, attr[k], y[k], piece[k]));
+        TRY(ll_make_node(c, k == INNER ? j : &border, w->loop + 1, attr[k], y[k], piece[k]));
     }
     return join(c, j, w->loop, piece, ALL, out);
 }
 
-/* Cuts loops from this one on, and makes the node. */
-static ll_err make(ll_cutter *c, const ll_job *j, int loop, void *attr, const ll_val *x,
-                   ll_val *out)
+ll_err ll_make_node(ll_cutter *c, const ll_job *j, int loop, void *attr, const ll_val *x,
+                    ll_val *out)
 {
     ll_val y[LL_MAX_IN];
     memcpy(y, x, sizeof *x * (size_t)j->n->n_in);
@@ -391,9 +385,4 @@ static ll_err make(ll_cutter *c, const ll_job *j, int loop, void *attr, const ll
         }
     }
     return ll_emit_all(c->to, j->n->op, attr, y, j->n->n_in, out);
-}
-
-ll_err ll_make_node(ll_cutter *c, const ll_job *j, void *attr, const ll_val *x, ll_val *out)
-{
-    return make(c, j, 0, attr, x, out);
 }

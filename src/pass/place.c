@@ -109,9 +109,8 @@ static ll_val next_of(const placer *c, ll_pair u)
 
 static void find_gradients(placer *c)
 {
-    for (int i = 0; i < c->g->n_update; i++)
-        if (value(c, c->g->updates[i].input)->kind == LL_PARAM)
-            claim(c, next_of(c, c->g->updates[i]), c->g->updates[i].input, 0);
+    LL_EACH (const ll_pair, u, c->g->updates, c->g->n_update)
+        if (value(c, u->input)->kind == LL_PARAM) claim(c, next_of(c, *u), u->input, 0);
 }
 
 /* Whose moment a state is: the parameter whose name leads its own, of one shape. */
@@ -185,7 +184,7 @@ static double bring(const placer *c, const ll_node *n, int i, int a, int need)
     ll_axes others = 0;
     for (int d = 0; d < LL_MAX_DIMS; d++) others |= l->split[d] & (ll_axes)~bit(a);
     int p = c->m->size[a], have = cut_dim(l, a);
-    double b = bytes_of(c, n->in[i]) / ll_mesh_group(c->m, others) * (p - 1) / p;
+    double b = ll_val_bytes(c->g, n->in[i]) / ll_mesh_group(c->m, others) * (p - 1) / p;
     if ((l->sum | l->max) & bit(a)) return need < 0 ? 2 * b : b;
     if (have < 0 || have == need) return 0;
     return need < 0 ? b : b / p;
@@ -255,7 +254,7 @@ static int cheapest_loop(const placer *c, int node, const ll_loops *l, int a, do
         cost += bring_all(c, n, l, a, loop) + ll_place_unpinned(c, n, l, a, loop);
         if (l->combine[loop] == LL_SUM || l->combine[loop] == LL_MAX)
             for (int o = 0; o < n->n_out; o++)
-                if (ll_dim_of(l->out[o], loop) < 0) cost += bytes_of(c, n->out[o]) * share;
+                if (ll_dim_of(l->out[o], loop) < 0) cost += ll_val_bytes(c->g, n->out[o]) * share;
         bool whole = l->combine[loop] == LL_WHOLE;
         bool before = chosen >= 0 && l->combine[chosen] == LL_WHOLE;
         if (chosen < 0 || whole == before ? cost < *best : before) {
@@ -291,7 +290,8 @@ static bool by_factors(const placer *c, int node, const ll_loops *l, int a, int 
     if (how == LL_FACTORS_ALL) return true;
     double share = 1 - 1.0 / c->m->size[a];
     double parts = ll_mesh_group(c->m, ll_layout_axes(&c->p->seen[param.id]));
-    double sum = 2 * bytes_of(c, n->out[0]) * share / parts, sent = bring_all(c, n, l, a, -1);
+    double sum = 2 * ll_val_bytes(c->g, n->out[0]) * share / parts,
+           sent = bring_all(c, n, l, a, -1);
     double repeated = ll_node_flops(c->g, n) * share / parts / LL_FLOPS_PER_BYTE;
     return !c->o->zero && !c->o->exact && 2 * (sent + repeated) < sum &&
            sum - sent - repeated > enough;
@@ -451,21 +451,10 @@ static ll_err attempt(ll_placement *p, const ll_place_opts *o, bool **expand, ll
 {
     const ll_graph *g = p->g;
     ll_arena *a = p->arena;
-    p->made = LL_NEW_ARRAY(a, ll_layout, g->n_value);
-    p->seen = LL_NEW_ARRAY(a, ll_layout, g->n_value);
-    p->loop = (int8_t(*)[LL_MAX_AXES])ll_arena_alloc(a, (size_t)(g->n_node + 1) * LL_MAX_AXES);
-    p->through = LL_NEW_ARRAY(a, ll_axes, g->n_node + 1);
-    p->factors = LL_NEW_ARRAY(a, ll_axes, g->n_node + 1);
-    placer c = {.p = p, .o = o, .g = g, .m = &p->mesh};
-    c.decided = LL_NEW_ARRAY(a, bool, g->n_value);
-    c.expand = LL_NEW_ARRAY(a, bool, g->n_node + 1);
-    c.updated = LL_NEW_ARRAY(a, ll_layout, g->n_value);
-    c.n_reader = ll_uses(g, a);
-    c.grad_of = LL_NEW_ARRAY(a, ll_val, g->n_value);
-    c.aim = LL_NEW_ARRAY(a, ll_val, g->n_value);
-    c.positions =
-        (int8_t(*)[LL_MAX_AXES])ll_arena_alloc(a, (size_t)g->n_value * sizeof *c.positions);
-    c.held = (uint16_t(*)[LL_MAX_AXES])ll_arena_alloc(a, (size_t)g->n_value * sizeof *c.held);
+    placer c = {.p = p, .o = o, .g = g, .m = &p->mesh, .n_reader = ll_uses(g, a)};
+    LL_ARRAYS(a, g->n_node + 1, p->loop, p->through, p->factors, c.expand);
+    LL_ARRAYS(a, g->n_value, p->made, p->seen, c.decided, c.updated, c.grad_of, c.aim, c.positions,
+              c.held);
     TRY(place_all(&c));
     *expand = NULL;
     *used = c.used;

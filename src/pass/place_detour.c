@@ -64,11 +64,11 @@ static void cuts_with(const placer *c, int node, const ll_loops *l, int axis, in
 
 static double bytes_between(const placer *c, ll_val v, const ll_layout *from, const ll_layout *to)
 {
-    const ll_type *t = &ll_value_of(c->g, v)->type;
+    const ll_shape *s = &ll_value_of(c->g, v)->type.shape;
     ll_move moves[LL_MAX_MOVES];
     int n;
-    double sum = 0, bytes = (double)ll_type_bytes(t);
-    if (ll_reshard(c->m, &t->shape, bytes, from, to, moves, &n) != LL_OK) return INFINITY;
+    double sum = 0;
+    if (ll_reshard(c->m, s, ll_val_bytes(c->g, v), from, to, moves, &n) != LL_OK) return INFINITY;
     for (int i = 0; i < n; i++) sum += moves[i].bytes;
     return sum;
 }
@@ -161,12 +161,10 @@ static ll_err price_graph(const placer *c, const ll_graph *whole, ll_layout *at,
     TRY(ll_partition(p, c->m->n_rank - 1, &all));
     TRY(ll_sweep(all, &g));
     *price = 0;
-    for (int i = 0; i < g->n_node; i++) {
-        const ll_node *n = &g->nodes[i];
+    LL_EACH (const ll_node, n, g->nodes, g->n_node)
         *price += n->op->collective ? ll_collective_sent(c->m, n->op->collective, n->attr,
                                                          &ll_value_of(g, n->in[0])->type)
                                     : ll_node_flops(g, n) / LL_FLOPS_PER_BYTE;
-    }
     return LL_OK;
 }
 

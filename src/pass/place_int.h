@@ -40,11 +40,6 @@ static inline const ll_value *value(const placer *c, ll_val v)
     return ll_value_of(c->g, v);
 }
 
-static inline double bytes_of(const placer *c, ll_val v)
-{
-    return (double)ll_type_bytes(&value(c, v)->type);
-}
-
 /* Is v an input whose layout its first reader will decide? */
 static inline bool undecided(const placer *c, ll_val v)
 {

@@ -17,19 +17,16 @@ static void put_pin(ll_buf *b, const ll_placement *p, int v)
 
 static void put_inputs(ll_buf *b, const ll_placement *p)
 {
-    char stored[LL_LAYOUT_TEXT], seen[LL_LAYOUT_TEXT], whole[LL_SHAPE_TEXT], mine[LL_SHAPE_TEXT];
     for (int v = 1; v < p->g->n_value; v++) {
         const ll_value *x = &p->g->values[v];
         if (x->node >= 0) continue;
         int n = x->type.shape.n;
         ll_shape local = ll_layout_local(&p->mesh, &p->made[v], &x->type.shape, 0);
         ll_buf_printf(b, "  %-6s %-28s %s%-16s %-24s %s", ll_kind_name(x->kind), x->name,
-                      ll_dtype_name(x->type.dtype), ll_shape_print(&x->type.shape, whole),
-                      ll_layout_text(&p->mesh, &p->made[v], n, stored),
-                      ll_shape_print(&local, mine));
+                      ll_dtype_name(x->type.dtype), LL_DIMS(&x->type.shape),
+                      LL_LAYOUT(&p->mesh, &p->made[v], n), LL_DIMS(&local));
         if (!ll_layout_equal(&p->made[v], &p->seen[v]))
-            ll_buf_printf(b, "  gathered to %s for each use",
-                          ll_layout_text(&p->mesh, &p->seen[v], n, seen));
+            ll_buf_printf(b, "  gathered to %s for each use", LL_LAYOUT(&p->mesh, &p->seen[v], n));
         put_pin(b, p, v);
         ll_buf_puts(b, "\n");
     }
@@ -38,14 +35,12 @@ static void put_inputs(ll_buf *b, const ll_placement *p)
 static void put_cuts(ll_buf *b, const ll_placement *p, int node, const ll_loops *l)
 {
     bool any = false;
-    char axes[LL_LAYOUT_TEXT];
     for (int k = 0; k < l->n; k++) {
         ll_axes cut = 0;
         for (int a = 0; a < p->mesh.n; a++)
             if (p->loop[node][a] == k) cut |= (ll_axes)(1u << a);
         if (!cut) continue;
-        ll_buf_printf(b, "%s%c: %s%s", any ? ", " : "", l->letter[k],
-                      ll_axes_text(&p->mesh, cut, axes),
+        ll_buf_printf(b, "%s%c: %s%s", any ? ", " : "", l->letter[k], LL_AXES(&p->mesh, cut),
                       l->combine[k] == LL_SUM   ? " (summed)"
                       : l->combine[k] == LL_MAX ? " (maximum)"
                       : l->window[k]            ? " (halo)"
@@ -53,17 +48,14 @@ static void put_cuts(ll_buf *b, const ll_placement *p, int node, const ll_loops 
         any = true;
     }
     if (p->through[node])
-        ll_buf_printf(b, "%spartial over %s", any ? ", " : "",
-                      ll_axes_text(&p->mesh, p->through[node], axes));
+        ll_buf_printf(b, "%spartial over %s", any ? ", " : "", LL_AXES(&p->mesh, p->through[node]));
     if (!any && !p->through[node]) ll_buf_puts(b, "on every rank");
     if (p->factors && p->factors[node])
-        ll_buf_printf(b, ", from factors gathered over %s",
-                      ll_axes_text(&p->mesh, p->factors[node], axes));
+        ll_buf_printf(b, ", from factors gathered over %s", LL_AXES(&p->mesh, p->factors[node]));
 }
 
 static void put_nodes(ll_buf *b, const ll_placement *p)
 {
-    char made[LL_LAYOUT_TEXT], seen[LL_LAYOUT_TEXT];
     for (int i = 0; i < p->g->n_node; i++) {
         const ll_node *n = &p->g->nodes[i];
         ll_loops l;
@@ -72,10 +64,9 @@ static void put_nodes(ll_buf *b, const ll_placement *p)
         put_cuts(b, p, i, &l);
         for (int o = 0; o < n->n_out; o++) {
             int v = n->out[o].id, dims = p->g->values[v].type.shape.n;
-            ll_buf_printf(b, "%s%s", o ? ", " : " -> ",
-                          ll_layout_text(&p->mesh, &p->made[v], dims, made));
+            ll_buf_printf(b, "%s%s", o ? ", " : " -> ", LL_LAYOUT(&p->mesh, &p->made[v], dims));
             if (!ll_layout_equal(&p->made[v], &p->seen[v]))
-                ll_buf_printf(b, ", then %s", ll_layout_text(&p->mesh, &p->seen[v], dims, seen));
+                ll_buf_printf(b, ", then %s", LL_LAYOUT(&p->mesh, &p->seen[v], dims));
             put_pin(b, p, v);
         }
         ll_buf_puts(b, "\n");
@@ -98,25 +89,21 @@ static void put_collectives(ll_buf *b, const ll_placement *p)
                     "in pieces, to have work while ranks on other nodes are waited for, or not:\n");
     if (told.len) ll_buf_puts(b, told.text);
     ll_buf_puts(b, "collectives of rank 0, in order, and the bytes that it sends in each:\n");
-    for (int i = 0; i < g->n_node; i++) {
-        const ll_node *n = &g->nodes[i];
+    LL_EACH (const ll_node, n, g->nodes, g->n_node) {
         if (!n->op->collective) continue;
         const ll_type *t = &ll_value_of(g, n->in[0])->type;
-        char axes[LL_LAYOUT_TEXT], shape[LL_SHAPE_TEXT], bytes[LL_NUMBER_TEXT];
         double sent = ll_collective_sent(&p->mesh, n->op->collective, n->attr, t);
         ll_buf_printf(b, "  %-36s over %-12s %s%-20s %s\n", n->name,
-                      ll_axes_text(&p->mesh, ll_collective_axes(n->op->collective, n->attr), axes),
-                      ll_dtype_name(t->dtype), ll_shape_print(&t->shape, shape),
-                      ll_text_bytes(sent, bytes));
+                      LL_AXES(&p->mesh, ll_collective_axes(n->op->collective, n->attr)),
+                      ll_dtype_name(t->dtype), LL_DIMS(&t->shape), LL_BYTES(sent));
     }
 }
 
 char *ll_placement_print(const ll_placement *p, ll_arena *arena)
 {
     ll_buf b = {.arena = arena};
-    char mesh[LL_MESH_TEXT];
     ll_buf_printf(&b, "%s on %s, %d rank%s\ninputs, as stored, and rank 0's part:\n", p->g->name,
-                  p->mesh.n ? ll_mesh_text(&p->mesh, mesh) : "no mesh", p->mesh.n_rank,
+                  p->mesh.n ? LL_MESH(&p->mesh) : "no mesh", p->mesh.n_rank,
                   p->mesh.n_rank == 1 ? "" : "s");
     put_inputs(&b, p);
     if (p->bits)

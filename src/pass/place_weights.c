@@ -36,7 +36,7 @@ static double probe(const placer *c, ll_val v, int dim, int p, int depth)
             if (n->in[i].id != v.id || ll_node_loops(c->g, n, &l) != LL_OK) continue;
             int loop = l.in[i][dim];
             if (loop < 0 || l.combine[loop] == LL_WHOLE)
-                sum += bytes_of(c, v) * (p - 1) / p;
+                sum += ll_val_bytes(c->g, v) * (p - 1) / p;
             else if (l.combine[loop] == LL_FREE && n->op->flop <= 1 && n->n_out == 1)
                 sum += probe(c, n->out[0], ll_dim_of(l.out[0], loop), p, depth + 1);
         }
@@ -141,18 +141,12 @@ int ll_place_aimed(const placer *c, const ll_node *n, const ll_loops *l, int axi
     return loop >= 0 && l->combine[loop] == LL_FREE ? loop : -1;
 }
 
-/* How much longer the longest of p parts of n is than n / p. */
-static double unevenness(int64_t n, int p)
-{
-    return (double)ll_round_up(n, p) / (double)n;
-}
-
 /* What readers of v lose if they have it cut along dim: bytes to make it whole again, or to turn it
  * to the cut of another operand. The way ends where it meets one. */
 static double conflict(const placer *c, ll_val v, int dim, int axis, int depth)
 {
     int p = c->m->size[axis];
-    double sum = 0, bytes = bytes_of(c, v) * (p - 1) / p;
+    double sum = 0, bytes = ll_val_bytes(c->g, v) * (p - 1) / p;
     for (int k = value(c, v)->node + 1; k < c->g->n_node && depth < PROBE_DEPTH / 2; k++) {
         const ll_node *n = &c->g->nodes[k];
         for (int i = 0; i < n->n_in; i++) {
@@ -188,7 +182,8 @@ static int8_t positions_of(const placer *c, const ll_node *n, const ll_loops *l,
         /* an axis joins a dimension inside of those that cut it (mesh.h) */
         int loop = l->out[0][d]; /* -1: has none */
         if (loop < 0 || l->window[loop] || at->split[d] >> axis || left < p) continue;
-        double cost = conflict(c, n->out[0], d, axis, 0), uneven = unevenness(left, p);
+        double cost = conflict(c, n->out[0], d, axis, 0);
+        double uneven = (double)ll_round_up(left, p) / (double)left; /* the longest part's excess */
         if (cost > least || (cost == least && uneven >= even)) continue;
         if (cost > 0 && w >= 0 && ll_dim_of(l->in[w], loop) >= 0) continue;
         best = d;

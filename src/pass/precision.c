@@ -111,8 +111,7 @@ static void begin(narrowing *w)
     ll_rewrite_begin(&w->rw, w->g);
     ll_arena *a = w->rw.to->arena;
     w->varies = ll_varying(w->g, a);
-    w->kept = LL_NEW_ARRAY(a, bool, w->g->n_value);
-    w->cast = LL_NEW_ARRAY(a, ll_val, w->g->n_value);
+    LL_ARRAYS(a, w->g->n_value, w->kept, w->cast);
     keep_wide(w);
 }
 
@@ -145,8 +144,7 @@ static bool lowers(const ll_graph *g, const ll_node *n)
 static void find_readers(lowering *l)
 {
     const ll_graph *g = l->w.g;
-    for (int i = 0; i < g->n_node; i++) {
-        const ll_node *n = &g->nodes[i];
+    LL_EACH (const ll_node, n, g->nodes, g->n_node) {
         for (int o = 0; o < n->n_out; o++) l->w.kept[n->out[o].id] |= !l->w.varies[n->out[o].id];
         for (int k = 0; k < n->n_in; k++) {
             bool narrow = lowers(g, n) && !(n->op->wide_in >> k & 1);
@@ -220,9 +218,7 @@ ll_err ll_lower_precision(const ll_graph *g, ll_graph **out)
     TRY(ll_graph_check(g));
     lowering l = {.w = {.g = g}};
     begin(&l.w);
-    l.asked = LL_NEW_ARRAY(l.w.rw.to->arena, bool, g->n_value);
-    l.made = LL_NEW_ARRAY(l.w.rw.to->arena, bool, g->n_value);
-    l.sent = LL_NEW_ARRAY(l.w.rw.to->arena, bool, g->n_value);
+    LL_ARRAYS(l.w.rw.to->arena, g->n_value, l.asked, l.made, l.sent);
     find_readers(&l);
     ll_err rc = LL_OK;
     for (int i = 0; i < g->n_node && rc == LL_OK; i++) rc = lower_or_copy(&l, &g->nodes[i]);

@@ -75,11 +75,6 @@ static bool is_forward(const ll_graph *g, ll_val v)
     return n && n->of.phase == LL_FORWARD;
 }
 
-static double bytes_of(const ll_graph *g, int value)
-{
-    return (double)ll_type_bytes(&g->values[value].type);
-}
-
 static bool is_dear(const ll_node *n)
 {
     ll_work w = n->op->work;
@@ -121,7 +116,7 @@ static void evaluate(planner *p)
         int r = p->root[v];
         if (!p->need[v] || dropped(p, (ll_val){v}) || p->seen[r] || g->values[r].node < 0) continue;
         p->seen[r] = true;
-        p->kept += bytes_of(g, r);
+        p->kept += ll_val_bytes(g, (ll_val){r});
     }
 }
 
@@ -139,8 +134,8 @@ static double *find_across(const planner *p)
     for (int v = 1; v < g->n_value; v++) {
         int from = g->values[v].node;
         if (from < 0 || p->root[v] != v || last[v] <= from) continue;
-        across[from] += bytes_of(g, v);
-        across[last[v]] -= bytes_of(g, v);
+        across[from] += ll_val_bytes(g, (ll_val){v});
+        across[last[v]] -= ll_val_bytes(g, (ll_val){v});
     }
     for (int i = 1; i < g->n_node; i++) across[i] += across[i - 1];
     return across;
@@ -152,7 +147,7 @@ static double made_by(const planner *p, const ll_node *n)
     double sum = 0;
     for (int o = 0; o < n->n_out; o++)
         if (p->need[n->out[o].id] && p->root[n->out[o].id] == n->out[o].id)
-            sum += bytes_of(p->g, n->out[o].id);
+            sum += ll_val_bytes(p->g, n->out[o]);
     return sum;
 }
 
@@ -227,8 +222,8 @@ static bool shrinks(const planner *p, const ll_node *n, int o)
 {
     double most = 0;
     for (int k = 0; k < n->n_in; k++)
-        if (is_forward(p->g, n->in[k])) most = fmax(most, bytes_of(p->g, n->in[k].id));
-    return 2 * bytes_of(p->g, n->out[o].id) < most;
+        if (is_forward(p->g, n->in[k])) most = fmax(most, ll_val_bytes(p->g, n->in[k]));
+    return 2 * ll_val_bytes(p->g, n->out[o]) < most;
 }
 
 static void find_dear(planner *p)
@@ -245,7 +240,7 @@ static void find_dear(planner *p)
             for (const ll_node *n; uses[v] == 1; v = n->out[0].id) {
                 n = &g->nodes[reader[v]];
                 if (n->of.phase != LL_FORWARD || is_dear(n) || n->n_out != 1) break;
-                if (bytes_of(g, n->out[0].id) != bytes_of(g, v)) break;
+                if (ll_val_bytes(g, n->out[0]) != ll_val_bytes(g, (ll_val){v})) break;
             }
             p->dear[p->root[v]] = true;
         }
@@ -254,14 +249,8 @@ static void find_dear(planner *p)
 static void new_planner(planner *p, const ll_graph *g, const ll_recompute_how *how, ll_arena *arena)
 {
     *p = (planner){.g = g, .how = how, .arena = arena};
-    p->segment = LL_NEW_ARRAY(arena, int, g->n_node + 1);
-    p->root = LL_NEW_ARRAY(arena, int, g->n_value);
-    p->can = LL_NEW_ARRAY(arena, bool, g->n_value);
-    p->dear = LL_NEW_ARRAY(arena, bool, g->n_value);
-    p->held = LL_NEW_ARRAY(arena, bool, g->n_value);
-    p->need = LL_NEW_ARRAY(arena, bool, g->n_value);
-    p->seen = LL_NEW_ARRAY(arena, bool, g->n_value);
-    p->flops = LL_NEW_ARRAY(arena, double, g->n_node + 1);
+    LL_ARRAYS(arena, g->n_node + 1, p->segment, p->flops);
+    LL_ARRAYS(arena, g->n_value, p->root, p->can, p->dear, p->held, p->need, p->seen);
     for (int i = 0; i < g->n_node; i++) p->flops[i] = ll_node_flops(g, &g->nodes[i]);
     for (int v = 0; v < g->n_value; v++) p->root[v] = v;
     for (int i = 0; i < g->n_node; i++)
@@ -338,7 +327,8 @@ static void keep_dear(planner *p, double budget)
         p->held[v] = true;
         evaluate(p);
         if (p->extra < extra && p->kept <= budget)
-            moves[n++] = (move){v, LL_RECOMPUTE_NONE, (p->extra - extra) / bytes_of(g, v)};
+            moves[n++] =
+                (move){v, LL_RECOMPUTE_NONE, (p->extra - extra) / ll_val_bytes(g, (ll_val){v})};
         p->held[v] = false;
     }
     qsort(moves, (size_t)n, sizeof *moves, cheapest_first);
@@ -353,7 +343,6 @@ static void keep_dear(planner *p, double budget)
 
 static ll_err choose(planner *p, const ll_recompute_how *how)
 {
-    char full[LL_NUMBER_TEXT], none[LL_NUMBER_TEXT], asked[LL_NUMBER_TEXT];
     double all = p->kept;
     if (how->policy != LL_RECOMPUTE_BUDGET) {
         set_all(p, how->policy);
@@ -363,8 +352,7 @@ static ll_err choose(planner *p, const ll_recompute_how *how)
     CHECK(p->kept <= how->budget || all <= how->budget, LL_E_ARG,
           "recompute=%s is too little: of %s of activations even full recomputation keeps %s: "
           "allow that, or use a smaller micro-batch",
-          ll_text_bytes(how->budget, asked), ll_text_bytes(all, none),
-          ll_text_bytes(p->kept, full));
+          LL_BYTES(how->budget), LL_BYTES(all), LL_BYTES(p->kept));
     set_all(p, LL_RECOMPUTE_NONE);
     if (all <= how->budget) return LL_OK;
     lower_segments(p, how->budget);
@@ -441,11 +429,10 @@ ll_err ll_recompute(const ll_graph *g, const ll_recompute_how *how, ll_recompute
 
 const char *ll_recompute_text(const char *how, const ll_recomputed *facts, char *out, size_t room)
 {
-    char before[LL_NUMBER_TEXT], after[LL_NUMBER_TEXT];
     snprintf(out, room,
              "recompute %s: the backward pass finds %s of activations kept, in place of %s, and "
              "makes %d nodes again, %.1f %% more FLOPs",
-             how, ll_text_bytes(facts->after, after), ll_text_bytes(facts->before, before),
-             facts->n_node, 100 * facts->extra);
+             how, LL_BYTES(facts->after), LL_BYTES(facts->before), facts->n_node,
+             100 * facts->extra);
     return out;
 }

@@ -96,8 +96,7 @@ const bool *ll_varying(const ll_graph *g, ll_arena *arena)
     bool *varies = LL_NEW_ARRAY(arena, bool, g->n_value);
     for (int i = 1; i < g->n_value; i++)
         varies[i] = g->values[i].node < 0 && g->values[i].kind == LL_BATCH;
-    for (int i = 0; i < g->n_node; i++) {
-        const ll_node *n = &g->nodes[i];
+    LL_EACH (const ll_node, n, g->nodes, g->n_node) {
         bool any = n->op->random;
         if (n->op->collective == LL_RECV)
             any = ((const ll_message_attr *)n->attr)->when == LL_EACH_MICRO;

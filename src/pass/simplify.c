@@ -343,29 +343,24 @@ static ll_err simplify_once(const ll_graph *g, ll_graph **out)
 static bool more_to_do(const ll_graph *g, ll_arena *arena)
 {
     const int *uses = ll_uses(g, arena);
-    for (int i = 0; i < g->n_node; i++) {
-        const ll_node *n = &g->nodes[i];
+    LL_EACH (const ll_node, n, g->nodes, g->n_node)
         if (ll_is_op(n, &ll_op_transpose) && ll_is_op(ll_maker(g, n->in[0]), &ll_op_matmul) &&
             uses[n->in[0].id] == 1)
             return true;
-    }
     return false;
 }
 
 ll_err ll_simplify(const ll_graph *g, ll_graph **out)
 {
     TRY(ll_graph_check(g));
-    ll_graph *simple;
+    LL_OWN(ll_graph) simple = NULL;
     TRY(simplify_once(g, &simple));
     while (more_to_do(simple, simple->arena)) {
-        ll_graph *again;
-        ll_err rc = simplify_once(simple, &again);
-        ll_graph_free(simple);
-        TRY(rc);
-        simple = again;
+        LL_OWN(ll_graph) last = simple;
+        simple = NULL;
+        TRY(simplify_once(last, &simple));
     }
-    *out = simple;
-    return LL_OK;
+    return LL_HAND(out, simple);
 }
 
 /* ---- expanding ---- */

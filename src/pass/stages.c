@@ -1,5 +1,5 @@
 /* stages.c: where a model is cut into stages, and what these cost. */
-#include "pass/stages_int.h"
+#include "pass/stages.h"
 
 #include "base/text.h"
 #include "pass/lora.h"
@@ -12,17 +12,9 @@
 /* FLOPs that take as long as reading or writing a byte of memory, and as sending one. */
 enum { FLOPS_PER_BYTE = 4, FLOPS_PER_SENT = 50, MOST_CUTS = 768 };
 
-static double bytes_of(const ll_graph *g, ll_val v)
-{
-    return (double)ll_type_bytes(&ll_value_of(g, v)->type);
-}
-
 static double work_of(const ll_graph *g, const ll_node *n)
 {
-    double bytes = 0;
-    for (int i = 0; i < n->n_in; i++) bytes += bytes_of(g, n->in[i]);
-    for (int i = 0; i < n->n_out; i++) bytes += bytes_of(g, n->out[i]);
-    return ll_node_flops(g, n) + (n->op->alias ? 0 : FLOPS_PER_BYTE * bytes);
+    return ll_node_flops(g, n) + (n->op->alias ? 0 : FLOPS_PER_BYTE * ll_node_bytes(g, n));
 }
 
 static bool is_forward(const ll_node *n)
@@ -47,8 +39,7 @@ static void weigh(finder *f, ll_arena *a)
     const ll_graph *g = f->g;
     const bool *varies = ll_varying(g, a);
     int *last = LL_NEW_ARRAY(a, int, g->n_value);
-    for (int i = 0; i < g->n_node; i++) {
-        const ll_node *n = &g->nodes[i];
+    LL_EACH (const ll_node, n, g->nodes, g->n_node) {
         if (n->of.at > 0 && n->of.at <= f->n_at) f->work[n->of.at] += work_of(g, n);
         if (!is_forward(n)) continue;
         f->name[n->of.at] = n->name;
@@ -58,7 +49,8 @@ static void weigh(finder *f, ll_arena *a)
     for (int v = 1; v < g->n_value; v++) {
         int m = g->values[v].node;
         if (m < 0 || !is_forward(&g->nodes[m]) || !varies[v]) continue;
-        for (int k = g->nodes[m].of.at; k < last[v]; k++) f->sent[k] += bytes_of(g, (ll_val){v});
+        for (int k = g->nodes[m].of.at; k < last[v]; k++)
+            f->sent[k] += ll_val_bytes(g, (ll_val){v});
     }
     for (int k = 1; k <= f->n_at; k++) f->work[k] += f->work[k - 1];
 }
@@ -70,7 +62,7 @@ static double state_share(const ll_graph *g)
     for (int v = 1; v < g->n_value; v++) {
         ll_kind kind = g->values[v].kind;
         if (g->values[v].node < 0 && (kind == LL_PARAM || kind == LL_STATE))
-            bytes[kind == LL_STATE] += bytes_of(g, (ll_val){v});
+            bytes[kind == LL_STATE] += ll_val_bytes(g, (ll_val){v});
     }
     return bytes[0] > 0 ? bytes[1] / bytes[0] : 0;
 }
@@ -82,22 +74,20 @@ static void weigh_memory(finder *f, ll_arena *a)
     const ll_graph *g = f->g;
     bool *seen = LL_NEW_ARRAY(a, bool, g->n_value), *read = LL_NEW_ARRAY(a, bool, g->n_value);
     double each = 2 + state_share(g);
-    for (int i = 0; i < g->n_node; i++) {
-        const ll_node *n = &g->nodes[i];
+    LL_EACH (const ll_node, n, g->nodes, g->n_node)
         for (int k = 0; k < n->n_in; k++) {
             int v = n->in[k].id;
             if (n->of.phase == LL_BACKWARD) read[v] = true;
             bool first = is_forward(n) && g->values[v].kind == LL_PARAM && g->values[v].node < 0;
             if (!first || seen[v]) continue;
-            f->fixed[n->of.at] += each * bytes_of(g, n->in[k]);
+            f->fixed[n->of.at] += each * ll_val_bytes(g, n->in[k]);
             seen[v] = true;
         }
-    }
     for (int i = g->n_node - 1; i >= 0; i--) {
         const ll_node *n = &g->nodes[i];
         if (n->op->alias) read[n->in[0].id] |= read[n->out[0].id];
         for (int o = 0; o < n->n_out && is_forward(n) && !n->op->alias && !ll_is_mean(n); o++)
-            if (read[n->out[o].id]) f->kept[n->of.at] += bytes_of(g, n->out[o]);
+            if (read[n->out[o].id]) f->kept[n->of.at] += ll_val_bytes(g, n->out[o]);
     }
     for (int k = 1; k <= f->n_at; k++) {
         f->fixed[k] += f->fixed[k - 1];
@@ -115,10 +105,9 @@ static double excess(const finder *f, int i, int from, int to)
 }
 
 /* Every node, or of too many those behind which least is sent. */
-static void list_cuts(finder *f, ll_arena *a)
+static void list_cuts(finder *f)
 {
     double most = DBL_MAX;
-    f->cut = LL_NEW_ARRAY(a, int, f->n_at + 1);
     for (;;) {
         double largest = 0;
         f->n_cut = 0;
@@ -207,22 +196,15 @@ ll_err ll_stages_find(const ll_graph *g, int n, const char *names, const ll_stag
     finder f = {.g = g, .n = n, .room = room};
     for (int i = 0; i < g->n_node; i++)
         if (is_forward(&g->nodes[i]) && g->nodes[i].of.at > f.n_at) f.n_at = g->nodes[i].of.at;
-    f.work = LL_NEW_ARRAY(arena, double, f.n_at + 1);
-    f.sent = LL_NEW_ARRAY(arena, double, f.n_at + 1);
-    f.name = LL_NEW_ARRAY(arena, const char *, f.n_at + 1);
-    f.fixed = LL_NEW_ARRAY(arena, double, f.n_at + 1);
-    f.kept = LL_NEW_ARRAY(arena, double, f.n_at + 1);
+    LL_ARRAYS(arena, f.n_at + 1, f.work, f.sent, f.name, f.fixed, f.kept, f.cut);
     weigh(&f, arena);
     weigh_memory(&f, arena);
-    list_cuts(&f, arena);
+    list_cuts(&f);
     int *ends = LL_NEW_ARRAY(arena, int, n + 1);
     TRY(names && *names ? cut_by_name(&f, arena, names, ends) : cut_by_cost(&f, arena, ends));
     ll_stages *s = LL_NEW(arena, ll_stages);
     *s = (ll_stages){.n = n, .n_at = f.n_at, .of_at = LL_NEW_ARRAY(arena, int, f.n_at + 1)};
-    s->cost = LL_NEW_ARRAY(arena, double, n + 1);
-    s->bytes = LL_NEW_ARRAY(arena, double, n + 1);
-    s->fixed = LL_NEW_ARRAY(arena, double, n + 1);
-    s->kept = LL_NEW_ARRAY(arena, double, n + 1);
+    LL_ARRAYS(arena, n + 1, s->cost, s->bytes, s->fixed, s->kept);
     for (int i = 1; i <= n; i++) {
         for (int k = ends[i - 1] + 1; k <= ends[i]; k++) s->of_at[k] = i;
         s->cost[i] = f.work[ends[i]] - f.work[ends[i - 1]];
@@ -245,8 +227,7 @@ ll_err ll_stages_like(const ll_graph *g, const ll_stages *other, ll_arena *arena
     s->of_at = LL_NEW_ARRAY(arena, int, g->n_node + 1);
     for (int i = 1; i < g->n_value; i++)
         if (g->values[i].node < 0) stage[i] = ll_stages_home(other, g->values[i].name);
-    for (int i = 0; i < g->n_node; i++) {
-        const ll_node *n = &g->nodes[i];
+    LL_EACH (const ll_node, n, g->nodes, g->n_node) {
         int at = 1;
         for (int k = 0; k < n->n_in; k++)
             if (stage[n->in[k].id] > at) at = stage[n->in[k].id];
@@ -265,8 +246,7 @@ int ll_stages_edges(const ll_graph *g, const ll_stages *s, ll_arena *arena, ll_s
     const bool *varies = ll_varying(g, arena);
     int n_edge = 0;
     *out = LL_NEW_ARRAY(arena, ll_stage_edge, s->n * s->n + 1);
-    for (int i = 0; i < g->n_node; i++) {
-        const ll_node *n = &g->nodes[i];
+    LL_EACH (const ll_node, n, g->nodes, g->n_node)
         for (int k = 0; k < n->n_in && n->of.at > 0 && n->of.at <= s->n_at && !ll_is_mean(n); k++) {
             const ll_node *m = ll_maker(g, n->in[k]);
             if (!m || m->of.at <= 0 || m->of.at > s->n_at || !varies[n->in[k].id]) continue;
@@ -276,7 +256,6 @@ int ll_stages_edges(const ll_graph *g, const ll_stages *s, ll_arena *arena, ll_s
             have[from * (s->n + 1) + to] = true;
             (*out)[n_edge++] = (ll_stage_edge){from, to};
         }
-    }
     return n_edge;
 }
 

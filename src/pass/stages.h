@@ -35,6 +35,10 @@ typedef struct ll_stage_room {
     const int *in_flight; /* [n] micro-batches that a stage holds at once */
 } ll_stage_room;
 
+/* Where a parameter or state is kept; 0: it is none of these stages'. */
+int ll_stages_home(const ll_stages *s, const char *name);
+/* Finds these homes, where stages are known. (stages_cut.c) */
+void ll_stages_settle(const ll_graph *g, ll_arena *arena, ll_stages *s);
 /* Pure, of the whole graph. The cuts that leave the least to do for the stage that has most, what
  * it sends included; of those under the limit of room (NULL: none), or else the least above it.
  * names: of the first nodes of stages 2, 3, ..., as patterns, separated by blanks; NULL: by cost.

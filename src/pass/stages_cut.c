@@ -1,6 +1,6 @@
 /* stages_cut.c: which stage makes and keeps each value of a graph, and what of the graph is left
  * for one rank of a pipeline: its stages' nodes, and messages. */
-#include "pass/stages_int.h"
+#include "pass/stages.h"
 
 /* ---- which stage makes a value ---- */
 
@@ -116,8 +116,7 @@ static int stage_of_node(const cutter *c, const ll_node *n)
 static void find_parameters(cutter *c)
 {
     const ll_graph *g = c->g;
-    for (int i = 0; i < g->n_node; i++) {
-        const ll_node *n = &g->nodes[i];
+    LL_EACH (const ll_node, n, g->nodes, g->n_node) {
         if (!in_micro(c, n)) continue;
         int stage = c->s->of_at[n->of.at];
         for (int k = 0; k < n->n_in; k++) {
@@ -132,9 +131,8 @@ static void find_parameters(cutter *c)
 static void find_state(cutter *c)
 {
     const ll_graph *g = c->g;
-    for (int i = 0; i < g->n_update; i++)
-        if (is_kept(ll_value_of(g, g->updates[i].next)))
-            c->stage[g->updates[i].next.id] = c->stage[g->updates[i].input.id];
+    LL_EACH (const ll_pair, u, g->updates, g->n_update)
+        if (is_kept(ll_value_of(g, u->next))) c->stage[u->next.id] = c->stage[u->input.id];
     for (int i = 0; i < g->n_node; i++) {
         int stage = stage_of_node(c, &g->nodes[i]);
         for (int o = 0; o < g->nodes[i].n_out; o++) c->stage[g->nodes[i].out[o].id] = stage;
@@ -161,8 +159,7 @@ static void find_stages(cutter *c)
         if (is_kept(&g->values[i])) c->stage[i] = ll_stages_home(c->s, g->values[i].name);
     if (!c->s->n_home) find_parameters(c);
     find_state(c);
-    for (int i = 0; i < g->n_node; i++) {
-        const ll_node *n = &g->nodes[i];
+    LL_EACH (const ll_node, n, g->nodes, g->n_node) {
         int stage = stage_of_node(c, n);
         if (!stage && !is_anywhere(c, n) && !is_spread(c, n)) stage = 1;
         for (int o = 0; o < n->n_out; o++) c->stage[n->out[o].id] = stage;
@@ -337,12 +334,9 @@ static ll_err cut_outputs(cutter *c)
         ll_val v = c->rw.map[g->results[i].value.id]; /* none: another rank has it */
         if (v.id) ll_graph_result(c->rw.to, g->results[i].name, v);
     }
-    for (int i = 0; i < g->n_update; i++) {
-        ll_pair u = g->updates[i];
-        if (rank_of(c, c->stage[u.input.id]) == c->me)
-            ll_graph_update(c->rw.to, c->rw.map[u.input.id], c->rw.map[u.next.id]);
-    }
-    TRY(ll_graph_check(c->rw.to));
+    LL_EACH (const ll_pair, u, g->updates, g->n_update)
+        if (rank_of(c, c->stage[u->input.id]) == c->me)
+            ll_graph_update(c->rw.to, c->rw.map[u->input.id], c->rw.map[u->next.id]);
     return ll_verify(c->rw.to);
 }
 
@@ -369,8 +363,7 @@ ll_err ll_stages_cut(const ll_graph *g, const ll_stages *s, const ll_mesh *m, in
     c.once = find_once(g, c.varies, arena);
     c.told = find_told(g, arena);
     c.report = LL_NEW_ARRAY(arena, bool, g->n_node + 1);
-    c.stage = LL_NEW_ARRAY(arena, int, g->n_value);
-    c.readers = LL_NEW_ARRAY(arena, uint64_t, g->n_value);
+    LL_ARRAYS(arena, g->n_value, c.stage, c.readers);
     ll_rewrite_bare(&c.rw, g);
     LL_OWN(ll_graph) to = c.rw.to;
     TRY(cut_all(&c));

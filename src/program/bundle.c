@@ -204,14 +204,9 @@ static void find_levels(bundler *b, ll_arena *arena)
 int ll_bundle(ll_order *o, const ll_lower_opts *opts, int section, int *list, int n,
               ll_arena *arena)
 {
-    int nodes = o->g->n_node + 1;
     bundler b = {.o = o, .opts = opts, .section = section, .list = list, .n = n};
-    b.level = LL_NEW_ARRAY(arena, int, nodes);
+    LL_ARRAYS(arena, o->g->n_node + 1, b.level, b.read, b.late, b.waiting, b.out);
     find_levels(&b, arena);
-    b.read = LL_NEW_ARRAY(arena, bool, nodes);
-    b.late = LL_NEW_ARRAY(arena, bool, nodes);
-    b.waiting = LL_NEW_ARRAY(arena, int, nodes);
-    b.out = LL_NEW_ARRAY(arena, int, nodes);
     for (int i = 0; i < n; i++) {
         const ll_node *x = &o->g->nodes[list[i]];
         for (int k = 0; k < x->n_in && x->op != &ll_op_accum; k++) {

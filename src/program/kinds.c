@@ -58,10 +58,9 @@ static size_t left_for_update(const ll_program *p)
             if (!made_after(p, s, i)) r[n++] = (range){s->offset, s->offset + ll_align64(s->bytes)};
         }
     }
-    for (int i = 0; i < p->end[LL_MICRO]; i++) {
-        const ll_slot *s = &p->slots[p->instrs[i].out[0]];
-        if (p->instrs[i].op == ll_op_accum.name && s->region == LL_WORK &&
-            !seen[p->instrs[i].out[0]])
+    LL_EACH (const ll_instr, instr, p->instrs, p->end[LL_MICRO]) {
+        const ll_slot *s = &p->slots[instr->out[0]];
+        if (instr->op == ll_op_accum.name && s->region == LL_WORK && !seen[instr->out[0]])
             r[n++] = (range){s->offset, s->offset + ll_align64(s->bytes)};
     }
     return cover(r, n);

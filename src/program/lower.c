@@ -65,11 +65,10 @@ static ll_err keep_old_values(ll_graph *g, int n_micro)
 {
     bool *changes = LL_NEW_ARRAY(g->arena, bool, g->n_value); /* input -> gets a new value */
     int n = 0;
-    for (int i = 0; i < g->n_update; i++) {
-        ll_pair u = g->updates[i];
-        if (ll_alias_root(g, u.next, n_micro).id == u.input.id) continue;
-        changes[u.input.id] = true;
-        g->updates[n++] = u;
+    LL_EACH (const ll_pair, u, g->updates, g->n_update) {
+        if (ll_alias_root(g, u->next, n_micro).id == u->input.id) continue;
+        changes[u->input.id] = true;
+        g->updates[n++] = *u;
     }
     g->n_update = n;
     for (int i = 0; i < g->n_result; i++)
@@ -193,9 +192,7 @@ static void add_members(ll_program *p, const ll_order *o, int node, ll_instr *x)
 {
     int n = 0;
     for (int k = node; k >= 0; k = o->before[k] - 1) n++;
-    x->in = LL_NEW_ARRAY(p->arena, int, n);
-    x->out = LL_NEW_ARRAY(p->arena, int, n);
-    x->attrs = LL_NEW_ARRAY(p->arena, const void *, n);
+    LL_ARRAYS(p->arena, n, x->in, x->out, x->attrs);
     x->n_out = n;
     for (int k = node; k >= 0; k = o->before[k] - 1) {
         const ll_node *m = &o->g->nodes[k];
@@ -247,10 +244,9 @@ static ll_err add_position(ll_program *p, const ll_order *o, const ll_places *la
 
 static void add_slots(ll_program *p, const ll_graph *g, const ll_places *lay)
 {
-    p->slots = LL_NEW_ARRAY(p->arena, ll_slot, g->n_value);
+    LL_ARRAYS(p->arena, g->n_value, p->slots, p->inputs);
     p->n_slot = g->n_value;
     p->n_input = p->n_result = 0;
-    p->inputs = LL_NEW_ARRAY(p->arena, ll_binding, g->n_value);
     p->results = LL_NEW_ARRAY(p->arena, ll_binding, g->n_result + 1);
     for (int i = 1; i < g->n_value; i++) {
         const ll_value *v = &g->values[i];
@@ -270,9 +266,8 @@ static void add_slots(ll_program *p, const ll_graph *g, const ll_places *lay)
         if (v->gradient_of) p->slots[i].gradient_of = ll_arena_strdup(p->arena, v->gradient_of);
         if (v->node < 0) p->inputs[p->n_input++] = (ll_binding){p->slots[i].name, i};
     }
-    for (int i = 0; i < g->n_result; i++)
-        p->results[p->n_result++] =
-            (ll_binding){ll_arena_strdup(p->arena, g->results[i].name), g->results[i].value.id};
+    LL_EACH (const ll_named, r, g->results, g->n_result)
+        p->results[p->n_result++] = (ll_binding){ll_arena_strdup(p->arena, r->name), r->value.id};
 }
 
 /* The graph of all that a rank of a pipeline does in a step, in place of one micro-batch's. */
@@ -323,9 +318,8 @@ static ll_err add_instrs(ll_program *p, const ll_order *o, const ll_places *lay,
 static size_t most_bytes(const ll_program *p, const ll_lower_opts *opts, const ll_places *lay)
 {
     size_t most = opts->workspace;
-    for (int i = 0; i < p->n_instr; i++)
-        if (p->instrs[i].scratch > most && !ll_way_list(p->target, ll_op_find(p->instrs[i].op)))
-            most = p->instrs[i].scratch;
+    LL_EACH (const ll_instr, x, p->instrs, p->n_instr)
+        if (x->scratch > most && !ll_way_list(p->target, ll_op_find(x->op))) most = x->scratch;
     return lay->work_bytes + most;
 }
 

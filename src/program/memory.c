@@ -240,24 +240,19 @@ static size_t busiest(const planner *p)
 void ll_plan_memory(const ll_order *o, const size_t *scratch, ll_arena *arena, ll_places *out)
 {
     const ll_graph *g = o->g;
-    *out = (ll_places){.storage = LL_NEW_ARRAY(arena, int, g->n_value),
-                       .in_place = LL_NEW_ARRAY(arena, bool, g->n_update + 1)};
     planner p = {.o = o, .g = g, .arena = arena, .out = out};
+    *out = (ll_places){.in_place = LL_NEW_ARRAY(arena, bool, g->n_update + 1)};
     out->packing = LL_NEW_ARRAY(arena, int, g->n_node + 1);
-    out->scratch = LL_NEW_ARRAY(arena, int, o->n + 1);
-    out->live = LL_NEW_ARRAY(arena, size_t, o->n + 2);
+    LL_ARRAYS(arena, o->n + 2, out->scratch, out->live);
     p.s = LL_NEW_ARRAY(arena, storage, g->n_value + g->n_node + o->n);
-    p.last_use = LL_NEW_ARRAY(arena, int, g->n_value);
-    p.update = LL_NEW_ARRAY(arena, int, g->n_value);
+    LL_ARRAYS(arena, g->n_value, out->storage, p.last_use, p.update);
     find_last_uses(&p);
     find_storages(&p);
     for (int i = 0; scratch && i < o->n; i++)
         out->scratch[i] = new_storage(&p, scratch[i], i, i, LL_WORK);
     place_storages(&p);
     out->ideal_work_bytes = busiest(&p);
-    out->region = LL_NEW_ARRAY(arena, ll_region, p.n + 1);
-    out->offset = LL_NEW_ARRAY(arena, size_t, p.n + 1);
-    out->input = LL_NEW_ARRAY(arena, int, p.n + 1);
+    LL_ARRAYS(arena, p.n + 1, out->region, out->offset, out->input);
     for (int i = 0; i < p.n; i++) out->region[i] = p.s[i].region, out->offset[i] = p.s[i].offset;
     for (int i = 1; i < g->n_value; i++)
         if (g->values[i].node < 0) out->input[out->storage[i]] = i;

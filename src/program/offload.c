@@ -75,13 +75,9 @@ static void find_times(ll_offload *f)
     const ll_graph *g = f->g;
     for (int i = 0; i < g->n_node; i++) {
         const ll_node *n = &g->nodes[i];
-        double bytes = 0;
-        for (int k = 0; k < n->n_in; k++)
-            bytes += (double)ll_type_bytes(&ll_value_of(g, n->in[k])->type);
-        for (int o = 0; o < n->n_out; o++)
-            bytes += (double)ll_type_bytes(&ll_value_of(g, n->out[o])->type);
         bool runs = !ll_is_alias(n, f->n_micro) && !n->op->collective;
-        double takes = f->flop * ll_node_flops(g, n) + f->place->byte * bytes + f->place->node;
+        double takes =
+            f->flop * ll_node_flops(g, n) + f->place->byte * ll_node_bytes(g, n) + f->place->node;
         f->time[i + 1] = f->time[i] + (runs ? takes : 0);
     }
 }
@@ -89,8 +85,6 @@ static void find_times(ll_offload *f)
 static void find_readers(ll_offload *f)
 {
     const ll_graph *g = f->g;
-    f->first = LL_NEW_ARRAY(f->arena, int, g->n_value);
-    f->last = LL_NEW_ARRAY(f->arena, int, g->n_value);
     for (int v = 0; v < g->n_value; v++) f->first[v] = g->n_node;
     for (int i = g->n_node - 1; i >= 0; i--) {
         const ll_node *n = &g->nodes[i];
@@ -109,7 +103,6 @@ static void find_longest(ll_offload *f, ll_lull *of)
 {
     const ll_graph *g = f->g;
     int *last = LL_NEW_ARRAY(f->arena, int, g->n_value);
-    f->sent = LL_NEW_ARRAY(f->arena, int, g->n_value);
     for (int v = 1; v < g->n_value; v++) last[v] = g->values[v].node;
     for (int i = 0; i < g->n_node; i++) {
         const ll_node *n = &g->nodes[i];
@@ -182,10 +175,10 @@ ll_offload *ll_offload_find(const ll_graph *g, const ll_lower_opts *opts, ll_are
     f->place = &opts->target->aside;
     f->flop = f->place->flop[opts->precision];
     f->time = LL_NEW_ARRAY(arena, double, g->n_node + 1);
-    f->root = LL_NEW_ARRAY(arena, int, g->n_value);
     f->lulls = LL_NEW_ARRAY(arena, ll_lull, g->n_value + g->n_update);
-    ll_lull *of = LL_NEW_ARRAY(arena, ll_lull, g->n_value);
-    int *seen = LL_NEW_ARRAY(arena, int, g->n_value); /* -1: as a result, or an update */
+    ll_lull *of;
+    int *seen; /* -1: as a result, or an update */
+    LL_ARRAYS(arena, g->n_value, f->root, f->first, f->last, f->sent, of, seen);
     for (int v = 1; v < g->n_value; v++) f->root[v] = ll_alias_root(g, (ll_val){v}, n_micro).id;
     for (int i = g->n_node - 1; i >= 0; i--)
         if (g->nodes[i].of.phase == LL_ONCE) f->first_once = i;
@@ -402,12 +395,11 @@ ll_err ll_offload_write(const ll_offload *f, int n, const ll_unrolled *un, ll_of
 {
     const ll_graph *g = f->g;
     ll_arena *a = f->arena;
-    copy *copies = LL_NEW_ARRAY(a, copy, n + 1);
+    copy *copies;
     int room = 2 * (g->n_node + g->n_value) + 2;
     *out = (ll_offloaded){.until = LL_NEW_ARRAY(a, int, room)};
     writer w = {.f = f, .out = out, .n = n, .to_new = LL_NEW_ARRAY(a, int, g->n_node + 1)};
-    w.loads = LL_NEW_ARRAY(a, copy *, n + 1);
-    w.stores = LL_NEW_ARRAY(a, copy *, n + 1);
+    LL_ARRAYS(a, n + 1, copies, w.loads, w.stores);
     w.next_of = LL_NEW_ARRAY(a, ll_val, g->n_update + 1);
     for (int i = 0; i < n; i++) {
         const ll_lull *x = &f->lulls[i];

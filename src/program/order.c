@@ -295,8 +295,6 @@ static void list_nodes(orderer *q, int section, const int *key, int want)
 
 static void find_followers(orderer *q)
 {
-    q->next = LL_NEW_ARRAY(q->arena, int, q->g->n_node + 1);
-    q->first = LL_NEW_ARRAY(q->arena, int, q->g->n_node + 1);
     for (int i = q->g->n_node - 1; i >= 0; i--) {
         int m = leader(q, i);
         q->o->place[i] = q->o->done[i] = -1;
@@ -412,22 +410,13 @@ static void end_section(orderer *q, int section)
 static void new_order(orderer *q, int n_micro)
 {
     int n = q->g->n_node + 1;
-    *q->o = (ll_order){.g = q->g, .n_micro = n_micro};
-    q->o->node = LL_NEW_ARRAY(q->arena, int, 2 * n);
-    q->o->wait = LL_NEW_ARRAY(q->arena, bool, 2 * n);
-    q->o->place = LL_NEW_ARRAY(q->arena, int, n);
-    q->o->done = LL_NEW_ARRAY(q->arena, int, n);
-    q->o->bundle = LL_NEW_ARRAY(q->arena, int, n);
-    q->o->before = LL_NEW_ARRAY(q->arena, int, n);
-    q->o->compressed = LL_NEW_ARRAY(q->arena, bool, n);
-    q->o->last = LL_NEW_ARRAY(q->arena, bool, n);
-    q->o->flight = LL_NEW_ARRAY(q->arena, ll_flight, n);
-    q->micro = LL_NEW_ARRAY(q->arena, bool, n);
-    q->report = LL_NEW_ARRAY(q->arena, bool, n);
-    q->placed = LL_NEW_ARRAY(q->arena, bool, n);
-    q->is_flying = LL_NEW_ARRAY(q->arena, bool, n);
-    q->flying = LL_NEW_ARRAY(q->arena, int, n);
-    q->list = LL_NEW_ARRAY(q->arena, int, n);
+    ll_order *o = q->o;
+    *o = (ll_order){.g = q->g, .n_micro = n_micro};
+    LL_ARRAYS(q->arena, 2 * n, o->node, o->wait);
+    LL_ARRAYS(q->arena, n, o->place, o->done, o->bundle, o->before, o->compressed, o->last,
+              o->flight);
+    LL_ARRAYS(q->arena, n, q->micro, q->report, q->placed, q->is_flying, q->flying, q->list,
+              q->first, q->next);
 }
 
 ll_err ll_find_order(const ll_graph *g, const ll_unrolled *un, const int *until,

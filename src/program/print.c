@@ -9,13 +9,11 @@ static void put_slots(ll_buf *b, const ll_program *p, const int *slots, int n)
 {
     for (int i = 0; i < n; i++) {
         const ll_slot *s = &p->slots[slots[i]];
-        char shape[LL_SHAPE_TEXT];
         const char *region = s->region == LL_PERSISTENT ? "p"
                              : s->region == LL_WORK     ? "w"
                                                         : "aside";
         ll_buf_printf(b, "%s%s@%s+%zu %s%s", i ? ", " : "", s->name ? s->name : "", region,
-                      s->offset, ll_dtype_name(s->type.dtype),
-                      ll_shape_print(&s->type.shape, shape));
+                      s->offset, ll_dtype_name(s->type.dtype), LL_DIMS(&s->type.shape));
     }
 }
 
@@ -114,11 +112,9 @@ static void put_memory(ll_buf *b, const ll_program *p)
     int n = p->n_slot - 1;
     qsort(order, (size_t)(n > 0 ? n : 0), sizeof *order, larger_first);
     for (int i = 0; i < n && i < 8; i++) {
-        char shape[LL_SHAPE_TEXT];
         const char *name = order[i]->name ? order[i]->name : made_by(p, (int)(order[i] - p->slots));
         ll_buf_printf(b, "  %10s  %s%s %s\n", LL_BYTES(order[i]->bytes),
-                      ll_dtype_name(order[i]->type.dtype),
-                      ll_shape_print(&order[i]->type.shape, shape), name);
+                      ll_dtype_name(order[i]->type.dtype), LL_DIMS(&order[i]->type.shape), name);
     }
 }
 

@@ -459,7 +459,6 @@ static ll_err finish(unroller *u)
         ll_graph_update(u->to, u->once[1][g->updates[i].input.id], v);
     }
     if (u->how->span == LL_FIRST_STEP || u->how->span == LL_ANY_STEP) TRY(leave_all(u));
-    TRY(ll_graph_check(u->to));
     return ll_verify(u->to);
 }
 
@@ -469,8 +468,7 @@ static ll_err unroll(unroller *u)
     find_each(u);
     find_inputs(u);
     find_gathered(u);
-    u->out->until = LL_NEW_ARRAY(u->arena, int, n);
-    u->out->last = LL_NEW_ARRAY(u->arena, bool, n);
+    LL_ARRAYS(u->arena, n, u->out->until, u->out->last);
     copy_inputs(u);
     u->action = -1;
     TRY(find_versions(u));
@@ -496,16 +494,11 @@ static ll_err unroll(unroller *u)
 static unroller begin(const ll_graph *g, const ll_pipe *how, int n_micro, ll_arena *arena,
                       ll_unrolled *out)
 {
-    int n = g->n_node + 1;
     unroller u = {.g = g, .how = how, .arena = arena, .out = out, .n_micro = n_micro};
     u.to = ll_graph_new(g->name);
     u.to->of.at = -1;
-    u.each = LL_NEW_ARRAY(arena, bool, n);
-    u.input = LL_NEW_ARRAY(arena, bool, n);
-    u.gathered = LL_NEW_ARRAY(arena, bool, n);
-    u.reported = LL_NEW_ARRAY(arena, bool, n);
+    LL_ARRAYS(arena, g->n_node + 1, u.each, u.input, u.gathered, u.reported, u.wanted);
     u.varies = ll_varying(g, arena);
-    u.wanted = LL_NEW_ARRAY(arena, bool, n);
     u.made_in = LL_NEW_ARRAY(arena, int, g->n_value);
     u.begin = LL_NEW_ARRAY(arena, int, how->n_action + 1);
     u.carry = LL_NEW_ARRAY(arena, ll_val *, n_micro + 1);

@@ -49,11 +49,8 @@ char *ll_way_key(const ll_op *op, const ll_kcall *c, ll_arena *arena)
 {
     ll_buf b = {.arena = arena};
     ll_buf_puts(&b, op->name);
-    for (int i = 0; i < c->n_in; i++) {
-        char shape[LL_SHAPE_TEXT];
-        ll_buf_printf(&b, " %s%s", ll_dtype_name(c->in[i].dtype),
-                      ll_shape_print(&c->in[i].shape, shape));
-    }
+    for (int i = 0; i < c->n_in; i++)
+        ll_buf_printf(&b, " %s%s", ll_dtype_name(c->in[i].dtype), LL_DIMS(&c->in[i].shape));
     ll_buf_printf(&b, " %s, %d threads", ll_print_attr(op, c->attr, arena), c->threads);
     return b.text;
 }

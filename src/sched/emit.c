@@ -3,11 +3,9 @@
 
 static ll_step *add(ll_steps *e, ll_step_kind kind)
 {
-    e->steps =
-        (ll_step *)ll_arena_grow(e->arena, e->steps, sizeof(ll_step), e->n_step, &e->capacity);
-    ll_step *s = &e->steps[e->n_step++];
-    *s = (ll_step){.kind = kind, .round = e->round};
-    return s;
+    ll_step s = {.kind = kind, .round = e->round};
+    LL_PUSH(e->arena, e->steps, e->n_step, e->capacity, s);
+    return &e->steps[e->n_step - 1];
 }
 
 /* A place given relative to the group, in this rank's terms. */

@@ -304,11 +304,8 @@ const ll_pipeline *ll_pipeline_keep(ll_arena *arena, ll_pipeline p)
 static ll_err find(const char *name, const struct schedule **out)
 {
     ll_near near = {.word = name};
-    for (int i = 0; i < N_SCHEDULE; i++) {
-        *out = &schedules[i];
-        if (strcmp(name, schedules[i].name) == 0) return LL_OK;
-        ll_near_try(&near, schedules[i].name);
-    }
+    LL_EACH (const struct schedule, s, schedules, N_SCHEDULE)
+        if (ll_near_try(&near, s->name)) return *out = s, LL_OK;
     FAIL(LL_E_ARG, "no pipeline schedule %.60s%s; there are:%s", name, ll_near_hint(&near),
          near.known);
 }

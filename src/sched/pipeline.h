@@ -45,6 +45,7 @@ enum {
 #define LL_ACTION_TEXT 32
 /* "F3.0"; writes into out and returns it. */
 const char *ll_action_text(ll_action a, char out[LL_ACTION_TEXT]);
+#define LL_ACTION(a) ll_action_text(a, (char[LL_ACTION_TEXT]){0}) /* for printf */
 
 /* gpipe, 1f1b, zb-h1, zb-h2 and 2bw, whose steps overlap, have a stage a rank; interleaved and
  * breadth-first any number of them; zb-v and dualpipe-v two, of which the second ones go back from

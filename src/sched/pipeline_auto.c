@@ -102,11 +102,6 @@ static void choose(const walk *w, int r)
     w->start[r] = at;
 }
 
-static void look_again(const walk *w, ll_near_stages n)
-{
-    for (int k = 0; k < n.n; k++) w->start[w->rank_of[n.stage[k]]] = NAN;
-}
-
 static void take(const walk *w, int r)
 {
     ll_action a = w->choice[r];
@@ -119,7 +114,8 @@ static void take(const walk *w, int r)
     w->used[r] += ((pass == 0) - (pass == 2)) * bytes_of(w, s);
     w->lists[r][w->n[r]++] = a;
     w->start[r] = NAN;
-    look_again(w, ll_hoods_of(&w->hoods, a.kind, s, false));
+    ll_near_stages n = ll_hoods_of(&w->hoods, a.kind, s, false); /* who look again */
+    for (int k = 0; k < n.n; k++) w->start[w->rank_of[n.stage[k]]] = NAN;
 }
 
 /* Until nobody can begin anything; false: that is too early. */
@@ -142,14 +138,9 @@ static void make_room(ll_arena *arena, walk *w)
     for (int pass = 0; pass < 3; pass++) w->next[pass] = LL_NEW_ARRAY(arena, int, w->n_stage);
     for (int pass = 0; pass < 2; pass++)
         w->done[pass] = LL_NEW_ARRAY(arena, double, (int64_t)w->n_stage * w->n_micro);
-    double **const numbers[] = {&w->clock, &w->used, &w->start};
-    for (int i = 0; i < 3; i++) *numbers[i] = LL_NEW_ARRAY(arena, double, w->n_rank);
-    int **const counts[] = {&w->cap, &w->held, &w->n};
-    for (int i = 0; i < 3; i++) *counts[i] = LL_NEW_ARRAY(arena, int, w->n_rank);
-    w->later = LL_NEW_ARRAY(arena, double, w->n_stage);
-    w->n_later = LL_NEW_ARRAY(arena, int, w->n_stage);
-    w->lists = LL_NEW_ARRAY(arena, ll_action *, w->n_rank);
-    w->choice = LL_NEW_ARRAY(arena, ll_action, w->n_rank);
+    LL_ARRAYS(arena, w->n_rank, w->clock, w->used, w->start, w->cap, w->held, w->n, w->lists,
+              w->choice);
+    LL_ARRAYS(arena, w->n_stage, w->later, w->n_later);
 }
 
 /* How much a rank may take in: what comes after each of its stages, the number of its actions. */

@@ -28,7 +28,7 @@ static int *at(const table *t, int pass, int stage, int micro)
 }
 
 /* As the schedule has it: the first step to do it stands for all. */
-static const char *name_of(const table *t, ll_action a, char out[LL_ACTION_TEXT])
+static const char *name_in(const table *t, ll_action a, char out[LL_ACTION_TEXT])
 {
     int *place = t->steps && a.kind != LL_ACT_F && a.micro >= 0 && a.micro < t->p->n_micro
                      ? at(t, ll_pass_of(a.kind), a.stage, a.micro)
@@ -39,18 +39,15 @@ static const char *name_of(const table *t, ll_action a, char out[LL_ACTION_TEXT]
     return ll_action_text(a, out);
 }
 
-static const char *text_of(const table *t, int rank, int place, char out[LL_ACTION_TEXT])
-{
-    return name_of(t, t->p->actions[rank][place - 1], out);
-}
+#define NAME(t, a) name_in(t, a, (char[LL_ACTION_TEXT]){0})
+#define NAME_AT(t, rank, place) NAME(t, (t)->p->actions[rank][(place)-1])
 
 static ll_err check_action(const table *t, int rank, ll_action a)
 {
-    char text[LL_ACTION_TEXT], other[LL_ACTION_TEXT];
     const ll_pipeline *p = t->p;
     CHECK((unsigned)a.kind <= LL_ACT_W, LL_E_ARG, "rank %d has an action of no kind: %d", rank,
           (int)a.kind);
-    name_of(t, a, text);
+    const char *text = NAME(t, a);
     CHECK(a.stage >= 0 && a.stage < p->n_stage, LL_E_ARG,
           "rank %d cannot do %s: there are stages 0 to %d", rank, text, p->n_stage - 1);
     CHECK(a.micro >= 0 && a.micro < p->n_micro, LL_E_ARG,
@@ -60,7 +57,7 @@ static ll_err check_action(const table *t, int rank, ll_action a)
     for (int pass = 0; pass < LL_N_PASS; pass++) {
         int done = has_pass[a.kind][pass] ? *at(t, pass, a.stage, a.micro) : 0;
         CHECK(!done, LL_E_ARG, "rank %d cannot do %s: a duplicate, %s comes before it", rank, text,
-              text_of(t, rank, done, other));
+              NAME_AT(t, rank, done));
     }
     return LL_OK;
 }
@@ -68,11 +65,10 @@ static ll_err check_action(const table *t, int rank, ll_action a)
 static ll_err check_whole(const table *t, int stage, int micro)
 {
     bool i = *at(t, LL_PASS_I, stage, micro), w = *at(t, LL_PASS_W, stage, micro);
-    char text[LL_ACTION_TEXT];
     ll_action miss = {LL_ACT_F, stage, micro};
     if (*at(t, LL_PASS_F, stage, micro)) miss.kind = i ? LL_ACT_W : w ? LL_ACT_I : LL_ACT_B;
     CHECK(miss.kind == LL_ACT_W && w, LL_E_ARG, "rank %d misses %s", t->p->rank_of[stage],
-          name_of(t, miss, text));
+          NAME(t, miss));
     return LL_OK;
 }
 
@@ -94,9 +90,8 @@ static ll_err fill(const table *t)
 
 static ll_err check_before(const table *t, int rank, int k, int place)
 {
-    char text[LL_ACTION_TEXT], other[LL_ACTION_TEXT];
     CHECK(place <= k, LL_E_ARG, "rank %d cannot do %s: it reads what %s makes, which comes later",
-          rank, text_of(t, rank, k + 1, text), text_of(t, rank, place, other));
+          rank, NAME_AT(t, rank, k + 1), NAME_AT(t, rank, place));
     return LL_OK;
 }
 
@@ -233,19 +228,15 @@ static ll_err find_slack(const table *t, int *out)
         if (t->p->n_action[r] > hi) hi = t->p->n_action[r];
     int r = run(t, hi);
     if (r >= 0) {
-        char text[LL_ACTION_TEXT], other[LL_ACTION_TEXT];
         int k = t->ended[r], stage = waits_for(t, r, k);
         ll_action a = t->p->actions[r][k];
         CHECK(stage >= 0, LL_E_ARG,
               "rank %d cannot do %s: it waits for ever for what it has sent before to be received",
-              r, name_of(t, a, text));
+              r, NAME(t, a));
         int q = t->p->rank_of[stage];
         FAIL(LL_E_ARG, "rank %d cannot do %s: it waits for ever for %s of rank %d, which is at %s",
-             r, name_of(t, a, text),
-             text_of(t, q, *at(t, ll_pass_of(a.kind), stage, a.micro), other), q,
-             t->ended[q] < t->p->n_action[q]
-                 ? text_of(t, q, t->ended[q] + 1, (char[LL_ACTION_TEXT]){0})
-                 : "its end");
+             r, NAME(t, a), NAME_AT(t, q, *at(t, ll_pass_of(a.kind), stage, a.micro)), q,
+             t->ended[q] < t->p->n_action[q] ? NAME_AT(t, q, t->ended[q] + 1) : "its end");
     }
     while (lo < hi) {
         int mid = lo == 1 && hi > 4 ? 2 : (lo + hi) / 2; /* most need 1 or 2 */
@@ -256,18 +247,6 @@ static ll_err find_slack(const table *t, int *out)
     }
     *out = lo;
     return LL_OK;
-}
-
-static int most_in_flight(const ll_pipeline *p, int rank)
-{
-    int now = 0, most = 0;
-    for (int k = 0; k < p->n_action[rank]; k++) {
-        ll_action_kind kind = p->actions[rank][k].kind;
-        now += kind == LL_ACT_F;
-        if (now > most) most = now;
-        now -= kind == LL_ACT_B || kind == LL_ACT_W;
-    }
-    return most;
 }
 
 static bool ascends(const table *t)
@@ -296,14 +275,12 @@ ll_err ll_pipeline_check(const ll_pipeline *p, const ll_edge *edges, int n_edge,
               "stage %d is on rank %d; there are ranks 0 to %d", s, p->rank_of[s], p->n_rank - 1);
     for (int pass = 0; pass < LL_N_PASS; pass++)
         t.at[pass] = LL_NEW_ARRAY(arena, int, (int64_t)p->n_stage * p->n_micro);
-    t.begun = LL_NEW_ARRAY(arena, int, p->n_rank);
-    t.ended = LL_NEW_ARRAY(arena, int, p->n_rank);
-    t.entered = LL_NEW_ARRAY(arena, int, p->n_rank);
+    LL_ARRAYS(arena, p->n_rank, t.begun, t.ended, t.entered);
     TRY(fill(&t));
     TRY(ll_hoods_make(arena, p->n_stage, edges, n_edge, &t.hoods));
     TRY(check_order(&t));
     *out = (ll_pipeline_report){.ascending = ascends(&t)};
-    for (int r = 0; r < p->n_rank; r++) out->in_flight[r] = most_in_flight(p, r);
+    for (int r = 0; r < p->n_rank; r++) out->in_flight[r] = (int)ll_pipeline_peak(p, r, NULL);
     TRY(find_slack(&t, &out->slack));
     return LL_OK;
 }

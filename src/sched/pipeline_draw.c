@@ -28,11 +28,9 @@ static ll_interval span_of(const ll_pipeline *p, const ll_pipeline_times *t)
 
 static void put_caption(ll_buf *b, const ll_pipeline *p, const ll_pipeline_times *t)
 {
-    char time[LL_NUMBER_TEXT];
     const char *text;
     double formula = ll_pipeline_formula(p->name, p->n_rank, p->n_stage, p->n_micro, &text);
-    const char *length =
-        t->in_flops ? ll_text_count(t->makespan, time) : ll_text_time(t->makespan, time);
+    const char *length = t->in_flops ? LL_AMOUNT(t->makespan) : LL_TIME(t->makespan);
     ll_buf_printf(b, "%s, %s, %d micro-batch%s: %s%s, %.1f %% bubble",
                   LL_COUNTED(p->n_rank, "rank"), LL_COUNTED(p->n_stage, "stage"), p->n_micro,
                   p->n_micro == 1 ? "" : "es", length, t->in_flops ? " FLOPs and bytes long" : "",
@@ -118,10 +116,9 @@ static void put_bar(ll_buf *b, int color, double opacity, double x, double y, do
 static void put_action(ll_buf *b, const ll_pipeline *p, ll_action a, double x, double y,
                        double width)
 {
-    char text[LL_ACTION_TEXT];
     double opacity = fmax(0.4, 1 - 0.25 * (a.stage / p->n_rank)); /* later stages are paler */
     put_bar(b, legend[a.kind].color, opacity, x, y, fmax(width - 0.6, 0));
-    ll_buf_printf(b, "<title>%s</title></rect>", ll_action_text(a, text));
+    ll_buf_printf(b, "<title>%s</title></rect>", LL_ACTION(a));
     if (width >= 9 * (a.micro > 99 ? 3 : a.micro > 9 ? 2 : 1))
         ll_buf_printf(b, "<text class=\"in\" x=\"%.1f\" y=\"%.1f\">%d</text>", x + width / 2,
                       y + 15, a.micro);

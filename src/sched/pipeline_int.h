@@ -37,6 +37,9 @@ typedef struct ll_repeated {
 const ll_pipeline *ll_pipeline_keep(ll_arena *arena, ll_pipeline p);
 ll_err ll_pipeline_repeat(ll_arena *arena, const ll_pipeline *p, int n_batch,
                           const ll_repeated **out);
+/* The most that a rank holds at once, each micro-batch of a stage from F to B or W: of so many
+ * bytes, [n_stage], or (NULL) of 1. (pipeline_simulate.c) */
+double ll_pipeline_peak(const ll_pipeline *p, int rank, const double *bytes);
 
 ll_err ll_hoods_make(ll_arena *arena, int n_stage, const ll_edge *edges, int n_edge, ll_hoods *out);
 /* The stages whose actions of the same pass and micro-batch this one reads, or (!reads) whose read

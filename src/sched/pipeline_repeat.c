@@ -26,17 +26,15 @@ static int write_out(const ll_pipeline *p, int r, int n_batch, ll_action *list, 
 
 static ll_err check_actions(const ll_pipeline *p)
 {
-    char text[LL_ACTION_TEXT];
     CHECK(p->n_stage == p->n_rank || !p->overlaps, LL_E_ARG,
           "a schedule whose steps overlap has a stage a rank: %d stages on %d ranks", p->n_stage,
           p->n_rank);
     for (int r = 0; r < p->n_rank; r++)
-        for (int k = 0; k < p->n_action[r]; k++) {
-            ll_action a = p->actions[r][k];
-            ll_action_text(a, text);
-            CHECK(a.kind != LL_ACT_F || !a.before, LL_E_ARG,
+        LL_EACH (const ll_action, a, p->actions[r], p->n_action[r]) {
+            const char *text = LL_ACTION(*a);
+            CHECK(a->kind != LL_ACT_F || !a->before, LL_E_ARG,
                   "rank %d cannot do %s: forward passes are of the step's own batch", r, text);
-            CHECK(a.micro >= 0 && a.micro < p->n_micro, LL_E_ARG,
+            CHECK(a->micro >= 0 && a->micro < p->n_micro, LL_E_ARG,
                   "rank %d cannot do %s: there are micro-batches 0 to %d", r, text, p->n_micro - 1);
         }
     return LL_OK;
@@ -48,16 +46,15 @@ ll_err ll_pipeline_repeat(ll_arena *arena, const ll_pipeline *p, int n_batch,
     ll_repeated *x = LL_NEW(arena, ll_repeated);
     TRY(check_actions(p));
     TRY(ll_pipeline_sizes(p->n_rank, p->n_stage, p->n_micro));
-    int *n_action = LL_NEW_ARRAY(arena, int, p->n_rank);
-    const ll_action **actions = LL_NEW_ARRAY(arena, const ll_action *, p->n_rank);
+    int *n_action;
+    const ll_action **actions;
+    LL_ARRAYS(arena, p->n_rank, n_action, actions, x->first, x->step);
     x->p = *p;
     x->p.overlaps = false;
     x->p.n_micro = n_batch * p->n_micro;
     x->p.n_action = n_action;
     x->p.actions = actions;
     x->n_step = n_batch + 1;
-    x->first = LL_NEW_ARRAY(arena, int *, p->n_rank);
-    x->step = LL_NEW_ARRAY(arena, int *, p->n_rank);
     for (int r = 0; r < p->n_rank; r++) {
         ll_action *list = LL_NEW_ARRAY(arena, ll_action, n_batch * p->n_action[r] + 1);
         actions[r] = list;

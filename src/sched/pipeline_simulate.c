@@ -83,15 +83,14 @@ static bool advance(const sim *s, int r)
     return s->next[r] > from;
 }
 
-static double most_bytes(const sim *s, int r)
+double ll_pipeline_peak(const ll_pipeline *p, int rank, const double *each)
 {
     double now = 0, most = 0;
-    for (int k = 0; k < s->p->n_action[r]; k++) {
-        ll_action a = s->p->actions[r][k];
-        double bytes = s->costs->bytes ? s->costs->bytes[a.stage] : 1;
-        if (a.kind == LL_ACT_F) now += bytes;
+    LL_EACH (const ll_action, a, p->actions[rank], p->n_action[rank]) {
+        double bytes = each ? each[a->stage] : 1;
+        if (a->kind == LL_ACT_F) now += bytes;
         most = fmax(most, now);
-        if (a.kind == LL_ACT_B || a.kind == LL_ACT_W) now -= bytes;
+        if (a->kind == LL_ACT_B || a->kind == LL_ACT_W) now -= bytes;
     }
     return most;
 }
@@ -162,13 +161,11 @@ ll_err ll_pipeline_simulate(ll_arena *arena, const ll_pipeline *one, const ll_pi
         for (int64_t i = 0; i < cells; i++) s.done[pass][i] = -1;
         if (s.steps) s.made[pass] = LL_NEW_ARRAY(arena, int, cells);
     }
-    s.start = LL_NEW_ARRAY(arena, double *, p->n_rank);
-    s.end = LL_NEW_ARRAY(arena, double *, p->n_rank);
-    double *peak = LL_NEW_ARRAY(arena, double, p->n_rank);
+    double *peak;
+    LL_ARRAYS(arena, p->n_rank, s.start, s.end, peak);
     for (int r = 0; r < p->n_rank; r++) {
-        s.start[r] = LL_NEW_ARRAY(arena, double, p->n_action[r]);
-        s.end[r] = LL_NEW_ARRAY(arena, double, p->n_action[r]);
-        peak[r] = most_bytes(&s, r);
+        LL_ARRAYS(arena, p->n_action[r], s.start[r], s.end[r]);
+        peak[r] = ll_pipeline_peak(s.p, r, s.costs->bytes);
     }
     for (bool moved = true; moved;) {
         moved = false;

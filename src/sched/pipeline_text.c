@@ -95,8 +95,7 @@ static ll_err put(reader *r, word w, const format *f)
     int *rank = &r->rank_of[a.stage];
     if (*rank && *rank != r->n_rank + 1) REFUSE(r, w, "the stage is another rank's already");
     *rank = r->n_rank + 1;
-    r->list = ll_arena_grow(r->arena, r->list, sizeof a, r->n_word, &r->capacity);
-    r->list[r->n_word++] = a;
+    LL_PUSH(r->arena, r->list, r->n_word, r->capacity, a);
     if (a.stage >= r->n_stage) r->n_stage = a.stage + 1;
     if (a.micro >= r->n_micro) r->n_micro = a.micro + 1;
     return LL_OK;
@@ -155,8 +154,7 @@ ll_err ll_pipeline_parse(ll_arena *arena, const char *from, size_t size, const c
     while (bare.at < bare.end && *bare.at && strchr(" \t\r\n", *bare.at)) bare.at++;
     bool csv = bare.at < bare.end && *bare.at && strchr(",0123456789", *bare.at);
     const format *f = csv ? &cells : &lines;
-    r.actions = LL_NEW_ARRAY(arena, const ll_action *, LL_PIPELINE_RANKS);
-    r.n_action = LL_NEW_ARRAY(arena, int, LL_PIPELINE_RANKS);
+    LL_ARRAYS(arena, LL_PIPELINE_RANKS, r.actions, r.n_action);
     r.rank_of = LL_NEW_ARRAY(arena, int, STAGES);
     while (text.at < text.end) {
         const char *end = memchr(text.at, '\n', (size_t)(text.end - text.at));
@@ -171,12 +169,11 @@ ll_err ll_pipeline_parse(ll_arena *arena, const char *from, size_t size, const c
 
 void ll_pipeline_print(ll_buf *b, const ll_pipeline *p)
 {
-    char text[LL_ACTION_TEXT];
     ll_buf_printf(b, "# %d ranks, %d stages, %d micro-batches\n", p->n_rank, p->n_stage,
                   p->n_micro);
     for (int r = 0; r < p->n_rank; r++)
         for (int k = 0; k < p->n_action[r]; k++)
-            ll_buf_printf(b, "%s%c", ll_action_text(p->actions[r][k], text),
+            ll_buf_printf(b, "%s%c", LL_ACTION(p->actions[r][k]),
                           k + 1 < p->n_action[r] ? ' ' : '\n');
 }
 

@@ -173,16 +173,12 @@ typedef struct segments {
     int64_t at, len;
 } segments;
 
-static int n_segment(const ll_coll_spec *s)
-{
-    return ll_n_piece((s->count + 1) / N_TREE, s->segment ? s->segment : SEGMENT);
-}
-
 static segments segments_of(const ll_coll_spec *s, const trees *t, int tree)
 {
-    segments g = {.n = n_segment(s), .period = t->period};
+    int64_t half = (s->count + 1) / N_TREE;
+    segments g = {.n = ll_n_piece(half, s->segment ? s->segment : SEGMENT), .period = t->period};
     ll_share(s->count, N_TREE, tree, &g.from, &g.to);
-    g.room = ll_ceil_div((s->count + 1) / N_TREE, g.n);
+    g.room = ll_ceil_div(half, g.n);
     return g;
 }
 

@@ -77,9 +77,8 @@ static int new_message(simulation *m)
         m->unused = m->messages[i].next_out;
         return i;
     }
-    m->messages = (message *)ll_arena_grow(m->arena, m->messages, sizeof(message), m->n_message,
-                                           &m->capacity);
-    return m->n_message++;
+    LL_PUSH(m->arena, m->messages, m->n_message, m->capacity, (message){0});
+    return m->n_message - 1;
 }
 
 static void look_at(simulation *m, int sender)
@@ -262,12 +261,10 @@ double ll_sched_time(const ll_coll_spec *s, const ll_sched *const *ranks, size_t
                     .bytes = (double)elem_bytes,
                     .size = size,
                     .unused = -1};
-    m.ranks = LL_NEW_ARRAY(m.arena, rank_state, size);
-    m.sends = LL_NEW_ARRAY(m.arena, int, size *size);
-    m.recvs = LL_NEW_ARRAY(m.arena, int, size *size);
+    LL_ARRAYS(m.arena, size, m.ranks, m.ready);
+    LL_ARRAYS(m.arena, size * size, m.sends, m.recvs);
     memset(m.sends, -1, sizeof(int) * (size_t)(size * size));
     memset(m.recvs, -1, sizeof(int) * (size_t)(size * size));
-    m.ready = LL_NEW_ARRAY(m.arena, int, size);
     m.heap = LL_NEW_ARRAY(m.arena, event, 2 * size + 1);
     m.may_start = LL_NEW_ARRAY(m.arena, uint64_t, ll_ceil_div(size, 64));
     bool library = false;

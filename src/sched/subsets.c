@@ -43,8 +43,8 @@ static int find(const shape *h, int i)
 static void unite(ll_arena *work, const shape *h)
 {
     int n = h->n_rank, n_recv = 0;
-    int *at = LL_NEW_ARRAY(work, int, n *n), *filled = LL_NEW_ARRAY(work, int, n *n);
-    int *sent = LL_NEW_ARRAY(work, int, n *n);
+    int *at, *filled, *sent;
+    LL_ARRAYS(work, n * n, at, filled, sent);
     for (int j = 0; j < n; j++)
         for (int k = 0; k < h->ranks[j]->n_step; k++)
             if (h->ranks[j]->steps[k].kind == LL_STEP_RECV)
@@ -75,12 +75,12 @@ static void unite(ll_arena *work, const shape *h)
 static bool levels(ll_arena *work, shape *h)
 {
     int n = h->first[h->n_rank], n_class = 0, n_done = 0;
-    int *next = LL_NEW_ARRAY(work, int, n + 1);    /* another round of the same class; 0: no more */
-    int *members = LL_NEW_ARRAY(work, int, n + 1); /* a class's first, plus one */
-    int *waits = LL_NEW_ARRAY(work, int, n + 1);   /* rounds before its rounds, not yet done */
-    int *ready = LL_NEW_ARRAY(work, int, n + 1), n_ready = 0;
-    bool *last = LL_NEW_ARRAY(work, bool, n + 1); /* of its rank */
-    int *level = LL_NEW_ARRAY(work, int, n + 1);
+    int *next;    /* another round of the same class; 0: no more */
+    int *members; /* a class's first, plus one */
+    int *waits;   /* rounds before its rounds, not yet done */
+    int *ready, *level, n_ready = 0;
+    bool *last; /* of its rank */
+    LL_ARRAYS(work, n + 1, next, members, waits, ready, level, last);
     for (int i = 0; i < h->n_rank; i++)
         for (int r = h->first[i]; r < h->first[i + 1]; r++) {
             int c = find(h, r);

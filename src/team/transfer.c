@@ -166,10 +166,7 @@ ll_err ll_transfer_open(ll_team *team, ll_arena *arena, const ll_instr *instr, c
     t->in = in;
     t->out = out;
     t->n = instr->n_in;
-    t->give = LL_NEW_ARRAY(arena, ll_strip, t->n * t->size);
-    t->take = LL_NEW_ARRAY(arena, ll_strip, t->n * t->size);
-    t->give_at = LL_NEW_ARRAY(arena, size_t, t->n * t->size);
-    t->take_at = LL_NEW_ARRAY(arena, size_t, t->n * t->size);
+    LL_ARRAYS(arena, t->n * t->size, t->give, t->take, t->give_at, t->take_at);
     size_t elem = ll_dtype_bytes(in->dtype);
     t->call = (ll_coll_call){.dtype = in->dtype, .site = instr->name};
     t->call.spec.coll = colls[t->kind];

@@ -37,12 +37,9 @@ static bool add_cpu_line(ll_buf *b, const char *info, const char *name)
 const char *ll_tune_cpu(ll_arena *arena)
 {
     ll_buf b = {.arena = arena};
-    char *info = (char *)ll_arena_alloc(arena, 4096);
-    FILE *f = fopen("/proc/cpuinfo", "r");
-    if (!f) return "unknown processor";
-    size_t n = fread(info, 1, 4095, f);
-    fclose(f);
-    info[n] = '\0';
+    char info[4096] = "";
+    LL_OWN(FILE) f = fopen("/proc/cpuinfo", "r");
+    if (!f || !fread(info, 1, sizeof info - 1, f)) return "unknown processor";
     if (!add_cpu_line(&b, info, "model name")) {
         add_cpu_line(&b, info, "CPU implementer");
         add_cpu_line(&b, info, "CPU part");
@@ -228,12 +225,11 @@ ll_err ll_tune_parse(const char *text, size_t bytes, const char *path, const cha
 static json_t *entry_json(const ll_tuned *e)
 {
     json_t *ways = json_array();
-    for (int i = 0; i < e->n_way; i++)
-        json_array_append_new(ways,
-                              json_pack("{s:s,s:I,s:f,s:f}", "algorithm", e->ways[i].algo->name,
-                                        "segment_bytes", (json_int_t)e->ways[i].segment_bytes,
-                                        "predicted_us", 1e6 * e->ways[i].predicted_s, "measured_us",
-                                        1e6 * e->ways[i].measured_s));
+    LL_EACH (const ll_tuned_way, w, e->ways, e->n_way)
+        json_array_append_new(ways, json_pack("{s:s,s:I,s:f,s:f}", "algorithm", w->algo->name,
+                                              "segment_bytes", (json_int_t)w->segment_bytes,
+                                              "predicted_us", 1e6 * w->predicted_s, "measured_us",
+                                              1e6 * w->measured_s));
     return json_pack("{s:s,s:I,s:b,s:s,s:o}", "collective", ll_coll_name(e->coll), "bytes",
                      (json_int_t)e->bytes, "shared", (int)e->shared, "why", e->why, "ways", ways);
 }

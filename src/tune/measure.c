@@ -168,8 +168,7 @@ static ll_err measure_cells(bench *b, bool shared)
     double end[2] = {elapsed + 0.6 * seconds, elapsed + seconds};
     for (int pass = 0; pass < 2; pass++) {
         double weight = whole;
-        for (int i = 0; i < t->n_cell; i++) {
-            ll_tune_cell *cell = &t->cells[i];
+        LL_EACH (ll_tune_cell, cell, t->cells, t->n_cell) {
             if (cell->shared != shared) continue;
             double slice = (end[pass] - elapsed) * cell->weight / weight;
             weight -= cell->weight;

@@ -18,15 +18,11 @@ static void load(const char *path, const char *key, int size, const char *otherw
                  size_t *bytes)
 {
     struct stat st;
-    ll_tuned_table *t = NULL;
-    *text = NULL;
-    *bytes = 0;
+    LL_OWN(ll_tuned_table) t = NULL;
     if (!path || stat(path, &st) != 0) return;
     if (ll_file_read(path, FILE_MAX, text, bytes) == LL_OK &&
-        ll_tune_parse((const char *)*text, *bytes, path, key, size, &t) == LL_OK) {
-        ll_tuned_table_free(t);
+        ll_tune_parse((const char *)*text, *bytes, path, key, size, &t) == LL_OK)
         return;
-    }
     fprintf(stderr, "loopline: warning: %s; %s\n", ll_error_message(), otherwise);
     free(*text);
     *text = NULL;
@@ -59,7 +55,6 @@ static ll_err read_table(ll_comm *c, const char *path, const char *key, const ch
 static const char *reason(ll_arena *arena, const ll_tune_cell *cell)
 {
     ll_buf b = {.arena = arena};
-    char text[LL_NUMBER_TEXT];
     int n = 0;
     while (n < cell->n_way && cell->ways[n].measured_s > 0) n++;
     if (n)
@@ -70,9 +65,9 @@ static const char *reason(ll_arena *arena, const ll_tune_cell *cell)
         const ll_tuned_way *w = &cell->ways[i];
         ll_buf_printf(&b, "%s %s", i ? "," : ":", w->algo->name);
         if (w->segment_bytes) ll_buf_printf(&b, "/%zuK", w->segment_bytes >> 10);
-        if (w->measured_s > 0) ll_buf_printf(&b, " %s", ll_text_time(w->measured_s, text));
+        if (w->measured_s > 0) ll_buf_printf(&b, " %s", LL_TIME(w->measured_s));
         if (w->predicted_s > 0)
-            ll_buf_printf(&b, n ? " (predicted %s)" : " %s", ll_text_time(w->predicted_s, text));
+            ll_buf_printf(&b, n ? " (predicted %s)" : " %s", LL_TIME(w->predicted_s));
     }
     return b.text;
 }
@@ -80,8 +75,7 @@ static const char *reason(ll_arena *arena, const ll_tune_cell *cell)
 static void fill_entries(ll_tuned_table *out, const ll_tuning *t)
 {
     ll_tuned *list = LL_NEW_ARRAY(out->arena, ll_tuned, t->n_cell);
-    for (int i = 0; i < t->n_cell; i++) {
-        const ll_tune_cell *cell = &t->cells[i];
+    LL_EACH (const ll_tune_cell, cell, t->cells, t->n_cell) {
         if (!cell->n_way) continue;
         list[out->n_entry++] = (ll_tuned){.coll = cell->coll,
                                           .bytes = cell->bytes,
@@ -93,10 +87,9 @@ static void fill_entries(ll_tuned_table *out, const ll_tuning *t)
     out->entries = list;
 }
 
-static ll_err measure(ll_comm *c, double began, double budget_s, ll_arena *arena,
-                      ll_tuned_table *out)
+static ll_err measure(ll_comm *c, double began, double budget_s, ll_tuned_table *out)
 {
-    ll_tuning t = {.c = c, .arena = arena, .began = began, .budget_s = budget_s};
+    ll_tuning t = {.c = c, .arena = out->arena, .began = began, .budget_s = budget_s};
     if (ll_comm_size(c) == 1) { /* nothing to choose by */
         t.model.share = 1;
     } else {
@@ -113,8 +106,7 @@ static ll_err measure(ll_comm *c, double began, double budget_s, ll_arena *arena
  * with something else, and a table would keep that for ever. */
 static bool worth_keeping(const ll_tuned_table *t)
 {
-    for (int i = 0; i < t->n_entry; i++) {
-        const ll_tuned *e = &t->entries[i];
+    LL_EACH (const ll_tuned, e, t->entries, t->n_entry) {
         bool small = e->coll == LL_COLL_ALLREDUCE && !e->shared && e->bytes <= 64 << 10;
         if (small && !(e->ways[0].measured_s > 0)) return false;
     }
@@ -137,7 +129,7 @@ static ll_err check_ours(const char *path)
 /* Rank 0 writes; that it could not is no failure of the tuning. */
 static void keep(ll_comm *c, ll_tuned_table *t, const char *path, const char *key)
 {
-    t->file = worth_keeping(t) ? path : NULL;
+    t->file = path && worth_keeping(t) ? ll_arena_strdup(t->arena, path) : NULL;
     if (ll_comm_rank(c) != 0) return;
     ll_err rc = path ? check_ours(path) : LL_OK;
     if (rc == LL_OK && t->file) rc = ll_tune_write(t, path, key);
@@ -163,25 +155,22 @@ ll_err ll_tune(ll_comm *c, const ll_tune_opts *opts, const ll_tuned_table **out)
 {
     double began = ll_now(), budget = opts && opts->budget_s > 0 ? opts->budget_s : 1.5;
     bool fresh = opts && opts->fresh, alone = ll_comm_size(c) == 1;
-    ll_arena *arena = ll_arena_new();
+    LL_OWN(ll_arena) arena = ll_arena_new();
     const char *key = ll_tune_key(arena, c), *path = ll_tune_path(arena, c, key);
-    ll_tuned_table *t = NULL;
-    ll_err rc = fresh || alone ? LL_OK : read_table(c, path, key, "measuring anew", &t);
-    if (rc == LL_OK && !t) {
-        t = LL_NEW(arena, ll_tuned_table);
-        t->arena = arena;
+    LL_OWN(ll_tuned_table) t = NULL;
+    if (!fresh && !alone) TRY(read_table(c, path, key, "measuring anew", &t));
+    if (!t) {
+        ll_arena *own = ll_arena_new();
+        t = LL_NEW(own, ll_tuned_table);
+        t->arena = own;
         t->size = ll_comm_size(c);
-        rc = measure(c, began, budget, arena, t);
+        TRY(measure(c, began, budget, t));
         t->seconds = ll_now() - began;
-        if (rc == LL_OK) keep(c, t, path, key);
-    }
-    if (!t || t->arena != arena) ll_arena_free(arena);
-    if (rc != LL_OK) {
-        ll_tuned_table_free(t);
-        return ll_frame(rc, __FILE__, __LINE__, __func__);
+        keep(c, t, path, key);
     }
     ll_comm_set_table(c, t);
     ll_comm_trim(c);
     if (out) *out = t;
+    t = NULL; /* it is the communicator's */
     return LL_OK;
 }

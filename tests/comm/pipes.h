@@ -25,20 +25,14 @@ typedef struct pipes_recv {
     int peer;
 } pipes_recv;
 
-static ll_err pipes_send(ll_transport *t, const void *data, size_t bytes, int peer, int tag,
+static ll_err pipes_post(ll_transport *t, bool sends, void *data, size_t bytes, int peer, int tag,
                          ll_message *out)
 {
     (void)tag;
     *out = (ll_message){0};
-    CHECK(send(((pipes *)t)->fd[peer], data, bytes, MSG_NOSIGNAL) == (ssize_t)bytes, LL_E_COMM,
-          "to rank %d: %s", peer, strerror(errno));
-    return LL_OK;
-}
-
-static ll_err pipes_receive(ll_transport *t, void *data, size_t bytes, int peer, int tag,
-                            ll_message *out)
-{
-    (void)t, (void)tag;
+    CHECK(!sends || send(((pipes *)t)->fd[peer], data, bytes, MSG_NOSIGNAL) == (ssize_t)bytes,
+          LL_E_COMM, "to rank %d: %s", peer, strerror(errno));
+    if (sends) return LL_OK;
     pipes_recv *r = (pipes_recv *)malloc(sizeof *r);
     LL_ASSERT(r);
     *r = (pipes_recv){data, bytes, peer};
@@ -68,8 +62,7 @@ static ll_err pipes_test(ll_transport *t, ll_message *m, bool *done)
 static inline void pipes_fork(int n, bool nodes, int (*body)(ll_transport *t, const void *arg),
                               const void *arg, pid_t *pids)
 {
-    static const ll_transport_ops ops = {
-        .name = "pipes", .send = pipes_send, .recv = pipes_receive, .test = pipes_test};
+    static const ll_transport_ops ops = {.name = "pipes", .post = pipes_post, .test = pipes_test};
     static int fd[PIPES_MAX][PIPES_MAX];
     for (int i = 0; i < n; i++)
         for (int j = fd[i][i] = -1, pair[2]; ++j < i;) {
