@@ -268,9 +268,10 @@ static void test_parts(void **state)
         for (int layout = 0; layout < 8; layout++) {
             const int64_t *d = size[i];
             int t = teams[(i + layout) % 3];
+            bool even = (i + layout) % 2 == 0; /* of the other types: half, by turns */
             one(d[0], d[1], d[2], layout, LL_F32, LL_F32, layout & 1, t);
-            one(d[0], d[1], d[2], layout, LL_BF16, i % 2 ? LL_BF16 : LL_F32, false, t);
-            one(d[0], d[1], d[2], layout, LL_F64, LL_F64, layout & 1, t);
+            if (even) one(d[0], d[1], d[2], layout, LL_BF16, i % 2 ? LL_BF16 : LL_F32, false, t);
+            if (!even) one(d[0], d[1], d[2], layout, LL_F64, LL_F64, layout & 1, t);
         }
 }
 
