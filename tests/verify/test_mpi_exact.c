@@ -20,9 +20,9 @@
 
 static ll_comm *comm;
 #ifdef __SANITIZE_ADDRESS__
-enum { MOST_STEPS = 1 };
+enum { MOST_STEPS = 1, STRIDE = 2 }; /* of pairs every second: compiling takes most of it */
 #else
-enum { MOST_STEPS = 3 };
+enum { MOST_STEPS = 3, STRIDE = 1 };
 #endif
 
 #define EXACT "parallel: {exact: true}\n"
@@ -99,9 +99,9 @@ static ll_run *parse(const char *text)
 static void test_pairs(void **state)
 {
     (void)state;
-    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+    for (size_t i = 0, k = 0; i < sizeof pairs / sizeof *pairs; i++) {
         const pair *p = &pairs[i];
-        if (p->ranks != ll_comm_size(comm)) continue;
+        if (p->ranks != ll_comm_size(comm) || k++ % STRIDE) continue;
         ll_run *r = parse(p->model);
         ll_verify_report v;
         int steps = p->steps < MOST_STEPS ? p->steps : MOST_STEPS;
