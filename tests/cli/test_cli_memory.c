@@ -21,7 +21,7 @@ static const struct {
     {"resnet18-cifar10", "--set data.name=synthetic --set data.samples=16 --set train.batch=8 "
                          "--set model.width=8"},
     {"gpt2-124m", "--set data.name=synthetic --set data.samples=8 --set train.batch=1 "
-                  "--set train.micro_batch=1 --set model.seq=32 --set model.layers=3 "
+                  "--set train.micro_batch=1 --set model.seq=32 --set model.layers=1 "
                   "--set model.vocab=9000"},
     {"gpt-kjv", "--exact --set model.layers=2 --set data.name=synthetic --set train.batch=4 "
                 "--set model.seq=64 --set train.memory=62MiB --set train.offload=."},
@@ -95,7 +95,6 @@ static void what_is_named_is_enough(void **state)
         int ranks;
         const char *how;
     } of[] = {{1, ""},
-              {1, "-s train.offload=."},
               {2, "--mesh data=2 -s parallel.compress=topk:0.1"},
               {2, "--mesh data=2 --zero 3"},
               {2, "--mesh tensor=2 -s train.offload=."},
@@ -265,7 +264,7 @@ static void other_hints(void **state)
     bool aside = false, ranks = false;
     for (int i = 0; i < 20 && !ranks; i++) {
         char line[256], hint[512];
-        limit *= 0.9;
+        limit *= 0.8;
         snprintf(line, sizeof line, "train g.yaml --out %c --set train.memory=%.0fB", 'a' + i,
                  limit);
         follow(state, line, hint);

@@ -274,9 +274,9 @@ static void stops_amid_a_row(void **state)
     const char *f = *state;
     char path[128], last[128], text[64];
     write_text(tmpdir_path(state, "q.yaml"),
-               "model: {name: mlp, image: 8, width: 40, depth: 5, classes: 4}\n"
+               "model: {name: mlp, image: 4, width: 9, depth: 3, classes: 4}\n"
                "data: {name: synthetic, samples: 1920}\n"
-               "train: {batch: 12, micro_batch: 2, steps: 9000000, optimizer: adam, threads: 1,\n"
+               "train: {batch: 12, micro_batch: 4, steps: 9000000, optimizer: adam, threads: 1,\n"
                "  clip: 0.5, log_every: 1, eval_every: 9000000, save_every: 9000000}\n"
                "parallel: {exact: true}\n");
     for (int i = 0; i < 2; i++) {

@@ -54,7 +54,7 @@ static void test_columns(void **state)
             one("nc->c", t, LL_SHAPE(rows[r], cols[c]));
             one("nc->n", t, LL_SHAPE(rows[r], cols[c]));
             one("nc->", t, LL_SHAPE(rows[r], cols[c]));
-            one("nhc->nc", t, LL_SHAPE(5, rows[r], cols[c]));
+            one("nhc->nc", t, LL_SHAPE(2, rows[r], cols[c]));
         }
     one("nc->c", LL_F32, LL_SHAPE(3, 5003));
     one("nc->c", LL_F32, LL_SHAPE(700, 2049));
@@ -128,15 +128,14 @@ static void test_nan(void **state)
         }
 }
 
-/* Ten million positive numbers: the worst case for a sum in f32, which would be off by per cents.
- */
+/* A million positive numbers: the worst case for a sum in f32, which would be off by 1e-4. */
 static void test_exact(void **state)
 {
     (void)state;
     ll_spec_attr columns = {"nc->c"}, all = {"nc->"};
-    ll_tensor x = new_tensor(LL_F32, LL_SHAPE(2500000, 4));
+    ll_tensor x = new_tensor(LL_F32, LL_SHAPE(250000, 4));
     double want[4] = {0};
-    for (int64_t i = 0; i < 10000000; i++) {
+    for (int64_t i = 0; i < 1000000; i++) {
         float v = 0.1f + (float)(i % 1000) * 1e-3f;
         ((float *)x.data)[i] = v;
         want[i % 4] += v;

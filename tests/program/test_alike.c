@@ -21,7 +21,7 @@ static uint64_t seed, drawn;
 #ifdef __SANITIZE_ADDRESS__
 enum { COUNT = 10 };
 #else
-enum { COUNT = 40 };
+enum { COUNT = 24 };
 #endif
 
 static int64_t below(int64_t n)

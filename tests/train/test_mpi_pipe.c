@@ -72,21 +72,22 @@ static void verify(int model, int n_micro, const char *settings, int64_t steps)
 
 /* Every schedule with each number of micro-batches; models, and exact sums (of a third, and of
  * convolutions with few micro-batches: they take long to compile), take turns, so that over the
- * numbers of ranks each schedule meets them. */
+ * numbers of ranks each schedule meets them; branches that meet again once. */
 static void test_schedules(void **state)
 {
     (void)state;
-    static const int micros[] = {1, 2, 5, 8};
+    static const int micros[] = {1, 2, 5};
     int p = ll_comm_size(comm);
     char settings[200];
     for (int s = 0; ll_pipeline_name(s); s++)
-        for (int m = 0; m < (p == 2 ? 4 : 3); m++) {
-            if (micros[m] == 1 && !strcmp(ll_pipeline_name(s), "2bw")) continue; /* no overlap */
-            int model = (s + m + p) % MODELS;
+        for (int m = 0; m < 3; m++) {
+            bool overlaps = !strcmp(ll_pipeline_name(s), "2bw");
+            if (micros[m] == 1 && overlaps) continue;
+            int model = (s + m + p) % SQUEEZENET;
+            if (m == overlaps && s % 3 == p % 3) model = SQUEEZENET;
             bool exact = (s + m + p / 2) % 3 == 0;
             int64_t steps = model == SQUEEZENET ? 1 : 2;
-            if (model == SQUEEZENET && micros[m] > 2) model = GPT;
-            if (exact && micros[m] > (model == SQUEEZENET ? 1 : 2) && model >= RESNET) model = MLP;
+            if (exact && micros[m] > 2 && model == RESNET) model = MLP;
             snprintf(settings, sizeof settings, "parallel.mesh=pipe=%d parallel.schedule=%s%s", p,
                      ll_pipeline_name(s), exact ? " parallel.exact=true" : "");
             verify(model, micros[m], settings, steps);
@@ -346,16 +347,18 @@ static double fullest(const char *mesh, int n_micro, const char *settings)
     return bytes;
 }
 
-/* Stages and schedules keep within a limit that they would not keep within by themselves, and
- * train the same to the bit. */
+/* Stages and schedules keep within a limit that they would not keep within by themselves (1f1b's on
+ * 2 and 4 ranks, those that are sought on 2 and 3), and train the same to the bit. */
 static void test_limit(void **state)
 {
     (void)state;
+    int p = ll_comm_size(comm);
     static const char *const names[] = {"auto", "1f1b"};
     char mesh[16], settings[200], limited[256];
     snprintf(mesh, sizeof mesh, "pipe=%d", ll_comm_size(comm));
     int fitted[2] = {0};
     for (int i = 0; i < 2; i++) {
+        if (p == 4 - i) continue;
         snprintf(settings, sizeof settings, "parallel.mesh=%s parallel.schedule=%s model.layers=4",
                  mesh, names[i]);
         double free = fullest(mesh, 5, settings);
@@ -369,7 +372,7 @@ static void test_limit(void **state)
         snprintf(limited, sizeof limited, "%s train.memory=1kB", settings);
         assert_true(fullest(mesh, 5, limited) == 0);
     }
-    assert_true(fitted[0] > 0);
+    assert_true(fitted[0] > 0 || p == 4);
     snprintf(settings, sizeof settings,
              "parallel.mesh=%s parallel.schedule=auto model.layers=4 parallel.exact=true "
              "train.memory=1TiB",
@@ -382,15 +385,18 @@ static void test_limit(void **state)
     same_bytes("first", "serial1");
 }
 
-/* Activations and moments laid aside, beside messages: the same bits. */
+/* Activations and moments laid aside, beside messages: the same bits. One schedule on 3 ranks, the
+ * other on 4. */
 static void test_offload(void **state)
 {
     (void)state;
+    int p = ll_comm_size(comm);
     static const char *const names[] = {"zb-h1", "interleaved"};
     char mesh[16], settings[250], more[900];
     snprintf(mesh, sizeof mesh, "pipe=%d", ll_comm_size(comm));
     go_on("", "model.layers=4", NULL, 0, "serial1");
     for (int i = 0; i < 2; i++) {
+        if (p == 4 - i) continue;
         snprintf(settings, sizeof settings,
                  "parallel.mesh=%s parallel.schedule=%s model.layers=4 train.clip=0.5 "
                  "parallel.exact=true",

@@ -20,8 +20,9 @@ static ll_comm *comm;
 static const char mlp[] = "model: {name: mlp, image: 9, width: 37}\n"
                           "train: {batch: 13, optimizer: adamw}\n";
 static const char lenet[] = "model: {name: lenet5}\ntrain: {batch: 7, optimizer: momentum}\n";
-static const char resnet[] = "model: {name: resnet18, image: 9, channels: 2, classes: 7}\n"
-                             "train: {batch: 6, optimizer: momentum, lr: 0.001}\n";
+static const char resnet[] =
+    "model: {name: resnet18, image: 9, channels: 2, classes: 7, width: 8}\n"
+    "train: {batch: 6, optimizer: momentum, lr: 0.001}\n";
 static const char gpt[] = "model: {name: gpt, layers: 2, width: 24, heads: 6, seq: 13, vocab: 53}\n"
                           "train: {batch: 7, optimizer: adamw}\n";
 static const char llama[] =
@@ -48,7 +49,7 @@ static const char nothing[] =
     "train: {batch: 7, optimizer: muon}\n";
 
 static const char seq2seq[] =
-    "model: {name: seq2seq, layers: 2, width: 24, heads: 6, hidden: 40, seq: 13, source: 11,"
+    "model: {name: seq2seq, layers: 1, width: 24, heads: 6, hidden: 40, seq: 13, source: 11,"
     " vocab: 53}\ntrain: {batch: 6, optimizer: adamw}\n";
 
 /* Logits and hidden states of another model, narrower ones by a projection: its file is the
@@ -202,13 +203,13 @@ static void test_pairs(void **state)
 {
     (void)state;
 #ifdef __SANITIZE_ADDRESS__
-    enum { MOST = 1 }; /* steps: more read and write nothing else */
+    enum { MOST = 1, STRIDE = 2 }; /* steps: more read and write nothing else; every second pair */
 #else
-    enum { MOST = 100 };
+    enum { MOST = 100, STRIDE = 1 };
 #endif
-    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
+    for (size_t i = 0, k = 0; i < sizeof pairs / sizeof *pairs; i++) {
         const pair *p = &pairs[i];
-        if (p->ranks != ll_comm_size(comm)) continue;
+        if (p->ranks != ll_comm_size(comm) || k++ % STRIDE) continue;
         ll_run *r;
         ll_verify_report v;
         no_error(ll_run_parse(p->model, strlen(p->model), "test", &r));
