@@ -418,7 +418,8 @@ ll_err ll_plan_run(const ll_plan_opts *o)
           "a plan is for one replica, but the run has %ld: leave out parallel.replicas, and give "
           "--ranks for one of them",
           r->parallel.replicas);
-    CHECK(ll_chip_peak(&c->chip, r->train.precision) > 0, LL_E_ARG,
+    const ll_cluster mine = ll_cluster_own(c);
+    CHECK(ll_chip_peak(&mine.chip, r->train.precision) > 0, LL_E_ARG,
           "chip %s has no matrix products in %s", c->chip.name,
           ll_precision_name(r->train.precision));
     TRY(ll_cli_load(o->run, true, &file));
@@ -431,7 +432,6 @@ ll_err ll_plan_run(const ll_plan_opts *o)
     CHECK(own.ranks, LL_E_ARG, "expected --ranks N (chips of cluster %s) or --mesh", c->name);
     CHECK(!own.mesh || mesh.n_rank == own.ranks, LL_E_ARG,
           "--mesh %s needs %d ranks, but --ranks is %ld", own.mesh, mesh.n_rank, own.ranks);
-    const ll_cluster mine = ll_cluster_own(c);
     ll_plan_results p = {.o = &own, .run = r, .file = file, .cluster = &mine, .arena = a};
     if (ll_run_takes_tokens(r)) p.seq = ll_run_size(r, "seq", 0);
     if (here || !is_lm(r, &m)) return ll_plan_graph(&p, &mesh); /* compiled and replayed */

@@ -64,6 +64,7 @@ static const key keys[] = {
     WORD(own.source),
     NUMBER(own.gemm, 1e-3, 1),
     NUMBER(own.gemm_fp8, 1e-3, 1),
+    NUMBER(own.gemm_fp8block, 1e-3, 1),
     NUMBER(own.gemm_k, 1e-3, 1e5),
     NUMBER(own.stream, 1e-3, 1),
     UNIT(own.stream_k, 1e-3, 1e5, "MB"),
@@ -288,10 +289,15 @@ ll_cluster ll_cluster_own(const ll_cluster *c)
     ll_cluster o = *c;
     const struct {
         double own, *to;
-    } all[] = {{c->own.gemm, &o.chip.gemm},           {c->own.gemm_fp8, &o.chip.gemm_fp8},
-               {c->own.gemm_k, &o.chip.gemm_k},       {c->own.stream, &o.chip.stream},
-               {c->own.attention, &o.chip.attention}, {c->own.attention_k, &o.chip.attention_k},
-               {c->own.stream_k, &o.chip.stream_k},   {c->own.launch, &o.chip.launch}};
+    } all[] = {{c->own.gemm, &o.chip.gemm},
+               {c->own.gemm_fp8, &o.chip.gemm_fp8},
+               {c->own.gemm_fp8block, &o.chip.gemm_fp8block},
+               {c->own.gemm_k, &o.chip.gemm_k},
+               {c->own.stream, &o.chip.stream},
+               {c->own.attention, &o.chip.attention},
+               {c->own.attention_k, &o.chip.attention_k},
+               {c->own.stream_k, &o.chip.stream_k},
+               {c->own.launch, &o.chip.launch}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (all[i].own > 0) *all[i].to = all[i].own;
     return o;

@@ -21,6 +21,7 @@ typedef struct ll_chip {
     double memory, bandwidth;     /* GB, GB/s */
     double units, tile_m, tile_n; /* that work side by side; a tile of a product on one */
     double gemm, gemm_f32, gemm_fp8, gemm_k; /* best fraction of the peak; half of it at this k */
+    double gemm_fp8block;                    /* 0: it has none such */
     double stream;                           /* fraction of bandwidth that elementwise ops reach */
     double stream_k;                         /* half of it where so many MB are moved */
     double attention;                        /* fraction of bf16's peak, attention in one kernel */
@@ -41,6 +42,7 @@ static inline bool ll_chip_is_core(const ll_chip *c)
 /* FLOP/s; 0: the chip has none. */
 static inline double ll_chip_peak(const ll_chip *c, ll_precision p)
 {
+    if (p == LL_PRECISION_fp8block && !c->gemm_fp8block) return 0;
     return 1e12 * c->tera[ll_precision_unit(p)];
 }
 
@@ -48,7 +50,7 @@ static inline double ll_chip_peak(const ll_chip *c, ll_precision p)
  * other systems. */
 typedef struct ll_own {
     const char *source; /* on what they were measured; NULL: on none */
-    double gemm, gemm_fp8, gemm_k, stream, stream_k, attention, attention_k, launch;
+    double gemm, gemm_fp8, gemm_fp8block, gemm_k, stream, stream_k, attention, attention_k, launch;
 } ll_own;
 
 typedef struct ll_node_links {

@@ -31,9 +31,10 @@ double ll_cost_flops(const ll_chip *c, ll_precision p, double batch, double m, d
     for (size_t i = 0; i < sizeof tiles / sizeof *tiles; i++)
         use = fmax(use, tiles[i].best * filled(c, batch, m, n, k, tiles[i].m * c->tile_m,
                                                tiles[i].n * c->tile_n));
-    double best = ll_precision_unit(p) == LL_PRECISION_fp8 ? c->gemm_fp8
-                  : p == LL_PRECISION_f32                  ? c->gemm_f32
-                                                           : c->gemm;
+    double best = p == LL_PRECISION_fp8        ? c->gemm_fp8
+                  : p == LL_PRECISION_fp8block ? c->gemm_fp8block
+                  : p == LL_PRECISION_f32      ? c->gemm_f32
+                                               : c->gemm;
     double rate = ll_chip_peak(c, p) * best * fmin(use, 1) * k / (k + c->gemm_k);
     return 2 * batch * m * n * k / rate;
 }

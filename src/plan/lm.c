@@ -47,8 +47,9 @@ static void product(work *w, double n, double k)
     double i = ll_cost_product(c, p, 1, w->tokens, k, n);
     double g = ll_cost_product(c, p, 1, k, n, w->tokens);
     if (ll_precision_unit(p) == LL_PRECISION_fp8) {
-        f += ll_cost_stream(c, 4 * w->tokens * k, 1);
-        i += ll_cost_stream(c, 4 * w->tokens * n, 1);
+        double bytes = p == LL_PRECISION_fp8 ? 4 : 8; /* of blocks, gelu is not made on the way */
+        f += ll_cost_stream(c, bytes * w->tokens * k, 1);
+        i += ll_cost_stream(c, bytes * w->tokens * n, 1);
     }
     w->t.f += f, w->t.i += i, w->t.w += g;
     w->gemm += f;

@@ -556,6 +556,8 @@ static void own_kernels(void **state)
         {{24, 1024, 4096, 16, 16, 1024, 50304, .tied = true}, 16, 71.5e-3, LL_PRECISION_bf16},
         {{48, 1600, 6400, 25, 25, 1024, 50304, .tied = true}, 16, 290e-3, LL_PRECISION_bf16},
         {{48, 1600, 6400, 25, 25, 1024, 50304, .tied = true}, 16, 214.5e-3, LL_PRECISION_fp8},
+        {{12, 768, 3072, 12, 12, 1024, 50304, .tied = true}, 64, 118.9e-3, LL_PRECISION_fp8block},
+        {{48, 1600, 6400, 25, 25, 1024, 50304, .tied = true}, 16, 297.8e-3, LL_PRECISION_fp8block},
         {{12, 768, 3072, 12, 12, 8192, 50304, .tied = true}, 8, 170.2e-3, LL_PRECISION_bf16},
         {{12, 768, 3072, 6, 6, 8192, 50304, .tied = true}, 8, 154.6e-3, LL_PRECISION_bf16},
         {{30, 576, 1536, 9, 3, 2048, 49152, true, true}, 8, 46.6e-3, LL_PRECISION_bf16},
@@ -576,7 +578,8 @@ static void own_kernels(void **state)
         assert_int_equal(ll_lm_step(c, &runs[i].m, &h, a, false, &theirs), LL_OK);
         double error = ours.step_s / runs[i].measured_s - 1;
         if (fabs(error) > 0.07) fail_msg("run %zu is predicted %+.1f %%", i, 100 * error);
-        assert_true(theirs.step_s > 1.1 * ours.step_s);
+        if (runs[i].precision != LL_PRECISION_fp8block) /* which others have not */
+            assert_true(theirs.step_s > 1.1 * ours.step_s);
     }
 }
 
