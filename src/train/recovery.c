@@ -92,3 +92,12 @@ bool ll_recovery_find(const ll_start *s, ll_recovery_event event, ll_noted *out)
     *out = x.last;
     return true;
 }
+
+bool ll_recovery_began(const ll_start *s)
+{
+    ll_noted began;
+    ll_start one = *s;
+    for (one.number = 0; one.number < s->number; one.number++)
+        if (ll_recovery_find(&one, LL_BEGAN, &began)) return true;
+    return false;
+}

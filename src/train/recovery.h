@@ -44,3 +44,4 @@ typedef struct ll_noted {
     char text[1024];
 } ll_noted;
 bool ll_recovery_find(const ll_start *s, ll_recovery_event event, ll_noted *out);
+bool ll_recovery_began(const ll_start *s); /* did any start of the job before this one? */

@@ -88,6 +88,8 @@ static ll_err sum_up(trainer *t)
     if (t->loose) r->train_loss /= (double)t->r->parallel.replicas;
     int64_t period = t->loose ? ll_loose_period(t->loose) : 1;
     if (ll_threads_a_core(t->s, t->comm) > 1) period = many_turns(t->times, n, period);
+    if (t->comm && !t->loose) /* ranks' times differ, and what follows they do together */
+        TRY(ll_comm_broadcast(t->comm, &period, sizeof period, LL_U8, 0, NULL));
     int64_t rows = n / period;
     for (int64_t k = 0; period > 1 && k < rows; k++) { /* one with an exchange takes longer */
         double sum = 0, waited = 0;

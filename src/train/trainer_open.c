@@ -391,15 +391,19 @@ static ll_err begin(trainer *t)
     return t->loose ? ll_loose_begin(t->loose) : LL_OK;
 }
 
-/* From the newest state there is: in memory, on disk, or where the run began. */
+/* From the newest state there is: in memory, on disk, or where the run began. What is on disk is
+ * this job's only once one of its starts began: before, it is of a run that this one replaces, or
+ * goes on from as the first start would have. */
 static ll_err begin_again(trainer *t)
 {
     LL_OWN(ll_st_file) f = NULL;
     const char *damaged = NULL;
+    uint8_t ours = ll_recovery_began(t->opts->start);
     TRY(ll_buddy_open(t->comm, t->opts->start->job, &f));
-    t->from = "memory";
+    if (t->comm) TRY(ll_comm_broadcast(t->comm, &ours, 1, LL_U8, 0, NULL));
+    t->from = f ? "memory" : "where the run began";
     t->in_memory = f != NULL;
-    if (!f) {
+    if (!f && ours) {
         TRY(ll_checkpoint_open_whole(t->comm, t->r->out, 1, t->arena, &damaged, &f));
         t->from = f ? f->path : "where the run began";
         t->from = ll_arena_strdup(t->arena, t->from);

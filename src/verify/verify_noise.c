@@ -17,15 +17,17 @@
  *    that is wrong where no gradient is, is none.
  * 4. In bf16 no other run judges: what is off by more than noise is wrong, after as many draws.
  *    Its half unit moves more than ranks do, which round the same numbers: they are off by 1e-6
- *    to 1e-2, and MARGIN is small. Blocks that noise alone excuses are counted and told. */
+ *    to 1e-2, and MARGIN is small; few numbers may be off by LEAST. Blocks that noise alone
+ *    excuses are counted and told. */
 #include "verify/verify_int.h"
 
 #include "base/rng.h"
 
 static const double MARGIN[2] = {16, 4}; /* f32 and f64; bf16 and less */
 static const double MUCH = 4096, GROSS = 0.25, CLOSE = 1e-3, PART = 100;
-static const double ACROSS = 8;  /* noise lies along a value by this part of its norm at least */
-static const double TELL = 0.05; /* of its norm: a block that is no further off is judged */
+static const double LEAST = 0x1p-7; /* two units of bf16, which a square is off by */
+static const double ACROSS = 8;     /* noise lies along a value by this part of its norm at least */
+static const double TELL = 0.05;    /* of its norm: a block that is no further off is judged */
 enum { DRAWS = 3 };  /* one may be small by luck; in f64, where mistakes are far off, one will do */
 enum { TRIES = 24 }; /* more, before something is told wrong; of 1, 2 and 4 halves in turn in f32 */
 
@@ -140,6 +142,7 @@ static void weigh(const verifier *v, const item *x, int64_t k, doubt *most)
     const double *f = v->part[x->first + k];
     double least = fmax(PART * v->o->tolerance * b->size, b->least);
     double margin = MARGIN[v->narrow];
+    if (v->narrow) least = fmax(least, fmin(4 * half_unit(v), LEAST) * b->size);
     double noise[2] = {b->noise[0], fmax(b->noise[1], b->noise[0] / ACROSS)};
     double off[2] = {sqrt(f[0]), 0};
     if (!ll_verify_kept(x) && b->size > 0) off[1] = fabs(f[1]) / b->size;

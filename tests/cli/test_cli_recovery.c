@@ -422,6 +422,34 @@ static void what_no_start_cures(void **state)
     outcome_free(&o);
 }
 
+/* A start after one that never began does what that one was to do: it replaces a run, or goes on
+ * from the checkpoint that was named, not from the newest one that lies there. */
+static void never_began(void **state)
+{
+    static const char *const second[] = {
+        "train r.yaml --plain --out run --overwrite --set train.steps=8",
+        "train run --plain --resume --from run/checkpoints/step-00000002.safetensors"};
+    write_text(tmpdir_path(state, "r.yaml"), run_file);
+    for (int i = 0; i < 2; i++) {
+        char command[300];
+        outcome o = program_run(*state, NULL,
+                                "train r.yaml --plain --out run --overwrite --set train.steps=6 "
+                                "--set train.save_every=2 --set train.keep=9");
+        assert_int_equal(o.status, 0);
+        outcome_free(&o);
+        snprintf(command, sizeof command, "%s --job 71f61e3589d7227f;1;%ld.000;;run", second[i],
+                 (long)time(NULL));
+        o = program_run(*state, NULL, command);
+        assert_int_equal(o.status, 0);
+        assert_int_equal(strstr(o.err, "resumed after") != NULL, i);
+        outcome_free(&o);
+        char *notes = read_whole(tmpdir_path(state, "run/recovery.jsonl"), NULL);
+        assert_int_equal(
+            count_of(notes, i ? "{\"step\":2,\"job\":\"71f" : "{\"step\":0,\"job\":\"71f"), 1);
+        free(notes);
+    }
+}
+
 /* Steps with too large a gradient are skipped or rolled back, and a run that stopped in between
  * does the same ones. */
 static void spikes(void **state)
@@ -505,6 +533,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(nearest_meshes),
                                        IN_FOLDER(time_over_starts),
+                                       IN_FOLDER(never_began),
                                        IN_FOLDER(killed),
                                        IN_FOLDER(killed_replica),
                                        IN_FOLDER(stopped),
