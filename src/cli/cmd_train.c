@@ -155,7 +155,8 @@ static ll_err read_steps(const char *text, int64_t *first, int64_t *last)
         *last = strtol(text, &end, 10);
         good = end != text;
     }
-    CHECK(good && !*end, LL_E_ARG, "--trace-steps is '%s': expected A:B, such as 5:8", text);
+    CHECK(good && !*end && (*first || *last), LL_E_ARG,
+          "--trace-steps is '%s': expected A:B, such as 5:8", text);
     return LL_OK;
 }
 

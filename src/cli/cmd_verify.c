@@ -282,9 +282,9 @@ static ll_err refuse_own(const opts *o)
             const char *key = d < 0 ? own[k] : drawn[d];
             if (o->matrix && !strcmp(key, "parallel.mesh")) continue; /* those of it alone */
             CHECK(strncmp(o->set.v[i], key, strlen(key)) != 0, LL_E_ARG,
-                  "%s: --matrix and --fuzz choose this setting themselves; they take others, such "
-                  "as -s train.machine=cuda",
-                  o->set.v[i]);
+                  "%s: %s choose this setting themselves; they take others, such as -s "
+                  "train.machine=cuda",
+                  o->set.v[i], d < 0 ? "--matrix and --fuzz" : "the draws of --fuzz");
         }
     return LL_OK;
 }

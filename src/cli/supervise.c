@@ -452,6 +452,9 @@ static bool again(job *j, int code, int64_t *before, int64_t *idle)
         fprintf(stderr, ": starting again (%d)\n", j->start.number + 1);
     else if (!most)
         fputc('\n', stderr);
+    else if (*before < 0)
+        fprintf(stderr, ", and again: none of %ld starts came to a step: not starting again\n",
+                *idle + 1);
     else
         fprintf(stderr,
                 ", %s: the last %ld starts began at step %ld and made no progress: not starting "
