@@ -156,7 +156,7 @@ void ll_engine_unlock(const ll_engine *e);
 void ll_engine_let_go(const ll_engine **e);
 /* Locked up to the end of the block. */
 #define LL_LOCKED(e)                                                                               \
-    const ll_engine *locked __attribute__((cleanup(ll_engine_let_go))) = ll_engine_lock(e)
+    const ll_engine *locked __attribute__((cleanup(ll_engine_let_go), unused)) = ll_engine_lock(e)
 void ll_engine_wake(ll_engine *e); /* the thread, where there is work for it */
 /* Failed, once and for all, with the error of the calling thread; returns rc. Requests under way
  * are called back, and forgotten: their communicators may be closed now. Under the lock. */
@@ -177,7 +177,7 @@ typedef struct ll_entered {
 ll_entered ll_engine_enter(ll_engine *e);
 void ll_engine_leave(const ll_entered *x);
 #define LL_TIMED(e)                                                                                \
-    ll_entered entered __attribute__((cleanup(ll_engine_leave))) = ll_engine_enter(e)
+    ll_entered entered __attribute__((cleanup(ll_engine_leave), unused)) = ll_engine_enter(e)
 
 /* ---- steps.c ---- */
 /* As far as it goes without waiting. */
