@@ -19,7 +19,6 @@ typedef struct wanted { /* of a value: how it is read, by all products */
     int rows, reads; /* reads: by products and sums that take what is made here */
     ll_act act;      /* not NONE: it is not made by itself, but is gelu(x), x gelu'(pre) */
     ll_val x, pre;   /* of the new graph */
-    bool square;     /* it is a parameter's: blocks are */
     ll_val q, t, scale, t_scale, sum; /* once made */
 } wanted;
 
@@ -147,10 +146,10 @@ static void find(lowering *l)
     }
 }
 
-static ll_err in_blocks(lowering *l, wanted *w, ll_val x, bool both)
+static ll_err in_blocks(lowering *l, wanted *w, ll_val x, bool square, bool both)
 {
     ll_val out[4];
-    ll_blocks_attr a = {.rows = w->rows, .transposed = w->transposed && !both, .square = w->square};
+    ll_blocks_attr a = {.rows = w->rows, .transposed = w->transposed && !both, .square = square};
     const char *op = both ? "quantize_blocks_both" : "quantize_blocks";
     TRY(ll_emit_all(l->rw.to, ll_op_find(op), &a, &x, 1, out));
     w->q = out[0], w->scale = out[1];
@@ -166,10 +165,10 @@ static ll_err quantized(lowering *l, ll_val v)
     ll_val in[2] = {w->act ? w->x : l->rw.map[v.id], w->pre}, out[4];
     ll_shape shape = ll_graph_shape(l->g, v);
     if (w->scale.id) return LL_OK;
-    w->square = of_parameter(l->g, v);
-    if (w->square) in[0] = l->rw.map[from->in[0].id];
+    bool stored = of_parameter(l->g, v);
+    if (stored) in[0] = l->rw.map[from->in[0].id];
     bool both = w->plain && w->transposed;
-    if (l->blocks) return in_blocks(l, w, in[0], both);
+    if (l->blocks) return in_blocks(l, w, in[0], stored, both);
     ll_quantize_attr a = {.dtype = backward(from) ? LL_F8_E5M2 : LL_F8_E4M3,
                           .rows = w->rows,
                           .transposed = w->transposed && !both,

@@ -186,8 +186,7 @@ static const ll_op ops[2] = {
              "e4m3[2,16,32], e5m2[48,32], f32[]>, f32[]> {spec=\"btk,nk->btn\", out=bf16, bias=0, "
              "act=0, scaled=1}",
              "e4m3[2,80,144], e4m3[48,144], f32[2,160]>, f32[1,4]> {spec=\"btk,nk->btn\", "
-             "out=bf16, "
-             "bias=0, act=0, scaled=5}"},
+             "out=bf16, bias=0, act=0, scaled=5}"},
     },
     {
         PRODUCT(2),
@@ -206,8 +205,7 @@ static const ll_op ops[2] = {
                    "bf16[131,5], bf16[7,5], bf16[131,7] {spec=\"rk,nk->rn\", out=bf16, bias=0, "
                    "act=5}",
                    "e4m3[256,384], e4m3[128,384], f32[3,256]>, f32[3,128]>, bf16[128] "
-                   "{spec=\"rk,nk->rn\", "
-                   "out=bf16, bias=1, act=2, scaled=3}"},
+                   "{spec=\"rk,nk->rn\", out=bf16, bias=1, act=2, scaled=3}"},
     },
 };
 

@@ -69,7 +69,7 @@ static cudaDataType_t blas_type(ll_dtype t)
 typedef struct kind { /* compared as bytes */
     int64_t m, n, k, batches, lda, ldb, ldy, stride_a, stride_b, stride_y;
     int32_t ta, tb, a_type, b_type, y_type, compute, epilogue, bias_type, add, in_place, timed,
-        fast, a_mode, b_mode;
+        fast, a_scales, b_scales;
     uint32_t align[5];
 } kind;
 
@@ -157,7 +157,7 @@ static kind kind_of(const ll_kcall *c, const gemm *g)
     k.compute = compute_of(g->a_type, c->tf32);
     k.epilogue = g->epilogue;
     k.bias_type = g->bias ? g->bias_type : -1;
-    k.fast = g->fast, k.a_mode = g->a_mode, k.b_mode = g->b_mode;
+    k.fast = g->fast, k.a_scales = g->a_scales, k.b_scales = g->b_scales;
     k.add = g->add != NULL, k.in_place = g->add == g->y.data, k.timed = c->timing;
     const void *p[5] = {g->a.data, g->b.data, g->add ? g->add : g->y.data, g->y.data, g->aux};
     for (int i = 0; i < 5; i++) k.align[i] = alignment(p[i]);
@@ -200,6 +200,22 @@ static ll_err point_at(plan *p, const gemm *g)
     return LL_OK;
 }
 
+static ll_err scale_by_blocks(cublasLtMatmulDesc_t desc, const gemm *g)
+{
+#if CUBLAS_VERSION >= 120900
+    static const int32_t mode[] = {/* by scales_of */ CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F,
+                                   CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F,
+                                   CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F};
+    TRY(set(desc, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &mode[g->a_scales], sizeof *mode));
+    return set(desc, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &mode[g->b_scales], sizeof *mode);
+#else
+    FAIL(LL_E_DEVICE,
+         "products whose scales are of blocks need cuBLAS of CUDA 12.9 or later, and this program "
+         "was built with that of %d.%d: use precision fp8 or bf16",
+         CUBLAS_VER_MAJOR, CUBLAS_VER_MINOR);
+#endif
+}
+
 static ll_err describe(plan *p, const gemm *g)
 {
     const kind *k = &p->is;
@@ -215,8 +231,7 @@ static ll_err describe(plan *p, const gemm *g)
     if (g->aux) TRY(set(p->desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &k->ldy, sizeof k->ldy));
     int8_t fast = 1;
     if (g->fast) TRY(set(p->desc, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast));
-    if (g->a_mode) TRY(set(p->desc, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &g->a_mode, 4));
-    if (g->b_mode) TRY(set(p->desc, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &g->b_mode, 4));
+    if (g->a_scales) TRY(scale_by_blocks(p->desc, g));
     TRY(point_at(p, g));
     TRY(layout_of(&p->a, k->a_type, k->ta, k->m, k->k, k->lda, k->batches, k->stride_a));
     TRY(layout_of(&p->b, k->b_type, k->tb, k->k, k->n, k->ldb, k->batches, k->stride_b));
@@ -298,7 +313,7 @@ static ll_err ask(cublasLtHandle_t lt, const plan *p, cublasLtMatmulPreference_t
     cublasStatus_t s =
         blas.cublasLtMatmulAlgoGetHeuristic(lt, p->desc, p->a, p->b, p->y, p->y, pref, n, r, found);
     /* A mix of types that an epilogue does not have, or scales, is told as a wrong value. */
-    bool odd = p->is.epilogue != CUBLASLT_EPILOGUE_DEFAULT || p->is.a_mode;
+    bool odd = p->is.epilogue != CUBLASLT_EPILOGUE_DEFAULT || p->is.a_scales;
     bool none = s == CUBLAS_STATUS_NOT_SUPPORTED || (s == CUBLAS_STATUS_INVALID_VALUE && odd);
     if (none) *found = 0;
     CHECK(none || s == CUBLAS_STATUS_SUCCESS, LL_E_DEVICE, "cuBLASLt's choice of an algorithm: %s",

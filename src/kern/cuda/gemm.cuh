@@ -14,6 +14,9 @@ typedef struct matrix { /* element (i, j) at i * rs + j * cs, of product z at z 
 
 /* y = a b, or what the epilogue makes of it. y is column-major (y.rs is 1, or it has one row), and
  * a and b have a unit stride each. Bias runs along y's rows, aux has y's shape and is dense. */
+/* Of an operand of 8-bit floats: one of all, of blocks along the summed loop, of squares. */
+typedef enum scales_of { SCALES_ONE, SCALES_LINES, SCALES_SQUARES } scales_of;
+
 typedef struct gemm {
     matrix a, b, y;
     int64_t batches;
@@ -24,8 +27,8 @@ typedef struct gemm {
     ll_dtype bias_type;
     void *aux;
     const float *a_scale, *b_scale; /* of 8-bit floats, in device memory; NULL: none */
-    int32_t a_mode, b_mode;         /* cublasLtMatmulMatrixScale_t */
-    bool fast;                      /* sums of 8-bit floats may be kept in fewer bits for a while */
+    scales_of a_scales, b_scales;
+    bool fast; /* sums of 8-bit floats may be kept in fewer bits for a while */
 } gemm;
 
 extern "C" {

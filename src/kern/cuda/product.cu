@@ -200,9 +200,8 @@ static void describe(const ll_kcall *c, gemm *g)
     g->b_scale = (const float *)c->in[2].data;
     g->fast = scaled == LL_SCALED_FAST;
     if (scaled < LL_SCALED_LINES) return;
-    g->a_mode = g->b_mode = CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F;
-    if (scaled == LL_SCALED_SQUARES_B) g->a_mode = CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
-    if (scaled == LL_SCALED_SQUARES_A) g->b_mode = CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+    g->a_scales = scaled == LL_SCALED_SQUARES_B ? SCALES_SQUARES : SCALES_LINES;
+    g->b_scales = scaled == LL_SCALED_SQUARES_A ? SCALES_SQUARES : SCALES_LINES;
 }
 
 static cublasLtEpilogue_t epilogue_of(const ll_kcall *c)
@@ -291,12 +290,11 @@ __device__ static float f8_value(const void *p, int type, int64_t i)
     return __half2float(__half(__nv_cvt_fp8_to_halfraw(((const uint8_t *)p)[i], kind)));
 }
 
-/* Of element k of a row of an operand; mode 0: there is one scale. */
-__device__ static float scale_at(const float *scale, int mode, int64_t rows, int64_t cols,
+/* Of element k of a row of an operand. */
+__device__ static float scale_at(const float *scale, scales_of is, int64_t rows, int64_t cols,
                                  int64_t row, int64_t k)
 {
-    bool square = mode == CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
-    return scale[mode ? ll_block_at(square, rows, cols, row, k) : 0];
+    return scale[is ? ll_block_at(is == SCALES_SQUARES, rows, cols, row, k) : 0];
 }
 
 /* Of 8-bit floats in sizes that cuBLASLt does not take. */
@@ -309,8 +307,8 @@ static __global__ void scaled_product(gemm g, void *y)
         for (int64_t k = 0; k < g.a.cols; k++)
             sum += f8_value(g.a.data, g.a_type, i * g.a.rs + k * g.a.cs) *
                    f8_value(g.b.data, g.b_type, k * g.b.rs + j * g.b.cs) *
-                   scale_at(g.a_scale, g.a_mode, g.a.rows, g.a.cols, i, k) *
-                   scale_at(g.b_scale, g.b_mode, g.b.cols, g.b.rows, j, k);
+                   scale_at(g.a_scale, g.a_scales, g.a.rows, g.a.cols, i, k) *
+                   scale_at(g.b_scale, g.b_scales, g.b.cols, g.b.rows, j, k);
         store_any(y, g.y_type, i * g.y.rs + j * g.y.cs, sum);
     }
 }
