@@ -260,7 +260,8 @@ ll_err ll_plan_graph(ll_plan_results *p, const ll_mesh *m)
         {"parallel.stages", "", *how->stages},
         {"parallel.compress", "none", strcmp(how->compress, "none")},
         {"parallel.canonical", "false", how->canonical},
-        {"parallel.transport", "auto", !strcmp(how->transport, "host")},
+        {"parallel.transport", "auto",
+         strcmp(how->transport, "auto") && strcmp(how->transport, "nccl")},
         {"train.offload", "", *r->train.offload},
         {NULL}};
     TRY(ll_plan_refuse(uncounted, "models that are compiled"));

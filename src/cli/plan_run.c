@@ -81,7 +81,8 @@ static ll_err refuse_uncounted(const ll_words *set, const ll_run *r, const ll_lm
         {"parallel.sequence", "auto", strcmp(p->sequence, "auto")},
         {"parallel.compress", "none", strcmp(p->compress, "none")},
         {"parallel.canonical", "false", p->canonical},
-        {"parallel.transport", "auto", !strcmp(p->transport, "host")},
+        {"parallel.transport", "auto",
+         strcmp(p->transport, "auto") && strcmp(p->transport, "nccl")},
         {"train.micro_batch", "0", t->micro_batch && ll_words_said(set, "train.micro_batch")},
         {NULL}};
     TRY(ll_plan_refuse(uncounted, "transformers on a cluster"));

@@ -33,7 +33,8 @@ static void tell_devices(const ll_devices *s, const char *kind)
 {
     enum { MOST = 16 };
     for (int r = 0; r < s->n && r < MOST; r++)
-        fprintf(stderr, "rank %d: %s (%s %d)\n", r, s->of[r].name, kind, (int)s->of[r].index);
+        fprintf(stderr, "rank %d: %s (%s %d%s%s)\n", r, s->of[r].name, kind, (int)s->of[r].index,
+                *s->of[r].place ? ", " : "", s->of[r].place);
     if (s->n > MOST) fprintf(stderr, "and %d more ranks\n", s->n - MOST);
     if (s->n > 1) fprintf(stderr, "collectives between %ss: %s\n", kind, s->why);
 }
@@ -234,7 +235,7 @@ static void on_start(void *context, const ll_train_start *s)
         fprintf(stderr, "%s: train.epochs=%ld ends before train.steps=%ld\n",
                 LL_COUNTED(s->steps, "step"), s->run->train.epochs, s->run->train.steps);
     if (s->first_step) fprintf(stderr, "resumed after step %ld of %ld\n", s->first_step, s->steps);
-    if (s->report->ranks > 1 && !s->session->devices.direct) tell_tuner(v->c);
+    if (s->report->ranks > 1 && s->session->devices.link == LL_BY_HOST) tell_tuner(v->c);
     if (s->resumed) fprintf(stderr, "%s\n", s->resumed);
     if (s->weights) fprintf(stderr, "%s\n", s->weights);
     if (s->kept) fprintf(stderr, "%s\n", s->kept);

@@ -18,6 +18,7 @@ bool ll_choose_may(const ll_algo *a, const ll_coll_spec *s, bool has_window, boo
 {
     const char *why;
     if ((a->window || a->shared) && !has_window) return false;
+    if (a->library && s->far) return false; /* which not every library has there */
     if (canonical && ll_coll_sums(s->coll) && !(a->canonical && a->canonical(s))) return false;
     return ll_algo_can(a, s, &why);
 }

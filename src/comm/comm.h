@@ -9,8 +9,25 @@
 #include "comm/choose.h"
 #include "comm/transport.h"
 
+/* Memory that is not this process's but a GPU's, from and to which MPI takes messages by itself.
+ * Collectives there go by messages alone, and what else they do is done by these, which are over
+ * when they return. */
+typedef struct ll_memory {
+    void *of;
+    ll_err (*alloc)(void *of, size_t bytes, void **out);
+    void (*free)(void *of, void *data);
+    /* n rows of so many bytes, each so far behind the one before; this one need not be over when it
+     * returns, but for `ready`, which also waits for whoever writes operands. */
+    ll_err (*copy)(void *of, void *to, size_t to_stride, const void *from, size_t from_stride,
+                   size_t row, int64_t n);
+    ll_err (*ready)(void *of);
+    ll_err (*fold)(void *of, void *dst, const void *const *src, int n_src, int64_t n, ll_dtype t,
+                   ll_reduce op); /* as ll_fold */
+} ll_memory;
+
 typedef struct ll_coll_call {
-    ll_coll_spec spec; /* size, node and shared are filled in */
+    ll_coll_spec spec;       /* size, node, shared and far are filled in */
+    const ll_memory *memory; /* where data, out and scratch lie; NULL: this process's */
     void *data, *out;
     ll_dtype dtype;
     ll_reduce op;

@@ -20,7 +20,7 @@ typedef struct plan_key {
     int64_t count, segment;
     uint64_t cuts; /* a hash of starts and matrix; 0 where there are none */
     int32_t root;
-    uint8_t coll, elem_bytes, shared, canonical;
+    uint8_t coll, elem_bytes, memory, canonical; /* memory: shared, or far */
 } plan_key;
 
 typedef struct ll_plan {
@@ -68,6 +68,7 @@ struct ll_request {
     const ll_shared *shared; /* where DATA lies, for reading that of others; NULL: not shared */
     size_t shared_at;
     size_t elem_bytes;
+    const ll_memory *memory; /* of own's; NULL: this process's */
     ll_dtype dtype;
     ll_reduce op;
     ll_library_call library;

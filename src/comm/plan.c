@@ -47,7 +47,7 @@ static plan_key key_of(const ll_comm *c, const ll_coll_call *call)
                   .root = s->root,
                   .coll = (uint8_t)s->coll,
                   .elem_bytes = (uint8_t)ll_dtype_bytes(call->dtype),
-                  .shared = s->shared,
+                  .memory = (uint8_t)(s->shared + 2 * s->far),
                   .canonical = needs_canonical(c, call)};
     if (s->starts) k.cuts = hash_cuts(s->starts, s->size + 1, 1);
     if (s->matrix) k.cuts = hash_cuts(s->matrix, (int64_t)s->size * s->size, k.cuts + 2);
@@ -121,7 +121,7 @@ static ll_err build(ll_comm *c, const ll_coll_call *call, const plan_key *k, ll_
     p->spec.starts = keep(a, call->spec.starts, p->spec.size + 1);
     p->spec.matrix = keep(a, call->spec.matrix, (int64_t)p->spec.size * p->spec.size);
     p->algo = call->algo;
-    for (bool window = ll_comm_has_window(c);;
+    for (bool window = ll_comm_has_window(c) && !p->spec.far;;
          window = false) { /* without, where it is too small */
         int64_t segment = call->spec.segment;
         if (!call->algo)

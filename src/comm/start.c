@@ -50,6 +50,7 @@ static ll_err prepare(ll_comm *c, const ll_coll_call *call, int64_t number, cons
                       .turn = -1,
                       .scratch = -1,
                       .elem_bytes = ll_dtype_bytes(call->dtype),
+                      .memory = call->memory,
                       .dtype = call->dtype,
                       .op = call->op,
                       .messages = messages,
@@ -77,6 +78,7 @@ static ll_err give_buffers(ll_request *r, void *scratch)
     ll_comm *c = r->c;
     const ll_sched *s = r->sched;
     r->own[LL_SCRATCH] = (char *)scratch;
+    LL_ASSERT(!s->scratch || scratch || !r->memory);
     if (s->scratch && !scratch) {
         TRY(ll_scratch_take(c->engine, c->patient ? c : NULL, (size_t)s->scratch * r->elem_bytes,
                             &r->scratch));
@@ -101,9 +103,10 @@ static ll_err complete(ll_comm *c, ll_coll_call *call, const ll_shared **shared,
     call->spec.size = c->t->size;
     call->spec.node = c->t->node;
     size_t bytes = (size_t)call->spec.count * ll_dtype_bytes(call->dtype);
-    if (!call->spec.matrix) *shared = find_shared(c, call->data, bytes, shared_at);
+    call->spec.far = call->memory != NULL;
+    if (!call->spec.matrix && !call->memory) *shared = find_shared(c, call->data, bytes, shared_at);
     /* Ranks must agree: of no elements all are shared, wherever data points. */
-    call->spec.shared = *shared || (bytes == 0 && !call->spec.matrix);
+    call->spec.shared = *shared || (bytes == 0 && !call->spec.matrix && !call->memory);
     return ll_plan_find(c, call, plan);
 }
 

@@ -64,7 +64,7 @@ static ll_err fold(ll_request *r, const ll_step *s)
     ll_engine *e = r->c->engine;
     for (int i = 0; i < s->n_from; i++) /* what it reads of other ranks' memory */
         if (s->from[i].rank != r->c->t->rank) e->used.count.read += s->n * (int64_t)r->elem_bytes;
-    if (s->n_from == 1) {
+    if (s->n_from == 1 && !r->memory) {
         memcpy(own(r, &s->dst), source(r, s->from), (size_t)s->n * r->elem_bytes);
         return LL_OK;
     }
@@ -75,7 +75,10 @@ static ll_err fold(ll_request *r, const ll_step *s)
         e->n_source = s->n_from;
     }
     for (int i = 0; i < s->n_from; i++) e->sources[i] = source(r, &s->from[i]);
-    ll_fold(own(r, &s->dst), e->sources, s->n_from, s->n, r->dtype, r->op);
+    const ll_memory *m = r->memory;
+    char *to = own(r, &s->dst);
+    if (m) return m->fold(m->of, to, e->sources, s->n_from, s->n, r->dtype, r->op);
+    ll_fold(to, e->sources, s->n_from, s->n, r->dtype, r->op);
     return LL_OK;
 }
 

@@ -79,15 +79,10 @@ void ll_subsets_close(ll_subsets *s)
     if (s) ll_arena_free(s->arena);
 }
 
-ll_err ll_subsets_start(ll_subsets *s, void *data, void *scratch, ll_dtype t, ll_reduce op,
-                        const char *site, ll_request **out)
+ll_err ll_subsets_start(ll_subsets *s, const ll_coll_call *like, ll_request **out)
 {
-    const ll_coll_call call = {.spec = {.coll = LL_COLL_ALLREDUCE, .count = s->count},
-                               .data = data,
-                               .scratch = scratch,
-                               .dtype = t,
-                               .op = op,
-                               .sched = s->list,
-                               .site = site};
+    ll_coll_call call = *like;
+    call.spec = (ll_coll_spec){.coll = LL_COLL_ALLREDUCE, .count = s->count};
+    call.sched = s->list;
     return ll_comm_start(s->c, &call, out);
 }

@@ -79,5 +79,7 @@ ll_err ll_transport_check_threads(void);
 bool ll_transport_launched(void);
 /* Will ranks that leave now wait for each other, as MPI is finalised? */
 bool ll_transport_ends_together(void);
+/* Does it say of itself that it sends and receives from a GPU's memory (CUDA's)? */
+bool ll_transport_takes_gpus(void);
 /* "Open MPI 4.1.4", "MPICH 4.0.2". */
 const char *ll_transport_library(void);

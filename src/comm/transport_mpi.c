@@ -10,6 +10,7 @@
 #include "comm/begin.h"
 #include "comm/job.h"
 
+#include <dlfcn.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -293,6 +294,13 @@ const char *ll_transport_library(void)
     else
         snprintf(text, sizeof text, "%.*s", (int)strcspn(version, ",\n"), version);
     return text;
+}
+
+bool ll_transport_takes_gpus(void)
+{
+    /* An extension, which not every library has. */
+    int (*ask)(void) = (int (*)(void))(uintptr_t)dlsym(RTLD_DEFAULT, "MPIX_Query_cuda_support");
+    return ask && ask();
 }
 
 bool ll_transport_ends_together(void)

@@ -41,6 +41,11 @@ int ll_gpu_count(void)
     return cudaGetDeviceCount(&n) == cudaSuccess ? n : 0;
 }
 
+ll_err ll_gpu_bus(int index, char *out, int room)
+{
+    return GPU(cudaDeviceGetPCIBusId(out, room, index));
+}
+
 ll_err ll_gpu_open(int index, ll_gpu **out)
 {
     int n = ll_gpu_count(), major = 0;

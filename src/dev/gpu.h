@@ -18,6 +18,7 @@ typedef struct ll_gpu_facts {
 } ll_gpu_facts;
 
 int ll_gpu_count(void);
+ll_err ll_gpu_bus(int index, char *out, int room); /* "0000:17:00.0" */
 /* Streams on GPU number `index`. */
 ll_err ll_gpu_open(int index, ll_gpu **out);
 void ll_gpu_close(ll_gpu *g);
@@ -91,6 +92,10 @@ typedef struct ll_gpu_rows {
     int64_t n;
 } ll_gpu_rows;
 ll_err ll_gpu_copy_rows(ll_gpu *g, ll_stream_id s, const ll_gpu_rows *r);
+
+/* dst = src[0] op src[1] op ... of n elements, in that stream: the bits that comm/'s ll_fold makes. */
+ll_err ll_gpu_fold(ll_gpu *g, ll_stream_id s, void *dst, const void *const *src, int n_src,
+                   int64_t n, ll_dtype t, ll_reduce op);
 
 /* What is queued between the two is captured, not run; in other streams than the one that computes
  * too, where they wait for something captured, and that one then waits for them. */

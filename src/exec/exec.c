@@ -269,7 +269,9 @@ void ll_exec_close(ll_exec *e)
 
 size_t ll_exec_comm_bytes(const ll_exec *e)
 {
-    size_t sum = e->comm ? ll_team_bytes(e->opts.team) + e->room_bytes : 0;
+    size_t sum = e->comm ? ll_team_bytes(e->opts.team) : 0;
+    if (e->memory) return sum; /* the rest is among the machine's */
+    sum += e->room_bytes;
     for (int i = 0; i < e->p->n_instr; i++)
         if (e->instrs[i].transfer) sum += e->instrs[i].transfer->room;
     return sum;
@@ -280,7 +282,7 @@ size_t ll_exec_seen_bytes(const ll_exec *e)
     size_t sum = 0;
     for (int i = 0; i < e->p->n_instr; i++) {
         const ll_transfer *t = e->instrs[i].transfer;
-        if (!t || !t->room || t->codec || t->subsets) continue;
+        if (!t || !t->room || t->memory || t->codec || t->subsets) continue;
         const int *node = ll_comm_nodes(t->c), n = ll_comm_size(t->c), me = ll_comm_rank(t->c);
         size_t here = 0;
         for (int r = 0; r < n; r++) here += node[r] == node[me];

@@ -9,7 +9,7 @@
 /* Through this process's memory, from where on a larger message is no faster. */
 static size_t bucket_bytes(const ll_session *s)
 {
-    if (!s->team || s->devices.direct) return 0;
+    if (!s->team || s->devices.link != LL_BY_HOST) return 0;
     return ll_choose_bucket_bytes(ll_comm_table(s->team->c));
 }
 
@@ -24,7 +24,9 @@ ll_err ll_session_lower(const ll_session *s, bool no_fuse, ll_program **out)
     TRY(ll_cut_lowers(s->cut, &s->opts, s->machine, s->ctx, my_rank(s), s->span, &l));
     l.no_fuse = no_fuse;
     l.bucket_bytes = bucket_bytes(s);
-    l.subsets = s->team && !s->devices.direct && !l.pipe && !ll_comm_has_window(s->team->c);
+    ll_link_kind link = s->devices.link;
+    bool windows = link == LL_BY_HOST && s->team && ll_comm_has_window(s->team->c);
+    l.subsets = s->team && link != LL_BY_NCCL && !l.pipe && !windows;
     l.memory = no_fuse ? 0 : ll_room_aside(&s->room);
     l.ways = s->ways.n ? &s->ways : NULL;
     return ll_lower(s->part ? s->part : s->cut->whole, &l, out);
@@ -103,6 +105,7 @@ static ll_err place_devices(ll_session *s)
         return LL_OK;
     }
     if (c) ask.canonical = ll_comm_options(c)->canonical;
+    if (c) ask.loose = ll_comm_options(c)->thread;
     ll_mesh m;
     TRY(ll_mesh_parse(s->opts.mesh ? s->opts.mesh : "", &m));
     ask.pipe = ll_mesh_axis(&m, LL_AXIS_PIPE) >= 0;
@@ -117,7 +120,7 @@ ll_exec_opts ll_session_exec_opts(const ll_session *s)
                           .compress = ll_codec_asked(s->opts.compress),
                           .offload = s->opts.offload,
                           .device = s->devices.mine,
-                          .link = s->machine->links[s->devices.direct]};
+                          .link = s->machine->links[s->devices.link]};
 }
 
 /* Convolutions by what is quickest here. Exact sums are f64's, which has none to choose from. */

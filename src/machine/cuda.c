@@ -1,9 +1,13 @@
 /* cuda.c: programs on a GPU. The slab lies there; this process sees slots through views, copies in
  * pinned memory. */
+#define _GNU_SOURCE /* sets of CPUs */
 #include "machine/cuda.h"
 
+#include "base/num.h"
+#include "comm/transport.h"
 #include "dev/group.h"
 #include "kern/cuda/context.h"
+#include "machine/near.h"
 
 #include <stdio.h>
 
@@ -29,30 +33,58 @@ static ll_err ask(int device, ll_precision precision, ll_device_facts *out)
     return LL_OK;
 }
 
-/* Rank i of a node takes GPU i of it, around. */
-static int index_of(const ll_comm *c)
+/* Which of the node's GPUs this rank takes, and what is near it. Collective; c NULL: alone. */
+static ll_err find_mine(ll_comm *c, ll_arena *arena, int *index, char *place, size_t room)
 {
-    int me = c ? ll_comm_rank(c) : 0, before = 0, gpus = ll_gpu_count();
-    const int *node = c ? ll_comm_nodes(c) : NULL;
-    for (int r = 0; node && r < me; r++) before += node[r] == node[me];
-    return gpus ? before % gpus : 0;
+    enum { BUS = 16 };
+    int size = c ? ll_comm_size(c) : 1, me = c ? ll_comm_rank(c) : 0, before = 0, here = 0;
+    int gpus = (int)ll_min64(ll_gpu_count(), LL_NEAR_MOST);
+    *index = 0;
+    *place = '\0';
+    if (size == 1) return LL_OK;
+    cpu_set_t *cores = LL_NEW_ARRAY(arena, cpu_set_t, size);
+    if (sched_getaffinity(0, sizeof *cores, &cores[me])) CPU_ZERO(&cores[me]);
+    TRY(ll_comm_allgather(c, cores, size * (int64_t)sizeof *cores, LL_U8, NULL));
+    if (!gpus) return LL_OK;
+    const int *node = ll_comm_nodes(c);
+    for (int r = 0; r < size; r++) {
+        if (node[r] != node[me]) continue;
+        before += r < me;
+        cores[here++] = cores[r];
+    }
+    char(*bus)[BUS] = (char(*)[BUS])ll_arena_alloc(arena, (size_t)gpus * BUS);
+    const char **names = LL_NEW_ARRAY(arena, const char *, gpus);
+    ll_near *near = LL_NEW_ARRAY(arena, ll_near, gpus);
+    for (int i = 0; i < gpus; i++) {
+        TRY(ll_gpu_bus(i, bus[i], BUS));
+        names[i] = bus[i];
+    }
+    ll_near_find(names, gpus, near);
+    *index = ll_near_choose(near, gpus, cores, here, before);
+    ll_near_tell(names[*index], &near[*index], &cores[before], place, room);
+    return LL_OK;
 }
 
-static ll_err choose(const ll_device_ask *ask, ll_devices *out)
+static ll_err choose(const ll_device_ask *asked, ll_devices *out)
 {
-    const char *library = NULL;
+    ll_device_ask ask = *asked;
+    const char *library = NULL, *how = ask.transport;
+    ask.mpi = ll_transport_takes_gpus();
 #ifdef LL_NCCL
-    if (!ask->transport || strcmp(ask->transport, "host")) TRY(ll_gpu_group_library(&library));
+    if (!how || (strcmp(how, "host") && strcmp(how, "mpi"))) TRY(ll_gpu_group_library(&library));
+#else
+    (void)how;
 #endif
-    return ll_devices_choose(ask, library, out);
+    return ll_devices_choose(&ask, library, out);
 }
 
 static ll_err place(ll_comm *c, const ll_device_ask *ask, ll_arena *arena, ll_devices *out)
 {
     int n = c ? ll_comm_size(c) : 1, me = c ? ll_comm_rank(c) : 0;
     ll_gpu_facts f;
-    *out = (ll_devices){.of = LL_NEW_ARRAY(arena, ll_device, n), .n = n, .mine = index_of(c)};
-    ll_err rc = look(out->mine, &f);
+    *out = (ll_devices){.of = LL_NEW_ARRAY(arena, ll_device, n), .n = n};
+    ll_err rc = find_mine(c, arena, &out->mine, out->of[me].place, sizeof out->of->place);
+    if (rc == LL_OK) rc = look(out->mine, &f);
     int capability = 10 * f.major + f.minor;
     if (rc == LL_OK && ll_precision_unit(ask->precision) == LL_PRECISION_fp8 && capability < 89)
         rc = RAISE(LL_E_DEVICE,
@@ -234,7 +266,7 @@ const ll_machine ll_machine_cuda = {
              "for every 128 x 128 of parameters",
          [LL_PRECISION_tf32] =
              "operands of products, convolutions and attention rounded to tf32, summed in f32"},
-    .links = (const ll_link *const[]){&staged,
+    .links = (const ll_link *const[]){&staged, &ll_link_mpi,
 #ifdef LL_NCCL
                                       &ll_link_nccl,
 #endif

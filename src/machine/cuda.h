@@ -1,6 +1,6 @@
 /* cuda.h: a program on a GPU, as the files that make it share it: cuda.c is the machine,
  * cuda_run.c its launches, cuda_data.c what comes and goes, cuda_aside.c what is laid aside,
- * cuda_nccl.c its collectives. */
+ * cuda_nccl.c and cuda_mpi.c its collectives. */
 #pragma once
 #include "dev/gpu.h"
 #include "kern/cuda/trouble.h"
@@ -77,6 +77,7 @@ ll_err ll_cuda_copy_wait(ll_exec *e, ll_bound *b); /* nothing where it is not un
 
 /* ---- cuda_nccl.c, where NCCL is built ---- */
 extern const ll_link ll_link_nccl;
+extern const ll_link ll_link_mpi;
 /* Until what is in a stream is over: of one that waits for other ranks' GPUs with an eye on these.
  */
 ll_err ll_cuda_await(const ll_exec *e, ll_stream_id s);

@@ -236,7 +236,7 @@ static ll_err open(ll_exec *e)
         if (!b->instr->collective) continue;
         if (!is_message(b->instr)) TRY(group_of(e, b->instr, &group));
         TRY(ll_transfer_open(e->opts.team, e->arena, b->instr, b->call.in, b->call.out,
-                             b->call.scratch, &b->transfer));
+                             b->call.scratch, NULL, &b->transfer));
     }
     return e->opts.team->pipe ? open_channels(e) : LL_OK;
 }

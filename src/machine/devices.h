@@ -7,19 +7,25 @@ typedef struct ll_device { /* a rank's */
     int32_t index;
     unsigned char id[16]; /* no two devices have the same */
     char name[108];
+    char place[128]; /* in its node, and the rank's cores, for people; "": not asked */
 } ll_device;
 
+/* Through this process's memory, by MPI from and to theirs, or by NCCL: as a machine's links are. */
+typedef enum ll_link_kind { LL_BY_HOST, LL_BY_MPI, LL_BY_NCCL } ll_link_kind;
+
 typedef struct ll_devices {
-    ll_device *of; /* [n], by rank */
-    int n, mine;   /* n 0: the machine has none; mine: this rank's index */
-    bool direct;   /* they talk to each other, not through this process's memory */
-    char why[256]; /* how they talk, and why so; "": there is one rank */
+    ll_device *of;     /* [n], by rank */
+    int n, mine;       /* n 0: the machine has none; mine: this rank's index */
+    ll_link_kind link; /* how they talk, */
+    char why[256];     /* and why so; "": there is one rank */
 } ll_devices;
 
 typedef struct ll_device_ask {
-    const char *transport; /* NULL, "auto", "nccl" or "host" */
+    const char *transport; /* NULL, "auto", "nccl", "mpi" or "host" */
     bool canonical, codec; /* what NCCL does not do: sums in this order, compressed gradients */
     bool pipe;             /* and what it does where it is asked for: messages between stages */
+    bool mpi;              /* the MPI library takes devices' memory */
+    bool loose;            /* ranks that part: a thread moves messages */
     ll_precision precision;
 } ll_device_ask;
 
@@ -33,6 +39,6 @@ typedef struct ll_device_facts {
  * device, where it is asked for. */
 #define LL_STAND_IN "NCCL 0.0.0"
 
-/* Of devices that are known: sets direct and why, or says why what was asked for cannot be.
+/* Of devices that are known: sets link and why, or says why what was asked for cannot be.
  * library: what they would talk by; NULL: not built. */
 ll_err ll_devices_choose(const ll_device_ask *ask, const char *library, ll_devices *s);

@@ -1,4 +1,5 @@
-/* link_host.c: a program's collectives on this process's memory, through comm/. */
+/* link_host.c: a program's collectives through comm/, on this process's memory or another that
+ * messages reach. */
 #include "base/now.h"
 #include "base/room.h"
 #include "machine/host.h"
@@ -28,10 +29,15 @@ static ll_err find_room(ll_exec *e)
     }
     e->room_bytes = ll_room_plan(wants, p->n_instr, e->arena);
     if (!e->room_bytes) return LL_OK;
-    e->room = (char *)aligned_alloc(64, e->room_bytes);
-    CHECK(e->room, LL_E_MEM, "not enough memory for %zu bytes of scratch of collectives",
-          e->room_bytes);
-    ll_comm_hold(e->comm, (int64_t)e->room_bytes);
+    const ll_memory *m = e->memory;
+    if (m) {
+        TRY(m->alloc(m->of, e->room_bytes, (void **)&e->room));
+    } else {
+        e->room = (char *)aligned_alloc(64, e->room_bytes);
+        CHECK(e->room, LL_E_MEM, "not enough memory for %zu bytes of scratch of collectives",
+              e->room_bytes);
+        ll_comm_hold(e->comm, (int64_t)e->room_bytes);
+    }
     for (int i = 0; i < p->n_instr; i++)
         if (wants[i].bytes) ll_transfer_set_scratch(e->instrs[i].transfer, e->room + wants[i].at);
     return LL_OK;
@@ -43,7 +49,7 @@ static ll_err open_transfers(ll_exec *e)
     LL_EACH (ll_bound, b, e->instrs, e->p->n_instr) {
         if (!b->instr->collective) continue;
         TRY(ll_transfer_open(e->opts.team, e->arena, b->instr, b->call.in, b->call.out,
-                             b->call.scratch, &b->transfer));
+                             b->call.scratch, e->memory, &b->transfer));
         any |= b->instr->compressed;
     }
     CHECK(any || !e->opts.compress, LL_E_SHARD,
@@ -70,6 +76,7 @@ void ll_host_close(ll_exec *e)
     if (e->unsettled) return;
     for (int i = 0; i < e->p->n_instr; i++)
         if (e->instrs[i].transfer) ll_transfer_close(e->instrs[i].transfer);
+    if (e->memory && e->room) return e->memory->free(e->memory->of, e->room);
     if (e->room) ll_comm_hold(e->comm, -(int64_t)e->room_bytes);
     free(e->room);
 }

@@ -80,7 +80,8 @@ struct ll_exec { /* a program bound to a machine's memory */
     int head;            /* of a pipeline: instructions before the first backward pass */
     bool no_kernels;     /* they are left out: what others wait for is sent, whatever it holds */
     double waited;       /* seconds, in waits */
-    char *room;          /* scratch of collectives under way */
+    const ll_memory *memory; /* of collectives through comm/; NULL: this process's */
+    char *room;              /* scratch of those under way */
     size_t room_bytes;
     int n_launch;       /* in a step of one micro-batch */
     size_t extra_bytes; /* of the machine's memory, besides the slab */

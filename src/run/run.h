@@ -107,7 +107,7 @@ typedef struct ll_run_parallel {
     const char *overlap;
     const char *sequence;      /* how attention goes over axis sequence (pass/partition.h) */
     const char *recompute;     /* none, selective, full or bytes (pass/recompute.h) */
-    const char *transport;     /* of GPUs: auto, nccl or host */
+    const char *transport;     /* of GPUs: auto, nccl, mpi or host */
     const char *schedule;      /* of axis pipe: a name, or a file */
     const char *schedule_text; /* a name, or what the file says */
     int64_t virtual_stages;

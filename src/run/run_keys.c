@@ -296,9 +296,10 @@ const ll_key ll_run_keys[] = {
          "activation checkpointing: none, selective (recompute what is cheap), full (keep only "
          "each block's input), or the bytes of activations to keep per micro-batch over all ranks, "
          "such as 200MiB"),
-    CHOICE("parallel.transport", parallel.transport, "auto", "auto nccl host",
-           "communication between GPUs: nccl, or host (pinned memory and MPI); auto = nccl if "
-           "every rank has its own GPU and there is no pipeline, else host"),
+    CHOICE("parallel.transport", parallel.transport, "auto", "auto nccl mpi host",
+           "communication between GPUs: nccl, mpi (by an MPI library that takes GPUs' memory) or "
+           "host (pinned memory and MPI); auto = nccl if every rank has its own GPU and there is "
+           "no pipeline, else host"),
     NUMBER("parallel.timeout", parallel.timeout, "60", LL_ABOVE_0, 1e6,
            "seconds that other ranks wait for a rank before it counts as failed; may be below 1"),
     TEXT("parallel.schedule", parallel.schedule, "",

@@ -104,6 +104,7 @@ typedef struct ll_coll_spec {
     int64_t segment;       /* elements in a segment, for algorithms that cut; 0: their default */
     const int *node;       /* [size] which node a rank is on, any numbering; NULL: all on one */
     bool shared;           /* the ranks of a node can read each other's DATA */
+    bool far;              /* buffers are not this process's memory: only messages come there */
 } ll_coll_spec;
 
 /* Are ranks 0..size-1 all on one node? NULL: they are. */

@@ -143,7 +143,8 @@ static void plan_rotation(ll_transfer *t, ll_arena *a, const ll_coll_attr *r)
 }
 
 ll_err ll_transfer_open(ll_team *team, ll_arena *arena, const ll_instr *instr, const ll_tensor *in,
-                        const ll_tensor *out, void *packing, ll_transfer **made)
+                        const ll_tensor *out, void *packing, const ll_memory *memory,
+                        ll_transfer **made)
 {
     static const ll_coll colls[LL_N_COLLECTIVE] = {
         [LL_ALL_REDUCE] = LL_COLL_ALLREDUCE, [LL_REDUCE_SCATTER] = LL_COLL_REDUCE_SCATTER,
@@ -168,7 +169,8 @@ ll_err ll_transfer_open(ll_team *team, ll_arena *arena, const ll_instr *instr, c
     t->n = instr->n_in;
     LL_ARRAYS(arena, t->n * t->size, t->give, t->take, t->give_at, t->take_at);
     size_t elem = ll_dtype_bytes(in->dtype);
-    t->call = (ll_coll_call){.dtype = in->dtype, .site = instr->name};
+    t->memory = memory;
+    t->call = (ll_coll_call){.memory = memory, .dtype = in->dtype, .site = instr->name};
     t->call.spec.coll = colls[t->kind];
     t->call.op = !h && !message && x->max ? LL_REDUCE_MAX : LL_REDUCE_SUM;
     if (message)
@@ -251,7 +253,8 @@ ll_err ll_transfer_prepare(ll_transfer *t, ll_arena *arena)
     }
     if (t->n > 1 && t->call.spec.count) {
         t->room = ll_align64((size_t)t->call.spec.count * ll_dtype_bytes(t->call.dtype));
-        TRY(ll_comm_alloc(t->c, t->room, &room));
+        const ll_memory *m = t->memory;
+        TRY(m ? m->alloc(m->of, t->room, &room) : ll_comm_alloc(t->c, t->room, &room));
         t->packing = (char *)room;
     }
     return LL_OK;
@@ -265,7 +268,10 @@ ll_err ll_transfer_compress(ll_transfer *t, const char *codec, uint64_t seed)
 
 void ll_transfer_close(ll_transfer *t)
 {
-    if (t->room) ll_comm_release(t->c, t->packing);
+    if (t->room && t->memory)
+        t->memory->free(t->memory->of, t->packing);
+    else if (t->room)
+        ll_comm_release(t->c, t->packing);
     ll_codec_close(t->codec);
     ll_subsets_close(t->subsets);
 }
@@ -348,9 +354,11 @@ ll_err ll_transfer_unpack(const ll_transfer *t, ll_strip_copy *copy, void *conte
     return LL_OK;
 }
 
-static ll_err copy_here(void *context, char *packed, char *data, const ll_strip *s, bool pack)
+static ll_err copy(void *memory, char *packed, char *data, const ll_strip *s, bool pack)
 {
-    (void)context;
+    const ll_memory *m = (const ll_memory *)memory;
+    if (m && pack) return m->copy(m->of, packed, s->row, data + s->at, s->stride, s->row, s->rows);
+    if (m) return m->copy(m->of, data + s->at, s->stride, packed, s->row, s->row, s->rows);
     for (int64_t i = 0; i < s->rows; i++) {
         char *a = packed + (size_t)i * s->row, *b = data + s->at + (size_t)i * s->stride;
         memmove(pack ? a : b, pack ? b : a, s->row);
@@ -363,7 +371,8 @@ static ll_err copy_here(void *context, char *packed, char *data, const ll_strip 
 ll_err ll_transfer_start(ll_transfer *t, int64_t step)
 {
     ll_coll_call *call = &t->call;
-    TRY(ll_transfer_pack(t, copy_here, NULL));
+    TRY(ll_transfer_pack(t, copy, (void *)(uintptr_t)t->memory));
+    if (t->memory) TRY(t->memory->ready(t->memory->of));
     bool exchanges = t->kind == LL_ALL_TO_ALL || t->kind == LL_HALO;
     if (call->sched) { /* a message */
         call->data = (t->kind == LL_SEND ? t->in : t->out)->data;
@@ -373,9 +382,7 @@ ll_err ll_transfer_start(ll_transfer *t, int64_t step)
     if (t->kind == LL_ROTATE) call->out = t->out->data;
     if (exchanges) call->out = ll_transfer_taken(t);
     if (t->codec) return ll_codec_allreduce(t->codec, t->c, (float *)call->data, step, call->site);
-    if (t->subsets)
-        return ll_subsets_start(t->subsets, call->data, call->scratch, call->dtype, call->op,
-                                call->site, &t->request);
+    if (t->subsets) return ll_subsets_start(t->subsets, call, &t->request);
     return ll_comm_start(t->c, call, &t->request);
 }
 
@@ -384,5 +391,5 @@ ll_err ll_transfer_wait(ll_transfer *t)
     ll_request *r = t->request;
     t->request = NULL;
     if (r) TRY(ll_request_wait(r));
-    return ll_transfer_unpack(t, copy_here, NULL);
+    return ll_transfer_unpack(t, copy, (void *)(uintptr_t)t->memory);
 }

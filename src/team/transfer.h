@@ -25,18 +25,20 @@ typedef struct ll_transfer {
      * begin in what is packed, in bytes. */
     ll_strip *give, *take;
     size_t *give_at, *take_at;
-    size_t given;        /* bytes of what is packed to be sent */
-    char *packing;       /* NULL: works where operand or result lie */
-    size_t room;         /* bytes of packing that are its own: of sums, which ranks share */
-    ll_codec *codec;     /* of sums: what they go through; NULL: none */
-    ll_subsets *subsets; /* of sums over other ranks each; NULL: all are over the same */
-    ll_request *request; /* under way */
+    size_t given;            /* bytes of what is packed to be sent */
+    char *packing;           /* NULL: works where operand or result lie */
+    size_t room;             /* bytes of packing that are its own: of sums, which ranks share */
+    const ll_memory *memory; /* where all of it lies; NULL: this process's */
+    ll_codec *codec;         /* of sums: what they go through; NULL: none */
+    ll_subsets *subsets;     /* of sums over other ranks each; NULL: all are over the same */
+    ll_request *request;     /* under way */
 } ll_transfer;
 
 /* Local, where the team has compared the program. Plans it. in and out are read anew in each
  * run. packing: room of x's packing. */
 ll_err ll_transfer_open(ll_team *team, ll_arena *arena, const ll_instr *x, const ll_tensor *in,
-                        const ll_tensor *out, void *packing, ll_transfer **made);
+                        const ll_tensor *out, void *packing, const ll_memory *memory,
+                        ll_transfer **made);
 /* What a start packs, and a wait unpacks: strips of tensors, by who can reach both. pack false:
  * from packed to data. taken: where what others gave lies. */
 typedef ll_err ll_strip_copy(void *context, char *packed, char *data, const ll_strip *s, bool pack);

@@ -209,7 +209,7 @@ static ll_err gpu_step(ll_comm *c, bool stalls, bool nccl_fails, bool loops, boo
     bool me = ll_comm_rank(c) == 2;
     ll_graph *g = part_model("lenet5", 8, "momentum", 0, NULL, 0);
     part x;
-    TRY(fake_open(c, g, &(part_opts){.mesh = "data=4", .n_micro = 1}, true, &x));
+    TRY(fake_open(c, g, &(part_opts){.mesh = "data=4", .n_micro = 1}, LL_BY_NCCL, &x));
     part_feed(&x, 1, 10);
     ll_err rc = gpu_once(&x);
     fake_stalls = me && (stalls || nccl_fails);

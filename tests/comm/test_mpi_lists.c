@@ -62,7 +62,9 @@ static void pieces(void **state)
             for (int k = 0; k < 3; k++)
                 for (int64_t i = 0; i < count[k][rank]; i++)
                     data[s->at[k] + i] = (float)value(rank, s->at[k] + i);
-            OK(ll_subsets_start(s, data, NULL, LL_F32, LL_REDUCE_SUM, "test", &r));
+            const ll_coll_call call = {
+                .data = data, .dtype = LL_F32, .op = LL_REDUCE_SUM, .site = "test"};
+            OK(ll_subsets_start(s, &call, &r));
             OK(ll_request_wait(r));
             for (int k = 0; k < 3; k++)
                 for (int64_t i = s->at[k]; i < s->at[k] + count[k][rank]; i++) {

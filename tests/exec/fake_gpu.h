@@ -25,6 +25,7 @@ typedef enum fake_kind {
     FAKE_FILL,
     FAKE_RECORD,
     FAKE_AWAIT,
+    FAKE_FOLD,
     FAKE_COLLECTIVE
 } fake_kind;
 typedef enum fake_collective {
@@ -49,7 +50,9 @@ typedef struct fake_work {
     ll_gpu_group *group;
     bool asked; /* whether the others have come */
     MPI_Request all;
-    const void *from;
+    const void *from, *sources[64]; /* of a fold: n_source of them */
+    int n_source;
+    ll_reduce op;
     void *to;
     int64_t n;
     ll_dtype type;
@@ -88,7 +91,8 @@ struct ll_gpu_group {
 
 static void *fake_pinned[256];
 static size_t fake_pinned_bytes[256];
-static int fake_launched, fake_replayed, fake_grouped, fake_copied; /* what a test may ask */
+static int fake_launched, fake_replayed, fake_grouped, fake_copied,
+    fake_folded;                     /* what a test may ask */
 static bool fake_stalls, fake_fails; /* and what it may have collectives do */
 
 static inline bool fake_is_pinned(const void *p)
@@ -180,6 +184,7 @@ static bool fake_do(ll_gpu *g, fake_work *w)
             memmove((char *)w->rows.to + (size_t)i * w->rows.to_stride,
                     (const char *)w->rows.from + (size_t)i * w->rows.from_stride, w->rows.row);
         break;
+    case FAKE_FOLD: ll_fold(w->to, w->sources, w->n_source, w->n, w->type, w->op); break;
     case FAKE_FILL: memset(w->to, w->byte, (size_t)w->n); break;
     case FAKE_RECORD: g->raised[w->event] = w->serial; break;
     case FAKE_AWAIT:
@@ -282,6 +287,12 @@ static void fake_kernels(ll_program *p)
 int ll_gpu_count(void)
 {
     return 1;
+}
+
+ll_err ll_gpu_bus(int index, char *out, int room)
+{
+    snprintf(out, (size_t)room, "0000:%02x:00.0", index);
+    return LL_OK;
 }
 
 #ifndef LL_CUDA /* where it is, it finds no GPU */
@@ -486,6 +497,17 @@ ll_err ll_gpu_after(ll_gpu *g, ll_stream_id later, ll_stream_id earlier)
 ll_err ll_gpu_copy_rows(ll_gpu *g, ll_stream_id q, const ll_gpu_rows *r)
 {
     fake_add(g, q, FAKE_COPY)->rows = *r;
+    return LL_OK;
+}
+
+ll_err ll_gpu_fold(ll_gpu *g, ll_stream_id q, void *dst, const void *const *src, int n_src,
+                   int64_t n, ll_dtype t, ll_reduce op)
+{
+    fake_work *w = fake_add(g, q, FAKE_FOLD);
+    LL_ASSERT(n_src <= 64);
+    for (int k = 0; k < n_src; k++) w->sources[k] = src[k];
+    w->to = dst, w->n_source = n_src, w->n = n, w->type = t, w->op = op;
+    fake_folded++;
     return LL_OK;
 }
 
@@ -720,7 +742,8 @@ extern const ll_machine ll_machine_cuda;
 
 /* One rank's of a graph. With o->memory: by a GPU's costs, what that has no room for is laid aside.
  */
-static ll_err fake_open(ll_comm *c, const ll_graph *g, const part_opts *o, bool nccl, part *out)
+static ll_err fake_open(ll_comm *c, const ll_graph *g, const part_opts *o, ll_link_kind link,
+                        part *out)
 {
     ll_mesh m;
     ll_placement *place;
@@ -738,7 +761,7 @@ static ll_err fake_open(ll_comm *c, const ll_graph *g, const part_opts *o, bool 
     fake_kernels(out->p);
     ll_exec_opts opts = {.machine = &ll_machine_cuda, .seed = 5, .team = out->team, .poison = true};
     opts.offload = o->memory ? "host" : NULL;
-    opts.link = ll_machine_cuda.links[nccl];
+    opts.link = ll_machine_cuda.links[link];
     TRY(ll_exec_open(out->p, &opts, &out->e));
     fake_exec = out->e;
     ll_graph_free(mine);

@@ -9,6 +9,7 @@
 #include "run/run.h"
 #include "train/trainer.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -240,16 +241,15 @@ static ll_graph *all_kinds(void)
     return g;
 }
 
-static void one_gpu_talks(void **state)
+static void talk_by(ll_link_kind link)
 {
-    (void)state;
     const ll_machine *machine;
     MUST(ll_machine_find("cuda", &machine));
-    if (!machine->links[1]) {
+    if (!machine->links[link]) {
         print_message("built without NCCL\n");
-        skip();
+        return;
     }
-    print_message("NCCL, one rank\n");
+    print_message("%s, one rank\n", machine->links[link]->name);
     ll_comm *c;
     ll_mesh m;
     ll_team *team;
@@ -260,7 +260,7 @@ static void one_gpu_talks(void **state)
     MUST(ll_team_open(c, &m, &team));
     ll_graph *g = all_kinds();
     MUST(ll_lower(g, &(ll_lower_opts){.target = &ll_target_cuda, .as_is = true}, &p));
-    ll_exec_opts o = {.team = team, .link = machine->links[1], .poison = true};
+    ll_exec_opts o = {.team = team, .link = machine->links[link], .poison = true};
     MUST(ll_exec_open(p, &o, &e));
     for (int step = 0; step < 4; step++) {
         float x[5][6];
@@ -278,6 +278,73 @@ static void one_gpu_talks(void **state)
     ll_comm_close(c);
 }
 
+static void one_gpu_talks(void **state)
+{
+    (void)state;
+    talk_by(LL_BY_NCCL);
+    talk_by(LL_BY_MPI);
+}
+
+/* ---- sums of collectives ---- */
+
+/* Small numbers, zeros of both signs, what overflows, and what is none. */
+static void draw(void *to, ll_dtype t, int64_t n, int source)
+{
+    static const double special[] = {0, -0.0, 1e30, -1e30, INFINITY, -INFINITY, NAN, 65504};
+    for (int64_t i = 0; i < n; i++) {
+        uint64_t r = ll_below_at(7, (uint64_t)source, (uint64_t)i, 1 << 20);
+        double v = (double)r / 1024 - 512;
+        if (!ll_dtype_is_float(t))
+            v = (double)(r % 256);
+        else if (r % 5 == 0)
+            v = special[r / 5 % 8];
+        ll_store(to, t, i, v);
+    }
+}
+
+static void fold_like_the_cpu(ll_gpu *g, ll_dtype t, ll_reduce op, int n_src, int64_t n)
+{
+    enum { MOST = 70 };
+    char *src[MOST], *there[MOST], *sum, *got, *out;
+    size_t bytes = (size_t)n * ll_dtype_bytes(t);
+    sum = (char *)calloc(2, bytes + 8), got = sum + bytes + 8;
+    MUST(ll_gpu_alloc(g, bytes, (void **)&out));
+    for (int k = 0; k < n_src; k++) {
+        src[k] = (char *)malloc(bytes + 8);
+        draw(src[k], t, n, k);
+        MUST(ll_gpu_alloc(g, bytes, (void **)&there[k]));
+        MUST(ll_gpu_write(g, there[k], src[k], bytes));
+    }
+    ll_fold(sum, (const void *const *)src, n_src, n, t, op);
+    MUST(ll_gpu_fold(g, LL_STREAM_COMPUTE, out, (const void *const *)there, n_src, n, t, op));
+    MUST(ll_gpu_read(g, got, out, bytes));
+    MUST(ll_gpu_wait(g));
+    for (int64_t i = 0; i < n; i++) {
+        double a = ll_load(sum, t, i), b = ll_load(got, t, i);
+        if (a == b ? signbit(a) != signbit(b) : !(isnan(a) && isnan(b)))
+            fail_msg("%s, operation %d of %d sources, element %ld of %ld: %.17g, not %.17g",
+                     ll_dtype_name(t), op, n_src, i, n, b, a);
+    }
+    for (int k = 0; k < n_src; k++) ll_gpu_free(g, there[k]), free(src[k]);
+    ll_gpu_free(g, out);
+    free(sum);
+}
+
+static void folds_have_the_cpus_bits(void **state)
+{
+    (void)state;
+    static const ll_dtype types[] = {LL_F64, LL_F32, LL_BF16, LL_F16, LL_I32, LL_U8};
+    static const int sources[] = {1, 2, 3, 4, 5, 7, 8, 9, 13, 70};
+    ll_gpu *g;
+    MUST(ll_gpu_open(0, &g));
+    for (int t = 0; t < 6; t++)
+        for (int op = LL_REDUCE_SUM; op <= LL_REDUCE_MIN; op++)
+            for (int k = 0; k < 10; k++)
+                for (int64_t n = 0; n < 3000; n = 3 * n + 1)
+                    fold_like_the_cpu(g, types[t], (ll_reduce)op, sources[k], n);
+    ll_gpu_close(g);
+}
+
 int main(void)
 {
     if (!ll_gpu_count()) {
@@ -288,6 +355,7 @@ int main(void)
         cmocka_unit_test(bits_of_single_launches),
         cmocka_unit_test(bits_of_what_is_aside),
         cmocka_unit_test(one_gpu_talks),
+        cmocka_unit_test(folds_have_the_cpus_bits),
     };
     return cmocka_run_group_tests_name("programs on a GPU", tests, NULL, NULL);
 }

@@ -69,11 +69,12 @@ static void step_on(part *fake, bool checked)
 
 /* share: of the memory that it takes otherwise, in percent; 100: nothing is laid aside. */
 static void hold_by(const char *schedule, const char *name, const char *mesh, int zero, int n_micro,
-                    bool nccl, int share)
+                    ll_link_kind link, int share)
 {
+    static const char *const ways[] = {"host", "mpi", "nccl"};
     char what[128];
     snprintf(what, sizeof what, "%s on %s, zero %d, %d micro-batches, %s, %d %%, rank %d", name,
-             mesh, zero, n_micro, nccl ? "nccl" : "host", share, ll_comm_rank(comm));
+             mesh, zero, n_micro, ways[link], share, ll_comm_rank(comm));
     int limit = strcmp(name, "gpt") ? 10 : 29;
     ll_graph *g = part_model(name, 12, "momentum", 1, small, 5), *apart = NULL;
     if (schedule) no_error(ll_means_apart(g, &apart));
@@ -83,9 +84,9 @@ static void hold_by(const char *schedule, const char *name, const char *mesh, in
     o.schedule = schedule;
     no_error(part_open(comm, apart ? apart : g, &o, &cpu));
     if (share < 100) o.memory = cpu.p->bytes / 100 * (size_t)share;
-    no_error(fake_open(comm, apart ? apart : g, &o, nccl, &fake));
+    no_error(fake_open(comm, apart ? apart : g, &o, link, &fake));
     if (o.memory) assert_true(fake.p->bytes <= o.memory && fake.p->aside_bytes > 0);
-    fake_launched = fake_replayed = fake_grouped = fake_copied = 0;
+    fake_launched = fake_replayed = fake_grouped = fake_copied = fake_folded = 0;
     part_feed(&cpu, 1, limit);
     feed_like(&fake, &cpu);
     for (int step = 0; step < 4; step++) {
@@ -107,7 +108,9 @@ static void hold_by(const char *schedule, const char *name, const char *mesh, in
     }
     assert_true(fake_launched > 0 && fake_replayed > 0);
     assert_true(!o.memory == !fake_copied);
-    assert_true(!nccl || fake_grouped > 0 || ll_comm_size(comm) == 1);
+    bool alone = ll_comm_size(comm) == 1;
+    assert_true(alone || (fake_grouped > 0) == (link == LL_BY_NCCL));
+    assert_true(alone || schedule || (fake_folded > 0) == (link == LL_BY_MPI));
     if (ll_comm_rank(comm) == 0) print_message("%s %s\n", what, schedule ? schedule : "");
     fake_close(&fake);
     part_close(&cpu);
@@ -115,22 +118,23 @@ static void hold_by(const char *schedule, const char *name, const char *mesh, in
     ll_graph_free(apart);
 }
 
-static void hold(const char *name, const char *mesh, int zero, int n_micro, bool nccl, int share)
+static void hold(const char *name, const char *mesh, int zero, int n_micro, ll_link_kind link,
+                 int share)
 {
-    hold_by(NULL, name, mesh, zero, n_micro, nccl, share);
+    hold_by(NULL, name, mesh, zero, n_micro, link, share);
 }
 
 static void test_alone(void **state)
 {
     (void)state;
     if (ll_comm_size(comm) > 1) skip();
-    hold("gpt", "data=1", 0, 1, false, 100);
-    hold("lenet5", "data=1", 0, 2, true, 100);
+    hold("gpt", "data=1", 0, 1, LL_BY_HOST, 100);
+    hold("lenet5", "data=1", 0, 2, LL_BY_NCCL, 100);
     for (int share = 90; share >= 60; share -= 15) {
-        hold("gpt", "data=1", 0, 1, false, share);
-        hold("gpt", "data=1", 0, 3, false, share);
+        hold("gpt", "data=1", 0, 1, LL_BY_HOST, share);
+        hold("gpt", "data=1", 0, 3, LL_BY_HOST, share);
     }
-    hold("lenet5", "data=1", 0, 2, true, 92);
+    hold("lenet5", "data=1", 0, 2, LL_BY_NCCL, 92);
 }
 
 static void test_ranks(void **state)
@@ -142,23 +146,24 @@ static void test_ranks(void **state)
     snprintf(data, sizeof data, "data=%d", n);
     snprintf(tensor, sizeof tensor, "tensor=%d", n);
     snprintf(height, sizeof height, "height=%d", n);
-    for (int nccl = 0; nccl < 2; nccl++) {
-        hold("lenet5", data, 0, 2, nccl, 100);
-        hold("gpt", tensor, 0, 1, nccl, 100);
-        hold("lenet5", height, 0, 2, nccl, 100);
+    for (ll_link_kind link = LL_BY_HOST; link <= LL_BY_NCCL; link++) {
+        hold("lenet5", data, 0, 2, link, 100);
+        hold("gpt", tensor, 0, 1, link, 100);
+        hold("lenet5", height, 0, 2, link, 100);
     }
-    hold("gpt", data, 1, 2, true, 100);
-    hold("gpt", data, 3, 1, true, 100);
-    for (int nccl = 0; nccl < 2; nccl++) {
-        hold("gpt", data, 0, 2, nccl, 75);
-        hold("gpt", data, 2, 1, nccl, 90);
-        hold("gpt", tensor, 0, 1, nccl, 75);
+    hold("gpt", data, 1, 2, LL_BY_NCCL, 100);
+    hold("gpt", data, 1, 2, LL_BY_MPI, 100);
+    hold("gpt", data, 3, 1, LL_BY_NCCL, 100);
+    for (ll_link_kind link = LL_BY_HOST; link <= LL_BY_NCCL; link++) {
+        hold("gpt", data, 0, 2, link, 75);
+        hold("gpt", data, 2, 1, link, 90);
+        hold("gpt", tensor, 0, 1, link, 75);
     }
     hold("gpt",
          n == 4   ? "data=2,sequence=2"
          : n == 2 ? "sequence=2"
                   : "sequence=3",
-         0, 1, true, 100);
+         0, 1, LL_BY_NCCL, 100);
 }
 
 /* What stages send each other, of gpt with a table that two of them read. */
@@ -171,12 +176,13 @@ static void test_stages(void **state)
     int n = ll_comm_size(comm);
     if (n == 1) skip();
     snprintf(pipe, sizeof pipe, "pipe=%d", n);
-    for (int i = 0; i < 6; i++) hold_by(schedules[i], "gpt", pipe, 0, 2 + i, true, 100);
-    hold_by("1f1b", "lenet5", pipe, 0, 3, false, 100);
+    for (int i = 0; i < 6; i++) hold_by(schedules[i], "gpt", pipe, 0, 2 + i, LL_BY_NCCL, 100);
+    hold_by("1f1b", "lenet5", pipe, 0, 3, LL_BY_HOST, 100);
+    hold_by("zb-v", "gpt", pipe, 0, 4, LL_BY_MPI, 100);
     if (n < 4) return;
-    hold_by("zb-h1", "gpt", "pipe=2,data=2", 0, 3, true, 100);
-    hold_by("zb-v", "gpt", "data=2,pipe=2", 3, 3, true, 100);
-    hold_by("dualpipe-v", "gpt", "pipe=2,tensor=2", 0, 4, true, 100);
+    hold_by("zb-h1", "gpt", "pipe=2,data=2", 0, 3, LL_BY_NCCL, 100);
+    hold_by("zb-v", "gpt", "data=2,pipe=2", 3, 3, LL_BY_NCCL, 100);
+    hold_by("dualpipe-v", "gpt", "pipe=2,tensor=2", 0, 4, LL_BY_NCCL, 100);
 }
 
 int main(void)

@@ -44,8 +44,8 @@ WRAP(ll_host_init, (ll_exec * e, int slot), e, slot)
 WRAP(ll_comm_split, (ll_comm * c, int color, int key, ll_comm **out), c, color, key, out)
 WRAP(ll_transfer_open,
      (ll_team * t, ll_arena *a, const ll_instr *x, const ll_tensor *in, const ll_tensor *out,
-      void *packing, ll_transfer **made),
-     t, a, x, in, out, packing, made)
+      void *packing, const ll_memory *memory, ll_transfer **made),
+     t, a, x, in, out, packing, memory, made)
 WRAP(ll_comm_alloc, (ll_comm * c, size_t bytes, void **out), c, bytes, out)
 WRAP(ll_codec_open, (const char *text, const char *name, int64_t n, uint64_t seed, ll_codec **out),
      text, name, n, seed, out)

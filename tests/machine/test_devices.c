@@ -23,11 +23,11 @@ static ll_devices at(int a, int b, int c, int d)
     return (ll_devices){.of = devices, .n = 4};
 }
 
-static void chosen(ll_devices s, ll_device_ask ask, const char *library, bool direct,
+static void chosen(ll_devices s, ll_device_ask ask, const char *library, ll_link_kind link,
                    const char *says)
 {
     if (ll_devices_choose(&ask, library, &s) != LL_OK) fail_msg("%s", ll_error_text());
-    assert_int_equal(s.direct, direct);
+    assert_int_equal(s.link, link);
     if (!strstr(s.why, says)) fail_msg("\"%s\" does not say \"%s\"", s.why, says);
 }
 
@@ -43,23 +43,32 @@ static void test_choice(void **state)
     (void)state;
     const char *lib = "NCCL 2.28.3";
     ll_devices own = at(0, 1, 2, 3);
-    chosen(own, (ll_device_ask){0}, lib, true, "NCCL 2.28.3: every rank has a GPU of its own");
-    chosen(own, (ll_device_ask){.transport = "nccl"}, lib, true, "NCCL");
-    chosen(own, (ll_device_ask){.transport = "host"}, lib, false, "as asked for");
-    chosen(own, (ll_device_ask){0}, NULL, false, "no NCCL");
-    chosen(own, (ll_device_ask){.canonical = true}, lib, false, "canonical");
-    chosen(own, (ll_device_ask){.codec = true}, lib, false, "compress");
+    chosen(own, (ll_device_ask){0}, lib, LL_BY_NCCL,
+           "NCCL 2.28.3: every rank has a GPU of its own");
+    chosen(own, (ll_device_ask){.transport = "nccl"}, lib, LL_BY_NCCL, "NCCL");
+    chosen(own, (ll_device_ask){.transport = "host"}, lib, LL_BY_HOST, "as asked for");
+    chosen(own, (ll_device_ask){0}, NULL, LL_BY_HOST, "no NCCL");
+    chosen(own, (ll_device_ask){.canonical = true}, lib, LL_BY_HOST, "canonical");
+    chosen(own, (ll_device_ask){.codec = true}, lib, LL_BY_HOST, "compress");
     refused(own, (ll_device_ask){.transport = "nccl"}, NULL, "no NCCL");
     refused(own, (ll_device_ask){.transport = "nccl", .canonical = true}, lib, "use host");
     refused(own, (ll_device_ask){.transport = "nccl", .codec = true}, lib, "compress none");
-    chosen(own, (ll_device_ask){.pipe = true}, lib, false, "where that is asked for");
-    chosen(own, (ll_device_ask){.transport = "nccl", .pipe = true}, lib, true, "NCCL");
-    refused(own, (ll_device_ask){.transport = "mpi"}, lib, "auto, nccl or host");
+    chosen(own, (ll_device_ask){.pipe = true}, lib, LL_BY_HOST, "where that is asked for");
+    chosen(own, (ll_device_ask){.transport = "nccl", .pipe = true}, lib, LL_BY_NCCL, "NCCL");
+    refused(own, (ll_device_ask){.transport = "mpl"}, lib, "auto, nccl, mpi or host");
+    refused(own, (ll_device_ask){.transport = "mpi"}, lib, "takes GPUs' memory");
+    refused(own, (ll_device_ask){.transport = "mpi", .mpi = true, .codec = true}, lib,
+            "compress none");
+    refused(own, (ll_device_ask){.transport = "mpi", .mpi = true, .loose = true}, lib, "part");
+    chosen(own, (ll_device_ask){.transport = "mpi", .mpi = true, .canonical = true}, lib, LL_BY_MPI,
+           "as asked for");
+    chosen(own, (ll_device_ask){.mpi = true, .pipe = true}, NULL, LL_BY_HOST, "no NCCL");
     ll_devices shared = at(0, 1, 2, 1);
-    chosen(shared, (ll_device_ask){.transport = "auto"}, lib, false, "ranks 1 and 3 share a GPU");
+    chosen(shared, (ll_device_ask){.transport = "auto"}, lib, LL_BY_HOST,
+           "ranks 1 and 3 share a GPU");
     refused(shared, (ll_device_ask){.transport = "nccl"}, lib, "ranks 1 and 3 share NVIDIA H200");
-    chosen(shared, (ll_device_ask){0}, LL_STAND_IN, false, "ranks 1 and 3 share a GPU");
-    chosen(shared, (ll_device_ask){.transport = "nccl"}, LL_STAND_IN, true, "stand-in");
+    chosen(shared, (ll_device_ask){0}, LL_STAND_IN, LL_BY_HOST, "ranks 1 and 3 share a GPU");
+    chosen(shared, (ll_device_ask){.transport = "nccl"}, LL_STAND_IN, LL_BY_NCCL, "stand-in");
 }
 
 static void test_peaks(void **state)
