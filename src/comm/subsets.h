@@ -22,6 +22,6 @@ typedef struct ll_subsets {
 /* Local, but for the same pieces on all ranks. */
 ll_err ll_subsets_open(ll_comm *c, const ll_subset_piece *pieces, int n, ll_subsets **out);
 void ll_subsets_close(ll_subsets *s);
-/* Collective. One request for all of them, as of a call like this: data, and scratch (NULL: comm has
- * it), stay until the wait. */
+/* Collective. One request for all of them, as of a call like this: data, and scratch (NULL: comm
+ * has it), stay until the wait. */
 ll_err ll_subsets_start(ll_subsets *s, const ll_coll_call *like, ll_request **out);

@@ -93,7 +93,7 @@ typedef struct ll_gpu_rows {
 } ll_gpu_rows;
 ll_err ll_gpu_copy_rows(ll_gpu *g, ll_stream_id s, const ll_gpu_rows *r);
 
-/* dst = src[0] op src[1] op ... of n elements, in that stream: the bits that comm/'s ll_fold makes. */
+/* dst = src[0] op src[1] op ... of n elements, in that stream: to the bits of comm/'s ll_fold. */
 ll_err ll_gpu_fold(ll_gpu *g, ll_stream_id s, void *dst, const void *const *src, int n_src,
                    int64_t n, ll_dtype t, ll_reduce op);
 

@@ -54,7 +54,7 @@ static ll_err find_mine(ll_comm *c, ll_arena *arena, int *index, char *place, si
     }
     char(*bus)[BUS] = (char(*)[BUS])ll_arena_alloc(arena, (size_t)gpus * BUS);
     const char **names = LL_NEW_ARRAY(arena, const char *, gpus);
-    ll_near *near = LL_NEW_ARRAY(arena, ll_near, gpus);
+    ll_nearby *near = LL_NEW_ARRAY(arena, ll_nearby, gpus);
     for (int i = 0; i < gpus; i++) {
         TRY(ll_gpu_bus(i, bus[i], BUS));
         names[i] = bus[i];

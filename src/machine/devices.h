@@ -10,7 +10,7 @@ typedef struct ll_device { /* a rank's */
     char place[128]; /* in its node, and the rank's cores, for people; "": not asked */
 } ll_device;
 
-/* Through this process's memory, by MPI from and to theirs, or by NCCL: as a machine's links are. */
+/* Through this process's memory, by MPI from and to theirs, or by NCCL: a machine's links. */
 typedef enum ll_link_kind { LL_BY_HOST, LL_BY_MPI, LL_BY_NCCL } ll_link_kind;
 
 typedef struct ll_devices {

@@ -25,7 +25,7 @@ static int levels_between(hwloc_obj_t device, hwloc_obj_t other)
     return up;
 }
 
-static void find_network(hwloc_topology_t topo, hwloc_obj_t device, bool fast, ll_near *out)
+static void find_network(hwloc_topology_t topo, hwloc_obj_t device, bool fast, ll_nearby *out)
 {
     int least = 1 << 30;
     for (hwloc_obj_t o = NULL; (o = hwloc_get_next_osdev(topo, o));) {
@@ -40,7 +40,7 @@ static void find_network(hwloc_topology_t topo, hwloc_obj_t device, bool fast, l
 
 /* ---- a device ---- */
 
-static void find_one(hwloc_topology_t topo, const char *bus, ll_near *out)
+static void find_one(hwloc_topology_t topo, const char *bus, ll_nearby *out)
 {
     unsigned cpu;
     hwloc_obj_t device = hwloc_get_pcidev_by_busidstring(topo, bus);
@@ -53,7 +53,7 @@ static void find_one(hwloc_topology_t topo, const char *bus, ll_near *out)
     if (!*out->nic) find_network(topo, device, false, out);
 }
 
-void ll_near_find(const char *const *bus, int n, ll_near *out)
+void ll_near_find(const char *const *bus, int n, ll_nearby *out)
 {
     /* What hwloc would load others' libraries for. */
     static const char *const left_out[] = {"cuda", "nvml", "opencl", "gl", "rsmi", "levelzero"};
@@ -72,14 +72,14 @@ void ll_near_find(const char *const *bus, int n, ll_near *out)
 /* ---- ranks ---- */
 
 /* Of a device that is not known none is. */
-static bool is_near(const ll_near *d, const cpu_set_t *cores)
+static bool is_near(const ll_nearby *d, const cpu_set_t *cores)
 {
     cpu_set_t both;
     CPU_AND(&both, &d->cpus, cores);
     return CPU_COUNT(&both) > 0;
 }
 
-int ll_near_choose(const ll_near *devices, int n, const cpu_set_t *ranks, int n_rank, int me)
+int ll_near_choose(const ll_nearby *devices, int n, const cpu_set_t *ranks, int n_rank, int me)
 {
     int taken[LL_NEAR_MOST] = {0}, share = (n_rank + n - 1) / n, best = 0;
     for (int r = 0; r <= me; r++) {
@@ -113,7 +113,7 @@ static const char *name_cores(const cpu_set_t *set, char *text, size_t room)
     return text;
 }
 
-void ll_near_tell(const char *bus, const ll_near *d, const cpu_set_t *cores, char *text,
+void ll_near_tell(const char *bus, const ll_nearby *d, const cpu_set_t *cores, char *text,
                   size_t room)
 {
     char names[32], memory[32] = "";

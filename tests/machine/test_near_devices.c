@@ -107,7 +107,7 @@ static int setup(void **state)
 static void what_is_near(void **state)
 {
     (void)state;
-    ll_near d[5];
+    ll_nearby d[5];
     const char *const five[] = {buses[0], buses[1], buses[2], buses[3], "0000:99:00.0"};
     ll_near_find(five, 5, d);
     for (int i = 0; i < 4; i++) {
@@ -133,7 +133,7 @@ static void what_is_near(void **state)
 /* Each of n ranks with so many cores, from `first` on. */
 static void choose(int n, int first, int each, const int *want)
 {
-    ll_near d[4];
+    ll_nearby d[4];
     cpu_set_t sets[8];
     ll_near_find(buses, 4, d);
     for (int r = 0; r < n; r++) {
@@ -151,7 +151,7 @@ static void who_takes_which(void **state)
     choose(2, 0, 4, (const int[]){0, 2});
     choose(8, 0, 1, (const int[]){0, 1, 0, 1, 2, 3, 2, 3});
     choose(3, 0, 8, (const int[]){0, 1, 2}); /* of cores that all have */
-    ll_near unknown[2] = {{.memory = -1}, {.memory = -1}};
+    ll_nearby unknown[2] = {{.memory = -1}, {.memory = -1}};
     cpu_set_t sets[3] = {cores(0, 0), cores(1, 1), cores(2, 2)};
     for (int r = 0; r < 3; r++) assert_int_equal(ll_near_choose(unknown, 2, sets, 3, r), r % 2);
 }
