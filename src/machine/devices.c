@@ -70,9 +70,10 @@ ll_err ll_devices_choose(const ll_device_ask *ask, const char *library, ll_devic
                       : ask->canonical   ? "NCCL does not sum in canonical order"
                       : ask->pipe ? "a pipeline's messages go by NCCL where that is asked for"
                                   : shared_one;
-    const char *by = direct ? library
-                     : mpi  ? ll_transport_library()
-                            : "through pinned memory and MPI";
-    snprintf(s->why, sizeof s->why, "%s: %s", by, why);
+    snprintf(s->why, sizeof s->why, "%s%s: %s",
+             direct ? library
+             : mpi  ? ll_transport_library()
+                    : "through pinned memory and MPI",
+             mpi ? ", from GPU to GPU" : "", why);
     return LL_OK;
 }

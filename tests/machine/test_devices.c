@@ -61,7 +61,7 @@ static void test_choice(void **state)
             "compress none");
     refused(own, (ll_device_ask){.transport = "mpi", .mpi = true, .loose = true}, lib, "part");
     chosen(own, (ll_device_ask){.transport = "mpi", .mpi = true, .canonical = true}, lib, LL_BY_MPI,
-           "as asked for");
+           ", from GPU to GPU: as asked for");
     chosen(own, (ll_device_ask){.mpi = true, .pipe = true}, NULL, LL_BY_HOST, "no NCCL");
     ll_devices shared = at(0, 1, 2, 1);
     chosen(shared, (ll_device_ask){.transport = "auto"}, lib, LL_BY_HOST,
