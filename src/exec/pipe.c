@@ -51,7 +51,7 @@ static ll_err check_text(const ll_pipeline *p, const ll_mesh *m, int axis, const
           "the schedule is for %d ranks, but the mesh has pipe=%d: use pipe=%d", p->n_rank,
           m->size[axis], p->n_rank);
     CHECK(p->n_micro == o->n_micro, LL_E_ARG,
-          "the schedule is for %d micro-batches, but there are %d: set train.micro_batch to a %s "
+          "the schedule is for %d micro-batches, but there are %d: make a micro-batch a %s "
           "of the batch",
           p->n_micro, o->n_micro, p->n_micro == 1 ? "whole" : "part");
     return LL_OK;
@@ -228,7 +228,7 @@ static ll_err plan_schedule(ll_pipe_plan *p, const ll_graph *g, const char *name
     p->rank_of = p->pipeline->rank_of;
     CHECK(strcmp(name, "2bw") || p->pipeline->overlaps, LL_E_ARG,
           "schedule 2bw, whose steps overlap, needs 2 micro-batches or more on 2 ranks or more: "
-          "set train.micro_batch to a part of the batch");
+          "make a micro-batch a part of the batch");
     if (o->room) TRY(find_held(p, a));
     CHECK(p->report.ascending, LL_E_ARG,
           "the schedule takes micro-batches of a stage out of order, so sums over them would "

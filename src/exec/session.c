@@ -50,9 +50,9 @@ static ll_err partition(ll_session *s)
     TRY(ll_mesh_parse(o->mesh ? o->mesh : "", &m));
     bool alone = !o->comm || ll_comm_size(o->comm) == 1;
     CHECK(!alone || m.n_rank == 1, LL_E_SHARD,
-          "mesh \"%s\" needs %d ranks, but there is one: use -n %d", o->mesh, m.n_rank, m.n_rank);
+          "mesh \"%s\" needs %d ranks, but there is one: start %d", o->mesh, m.n_rank, m.n_rank);
     CHECK(!alone || !o->compress || !strcmp(o->compress, "none"), LL_E_SHARD,
-          "compress=%s needs gradients that ranks sum, but there is one rank: use -n 2 or more, or "
+          "compress=%s needs gradients that ranks sum, but there is one rank: use 2 or more, or "
           "compress=none",
           o->compress);
     if (!alone) TRY(find_team(s, &m));
@@ -68,7 +68,7 @@ static ll_err check_offload(const ll_session *s)
 {
     const ll_session_opts *o = &s->opts;
     CHECK(!o->offload || o->share || o->memory, LL_E_ARG,
-          "offload needs a limit of memory: set train.memory");
+          "offload needs a limit of memory: set memory too");
     CHECK(!o->offload || s->machine->map_aside, LL_E_ARG,
           "machine %s does not support offload: leave it out, or use recompute",
           s->machine->target->name);
@@ -319,10 +319,11 @@ ll_err ll_session_open(ll_graph *g, const ll_session_opts *opts, ll_session **ou
 {
     ll_step_order steps;
     const ll_session_opts usual = {0};
+    CHECK(out, LL_E_ARG, "argument out is NULL, expected where the session is to go");
     if (!opts) opts = &usual;
     ll_session_opts o = *opts;
     *out = NULL;
-    TRY(ll_comm_agree(opts->comm, find_steps(g, opts, &steps)));
+    TRY(ll_comm_agree(opts->comm, g ? find_steps(g, opts, &steps) : ll_graph_check(g)));
     o.delay = steps.late;
     LL_OWN(ll_session) s = NULL;
     TRY(ll_session_compile(g, &o, steps.wide, LL_WHOLE_STEP, &s));
