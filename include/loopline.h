@@ -111,7 +111,8 @@ typedef struct ll_val {
 
 LL_API ll_graph *ll_graph_new(const char *name);
 LL_API void ll_graph_free(ll_graph *g);
-/* The first mistake of the declaration, if any: LL_E_ARG, LL_E_SHAPE, LL_E_GRAPH. */
+/* The first mistake of the declaration, if any: LL_E_ARG, LL_E_SHAPE, LL_E_GRAPH. g NULL, for which
+ * builders make nothing: LL_E_ARG. */
 LL_API ll_err ll_graph_check(const ll_graph *g);
 LL_API ll_shape ll_graph_shape(const ll_graph *g, ll_val v);
 LL_API ll_dtype ll_graph_dtype(const ll_graph *g, ll_val v);
@@ -716,7 +717,8 @@ LL_API ll_err ll_session_load(ll_session *s, const char *path);
  *
  * Each may fail with LL_E_ARG, or with LL_E_COMM where ranks wait in different calls, one is gone,
  * or one is waited for longer than timeout_s; what is under way then never ends, and the job is to.
- * Numbers of elements, types, reductions and roots must be the same on all; none is compared. */
+ * Numbers of elements, types, reductions and roots must be the same on all; ll_comm_opts.check
+ * compares them. */
 typedef struct ll_comm ll_comm;
 typedef struct ll_request ll_request;
 typedef enum ll_reduce { LL_REDUCE_SUM, LL_REDUCE_MAX, LL_REDUCE_MIN } ll_reduce;
@@ -735,13 +737,16 @@ typedef struct ll_comm_opts {
     const char *table; /* the tuner's file; NULL: in the user's cache folder; "": none */
     size_t window_bytes; /* of each rank's window of shared memory; 0: 4 MiB */
     ll_tuning_kind tune; /* how algorithms are chosen, here and where it is split */
+    bool check; /* ranks compare what they are about to call, which a message more tells: where one
+                 * calls another collective, or of another number, type, reduction or root, all fail
+                 * with LL_E_ARG, which names both calls, and may go on */
 } ll_comm_opts;
 
 /* Collective. opts NULL: all by default. *out is NULL where it fails, also with LL_E_SYS: no thread
  * can be had. What is under way on other communicators is finished first. */
 LL_API ll_err ll_comm_open(const ll_comm_opts *opts, ll_comm **out);
-LL_API void ll_comm_close(ll_comm *c); /* collective */
-LL_API int ll_comm_rank(const ll_comm *c);
+LL_API void ll_comm_close(ll_comm *c);     /* collective */
+LL_API int ll_comm_rank(const ll_comm *c); /* c NULL: 0, of 1 */
 LL_API int ll_comm_size(const ll_comm *c);
 /* Collective. Ranks that give the same color, ordered by key, then by rank; color < 0: *out is
  * NULL. Close before c. */

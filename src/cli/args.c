@@ -178,9 +178,12 @@ static ll_err store(const parse *p, const ll_arg *a, const char *name, const cha
         *(int64_t *)to = v;
         return LL_OK;
     }
-    case LL_ARG_NUMBER: {
+    case LL_ARG_NUMBER:
+    case LL_ARG_AMOUNT: {
         double v = strtod(text, &end);
-        CHECK(*text && !*end && isfinite(v), LL_E_ARG, "%s is '%s', expected a number", name, text);
+        bool above = a->kind == LL_ARG_AMOUNT;
+        CHECK(*text && !*end && isfinite(v) && (v > 0 || !above), LL_E_ARG,
+              "%s is '%s', expected a number%s", name, text, above ? " above 0" : "");
         *(double *)to = v;
         return LL_OK;
     }
@@ -206,8 +209,9 @@ static ll_err take_option(parse *p)
     const char *name = ll_arena_printf(p->arena, "%.*s", (int)n, word);
     uint64_t bit = 1ull << (a - p->command->args) % 64;
     /* of settings and counts the last is meant, as with --set: advice may be put behind a line */
-    CHECK(!(p->given & bit) || (a->kind != LL_ARG_TEXT && a->kind != LL_ARG_NUMBER), LL_E_ARG,
-          "%s is given twice: give it once", name);
+    CHECK(!(p->given & bit) ||
+              (a->kind != LL_ARG_TEXT && a->kind != LL_ARG_NUMBER && a->kind != LL_ARG_AMOUNT),
+          LL_E_ARG, "%s is given twice: give it once", name);
     p->given |= bit;
     if (!a->value) {
         CHECK(!word[n], LL_E_ARG, "%s takes no value, but is given '%s'", name, word + n + 1);

@@ -20,6 +20,7 @@ typedef enum ll_arg_kind {
     LL_ARG_INT,    /* int64_t, not negative */
     LL_ARG_COUNT,  /* int64_t, 1 or more; 0: not given */
     LL_ARG_NUMBER, /* double, finite */
+    LL_ARG_AMOUNT, /* double, finite, above 0; 0: not given */
     LL_ARG_WORDS,  /* ll_words: may be given many times */
     LL_ARG_SETTING /* ll_words of a run's settings: adds "KEY=VALUE" to them; initial is the key,
                     * or, of an option without a value, all of it */

@@ -124,25 +124,26 @@ static ll_err score_members(const opts *o, const ll_trained *t, const ll_dataset
     return LL_OK;
 }
 
-/* Data that were changed since are no error, but they are others than training left out. */
-static ll_err tell_changed(const opts *o, const ll_trained *t, const ll_data_info *d)
+/* Data that were changed since are no error, but they are others than training left out. *note:
+ * NULL where there is nothing to say. */
+static ll_err find_changed(const opts *o, const ll_trained *t, const ll_data_info *d, ll_arena *a,
+                           const char **note)
 {
     LL_OWN(ll_st_file) f = NULL;
     bool share = ll_words_said(&o->of.set, "data.val_fraction"), others = false;
     for (int i = 0; i < o->of.set.n; i++)
         others |= !strncmp(o->of.set.v[i], "data.", 5) &&
                   strncmp(o->of.set.v[i], "data.val_fraction=", 18);
-    if (share && !others)
-        fprintf(stderr, "note: with another data.val_fraction these may be samples of training\n");
+    if (share && !others) *note = "with another data.val_fraction these may be samples of training";
     if (share || others) return LL_OK; /* on purpose */
     if (o->of.init) return LL_OK;
     TRY(ll_cli_checkpoint(t->run->out, o->of.checkpoint, &f));
     const char *was = ll_st_meta(f, "data digest");
     if (!was || strtoul(was, NULL, 16) == d->digest) return LL_OK;
-    fprintf(stderr,
-            "note: the data files have changed since training (their checksum was %.20s, is "
-            "%08x): these may not be the samples that training left out\n",
-            was, d->digest);
+    *note = ll_arena_printf(a,
+                            "the data files have changed since training (their checksum was "
+                            "%.20s, is %08x): these may not be the samples that training left out",
+                            was, d->digest);
     return LL_OK;
 }
 
@@ -184,7 +185,7 @@ static language language_of(const ll_trained *t, const ll_data_info *i, double l
 }
 
 static ll_err show_json(const opts *o, const ll_trained *t, const ll_score *s, const ll_classes *c,
-                        language l)
+                        language l, const char *note)
 {
     json_t *j = LL_JSON(LL_IS("model", t->run->model.name), LL_IS("step", t->step),
                         LL_IS("val_loss", s->loss), LL_IS("val_accuracy", s->accuracy));
@@ -192,7 +193,7 @@ static ll_err show_json(const opts *o, const ll_trained *t, const ll_score *s, c
     LL_JSON_ADD(j, LL_IF(!isnan(l.perplexity), "perplexity", l.perplexity),
                 LL_IF(!isnan(l.bits_per_byte), "bits_per_byte", l.bits_per_byte),
                 LL_IS("samples", s->samples), LL_IF(o->top, "top", c->top),
-                LL_IF(o->top, "top_accuracy", in_top(c)));
+                LL_IF(o->top, "top_accuracy", in_top(c)), LL_IS("note", note));
     if (o->classes || o->confusion) classes_json(j, c);
     return ll_cli_json(j);
 }
@@ -263,9 +264,9 @@ static void print_classes(const ll_classes *c)
 }
 
 static ll_err show(const opts *o, const ll_trained *t, const ll_score *s, const ll_classes *c,
-                   language l)
+                   language l, const char *note)
 {
-    if (o->of.json) return show_json(o, t, s, c, l);
+    if (o->of.json) return show_json(o, t, s, c, l, note);
     printf("%s after step %ld: validation loss %s", t->run->name, t->step, LL_LOSS(s->loss));
     if (!isnan(s->accuracy)) printf(", accuracy %.2f %%", 100 * s->accuracy);
     if (o->top) printf(", top-%ld accuracy %.2f %%", c->top, 100 * in_top(c));
@@ -286,6 +287,7 @@ static ll_err run(const void *given)
     LL_OWN(ll_arena) a = ll_arena_new();
     ll_score s;
     ll_classes c = {0};
+    const char *note = NULL;
     TRY(ll_talk_bits("--weights", o->weights, &own.bits));
     if (o->choices) {
         CHECK(!o->classes && !o->confusion && !o->top, LL_E_ARG,
@@ -304,7 +306,8 @@ static ll_err run(const void *given)
     if (!o->samples || o->samples > all) own.samples = all;
     fprintf(stderr, "%s: %s on %s, %ld of %ld validation samples\n", t.run->name, t.run->model.name,
             info->name, o->samples, all);
-    TRY(tell_changed(o, &t, info));
+    TRY(find_changed(o, &t, info, a, &note));
+    if (note) fprintf(stderr, "note: %s\n", note);
     bool ensemble = !o->of.init && t.run->parallel.between.seeds == LL_SEEDS_own;
     /* classes first: not every model has them */
     if (!ensemble && (o->classes || o->confusion || o->top)) TRY(count(o, &t, d, NULL, a, &c));
@@ -313,7 +316,7 @@ static ll_err run(const void *given)
         const char *svg = ll_classes_svg(&c, ll_arena_printf(a, "%s: classes", t.run->name), a);
         TRY(ll_file_write(o->confusion, svg, strlen(svg)));
     }
-    return show(o, &t, &s, &c, language_of(&t, ll_dataset_info(d), s.loss));
+    return show(o, &t, &s, &c, language_of(&t, ll_dataset_info(d), s.loss), note);
 }
 
 const ll_command ll_command_eval = {"eval", "evaluate a trained model on the validation data", args,

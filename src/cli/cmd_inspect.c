@@ -344,7 +344,7 @@ static ll_err make_cut(const opts *o, const ll_run *r, const ll_graph *g, cut *c
                        .canonical = r->parallel.canonical,
                        .room = &c->room};
     TRY(ll_cut_make(g, &c->asked, &how, &c->of));
-    if (!c->of->place || o->layouts) return LL_OK;
+    if (!c->of->place || o->layouts || ll_room_knows(&c->room, c->of->plan)) return LL_OK;
     return ll_cut_part(c->of, c->of->place, (int)o->rank, &c->part);
 }
 
@@ -363,14 +363,15 @@ static ll_err cut_to_fit(const opts *o, const ll_run *r, const ll_graph *g, cut 
     bool sums_up = !o->graph && !o->dot && !o->program && !o->schedule && !o->conv;
     c->room = ll_room_of(&c->asked, g);
     for (bool again = true; again;) {
-        double used[LL_MAX_PIPE] = {0};
+        double own[LL_MAX_PIPE] = {0};
         forget(c);
         TRY(make_cut(o, r, g, c));
+        const double *known = ll_room_knows(&c->room, c->of->plan), *used = known ? known : own;
         again = false;
         if (o->layouts) return LL_OK;
         bool judged = c->room.limit > 0 && (c->of->plan || sums_up || o->program);
-        if (c->part && (judged || sums_up)) TRY(measure(o, r, c, used));
-        if (!c->part && judged) TRY(measure_whole(o, c, used));
+        if (!known && c->part && (judged || sums_up)) TRY(measure(o, r, c, own));
+        if (!known && !c->part && judged) TRY(measure_whole(o, c, own));
         if (judged) TRY(ll_room_judge(&c->room, c->of->plan, used, &again));
     }
     return LL_OK;

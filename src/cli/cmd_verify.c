@@ -41,7 +41,7 @@ static const ll_arg args[] = {
     {"--pipelines", LL_OPT(opts, pipelines), NULL,
      "with --matrix: every pipeline schedule too, on 2, 3 and 4 stages with 1, 2, 5 and 8 "
      "micro-batches"},
-    {"--fuzz", LL_OPT(opts, fuzz), "SECONDS",
+    {"--fuzz", LL_ARG_AMOUNT, offsetof(opts, fuzz), "SECONDS",
      "verify random small models, meshes and settings for this long; uses -n 8 if not given"},
     {"--seed", LL_OPT(opts, seed), "N", "with --fuzz: random seed", "1"},
     {0}};
@@ -313,7 +313,6 @@ static ll_err run(const void *given)
 {
     const opts *o = (const opts *)given;
     LL_OWN(ll_run) r = NULL;
-    CHECK(o->fuzz >= 0, LL_E_ARG, "--fuzz is %g, expected seconds", o->fuzz);
     CHECK(o->fuzz > 0 || o->seed == 1, LL_E_ARG,
           "--seed needs --fuzz; for a run use --set train.seed=%ld", o->seed);
     CHECK(!o->pipelines || o->matrix, LL_E_ARG, "--pipelines needs --matrix");

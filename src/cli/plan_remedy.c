@@ -104,7 +104,7 @@ static bool try_kept(need *d, ll_recipe w, int64_t ranks)
 
 static bool try_mesh(need *d, const char *mesh, int zero, int64_t ranks)
 {
-    ll_recipe w = {.zero = zero, .recompute = d->run->parallel.recompute};
+    ll_recipe w = {.zero = zero, .room = d->room, .recompute = d->run->parallel.recompute};
     snprintf(w.mesh, sizeof w.mesh, "%s", mesh);
     return try_kept(d, w, ranks);
 }

@@ -19,6 +19,14 @@ static const double worth = 0.995; /* of the step without it that a layout must 
 
 /* ---- one way ---- */
 
+/* Bytes of what is kept from step to step, which is in memory all the time. */
+static double kept_bytes(const ll_graph *g)
+{
+    double bytes = 0;
+    LL_EACH (const ll_pair, u, g->updates, g->n_update) bytes += ll_val_bytes(g, u->input);
+    return bytes;
+}
+
 /* A rank's program; *bytes: with what a step takes beside it that is made again with all bits. */
 static ll_err lower_rank(const ll_cut *c, const ll_session_opts *o, const ll_recipe *w, int rank,
                          ll_program **out, size_t *bytes)
@@ -33,6 +41,8 @@ static ll_err lower_rank(const ll_cut *c, const ll_session_opts *o, const ll_rec
     TRY(ll_cut_beside(c, &l, rank, &beside));
     l.memory = !w->aside ? 0 : w->aside > (size_t)beside ? w->aside - (size_t)beside : 1;
     TRY(ll_cut_part(c, c->place, rank, &part));
+    CHECK(w->room <= 0 || w->aside || kept_bytes(part) <= w->room, LL_E_MEM, "no room for %s",
+          LL_BYTES(kept_bytes(part)));
     TRY(ll_lower(part, &l, out));
     TRY(ll_cut_bytes(o, *out, &own));
     *bytes = (size_t)(own + beside);

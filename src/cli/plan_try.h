@@ -12,6 +12,7 @@ typedef struct ll_recipe {
     int64_t micro;                 /* micro-batches of a step */
     const char *recompute;         /* as parallel.recompute; NULL: nothing is made again */
     const ll_layout_rule *layouts; /* ends with pattern NULL; NULL: the run's own */
+    double room;                   /* bytes: what surely takes more is refused; 0: any */
     size_t aside;                  /* values are laid aside to keep within these bytes; 0: none */
     const ll_target *device;       /* compiled for it, if this build has it or not; NULL: cores */
 } ll_recipe;

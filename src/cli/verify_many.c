@@ -71,7 +71,7 @@ static ll_err attempt(ll_comm *world, const ll_verify_words *o, one *c, outcome 
 
 typedef struct count {
     int64_t of[WRONG + 1], in_f64;
-    int64_t n_row;        /* of a matrix: each with f32 sums and with exact ones */
+    int64_t n_row;        /* of a matrix: each in the precision asked for and with exact sums */
     json_t *rows, *wrong; /* lists, for --json */
     json_t *corners;      /* cases in which rounding made a decision */
     char refused[256];    /* why, of the first */
@@ -231,13 +231,26 @@ static json_t *row_json(int m, const strategy *s, const one *a, const one *b, ou
         LL_IS("seconds", a->took + b->took));
 }
 
+/* What cells that are not exact have. */
+static const char *sums_of(const ll_verify_words *o)
+{
+    const char *said = ll_words_said(&o->set, "train.precision");
+    return said ? said : "f32";
+}
+
+/* Exact sums are of f32 alone: in another precision there is no case to try. */
+static bool has_exact(const ll_verify_words *o)
+{
+    return !strcmp(sums_of(o), "f32");
+}
+
 static ll_err row(ll_comm *c, const ll_verify_words *o, int m, const strategy *s, count *n)
 {
-    outcome plain, exact;
-    one a, b;
+    outcome plain, exact = REFUSED;
+    one a, b = {0};
     TRY(cell(c, o, m, s, false, n, &plain, &a));
     if (plain == REFUSED) return LL_OK; /* nothing there to cut so */
-    TRY(cell(c, o, m, s, true, n, &exact, &b));
+    if (has_exact(o)) TRY(cell(c, o, m, s, true, n, &exact, &b));
     n->n_row++;
     if (ll_comm_rank(c) != 0) return LL_OK;
     if (o->json) {
@@ -250,7 +263,7 @@ static ll_err row(ll_comm *c, const ll_verify_words *o, int m, const strategy *s
     if (s->schedule) snprintf(how, sizeof how, "%s (%s of %d)", s->mesh, s->schedule, s->micro);
     if (a.v.worst[1][0]) snprintf(f64, sizeof f64, "%.1e", a.v.max_rel_diff[1]);
     if (exact == WRONG) snprintf(bits, sizeof bits, "%ld", b.v.differing);
-    if (exact == REFUSED) snprintf(bits, sizeof bits, "refused");
+    if (exact == REFUSED) snprintf(bits, sizeof bits, has_exact(o) ? "refused" : "needs f32");
     printf("| %-9s | %-40s | %d | %.1e%s | %-7s | %-4s | %4.1f s |\n", models[m].name, how, s->zero,
            a.v.max_rel_diff[0], plain == ALIKE ? "" : " WRONG", f64, bits, a.took + b.took);
     fflush(stdout);
@@ -275,7 +288,9 @@ static ll_err tell_sum(const ll_verify_words *o, const count *n, int ranks, doub
                                 LL_IS("seconds", seconds), LL_IF(o->fuzz > 0, "seed", o->seed),
                                 LL_IF(o->fuzz <= 0, "rows", n->rows), LL_IS("wrong", n->wrong),
                                 LL_IS("decided_by_rounding", n->corners))));
-    if (!o->json && n->n_row) printf("%ld rows, each with f32 sums and exact ones: ", n->n_row);
+    if (!o->json && n->n_row)
+        printf("%ld rows, each with %s sums%s: ", n->n_row, sums_of(o),
+               has_exact(o) ? " and exact ones" : " (exact ones need f32)");
     if (!o->json)
         printf("%ld alike (%ld judged in f64 too), %ld different, %ld"
                " cannot be cut so; %s each, %.0f s\n",

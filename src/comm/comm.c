@@ -110,6 +110,8 @@ static ll_err alloc(ll_comm *c, size_t bytes, void **out)
 
 ll_err ll_comm_alloc(ll_comm *c, size_t bytes, void **out)
 {
+    LL_GIVEN(c);
+    LL_GIVEN(out);
     TRY(sweep(c));
     ll_err entered = enter(c, "allocation");
     return leave(c, entered, entered ? entered : alloc(c, bytes, out));
@@ -201,6 +203,7 @@ static ll_err check_options(const ll_comm_opts *o)
 ll_err ll_comm_open_untuned(const void *comm, const ll_comm_opts *opts, ll_comm **out)
 {
     ll_transport *t;
+    LL_GIVEN(out);
     *out = NULL;
     TRY(check_options(opts));
     bool alone = !comm && !ll_transport_launched();
@@ -215,6 +218,8 @@ ll_err ll_comm_open_untuned(const void *comm, const ll_comm_opts *opts, ll_comm 
 ll_err ll_comm_split_untuned(ll_comm *c, int color, int key, ll_comm **out)
 {
     ll_transport *t = NULL;
+    LL_GIVEN(c);
+    LL_GIVEN(out);
     *out = NULL;
     ll_err entered = enter(c, "split");
     TRY(leave(c, entered, entered ? entered : c->t->ops->split(c->t, color, key, &t)));
@@ -251,12 +256,12 @@ void ll_comm_give_up(ll_comm *c)
 
 int ll_comm_rank(const ll_comm *c)
 {
-    return c->t->rank;
+    return c ? c->t->rank : 0;
 }
 
 int ll_comm_size(const ll_comm *c)
 {
-    return c->t->size;
+    return c ? c->t->size : 1;
 }
 
 ll_comm_usage ll_comm_used(ll_comm *c)
@@ -295,7 +300,7 @@ const ll_comm_opts *ll_comm_options(const ll_comm *c)
 
 void ll_comm_doing(ll_comm *c, const char *what)
 {
-    ll_watch_doing(c->engine->watch, what);
+    if (c) ll_watch_doing(c->engine->watch, what ? what : "");
 }
 
 void ll_comm_tell(ll_comm *c)

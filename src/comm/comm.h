@@ -42,6 +42,9 @@ typedef struct ll_coll_call {
     void *scratch; /* of ll_comm_scratch bytes, until the wait; NULL: from what is kept for all */
 } ll_coll_call;
 
+/* A pointer that callers of loopline.h must give. */
+#define LL_GIVEN(argument) CHECK(argument, LL_E_ARG, "argument " #argument " is NULL")
+
 ll_err ll_comm_start(ll_comm *c, const ll_coll_call *call, ll_request **out);
 ll_err ll_comm_run(ll_comm *c, const ll_coll_call *call); /* start and wait */
 

@@ -279,12 +279,14 @@ ll_err ll_request_finish(ll_request *r, size_t *received)
 
 ll_err ll_request_wait(ll_request *r)
 {
+    LL_GIVEN(r);
     LL_TIMED(r->c->engine);
     return ll_request_finish(r, NULL);
 }
 
 ll_err ll_comm_poll(ll_comm *c)
 {
+    LL_GIVEN(c);
     LL_TIMED(c->engine);
     TRY(ll_engine_check(c->engine));
     return poll_all(c->engine);

@@ -39,7 +39,7 @@ static struct {
     CALLS(LL_CALL)
 } nccl;
 static const ll_library library = {"libnccl.so." LL_MAJOR(NCCL_MAJOR),
-                                   "NCCL " LL_MAJOR(NCCL_MAJOR) " (or use parallel.transport host)",
+                                   "NCCL " LL_MAJOR(NCCL_MAJOR) " (or use transport host)",
                                    (void **)&nccl,
                                    {CALLS(LL_CALL_NAME)}};
 

@@ -1,6 +1,7 @@
 /* pipe.c: pipelines planned. */
 #include "exec/pipe.h"
 
+#include "base/num.h"
 #include "base/text.h"
 
 #include <stdio.h>
@@ -51,7 +52,7 @@ static ll_err check_text(const ll_pipeline *p, const ll_mesh *m, int axis, const
           "the schedule is for %d ranks, but the mesh has pipe=%d: use pipe=%d", p->n_rank,
           m->size[axis], p->n_rank);
     CHECK(p->n_micro == o->n_micro, LL_E_ARG,
-          "the schedule is for %d micro-batches, but there are %d: set train.micro_batch to a %s "
+          "the schedule is for %d micro-batches, but there are %d: make a micro-batch a %s "
           "of the batch",
           p->n_micro, o->n_micro, p->n_micro == 1 ? "whole" : "part");
     return LL_OK;
@@ -126,7 +127,8 @@ static const ll_stage_room *stage_room(const ll_room *room, const ll_pipeline *p
 
 ll_room ll_room_of(const ll_session_opts *asked, const ll_graph *g)
 {
-    ll_room room = {.limit = (double)asked->memory,
+    ll_room room = {.arena = g->arena,
+                    .limit = (double)asked->memory,
                     .offload = asked->offload,
                     .recompute = asked->recompute,
                     .schedule = asked->schedule,
@@ -162,7 +164,11 @@ static const char *tell_ways(const ll_room *room, bool piped, char out[128])
 static void ask_for_more(ll_room *room)
 {
     double limit = fmax(room->least, room->limit * (1 + room->step));
-    ll_room more = {.offload = room->offload,
+    ll_room more = {.arena = room->arena,
+                    .seen = room->seen,
+                    .n_seen = room->n_seen,
+                    .cap_seen = room->cap_seen,
+                    .offload = room->offload,
                     .recompute = room->recompute,
                     .schedule = room->schedule,
                     .whole = room->whole,
@@ -184,15 +190,52 @@ static ll_err refuse(const ll_room *room, bool piped)
          room->offload ? " besides what is offloaded" : "", tell_ways(room, piped, ways));
 }
 
+static bool is_piped(const ll_pipe_plan *p)
+{
+    return p && p->held;
+}
+
+/* All that ranks' programs follow from, of what changes from try to try. */
+static uint64_t key_of(const ll_room *room, const ll_pipe_plan *p)
+{
+    double aside = room->aside ? room->limit : 0;
+    uint64_t h = ll_hash(LL_HASH, &aside, sizeof aside);
+    if (!is_piped(p)) return h;
+    const ll_pipeline *x = p->pipeline;
+    h = ll_hash(h, p->stages->of_at, sizeof(int) * (size_t)(p->stages->n_at + 1));
+    h = ll_hash(h, x->rank_of, sizeof(int) * (size_t)x->n_stage);
+    for (int r = 0; r < x->n_rank; r++)
+        h = ll_hash(h, x->actions[r], sizeof(ll_action) * (size_t)x->n_action[r]);
+    return h;
+}
+
+const double *ll_room_knows(const ll_room *room, const ll_pipe_plan *p)
+{
+    uint64_t key = room->n_seen ? key_of(room, p) : 0;
+    LL_EACH (const ll_room_seen, x, room->seen, room->n_seen)
+        if (x->key == key) return x->used;
+    return NULL;
+}
+
+/* But with steps made again, whose bytes are those of the try before where values lie aside. */
+static void remember(ll_room *room, const ll_pipe_plan *p, const double *used, int n)
+{
+    const double *kept = (const double *)ll_arena_copy(room->arena, used, sizeof *used * (size_t)n);
+    if (!room->wide && !ll_room_knows(room, p))
+        LL_PUSH(room->arena, room->seen, room->n_seen, room->cap_seen,
+                (ll_room_seen){key_of(room, p), kept});
+}
+
 ll_err ll_room_judge(ll_room *room, const ll_pipe_plan *p, const double *used, bool *again)
 {
-    bool piped = p && p->held;
+    bool piped = is_piped(p);
     int n = piped ? p->pipeline->n_rank : 1;
     double most = 0;
     for (int r = 0; r < n; r++) most = fmax(most, used[r]);
     *again = false;
     if (room->limit <= 0 || most <= room->limit)
         return room->refused > 0 ? refuse(room, piped) : LL_OK;
+    remember(room, p, used, n);
     room->least = room->least > 0 ? fmin(room->least, most) : most;
     *again = true;
     if (room->offload && !room->aside) {
@@ -228,7 +271,7 @@ static ll_err plan_schedule(ll_pipe_plan *p, const ll_graph *g, const char *name
     p->rank_of = p->pipeline->rank_of;
     CHECK(strcmp(name, "2bw") || p->pipeline->overlaps, LL_E_ARG,
           "schedule 2bw, whose steps overlap, needs 2 micro-batches or more on 2 ranks or more: "
-          "set train.micro_batch to a part of the batch");
+          "make a micro-batch a part of the batch");
     if (o->room) TRY(find_held(p, a));
     CHECK(p->report.ascending, LL_E_ARG,
           "the schedule takes micro-batches of a stage out of order, so sums over them would "

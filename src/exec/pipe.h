@@ -5,6 +5,12 @@
 #include "pass/stages.h"
 #include "program/program.h"
 
+/* What a plan that was too large took; of equal keys plans have equal programs. */
+typedef struct ll_room_seen {
+    uint64_t key;
+    const double *used; /* [ranks along pipe] bytes */
+} ll_room_seen;
+
 /* What a rank's program may take, and what plans so far have come to. How many bytes a plan takes
  * is known when all ranks have compiled it: what is cut by an account of stages is judged by that,
  * and cut again with what the account has missed. */
@@ -22,6 +28,9 @@ typedef struct ll_room {
     double least;             /* of these plans, what the fullest rank takes */
     double refused; /* the limit as it was asked for, and limit what may do; 0: it is not refused */
     double step;    /* by which that grows where it does not */
+    ll_arena *arena;
+    ll_room_seen *seen; /* [n_seen] */
+    int n_seen, cap_seen;
 } ll_room;
 
 typedef struct ll_pipe_plan {
@@ -53,6 +62,9 @@ ll_room ll_room_of(const ll_session_opts *asked, const ll_graph *g);
  * not, *again: another plan may, with what the room now knows. Where none does, others follow that
  * show which limit would, then LL_E_MEM with that. p NULL: no pipeline, one used. */
 ll_err ll_room_judge(ll_room *room, const ll_pipe_plan *p, const double *used, bool *again);
+/* What judging such a plan before was told: [ranks along pipe] bytes, too many then; NULL: it is a
+ * new one. It need not be compiled to be judged again, by those. */
+const double *ll_room_knows(const ll_room *room, const ll_pipe_plan *p);
 /* Bytes that ranks' programs are to keep within by laying values aside; 0: they keep all. */
 size_t ll_room_aside(const ll_room *room);
 /* Whether a graph's steps overlap on this mesh: then it is to be trained as ll_delay makes it. */

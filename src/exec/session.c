@@ -44,17 +44,17 @@ static ll_err find_team(ll_session *s, const ll_mesh *m)
     return LL_OK;
 }
 
-/* This rank's part of the graph. */
-static ll_err partition(ll_session *s)
+/* The whole graph cut over the mesh. */
+static ll_err cut_whole(ll_session *s)
 {
     const ll_session_opts *o = &s->opts;
     ll_mesh m;
     TRY(ll_mesh_parse(o->mesh ? o->mesh : "", &m));
     bool alone = !o->comm || ll_comm_size(o->comm) == 1;
     CHECK(!alone || m.n_rank == 1, LL_E_SHARD,
-          "mesh \"%s\" needs %d ranks, but there is one: use -n %d", o->mesh, m.n_rank, m.n_rank);
+          "mesh \"%s\" needs %d ranks, but there is one: start %d", o->mesh, m.n_rank, m.n_rank);
     CHECK(!alone || !o->compress || !strcmp(o->compress, "none"), LL_E_SHARD,
-          "compress=%s needs gradients that ranks sum, but there is one rank: use -n 2 or more, or "
+          "compress=%s needs gradients that ranks sum, but there is one rank: use 2 or more, or "
           "compress=none",
           o->compress);
     if (!alone) TRY(find_team(s, &m));
@@ -62,15 +62,14 @@ static ll_err partition(ll_session *s)
     if (!alone) how.nodes = ll_comm_nodes(o->comm);
     if (!alone) how.canonical = ll_comm_options(o->comm)->canonical;
     if (o->share) how.like = o->share->cut;
-    TRY(ll_cut_make(s->g, o, &how, &s->cut));
-    return s->cut->place ? ll_cut_part(s->cut, s->cut->place, my_rank(s), &s->part) : LL_OK;
+    return ll_cut_make(s->g, o, &how, &s->cut);
 }
 
 static ll_err check_offload(const ll_session *s)
 {
     const ll_session_opts *o = &s->opts;
     CHECK(!o->offload || o->share || o->memory, LL_E_ARG,
-          "offload needs a limit of memory: set train.memory");
+          "offload needs a limit of memory: set memory too");
     CHECK(!o->offload || s->machine->map_aside, LL_E_ARG,
           "machine %s does not support offload: leave it out, or use recompute",
           s->machine->target->name);
@@ -80,12 +79,15 @@ static ll_err check_offload(const ll_session *s)
     return LL_OK;
 }
 
+/* Makes no program where how many bytes it takes is known, and too many. */
 static ll_err compile(ll_session *s)
 {
     CHECK(!s->opts.exact || !strcmp(s->opts.precision, "f32"), LL_E_ARG,
           "exact sums need precision f32, not %s: use one of them", s->opts.precision);
     TRY(check_offload(s));
-    TRY(partition(s));
+    TRY(cut_whole(s));
+    if (ll_room_knows(&s->room, s->cut->plan)) return LL_OK;
+    if (s->cut->place) TRY(ll_cut_part(s->cut, s->cut->place, my_rank(s), &s->part));
     if (s->machine->open_context) TRY(s->machine->open_context(s->devices.mine, &s->ctx));
     return ll_session_lower(s, false, &s->p);
 }
@@ -206,6 +208,10 @@ static ll_err judge(ll_session *s, bool *again)
     const ll_mesh *m = s->cut->plan ? &s->team->m : NULL;
     *again = false;
     if (s->room.limit <= 0) return LL_OK;
+    if (!s->p) {
+        const double *known = ll_room_knows(&s->room, s->cut->plan);
+        return ll_comm_agree(s->opts.comm, ll_room_judge(&s->room, s->cut->plan, known, again));
+    }
     double *mine = &used[m ? ll_mesh_coord(m, ll_mesh_axis(m, LL_AXIS_PIPE), s->team->rank) : 0];
     s->room.wide = s->opts.exact && !s->wide;
     if (s->room.wide) TRY(measure_wide(s));
@@ -222,7 +228,7 @@ static ll_err open_parts(ll_session *s)
     for (bool again = true; again;) {
         forget(s);
         TRY(ll_comm_agree(s->opts.comm, compile(s)));
-        TRY(choose_ways(s));
+        if (s->p) TRY(choose_ways(s));
         TRY(judge(s, &again));
     }
     ll_exec_opts o = ll_session_exec_opts(s);
@@ -322,10 +328,11 @@ ll_err ll_session_open(ll_graph *g, const ll_session_opts *opts, ll_session **ou
 {
     ll_step_order steps;
     const ll_session_opts usual = {0};
+    CHECK(out, LL_E_ARG, "argument out is NULL, expected where the session is to go");
     if (!opts) opts = &usual;
     ll_session_opts o = *opts;
     *out = NULL;
-    TRY(ll_comm_agree(opts->comm, find_steps(g, opts, &steps)));
+    TRY(ll_comm_agree(opts->comm, g ? find_steps(g, opts, &steps) : ll_graph_check(g)));
     o.delay = steps.late;
     LL_OWN(ll_session) s = NULL;
     TRY(ll_session_compile(g, &o, steps.wide, LL_WHOLE_STEP, &s));

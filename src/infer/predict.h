@@ -1,7 +1,8 @@
 /* predict.h: one named value of a run's model, for samples that need no labels.
  *
  * The graph is cut down to what makes the value (ll_only): losses, metrics and the batch inputs
- * that only they read are not in it. Parameters are another session's. */
+ * that only they read are not in it, nor is anything drawn (bert hides no tokens). Parameters are
+ * another session's. */
 #pragma once
 #include "run/setup.h"
 

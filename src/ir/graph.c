@@ -17,8 +17,9 @@ ll_graph *ll_graph_new(const char *name)
     ll_arena *a = ll_arena_new();
     ll_graph *g = LL_NEW(a, ll_graph);
     g->arena = a;
-    g->name = ll_arena_strdup(a, name);
+    g->name = ll_arena_strdup(a, name ? name : "");
     LL_PUSH(a, g->values, g->n_value, g->cap_value, (ll_value){0}); /* none */
+    (void)ll_has_argument(g, "a new graph", "name", name);
     return g;
 }
 
@@ -29,7 +30,7 @@ void ll_graph_free(ll_graph *g)
 
 void ll_fail(ll_graph *g)
 {
-    if (g->err != LL_OK) return;
+    if (ll_rejected(g)) return;
     g->err = ll_error_code();
     g->err_text = ll_arena_strdup(g->arena, ll_error_message());
 }
@@ -58,24 +59,33 @@ ll_val ll_reject(ll_graph *g, ll_err code, const char *format, ...)
     return (ll_val){0};
 }
 
+bool ll_has_argument(ll_graph *g, const char *builder, const char *argument, const void *pointer)
+{
+    if (ll_rejected(g)) return false;
+    if (!pointer) ll_reject(g, LL_E_ARG, "%s%s: argument %s is NULL", g->scope, builder, argument);
+    return pointer;
+}
+
 ll_err ll_graph_check(const ll_graph *g)
 {
+    CHECK(g, LL_E_ARG, "argument g is NULL, expected a graph that ll_graph_new made");
     CHECK(g->err == LL_OK, g->err, "%s", g->err_text);
     return LL_OK;
 }
 
 ll_shape ll_graph_shape(const ll_graph *g, ll_val v)
 {
-    return g->values[ll_has_value(g, v) ? v.id : 0].type.shape;
+    return ll_has_value(g, v) ? ll_value_of(g, v)->type.shape : LL_SCALAR;
 }
 
 ll_dtype ll_graph_dtype(const ll_graph *g, ll_val v)
 {
-    return g->values[ll_has_value(g, v) ? v.id : 0].type.dtype;
+    return ll_has_value(g, v) ? ll_value_of(g, v)->type.dtype : LL_F64;
 }
 
 void ll_graph_push(ll_graph *g, const char *scope)
 {
+    if (!ll_has_argument(g, "scope", "name", scope)) return;
     size_t n = strlen(g->scope);
     if (n + strlen(scope) + 2 > sizeof g->scope) {
         ll_reject(g, LL_E_ARG, "scope %s.%s is too long", g->scope, scope);
@@ -86,7 +96,8 @@ void ll_graph_push(ll_graph *g, const char *scope)
 
 void ll_graph_pop(ll_graph *g)
 {
-    size_t n = strlen(g->scope);
+    size_t n = strlen(ll_scope(g));
+    if (!g) return;
     if (n) n--;
     while (n && g->scope[n - 1] != '.') n--;
     g->scope[n] = '\0';
@@ -94,11 +105,12 @@ void ll_graph_pop(ll_graph *g)
 
 void ll_graph_block(ll_graph *g)
 {
-    g->of.block++;
+    if (g) g->of.block++;
 }
 
 const char *ll_scoped(ll_graph *g, const char *name)
 {
+    if (!g || !name) return NULL;
     size_t scope = strlen(g->scope), n = strlen(name) + 1;
     char *text = (char *)ll_arena_alloc(g->arena, scope + n);
     memcpy(text, g->scope, scope);
@@ -156,7 +168,7 @@ static ll_err check_input(const ll_graph *g, const char *name, ll_kind kind, con
 
 ll_val ll_input(ll_graph *g, const char *name, ll_kind kind, ll_type type, ll_init init)
 {
-    if (g->err != LL_OK) return (ll_val){0};
+    if (!ll_has_argument(g, ll_kind_name(kind), "name", name)) return (ll_val){0};
     if (ll_find(g, name).id) return ll_reject(g, LL_E_GRAPH, "two inputs are named %s", name);
     if (check_input(g, name, kind, &type) != LL_OK) {
         ll_fail(g);
@@ -209,7 +221,7 @@ void ll_graph_at(ll_graph *g, const ll_node *n)
 /* Named by what it holds, so that equal ones are found. */
 ll_val ll_constant(ll_graph *g, ll_dtype dtype, ll_shape shape, const void *data)
 {
-    if (g->err != LL_OK) return (ll_val){0};
+    if (ll_rejected(g)) return (ll_val){0};
     if (ll_check_shape(&shape) != LL_OK || (unsigned)dtype >= LL_N_DTYPE || !data)
         return ll_reject(g, LL_E_ARG, "%sconstant: no shape, type or data", g->scope);
     int64_t n = ll_numel(&shape);
@@ -232,7 +244,7 @@ ll_val ll_constant(ll_graph *g, ll_dtype dtype, ll_shape shape, const void *data
 
 ll_val ll_per_step(ll_graph *g, const char *name)
 {
-    ll_val old = ll_find(g, name);
+    ll_val old = g && name ? ll_find(g, name) : (ll_val){0};
     if (old.id) return old;
     return ll_input(g, name, LL_STEP, (ll_type){LL_F32, LL_SCALAR}, (ll_init){0});
 }
@@ -270,6 +282,7 @@ void ll_value_stands_for(ll_graph *g, ll_val v, const ll_value *other)
 ll_val ll_graph_name(ll_graph *g, ll_val v, const char *name)
 {
     if (!v.id) return v;
+    if (!ll_has_argument(g, "name of a value", "name", name)) return v;
     if (!ll_has_value(g, v))
         return ll_reject(g, LL_E_GRAPH, "%s%s names %s", g->scope, name, ll_no_value(v));
     ll_value_of(g, v)->name = ll_scoped(g, name);
@@ -286,7 +299,7 @@ static ll_err check_result(const ll_graph *g, const char *name, ll_val v)
 
 void ll_graph_result(ll_graph *g, const char *name, ll_val v)
 {
-    if (g->err != LL_OK) return;
+    if (!ll_has_argument(g, "result", "name", name)) return;
     if (check_result(g, name, v) != LL_OK)
         ll_fail(g);
     else
@@ -311,7 +324,7 @@ static ll_err check_update(const ll_graph *g, ll_val input, ll_val next)
 
 void ll_graph_update(ll_graph *g, ll_val input, ll_val next)
 {
-    if (g->err != LL_OK) return;
+    if (ll_rejected(g)) return;
     if (check_update(g, input, next) != LL_OK) {
         ll_fail(g);
         return;
@@ -409,7 +422,7 @@ ll_err ll_emit_like(ll_graph *g, const ll_graph *from, const ll_node *n, const l
 ll_val ll_emit(ll_graph *g, const ll_op *op, const void *attr, const ll_val *in, int n_in)
 {
     ll_val out[LL_MAX_OUT];
-    if (g->err != LL_OK) return (ll_val){0};
+    if (ll_rejected(g)) return (ll_val){0};
     for (int i = 0; i < n_in; i++)
         if (!ll_has_value(g, in[i]))
             return ll_reject(g, LL_E_GRAPH, "%s%s: operand %d is %s", g->scope, op->name, i,

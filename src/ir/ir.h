@@ -136,10 +136,19 @@ static inline double ll_val_bytes(const ll_graph *g, ll_val v)
 {
     return (double)ll_type_bytes(&ll_value_of(g, v)->type);
 }
+/* Callers may give no graph: builders make nothing then, and ll_graph_check tells. */
+static inline bool ll_rejected(const ll_graph *g)
+{
+    return !g || g->err != LL_OK;
+}
+static inline const char *ll_scope(const ll_graph *g)
+{
+    return g ? g->scope : "";
+}
 /* Ids come from callers: is v one of the graph's values? What to call it where it is not. */
 static inline bool ll_has_value(const ll_graph *g, ll_val v)
 {
-    return v.id > 0 && v.id < g->n_value;
+    return g && v.id > 0 && v.id < g->n_value;
 }
 static inline const char *ll_no_value(ll_val v)
 {
@@ -171,6 +180,8 @@ ll_err ll_emit_like(ll_graph *g, const ll_graph *from, const ll_node *n, const l
 /* A builder's mistake, which becomes the graph's: LL_E_SHAPE, LL_E_ARG, LL_E_GRAPH. Gives none. */
 ll_val ll_reject(ll_graph *g, ll_err code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+/* Is there a graph without a mistake, and the builder's argument, a pointer? Else that is one. */
+bool ll_has_argument(ll_graph *g, const char *builder, const char *argument, const void *pointer);
 /* The graph takes over this thread's failure as its first mistake. */
 void ll_fail(ll_graph *g);
 const char *ll_scoped(ll_graph *g, const char *name);

@@ -212,7 +212,8 @@ struct ll_op {
     bool f64; /* cpu takes f64 too; of others machine cpu runs the plain kernel then */
     ll_collective
         collective; /* ranks talk: no kernel, comm/ runs it (pass/partition.c makes these) */
-    bool random;    /* depends on the step and seed: two equal nodes still give one value */
+    bool random;    /* depends on the step and seed: two equal nodes still give one value. Where
+                     * nothing is to be drawn (ll_only), its operand stands for it. */
     /* The oracle; NULL: its expansion or pattern is (fuse/fuse.h). For each machine kernels, the
      * best first (kern/kern.h): the first that fits a call runs it. cuda: LL_GPU(list). */
     ll_kernel *ref;

@@ -165,7 +165,7 @@ static ll_err map(ll_exec *e, size_t bytes, char **out)
     ll_gpu_facts f;
     TRY(ll_gpu_ask(g, &f));
     CHECK(bytes <= f.free_bytes, LL_E_MEM,
-          "the program needs %s, %s has %s free: use a smaller model or train.micro_batch",
+          "the program needs %s, %s has %s free: use a smaller model or micro-batch",
           LL_BYTES_UP(bytes), f.name, LL_BYTES_DOWN(f.free_bytes));
     void *p;
     TRY(ll_gpu_alloc(g, bytes, &p));

@@ -19,7 +19,7 @@ ll_err ll_cuda_map_aside(ll_exec *e, size_t bytes, char **out)
           "the program lays values aside, and offload does not say host");
     CHECK(bytes <= all, LL_E_MEM,
           "offload: %s are to be laid aside in pinned memory, and this machine has %s: use a "
-          "smaller model or train.micro_batch",
+          "smaller model or micro-batch",
           LL_BYTES_UP(bytes), LL_BYTES_DOWN(all));
     TRY(ll_gpu_pinned(bytes, &data));
     *out = ll_cuda_of(e)->aside = (char *)data;

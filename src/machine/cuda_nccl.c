@@ -185,7 +185,7 @@ static ll_err check_queues(void)
     const char *queues = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
     CHECK(!queues || atoi(queues) >= 32, LL_E_ARG,
           "CUDA_DEVICE_MAX_CONNECTIONS=%s: pipelines over NCCL can hang with fewer than 32: "
-          "leave it unset, or use parallel.transport=host",
+          "leave it unset, or use transport=host",
           queues);
     return LL_OK;
 }

@@ -20,7 +20,7 @@ static ll_err check_fits(const ll_program *p, size_t bytes)
         if (p->slots[i].bytes > most->bytes) most = &p->slots[i];
     FAIL(LL_E_MEM,
          "the program needs %s, this machine has %s; its largest tensor is %s%s%s, %s: use a "
-         "smaller model or train.micro_batch",
+         "smaller model or micro-batch",
          LL_BYTES_UP(bytes), LL_BYTES_DOWN(all), most->name ? most->name : "",
          most->name ? " " : "", LL_DIMS(&most->type.shape), LL_BYTES(most->bytes));
 }
@@ -30,7 +30,7 @@ ll_err ll_host_map(ll_exec *e, size_t bytes, char **out)
     TRY(check_fits(e->p, bytes));
     void *m = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(m != MAP_FAILED, LL_E_MEM,
-          "%s for the program's memory cannot be had: use a smaller train.micro_batch or model",
+          "%s for the program's memory cannot be had: use a smaller micro-batch or model",
           LL_BYTES_UP(bytes));
     *out = (char *)m;
     madvise(m, bytes, MADV_HUGEPAGE); /* a hint: its failure costs only speed */

@@ -101,7 +101,7 @@ ll_val ll_elu(ll_graph *g, ll_val x, double alpha)
 
 ll_val ll_celu(ll_graph *g, ll_val x, double alpha)
 {
-    if (alpha == 0) return ll_reject(g, LL_E_ARG, "%scelu: alpha is 0", g->scope);
+    if (alpha == 0) return ll_reject(g, LL_E_ARG, "%scelu: alpha is 0", ll_scope(g));
     ll_val low = ll_scale(g, below(g, x), 1 / alpha);
     return ll_add(g, ll_relu(g, x), ll_scale(g, ll_expm1(g, low), alpha));
 }

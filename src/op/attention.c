@@ -267,7 +267,7 @@ static ll_val mask_of(ll_graph *g, ll_val mask, const ll_shape *q, int64_t keys,
     if (!fits)
         return ll_reject(
             g, LL_E_SHAPE, "%sattend: the mask is %s, expected [%ld,%ld,%ld,%ld], any of them 1",
-            g->scope, ll_shape_print(&have, text), whole[0], whole[1], whole[2], whole[3]);
+            ll_scope(g), ll_shape_print(&have, text), whole[0], whole[1], whole[2], whole[3]);
     if (!ll_dtype_is_float(ll_graph_dtype(g, mask)))
         mask = ll_select(g, ll_cast(g, mask, dtype), ll_fill(g, dtype, LL_SCALAR, 0),
                          ll_fill(g, dtype, LL_SCALAR, -1e30));
@@ -277,7 +277,7 @@ static ll_val mask_of(ll_graph *g, ll_val mask, const ll_shape *q, int64_t keys,
 ll_val ll_attend(ll_graph *g, ll_val q, ll_val k, ll_val v, const ll_attend_opts *opts)
 {
     ll_attend_opts o = opts ? *opts : (ll_attend_opts){0};
-    if (g->err != LL_OK || !q.id || !k.id || !v.id) return LL_EMIT(g, &attend, NULL, q, k, v);
+    if (ll_rejected(g) || !q.id || !k.id || !v.id) return LL_EMIT(g, &attend, NULL, q, k, v);
     ll_shape s = ll_graph_shape(g, q), key = ll_graph_shape(g, k), value = ll_graph_shape(g, v);
     bool packed = s.n == 4;
     if (key.n != 4 || value.n != 4 || (s.n != 4 && s.n != 5) || key.d[2] < 1 ||
@@ -286,7 +286,7 @@ ll_val ll_attend(ll_graph *g, ll_val q, ll_val k, ll_val v, const ll_attend_opts
         return ll_reject(g, LL_E_SHAPE,
                          "%sattend: q %s, k %s, v %s; expected [b,t,h,d], [b,s,n,d], [b,s,n,e], "
                          "and h a multiple of n",
-                         g->scope, ll_shape_print(&s, a), ll_shape_print(&key, b),
+                         ll_scope(g), ll_shape_print(&s, a), ll_shape_print(&key, b),
                          ll_shape_print(&value, c));
     }
     if (packed) s = LL_SHAPE(s.d[0], s.d[1], key.d[2], s.d[2] / key.d[2], s.d[3]);

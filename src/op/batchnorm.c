@@ -119,7 +119,8 @@ static ll_val train(ll_graph *g, ll_val x, const ll_norm *p)
     int64_t n = count(g, x);
     if (n < 2) {
         return ll_reject(g, LL_E_SHAPE,
-                         "%sbatchnorm: training needs more than one value per channel", g->scope);
+                         "%sbatchnorm: training needs more than one value per channel",
+                         ll_scope(g));
     }
     ll_val y = LL_EMIT(g, &batchnorm, &(ll_norm_attr){p->eps}, x, p->gain, p->bias);
     ll_val mean = ll_accum(g, ll_sibling(g, y, 1)), var = ll_accum(g, ll_sibling(g, y, 2));
@@ -142,7 +143,7 @@ static ll_val infer(ll_graph *g, ll_val x, const ll_norm *p)
 
 ll_val ll_batchnorm(ll_graph *g, ll_val x, const ll_norm *n)
 {
-    if (!x.id) return x;
+    if (!x.id || !ll_has_argument(g, "batchnorm", "n", n)) return (ll_val){0};
     return n->training ? train(g, x, n) : infer(g, x, n);
 }
 

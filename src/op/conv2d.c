@@ -276,18 +276,18 @@ static bool attr_of(ll_graph *g, const char *op, ll_val x, ll_val filter, const 
         a->pad[2 * k] = o->pad[k];
         a->pad[2 * k + 1] = o->pad[k] + o->pad_more[k];
         if (o->pad[k] < 0 || a->pad[2 * k + 1] < 0)
-            ll_reject(g, LL_E_ARG, "%s%s: padding of %ld before and %ld after", g->scope, op,
+            ll_reject(g, LL_E_ARG, "%s%s: padding of %ld before and %ld after", ll_scope(g), op,
                       a->pad[2 * k], a->pad[2 * k + 1]);
     }
     if (o->stride[2] || o->pad[2] || o->dilation[2] || o->pad_more[2])
-        ll_reject(g, LL_E_ARG, "%s%s has two dimensions, the window has a third", g->scope, op);
+        ll_reject(g, LL_E_ARG, "%s%s has two dimensions, the window has a third", ll_scope(g), op);
     int n[2] = {ll_graph_shape(g, x).n, ll_graph_shape(g, filter).n};
     if (x.id && filter.id && (n[0] != 4 || n[1] != 4))
         ll_reject(g, LL_E_SHAPE,
                   "%s%s: an image of %d dimensions and a filter of %d, expected [n,h,w,c] and "
                   "[.,r,s,.]; [n,d,h,w,c] is conv3d's and [n,l,c] conv1d's",
-                  g->scope, op, n[0], n[1]);
-    return g->err == LL_OK && x.id && filter.id;
+                  ll_scope(g), op, n[0], n[1]);
+    return !ll_rejected(g) && x.id && filter.id;
 }
 
 ll_val ll_conv2d(ll_graph *g, ll_val x, ll_val filter, const ll_conv *opts)
@@ -301,7 +301,7 @@ ll_val ll_conv2d(ll_graph *g, ll_val x, ll_val filter, const ll_conv *opts)
             return ll_reject(
                 g, LL_E_SHAPE,
                 "%sconv2d: a filter of %ld x %ld on an image of %ld x %ld, padding %ld x %ld",
-                g->scope, f.d[1], f.d[2], image.d[1], image.d[2], a.pad[0], a.pad[2]);
+                ll_scope(g), f.d[1], f.d[2], image.d[1], image.d[2], a.pad[0], a.pad[2]);
         }
     }
     return LL_EMIT(g, &conv2d, &a, x, filter);
@@ -323,7 +323,7 @@ ll_val ll_conv2d_transpose(ll_graph *g, ll_val x, ll_val filter, const ll_conv *
                 g, LL_E_SHAPE,
                 "%sconv_transpose: %ld from %ld, output padding %ld; expected at least 1 of each, "
                 "and the output padding less than the stride or dilation, %ld",
-                g->scope, a.size[k], n, more, most);
+                ll_scope(g), a.size[k], n, more, most);
         }
         if (more >= ax.stride) a.pad[2 * k + 1] -= more; /* or there would be one more of x */
     }

@@ -71,10 +71,11 @@ static bool stream_taken(const ll_graph *g, int64_t stream)
 ll_val ll_dropout(ll_graph *g, ll_val x, double p)
 {
     if (!x.id || p == 0) return x;
+    if (ll_rejected(g)) return (ll_val){0};
     ll_dropout_attr a = {.p = p, .whole = ll_graph_shape(g, x)};
     char name[sizeof g->scope + 32];
     for (int k = 0; k == 0 || stream_taken(g, a.stream); k++) {
-        snprintf(name, sizeof name, "%sdropout.%d", g->scope, k);
+        snprintf(name, sizeof name, "%sdropout.%d", ll_scope(g), k);
         a.stream = (int64_t)ll_stream(name, 0);
     }
     return LL_EMIT(g, &dropout, &a, x);

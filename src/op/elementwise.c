@@ -48,7 +48,7 @@ static ll_val fit(ll_graph *g, ll_val x, const ll_shape *shape)
 
 static ll_val emit(ll_graph *g, ll_ew ew, const void *attr, ll_val *x, int n)
 {
-    if (g->err != LL_OK) return (ll_val){0};
+    if (ll_rejected(g)) return (ll_val){0};
     for (int i = 0; i < n; i++) /* emit says which it is, and nothing is broadcast before */
         if (!ll_has_value(g, x[i])) return ll_emit(g, ll_ew_op(ew), attr, x, n);
     ll_shape shape = ll_graph_shape(g, x[0]);
@@ -56,13 +56,13 @@ static ll_val emit(ll_graph *g, ll_ew ew, const void *attr, ll_val *x, int n)
         ll_shape s = ll_graph_shape(g, x[i]);
         if (ll_graph_dtype(g, x[i]) != ll_graph_dtype(g, x[0])) {
             return ll_reject(g, LL_E_ARG, "%s%s: operands are %s and %s; cast one of them",
-                             g->scope, ops[ew].name, ll_dtype_name(ll_graph_dtype(g, x[0])),
+                             ll_scope(g), ops[ew].name, ll_dtype_name(ll_graph_dtype(g, x[0])),
                              ll_dtype_name(ll_graph_dtype(g, x[i])));
         }
         if (!common_shape(&shape, &s, &shape)) {
             char a[LL_SHAPE_TEXT], b[LL_SHAPE_TEXT];
             return ll_reject(g, LL_E_SHAPE, "%s%s: %s and %s cannot be broadcast to one shape",
-                             g->scope, ops[ew].name, ll_shape_print(&shape, a),
+                             ll_scope(g), ops[ew].name, ll_shape_print(&shape, a),
                              ll_shape_print(&s, b));
         }
     }

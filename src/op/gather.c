@@ -163,8 +163,8 @@ ll_val ll_gather(ll_graph *g, ll_val x, ll_val index, int dim)
     if (!ll_is_dim(g, "gather", x, dim) || !index.id) return (ll_val){0};
     ll_shape s = ll_graph_shape(g, x), n = ll_graph_shape(g, index);
     if (s.n + n.n - 1 > LL_MAX_DIMS)
-        return ll_reject(g, LL_E_SHAPE, "%sgather: a result of %d dimensions, at most %d", g->scope,
-                         s.n + n.n - 1, LL_MAX_DIMS);
+        return ll_reject(g, LL_E_SHAPE, "%sgather: a result of %d dimensions, at most %d",
+                         ll_scope(g), s.n + n.n - 1, LL_MAX_DIMS);
     bool indices = ll_graph_dtype(g, index) == LL_I32; /* else this op says what is wrong */
     if (s.n == 2 && dim == 0 && indices && ll_dtype_is_float(ll_graph_dtype(g, x)))
         return ll_embedding(g, x, index);

@@ -218,7 +218,7 @@ static ll_val weighed(ll_graph *g, ll_val v, int k, bool packed)
 /* q [b,t,h,d] as [b,t,n,h/n,d], and features of q and k; false: they do not fit. */
 static bool features(ll_graph *g, ll_val *q, ll_val *k, ll_val v)
 {
-    if (g->err != LL_OK || !q->id || !k->id || !v.id) return false;
+    if (ll_rejected(g) || !q->id || !k->id || !v.id) return false;
     ll_shape s = ll_graph_shape(g, *q), n = ll_graph_shape(g, *k), e = ll_graph_shape(g, v);
     if (n.n != 4 || e.n != 4 || (s.n != 4 && s.n != 5) || n.d[2] < 1 || n.d[1] != s.d[1] ||
         (s.n == 4 && s.d[2] % n.d[2])) {
@@ -226,7 +226,7 @@ static bool features(ll_graph *g, ll_val *q, ll_val *k, ll_val v)
         ll_reject(g, LL_E_SHAPE,
                   "%slinear_attend: q %s, k %s, v %s; expected [b,t,h,d], [b,t,n,d], [b,t,n,e], "
                   "and h a multiple of n",
-                  g->scope, ll_shape_print(&s, t[0]), ll_shape_print(&n, t[1]),
+                  ll_scope(g), ll_shape_print(&s, t[0]), ll_shape_print(&n, t[1]),
                   ll_shape_print(&e, t[2]));
         return false;
     }
@@ -253,7 +253,7 @@ ll_val ll_self_linear(const ll_build *b, const char *name, ll_val q, ll_val k, l
         return ll_reject(g, LL_E_ARG,
                          "%s%s: linear attention keeps a state of f32, no keys and values: these "
                          "cannot be of %d bits: use --cache f32, of compress forms without +kv%d",
-                         g->scope, name, b->cache_bits, b->cache_bits);
+                         ll_scope(g), name, b->cache_bits, b->cache_bits);
     ll_linear_attr a = {.decay = decay};
     bool packed = q.id && ll_graph_shape(g, q).n == 4;
     if (!features(g, &q, &k, v)) return (ll_val){0};

@@ -16,7 +16,7 @@ ll_val ll_huber(ll_graph *g, ll_val x, ll_val target,
                 double delta) /* c (d - c / 2), c = min(d, delta) */
 {
     if (!(delta > 0))
-        return ll_reject(g, LL_E_ARG, "%shuber: delta is %g, expected more than 0", g->scope,
+        return ll_reject(g, LL_E_ARG, "%shuber: delta is %g, expected more than 0", ll_scope(g),
                          delta);
     ll_val d = ll_l1(g, x, target), c = ll_min(g, ll_like(g, d, delta), d);
     return ll_mul(g, c, ll_sub(g, d, ll_scale(g, c, 0.5)));
@@ -73,7 +73,8 @@ ll_val ll_nll(ll_graph *g, ll_val log_p, ll_val label)
 {
     if (!log_p.id || !label.id) return (ll_val){0};
     ll_shape s = ll_graph_shape(g, label), one = s;
-    if (s.n == LL_MAX_DIMS) return ll_reject(g, LL_E_SHAPE, "%snll: too many dimensions", g->scope);
+    if (s.n == LL_MAX_DIMS)
+        return ll_reject(g, LL_E_SHAPE, "%snll: too many dimensions", ll_scope(g));
     one.d[one.n++] = 1;
     ll_val p = ll_gather_elements(g, log_p, ll_reshape(g, label, one), s.n);
     return ll_neg(g, ll_reshape(g, p, s));
@@ -89,13 +90,13 @@ static bool check_classes(ll_graph *g, ll_val logits, const ll_cross_entropy_opt
         ll_reject(g, LL_E_ARG,
                   "%scross_entropy_mean: smoothing is %g, expected 0 or more and less "
                   "than 1",
-                  g->scope, o->smoothing);
+                  ll_scope(g), o->smoothing);
     else if (o->weight.id && (w.n != 1 || w.d[0] != classes))
         ll_reject(g, LL_E_SHAPE,
                   "%scross_entropy_mean: the weight is %s, expected [%ld], one "
                   "number for each class",
-                  g->scope, ll_shape_print(&w, text), classes);
-    return g->err == LL_OK;
+                  ll_scope(g), ll_shape_print(&w, text), classes);
+    return !ll_rejected(g);
 }
 
 /* Means over rows, each of which counts as much as its label's class. */
@@ -123,7 +124,7 @@ ll_val ll_cross_entropy_mean(ll_graph *g, ll_val logits, ll_val label,
 
 ll_val ll_label_loss(ll_graph *g, const ll_build *b, ll_val logits)
 {
-    if (!logits.id) return logits;
+    if (!logits.id || !ll_has_argument(g, "label_loss", "b", b)) return (ll_val){0};
     ll_shape s = ll_graph_shape(g, logits);
     s.n--;
     ll_val y = ll_batch(g, "y", LL_I32, s), each = ll_cross_entropy(g, logits, y);

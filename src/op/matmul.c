@@ -100,6 +100,7 @@ static ll_err infer(ll_infer *i)
 ll_val ll_matmul(ll_graph *g, const char *spec, ll_val a, ll_val b)
 {
     ll_matmul_attr attr = {0};
+    if (!ll_has_argument(g, "matmul", "spec", spec)) return (ll_val){0};
     if (strlen(spec) >= sizeof attr.spec) {
         return ll_reject(g, LL_E_ARG, "matmul: spec \"%s\" is longer than %d characters", spec,
                          LL_SPEC_MAX - 1);

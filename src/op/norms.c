@@ -31,7 +31,7 @@ ll_val ll_mean_over(ll_graph *g, ll_val x, const char *spec)
     ll_val sum = ll_sum(g, x, spec);
     if (!sum.id) return sum;
     ll_shape all = ll_graph_shape(g, x), kept = ll_graph_shape(g, sum);
-    if (!ll_numel(&all)) return ll_reject(g, LL_E_SHAPE, "%smean_over: no elements", g->scope);
+    if (!ll_numel(&all)) return ll_reject(g, LL_E_SHAPE, "%smean_over: no elements", ll_scope(g));
     return ll_scale(g, sum, (double)ll_numel(&kept) / (double)ll_numel(&all));
 }
 
@@ -112,7 +112,7 @@ ll_val ll_group_norm(ll_graph *g, ll_val x, int64_t groups, ll_val gain, ll_val 
         return ll_reject(g, LL_E_SHAPE,
                          "%sgroup_norm: %ld groups of %s, expected a divisor of its channels, of 2 "
                          "to %d dimensions",
-                         g->scope, groups, ll_shape_print(&s, text), LL_MAX_DIMS - 1);
+                         ll_scope(g), groups, ll_shape_print(&s, text), LL_MAX_DIMS - 1);
     }
     split.d[last] = groups;
     split.d[split.n++] = s.d[last] / groups;
@@ -137,8 +137,8 @@ ll_val ll_local_response_norm(ll_graph *g, ll_val x, int64_t size, double alpha,
 {
     if (!x.id) return x;
     if (size < 1 || !ll_graph_shape(g, x).n)
-        return ll_reject(g, LL_E_ARG, "%slocal_response_norm: a window of %ld channels", g->scope,
-                         size);
+        return ll_reject(g, LL_E_ARG, "%slocal_response_norm: a window of %ld channels",
+                         ll_scope(g), size);
     int last = ll_graph_shape(g, x).n - 1;
     int64_t c = ll_row_length(g, x);
     ll_val padded = ll_pad(g, ll_square(g, x), last, size / 2, (size - 1) / 2);

@@ -154,7 +154,7 @@ ll_val ll_pool2d(ll_graph *g, ll_val x, const ll_window *w, bool max)
                 g, LL_E_SHAPE,
                 "%s%s: %s: a window of %ld, stride %ld, padding %ld and %ld, on an image of "
                 "%ld",
-                g->scope, op, k ? "width" : "height", ax.taps, ax.stride, w->pad[k], last,
+                ll_scope(g), op, k ? "width" : "height", ax.taps, ax.stride, w->pad[k], last,
                 s.d[1 + k]);
         if (w->ceil) pad_to_ceil(&ax, s.d[1 + k]);
         a.size[k] = ax.taps;

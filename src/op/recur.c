@@ -58,7 +58,7 @@ static ll_val step_of(ll_graph *g, ll_val x, int64_t t) /* [b,t,n] -> [b,n] */
 /* [b,n] of every step -> [b,t,n] */
 static ll_val join_steps(ll_graph *g, ll_val *x, int64_t t)
 {
-    for (int64_t i = 0; i < t && g->err == LL_OK; i++) {
+    for (int64_t i = 0; i < t && !ll_rejected(g); i++) {
         ll_shape s = ll_graph_shape(g, x[i]);
         x[i] = ll_reshape(g, x[i], LL_SHAPE(s.d[0], 1, s.d[1]));
     }
@@ -137,7 +137,7 @@ static void expand(ll_graph *g, const void *attr, const ll_val *in, int, ll_val 
     ll_val *all = LL_NEW_ARRAY(g->arena, ll_val, x.d[1]);
     step s = {0};
     for (int i = 0; i < k.states; i++) s.is[i] = part(g, in[2], i, h);
-    for (int64_t t = 0; t < x.d[1] && g->err == LL_OK; t++) {
+    for (int64_t t = 0; t < x.d[1] && !ll_rejected(g); t++) {
         ll_val now = step_of(g, in[0], t), more = ll_matmul(g, "bh,rh->br", s.is[0], in[1]);
         for (int i = 0; i < k.states; i++) s.was[i] = s.is[i];
         for (int i = 0; i < k.gates; i++) {
@@ -157,7 +157,7 @@ static void expand_grad(ll_graph *g, const void *attr, const ll_val *in, int, ll
     int64_t kind = ((const ll_recur_attr *)attr)->cell, h = ll_graph_shape(g, w).d[1];
     ll_cell_kind k = ll_cell_kinds[kind];
     ll_val *all = LL_NEW_ARRAY(g->arena, ll_val, x.d[1]), d[LL_CELL_STATES] = {0};
-    for (int64_t t = x.d[1] - 1; t >= 0 && g->err == LL_OK; t--) {
+    for (int64_t t = x.d[1] - 1; t >= 0 && !ll_rejected(g); t--) {
         ll_val zt = step_of(g, z, t), dt = step_of(g, ds, t), dz[LL_CELL_GATES] = {0};
         ll_val now = step_of(g, state, t), was = t ? step_of(g, state, t - 1) : s0;
         step s = {0};
@@ -278,16 +278,17 @@ static ll_val initial(ll_graph *g, ll_val x, const ll_recurrent *r, int states, 
 
 ll_val ll_recur(ll_graph *g, ll_val x, ll_recurrent *r)
 {
+    if (!ll_has_argument(g, "recur", "r", r)) return (ll_val){0};
     ll_shape s = ll_graph_shape(g, x), w = ll_graph_shape(g, r->weight_hh);
     int gates = r->cell == LL_LSTM ? 4 : r->cell == LL_GRU ? 3 : 1;
     if (!x.id || !r->weight_ih.id || !r->weight_hh.id || s.n != 3 || w.n != 2 ||
         (unsigned)r->cell >= LL_N_CELL || w.d[0] != gates * w.d[1])
         return ll_reject(
             g, LL_E_SHAPE,
-            "%srecur: expected x [b,t,c] and weights [%d h,c] and [%d h,h] of this cell", g->scope,
-            gates, gates);
+            "%srecur: expected x [b,t,c] and weights [%d h,c] and [%d h,h] of this cell",
+            ll_scope(g), gates, gates);
     if (r->c0.id && r->cell != LL_LSTM)
-        return ll_reject(g, LL_E_ARG, "%srecur: c0 is LSTM's; this cell has h0 alone", g->scope);
+        return ll_reject(g, LL_E_ARG, "%srecur: c0 is LSTM's; this cell has h0 alone", ll_scope(g));
     int64_t h = w.d[1], t = s.d[1];
     if (r->reverse) x = ll_flip(g, x, 1);
     ll_val z = plus(g, ll_matmul(g, "btc,gc->btg", x, r->weight_ih), r->bias_ih);

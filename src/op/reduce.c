@@ -10,6 +10,7 @@ static const ll_op absmax, sumsq;
 static ll_val reduce(ll_graph *g, const ll_op *op, ll_val x, const char *spec)
 {
     ll_spec_attr a = {0};
+    if (!ll_has_argument(g, op->name, "spec", spec)) return (ll_val){0};
     strncpy(a.spec, spec, LL_SPEC_MAX - 1);
     ll_dtype t = x.id ? ll_graph_dtype(g, x) : LL_F32;
     if (ll_dtype_is_float(t)) return LL_EMIT(g, op, &a, x);
@@ -54,7 +55,7 @@ ll_val ll_mean(ll_graph *g, ll_val x)
 {
     ll_shape s = ll_graph_shape(g, x);
     int64_t n = ll_numel(&s);
-    if (n == 0) ll_reject(g, LL_E_SHAPE, "%smean: the operand has no elements", g->scope);
+    if (n == 0) ll_reject(g, LL_E_SHAPE, "%smean: the operand has no elements", ll_scope(g));
     return ll_scale(g, ll_sum_all(g, x), 1.0 / (double)n);
 }
 

@@ -166,11 +166,11 @@ static void set_kind(ll_resample_attr *a, const ll_resize *r)
 
 ll_val ll_resize_image(ll_graph *g, ll_val x, const ll_resize *r)
 {
-    if (!ll_is_spatial(g, "resize", x)) return (ll_val){0};
+    if (!ll_has_argument(g, "resize", "r", r) || !ll_is_spatial(g, "resize", x)) return (ll_val){0};
     ll_shape s = ll_graph_shape(g, x);
     if (r->mode > LL_CUBIC || r->coords > LL_ASYMMETRIC || r->round > LL_ROUND_UP)
-        return ll_reject(g, LL_E_ARG, "%sresize: no mode %d, coordinates %d, rounding %d", g->scope,
-                         (int)r->mode, (int)r->coords, (int)r->round);
+        return ll_reject(g, LL_E_ARG, "%sresize: no mode %d, coordinates %d, rounding %d",
+                         ll_scope(g), (int)r->mode, (int)r->coords, (int)r->round);
     for (int k = 0; k < s.n - 2; k++) {
         ll_resample_attr a = {.dim = 1 + k, .image = s.d[1 + k]};
         a.out = a.size = r->size[k] ? r->size[k] : (int64_t)floor((double)a.image * r->scale[k]);
@@ -178,7 +178,7 @@ ll_val ll_resize_image(ll_graph *g, ll_val x, const ll_resize *r)
             return ll_reject(g, LL_E_SHAPE,
                              "%sresize: dimension %d of %ld to a size of %ld or by %g; expected "
                              "one of them above 0",
-                             g->scope, 1 + k, a.image, r->size[k], r->scale[k]);
+                             ll_scope(g), 1 + k, a.image, r->size[k], r->scale[k]);
         set_coords(&a, r, r->scale[k]);
         set_kind(&a, r);
         if (a.out != a.image || a.num != a.den) x = LL_EMIT(g, &resample, &a, x);
@@ -193,7 +193,7 @@ ll_val ll_adaptive_avg_pool(ll_graph *g, ll_val x, int64_t out_h, int64_t out_w)
         char text[LL_SHAPE_TEXT];
         return ll_reject(g, LL_E_SHAPE,
                          "%sadaptive_avg_pool of %s to %ld x %ld, expected an image [n,h,w,c]",
-                         g->scope, x.id ? ll_shape_print(&s, text) : "none", out_h, out_w);
+                         ll_scope(g), x.id ? ll_shape_print(&s, text) : "none", out_h, out_w);
     }
     if (s.d[1] % out_h == 0 && s.d[2] % out_w == 0) /* cells are windows */
         return ll_avg_pool(g, x, &(ll_window){.size = {s.d[1] / out_h, s.d[2] / out_w}});

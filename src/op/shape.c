@@ -22,7 +22,7 @@ bool ll_is_dim(ll_graph *g, const char *what, ll_val x, int dim)
 {
     int n = x.id ? ll_graph_shape(g, x).n : 0;
     if (x.id && (dim < 0 || dim >= n))
-        ll_reject(g, LL_E_SHAPE, "%s%s: dimension %d of %d", g->scope, what, dim, n);
+        ll_reject(g, LL_E_SHAPE, "%s%s: dimension %d of %d", ll_scope(g), what, dim, n);
     return x.id && dim >= 0 && dim < n;
 }
 
@@ -145,7 +145,7 @@ const ll_op ll_op_fill = {
 
 ll_val ll_reshape(ll_graph *g, ll_val x, ll_shape shape)
 {
-    if (g->err != LL_OK || !ll_has_value(g, x)) return LL_EMIT(g, &ll_op_reshape, NULL, x);
+    if (ll_rejected(g) || !ll_has_value(g, x)) return LL_EMIT(g, &ll_op_reshape, NULL, x);
     ll_shape have = ll_graph_shape(g, x);
     int64_t n = ll_numel(&have), rest = 1;
     int open = -1, n_open = 0;
@@ -160,7 +160,7 @@ ll_val ll_reshape(ll_graph *g, ll_val x, ll_shape shape)
     }
     if (n_open > 1 || (n_open == 1 && (rest <= 0 || n % rest))) {
         char from[LL_SHAPE_TEXT], to[LL_SHAPE_TEXT];
-        return ll_reject(g, LL_E_SHAPE, "%sreshape: %s cannot become %s", g->scope,
+        return ll_reject(g, LL_E_SHAPE, "%sreshape: %s cannot become %s", ll_scope(g),
                          ll_shape_print(&have, from), ll_shape_print(&shape, to));
     }
     if (n_open) a.shape.d[open] = n / rest;
@@ -224,6 +224,7 @@ const ll_op ll_op_reshape = {
 ll_val ll_transpose(ll_graph *g, ll_val x, const char *spec)
 {
     ll_spec_attr a = {0};
+    if (!ll_has_argument(g, "transpose", "spec", spec)) return (ll_val){0};
     set_spec(a.spec, spec);
     return LL_EMIT(g, &ll_op_transpose, &a, x);
 }
@@ -264,6 +265,7 @@ const ll_op ll_op_transpose = {
 ll_val ll_broadcast(ll_graph *g, ll_val x, const char *spec, ll_shape shape)
 {
     ll_broadcast_attr a;
+    if (!ll_has_argument(g, "broadcast", "spec", spec)) return (ll_val){0};
     memset(&a, 0, sizeof a);
     set_spec(a.spec, spec);
     set_shape(&a.shape, &shape);
@@ -385,6 +387,7 @@ static const ll_op pad = {
 /* More than an op has operands: so many at a time, then what they make. */
 ll_val ll_concat(ll_graph *g, const ll_val *x, int n, int dim)
 {
+    if (n > 0 && !ll_has_argument(g, "concat", "x", x)) return (ll_val){0};
     if (n == 1 && dim >= 0 && dim < ll_graph_shape(g, x[0]).n) return x[0];
     if (n <= LL_MAX_IN) return ll_emit(g, &concat, &(ll_range_attr){.dim = dim}, x, n);
     ll_val *part = LL_NEW_ARRAY(g->arena, ll_val, n / LL_MAX_IN + 1);

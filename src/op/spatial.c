@@ -35,16 +35,16 @@ static bool fits(ll_graph *g, const char *op, ll_val x, ll_val filter, const ll_
     ll_shape s = ll_graph_shape(g, x), f = ll_graph_shape(g, filter);
     char a[LL_SHAPE_TEXT], b[LL_SHAPE_TEXT];
     if (!x.id || !filter.id || s.n != n || f.n != n) {
-        ll_reject(g, LL_E_SHAPE, "%s%s of %s and %s, expected %s", g->scope, op,
+        ll_reject(g, LL_E_SHAPE, "%s%s of %s and %s, expected %s", ll_scope(g), op,
                   x.id ? ll_shape_print(&s, a) : "none", filter.id ? ll_shape_print(&f, b) : "none",
                   want);
         return false;
     }
     for (int k = n - 2; o && k < 3; k++)
         if (o->stride[k] || o->pad[k] || o->dilation[k] || o->pad_more[k])
-            ll_reject(g, LL_E_ARG, "%s%s: the window has more than %d dimensions", g->scope, op,
+            ll_reject(g, LL_E_ARG, "%s%s: the window has more than %d dimensions", ll_scope(g), op,
                       n - 2);
-    return g->err == LL_OK;
+    return !ll_rejected(g);
 }
 
 static ll_conv row_of(const ll_conv *opts)
@@ -112,7 +112,7 @@ ll_val ll_conv3d(ll_graph *g, ll_val x, ll_val filter, const ll_conv *opts)
         char a[LL_SHAPE_TEXT], b[LL_SHAPE_TEXT];
         return ll_reject(g, LL_E_SHAPE,
                          "%sconv3d: filters %s do not fit in %s with this padding and stride",
-                         g->scope, ll_shape_print(&f, b), ll_shape_print(&s, a));
+                         ll_scope(g), ll_shape_print(&f, b), ll_shape_print(&s, a));
     }
     /* every tap finds out * stride layers; rows are whole strides, with all that an output reads */
     int64_t layers = (f.d[1] - 1) * d.dilation + d.out * d.stride;
@@ -126,7 +126,7 @@ ll_val ll_conv3d(ll_graph *g, ll_val x, ll_val filter, const ll_conv *opts)
                     .groups = o->groups,
                     .pad_more = {h.span > h.stride ? h.span - h.stride : 0, o->pad_more[2]}};
     ll_val y = {0};
-    for (int64_t q = 0; q < f.d[1] && g->err == LL_OK; q++) {
+    for (int64_t q = 0; q < f.d[1] && !ll_rejected(g); q++) {
         ll_val tap = ll_reshape(g, ll_slice(g, filter, 1, q, q + 1),
                                 LL_SHAPE(f.d[0], f.d[2], f.d[3], f.d[4]));
         ll_val part = ll_conv2d(g, stacked(g, x, q * d.dilation, d.stride, d.out), tap, &flat);
@@ -163,7 +163,7 @@ static ll_val transpose3d(ll_graph *g, ll_val x, ll_val filter, const ll_conv *o
                 g, LL_E_SHAPE,
                 "%sconv_transpose: %ld from %ld, output padding %ld; expected at least 1 of each, "
                 "and the output padding less than the stride or dilation",
-                g->scope, size[k], s.d[1 + k], more[k]);
+                ll_scope(g), size[k], s.d[1 + k], more[k]);
         if (all[k] < e[k].before + size[k]) all[k] = e[k].before + size[k];
     }
     int64_t d = s.d[1], st = e[0].stride, rows = ll_ceil_div(all[1], e[1].stride);
@@ -175,7 +175,7 @@ static ll_val transpose3d(ll_graph *g, ll_val x, ll_val filter, const ll_conv *o
     x = pad_some(g, x, 2, 0, rows - s.d[2]);
     x = ll_reshape(g, x, LL_SHAPE(s.d[0], d * rows, s.d[3], s.d[4]));
     ll_val y = {0};
-    for (int64_t q = 0; q < f.d[1] && g->err == LL_OK; q++) {
+    for (int64_t q = 0; q < f.d[1] && !ll_rejected(g); q++) {
         ll_val tap = ll_reshape(g, ll_slice(g, filter, 1, q, q + 1),
                                 LL_SHAPE(f.d[0], f.d[2], f.d[3], f.d[4]));
         ll_val part = ll_conv2d_transpose(g, x, tap, &flat, (const int64_t[]){0, more[2]});
@@ -221,7 +221,7 @@ static ll_val apart(ll_graph *g, ll_val x, int dim, const ll_window *w, bool max
         return ll_reject(g, LL_E_SHAPE,
                          "%spool: a window of %ld, %ld apart, stride %ld, padding %ld and "
                          "%ld, on an image of %ld",
-                         g->scope, taps, by, stride, before, after, image);
+                         ll_scope(g), taps, by, stride, before, after, image);
     int64_t out = (over + (w->ceil ? stride - 1 : 0)) / stride + 1;
     if (w->ceil && (out - 1) * stride >= image + before) out--; /* it would begin behind it */
     int64_t need = (out - 1) * stride + span - image - before;
@@ -246,8 +246,8 @@ bool ll_is_spatial(ll_graph *g, const char *op, ll_val x)
     ll_shape s = ll_graph_shape(g, x);
     char text[LL_SHAPE_TEXT];
     if (x.id && s.n >= 3 && s.n <= 5) return true;
-    ll_reject(g, LL_E_SHAPE, "%s%s of %s, expected [n,l,c], [n,h,w,c] or [n,d,h,w,c]", g->scope, op,
-              x.id ? ll_shape_print(&s, text) : "none");
+    ll_reject(g, LL_E_SHAPE, "%s%s of %s, expected [n,l,c], [n,h,w,c] or [n,d,h,w,c]", ll_scope(g),
+              op, x.id ? ll_shape_print(&s, text) : "none");
     return false;
 }
 
@@ -287,15 +287,15 @@ static ll_val window_of(ll_graph *g, ll_val x, const ll_window *w, bool max)
 
 static ll_val pool(ll_graph *g, const char *op, ll_val x, const ll_window *w, bool max)
 {
-    if (!ll_is_spatial(g, op, x)) return (ll_val){0};
+    if (!ll_has_argument(g, op, "w", w) || !ll_is_spatial(g, op, x)) return (ll_val){0};
     ll_shape s = ll_graph_shape(g, x);
     for (int k = s.n - 2; k < 3; k++)
         if (w->size[k] || w->stride[k] || w->pad[k] || w->pad_more[k] || w->dilation[k] > 1)
-            return ll_reject(g, LL_E_ARG, "%s%s: the window has more than %d dimensions", g->scope,
-                             op, s.n - 2);
+            return ll_reject(g, LL_E_ARG, "%s%s: the window has more than %d dimensions",
+                             ll_scope(g), op, s.n - 2);
     if (max && w->skip_pad)
-        return ll_reject(g, LL_E_ARG, "%s%s never counts padding: skip_pad is avg_pool's", g->scope,
-                         op);
+        return ll_reject(g, LL_E_ARG, "%s%s never counts padding: skip_pad is avg_pool's",
+                         ll_scope(g), op);
     return window_of(g, x, w, max);
 }
 
@@ -345,8 +345,8 @@ static ll_val reject_block(ll_graph *g, const char *op, ll_val x, int64_t block)
 {
     ll_shape s = ll_graph_shape(g, x);
     char text[LL_SHAPE_TEXT];
-    return ll_reject(g, LL_E_SHAPE, "%s%s of %s by %ld, expected [n,h,w,c] that divides", g->scope,
-                     op, x.id ? ll_shape_print(&s, text) : "none", block);
+    return ll_reject(g, LL_E_SHAPE, "%s%s of %s by %ld, expected [n,h,w,c] that divides",
+                     ll_scope(g), op, x.id ? ll_shape_print(&s, text) : "none", block);
 }
 
 ll_val ll_depth_to_space(ll_graph *g, ll_val x, int64_t block, bool inner)

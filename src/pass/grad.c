@@ -115,8 +115,11 @@ bool ll_depends(ll_graph *g, ll_val y, const ll_val *x, int n)
 
 void ll_grad(ll_graph *g, ll_val y, const ll_val *x, int n, ll_val *dx)
 {
-    memset(dx, 0, sizeof *dx * (size_t)n);
-    if (g->err != LL_OK) return;
+    if (dx && n > 0) memset(dx, 0, sizeof *dx * (size_t)n);
+    if (n > 0 &&
+        (!ll_has_argument(g, "gradient", "x", x) || !ll_has_argument(g, "gradient", "dx", dx)))
+        return;
+    if (ll_rejected(g)) return;
     if (!ll_has_value(g, y)) {
         ll_graph_reject(g, "%sgradient of a value that is %s", g->scope, ll_no_value(y));
         return;

@@ -112,8 +112,8 @@ static ll_err nothing_matches(const ll_graph *g, const ll_pin *pin, int other)
             LL_DIMS(&g->values[other].type.shape));
     for (int v = 1; v < g->n_value; v++)
         if (name_of(g, v)) ll_near_try(&near, name_of(g, v));
-    BAD(pin->rule, "%s has no value of this name%s; see loopline inspect RUN --mesh MESH --layouts",
-        g->name, ll_near_hint(&near));
+    BAD(pin->rule, "%s has no value of this name%s%s", g->name, ll_near_hint(&near),
+        pin->rule->origin ? "; see loopline inspect RUN --mesh MESH --layouts" : "");
 }
 
 /* Has every dimension an element for each rank that shares it? */

@@ -425,7 +425,7 @@ void ll_minimize(ll_graph *g, ll_val loss, const ll_optim *o)
     static const ll_optim plain = {.name = "sgd"};
     if (!o) o = &plain;
     int rule = rule_index(g, o);
-    if (g->err != LL_OK || !check_numbers(g, o)) return;
+    if (ll_rejected(g) || !check_numbers(g, o)) return;
     if (check_asked(g, loss, o, rules[rule].rule == schedule_free) != LL_OK) {
         ll_fail(g);
         return;

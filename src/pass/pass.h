@@ -21,7 +21,8 @@ double ll_clip_limit(const ll_graph *g);
 ll_err ll_delay(const ll_graph *g, ll_graph **out);
 /* Drops nodes nobody needs. */
 ll_err ll_sweep(const ll_graph *g, ll_graph **out);
-/* What makes v, which becomes the only result: other inputs are not there. */
+/* What makes v, which becomes the only result: other inputs are not there, and nothing is drawn:
+ * dropout passes all on. */
 ll_err ll_only(const ll_graph *g, ll_val v, const char *name, ll_graph **out);
 /* Drops nodes nobody needs, merges equal ones, folds constants, removes identities. */
 ll_err ll_simplify(const ll_graph *g, ll_graph **out);

@@ -53,7 +53,7 @@ static ll_err place_batch(placer *c, int v)
         }
         CHECK(d || x->type.shape.d[d] >= ranks, LL_E_SHARD,
               "%s=%d: the batch (dimension 0 of %s) has %ld elements, fewer than the %d ranks that "
-              "share it: use fewer ranks, or a larger train.batch or train.micro_batch",
+              "share it: use fewer ranks, or a larger batch or micro-batch",
               c->m->name[a], c->m->size[a], x->name, x->type.shape.d[d], ranks);
         CHECK(x->type.shape.d[d] >= ranks, LL_E_SHARD,
               "%s=%d: dimension %d of %s has %ld elements, fewer than the %d ranks that share it",
@@ -495,10 +495,10 @@ ll_err ll_place(const ll_graph *g, const ll_place_opts *opts, ll_placement **out
           LL_E_SHARD, "zero=%d needs axis data, which the mesh does not have", opts->zero);
     bool turns = opts->sequence != LL_TURN_AUTO && opts->mesh->n_rank > 1;
     CHECK(!turns || ll_mesh_axis(opts->mesh, LL_AXIS_SEQUENCE) >= 0, LL_E_SHARD,
-          "parallel.sequence needs axis sequence, which the mesh does not have");
+          "sequence needs axis sequence, which the mesh does not have");
     CHECK(!opts->exact || opts->sequence != LL_TURN_HEADS || !turns, LL_E_SHARD,
-          "parallel.sequence=heads cannot be combined with exact sums, which split up attention: "
-          "use parallel.sequence=rows, or auto");
+          "sequence=heads cannot be combined with exact sums, which split up attention: "
+          "use sequence=rows, or auto");
     TRY(ll_graph_check(g));
     ll_arena *a = ll_arena_new();
     LL_OWN(ll_placement) p = LL_NEW(a, ll_placement);

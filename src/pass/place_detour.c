@@ -208,8 +208,8 @@ ll_err ll_place_detour(const placer *c, int node, const ll_loops *l, int axis, i
         best = fmin(best, price);
     }
     CHECK(*turn >= 0 || how != LL_TURN_HEADS, LL_E_SHARD,
-          "%s: too few heads for %s=%d: use parallel.sequence=rows, or auto", n->name,
-          c->m->name[axis], c->m->size[axis]);
+          "%s: too few heads for %s=%d: use sequence=rows, or auto", n->name, c->m->name[axis],
+          c->m->size[axis]);
     if (*turn < 0 || how == LL_TURN_HEADS) return LL_OK;
     TRY(price_expansion(c, node, l, axis, loop, &expansion));
     /* In favour of the detour: of what it holds the backward pass has most. */

@@ -291,18 +291,24 @@ const bool *ll_live(const ll_graph *g, ll_arena *arena)
     return live;
 }
 
-/* What is live; inputs: those too, of which all stay else. */
-static ll_err keep_live(const ll_graph *g, bool inputs, ll_graph **out)
+/* What is live; only: inputs too, of which all stay else, and what is drawn (dropout) passes on. */
+static ll_err keep_live(const ll_graph *g, bool only, ll_graph **out)
 {
     TRY(ll_graph_check(g));
     ll_rewrite rw;
-    (inputs ? ll_rewrite_bare : ll_rewrite_begin)(&rw, g);
+    (only ? ll_rewrite_bare : ll_rewrite_begin)(&rw, g);
     const bool *live = ll_live(g, rw.to->arena);
     ll_err rc = LL_OK;
-    for (int i = 1; i < g->n_value && inputs; i++)
+    for (int i = 1; i < g->n_value && only; i++)
         if (live[i] && g->values[i].node < 0) rw.map[i] = ll_input_like(rw.to, &g->values[i]);
-    for (int i = 0; i < g->n_node && rc == LL_OK; i++)
-        if (live[g->nodes[i].out[0].id]) rc = ll_rewrite_copy(&rw, &g->nodes[i]);
+    for (int i = 0; i < g->n_node && rc == LL_OK; i++) {
+        const ll_node *n = &g->nodes[i];
+        if (!live[n->out[0].id]) continue;
+        if (only && n->op->random)
+            ll_rewrite_map(&rw, n->out[0], rw.map[n->in[0].id]);
+        else
+            rc = ll_rewrite_copy(&rw, n);
+    }
     return ll_rewrite_end(&rw, rc, out);
 }
 

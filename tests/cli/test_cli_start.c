@@ -47,7 +47,7 @@ static const lone lones[] = {
     /* told by the process that would start the ranks, which therefore has no rank */
     {NULL, "-n 2 --mesh tensor=2 --zero 3", "train: layout not possible: zero=3 needs axis data",
      1},
-    {NULL, "--compress factors", "there is one rank: use -n 2 or more, or compress=none", 1},
+    {NULL, "--compress factors", "there is one rank: use 2 or more, or compress=none", 1},
     {NULL, "-n 2 --mesh tenser=2", "unknown axis tenser; did you mean tensor?", 1},
     {NULL, "-n 2 --mesh data=99999999999999999999", "99999\": expected data=1 to 1048576", 1},
     {NULL, "-n 2 --zero 9", "parallel.zero", 1},

@@ -298,6 +298,7 @@ static void masked(void **state)
     assert_float_equal(loss_of(state, "eval b --json -s train.batch=64"), log(128), 0.1);
     double one = loss_of(state, "eval b --json --samples 4"); /* a batch */
     assert_true(loss_of(state, "eval b --json --samples 8") != one);
+    must(*state, "export b --onnx b.onnx --c b.c"); /* which hide nothing */
 }
 
 /* Pads among what is to be told weigh nothing, however the set is cut into batches. */

@@ -207,7 +207,12 @@ static void many(void **state)
                            "\n48 rows, each with f32 sums and exact ones: 96 alike (0 judged "
                            "in f64 too), 0 different, "));
     outcome_free(&o);
+    o = succeeds(*state, "verify mlp --matrix -m data=2 -n 2 --steps 1 -s train.precision=bf16");
+    assert_non_null(strstr(o.out, "\n4 rows, each with bf16 sums (exact ones need f32): 4 alike (0 "
+                                  "judged in f64 too), 0 different, 0 cannot be cut so;"));
+    outcome_free(&o);
     refuses(*state, 1, "verify mlp --matrix --mesh data=9 -n 2", "no strategy of the matrix");
+    refuses(*state, 2, "verify --fuzz 0", "--fuzz is '0', expected a number above 0");
     refuses(*state, 1, "verify --fuzz 1 --mesh data=2", "choose this setting themselves");
     refuses(*state, 1, "verify --fuzz 1 --exact", "choose this setting themselves");
     refuses(*state, 1, "verify --fuzz 1 -s train.clip=1", "choose this setting themselves");

@@ -80,6 +80,58 @@ static void a_second_beside_a_thread(void **state)
     assert_int_equal(met, 0);
 }
 
+/* ---- mistakes of callers ---- */
+
+static void fails_by(ll_err rc, const char *says)
+{
+    assert_int_equal(rc, LL_E_ARG);
+    if (!strstr(ll_error_text(), says)) fail_msg("no '%s' in: %s", says, ll_error_text());
+}
+
+static void null_is_named(void **state)
+{
+    (void)state;
+    ll_comm *c;
+    float x = 1;
+    void *memory;
+    no_error(ll_comm_open(NULL, &c));
+    fails_by(ll_comm_open(NULL, NULL), "argument out is NULL");
+    fails_by(ll_comm_split(NULL, 0, 0, &c), "argument c is NULL");
+    fails_by(ll_comm_split(c, 0, 0, NULL), "argument out is NULL");
+    fails_by(ll_comm_alloc(NULL, 1, &memory), "argument c is NULL");
+    fails_by(ll_comm_alloc(c, 1, NULL), "argument out is NULL");
+    fails_by(ll_comm_poll(NULL), "argument c is NULL");
+    fails_by(ll_request_wait(NULL), "argument r is NULL");
+    fails_by(ll_comm_barrier(NULL), "argument c is NULL");
+    fails_by(ll_comm_broadcast(c, NULL, 1, LL_F32, 0, NULL), "argument data is NULL");
+    fails_by(ll_comm_alltoall(c, &x, NULL, 1, LL_F32, NULL), "argument out is NULL");
+    fails_by(ll_comm_allreduce_start(c, &x, 1, LL_F32, LL_REDUCE_SUM, NULL, NULL), "out is NULL");
+    ll_comm_doing(NULL, "x"), ll_comm_doing(c, NULL), ll_comm_close(NULL);
+    assert_true(ll_comm_rank(NULL) == 0 && ll_comm_size(NULL) == 1);
+    ll_comm_close(c);
+}
+
+/* Both calls are named, everywhere, and ranks go on. */
+static void calls_are_compared(void **state)
+{
+    (void)state;
+    ll_comm *c;
+    ll_request *r;
+    float x[8] = {1};
+    no_error(ll_comm_open(&(ll_comm_opts){.timeout_s = 60, .check = true}, &c));
+    int me = ll_comm_rank(c), size = ll_comm_size(c);
+    fails_by(me ? ll_comm_broadcast(c, x, 4, LL_I32, 1, NULL)
+                : ll_comm_allreduce(c, x, 5, LL_F32, LL_REDUCE_MAX, NULL),
+             "rank 0 calls all-reduce of 5 f32 (maximum), rank 1 broadcast of 4 i32 from 1");
+    fails_by(me == size - 1 ? ll_comm_barrier(c) : ll_comm_allgather(c, x, 8, LL_F32, NULL),
+             "rank 0 calls all-gather of 8 f32, rank ");
+    fails_by(ll_comm_allreduce_start(c, x, 1 + me, LL_F32, LL_REDUCE_SUM, NULL, &r),
+             "rank 0 calls all-reduce of 1 f32 (sum), rank 1 all-reduce of 2 f32 (sum)");
+    no_error(ll_comm_allreduce(c, x, 1, LL_F32, LL_REDUCE_SUM, NULL));
+    assert_true(x[0] == (float)size);
+    ll_comm_close(c);
+}
+
 /* ---- two communicators ---- */
 
 static void waits_in_any_order(void **state)
@@ -150,6 +202,8 @@ static void a_failure_leaves_nothing_behind(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(null_is_named),
+        cmocka_unit_test(calls_are_compared),
         cmocka_unit_test(a_second_beside_a_thread),
         cmocka_unit_test(waits_in_any_order),
         cmocka_unit_test(a_failure_leaves_nothing_behind),

@@ -241,7 +241,7 @@ static void mistakes(void **state)
         ll_comm_allreduce(comm, x, 8, LL_F32, LL_REDUCE_SUM, &(ll_coll_opts){.algorithm = "rong"}),
         "ring");
     fails_with(ll_comm_allreduce(comm, x, -1, LL_F32, LL_REDUCE_SUM, NULL), "-1 elements");
-    fails_with(ll_comm_allreduce(comm, NULL, 8, LL_F32, LL_REDUCE_SUM, NULL), "without data");
+    fails_with(ll_comm_allreduce(comm, NULL, 8, LL_F32, LL_REDUCE_SUM, NULL), "data is NULL");
     fails_with(ll_comm_broadcast(comm, x, 8, LL_F32, ll_comm_size(comm), NULL), "root");
     ll_comm *c;
     fails_with(ll_comm_open(&(ll_comm_opts){.timeout_s = -1}, &c), "timeout");

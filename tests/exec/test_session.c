@@ -469,6 +469,9 @@ static void test_bad_calls(void **state)
     (void)state;
     ll_graph *g = mlp(N, NULL);
     ll_session *s;
+    assert_int_equal(ll_session_open(NULL, NULL, &s), LL_E_ARG);
+    assert_non_null(strstr(ll_error_text(), "argument g is NULL"));
+    assert_int_equal(ll_session_open(g, NULL, NULL), LL_E_ARG);
     assert_int_equal(ll_session_open(g, &(ll_session_opts){.machine = "gpu"}, &s), LL_E_ARG);
     assert_int_equal(ll_session_open(g, &(ll_session_opts){.precision = "f8"}, &s), LL_E_ARG);
     assert_int_equal(ll_session_open(g, &(ll_session_opts){.precision = "tf32"}, &s), LL_E_ARG);

@@ -173,6 +173,7 @@ static void models(void **state)
         {"lenet5", ""},
         {"resnet18", "image=32 channels=3 classes=10 width=4"},
         {"gpt", "layers=2 width=16 heads=2 seq=9 vocab=11"},
+        {"bert", "layers=1 width=16 heads=2 hidden=24 seq=9 vocab=11 mask=3"},
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         check((what){all[i][0], all[i][1], "logits", model, NULL}, state);

@@ -344,12 +344,118 @@ static void test_specs(void **state)
     assert_string_equal(ll_spec_reverse("ab->", out), "->ab");
 }
 
+/* Of an ll_val: none. */
+#define NOTHING(...)                                                                               \
+    do {                                                                                           \
+        const ll_val made[] = {__VA_ARGS__};                                                       \
+        for (size_t i = 0; i < sizeof made / sizeof *made; i++)                                    \
+            if (made[i].id) fail_msg("the %zuth of %s", i, #__VA_ARGS__);                          \
+    } while (0)
+
+/* Without a graph builders make nothing, whether values are none or another graph's. */
+static void test_no_graph(void **state)
+{
+    (void)state;
+    ll_graph *g = NULL;
+    const ll_shape s = LL_SHAPE(2, 3);
+    const ll_init zero = {0};
+    ll_recurrent r = {.weight_ih = {1}, .weight_hh = {1}};
+    for (int id = 0; id < 2; id++) {
+        const ll_val x = {id}, two[] = {x, x};
+        ll_val dx[2];
+        NOTHING(ll_param(g, "a", s, zero), ll_state(g, "a", s, zero), ll_batch(g, "a", LL_F32, s),
+                ll_per_step(g, "a"), ll_fill(g, LL_F32, s, 1), ll_constant(g, LL_F32, s, &s),
+                ll_add(g, x, x), ll_select(g, x, x, x), ll_not_equal(g, x, x), ll_mod(g, x, x),
+                ll_neg(g, x), ll_clamp(g, x, 0, 1), ll_isnan(g, x), ll_pow(g, x, x),
+                ll_power(g, x, 2), ll_tan(g, x), ll_celu(g, x, 0), ll_selu(g, x), ll_mish(g, x),
+                ll_prelu(g, x, x), ll_hard_swish(g, x), ll_stop_gradient(g, x),
+                ll_cast(g, x, LL_I32), ll_scale(g, x, 2), ll_square(g, x), ll_reshape(g, x, s),
+                ll_transpose(g, x, "ab->ba"), ll_broadcast(g, x, "a->ba", s));
+        NOTHING(ll_slice(g, x, 0, 0, 1), ll_pad(g, x, 0, 1, 1), ll_concat(g, two, 2, 0),
+                ll_gather(g, x, x, 0), ll_gather_elements(g, x, x, 0),
+                ll_scatter_add(g, x, x, 0, 3), ll_one_hot(g, x, 3, LL_F32),
+                ll_arange(g, LL_F32, 3, 0, 1), ll_argmax(g, x, 0), ll_argmin(g, x, 0),
+                ll_sort(g, x, false, NULL), ll_top_k(g, x, 1, &dx[0]),
+                ll_cumsum(g, x, 0, false, false), ll_sum(g, x, "a->"), ll_amin(g, x, "a->"),
+                ll_prod(g, x, "a->"), ll_mean_over(g, x, "a->"), ll_logsumexp(g, x, "a->"),
+                ll_mean(g, x), ll_sum_all(g, x), ll_matmul(g, "ab,bc->ac", x, x));
+        NOTHING(ll_conv1d(g, x, x, NULL), ll_conv2d(g, x, x, NULL), ll_conv3d(g, x, x, NULL),
+                ll_conv_transpose(g, x, x, NULL, NULL), ll_max_pool(g, x, &(ll_window){{2, 2}}),
+                ll_avg_pool(g, x, &(ll_window){{2, 2}}), ll_global_max_pool(g, x),
+                ll_global_avg_pool(g, x), ll_adaptive_avg_pool(g, x, 1, 1),
+                ll_resize_image(g, x, &(ll_resize){0}), ll_flip(g, x, 0),
+                ll_depth_to_space(g, x, 2, false), ll_space_to_depth(g, x, 2, false),
+                ll_softmax(g, x), ll_softmax_over(g, x, 0), ll_log_softmax(g, x, 0),
+                ll_layernorm(g, x, x, x, 0), ll_rmsnorm(g, x, x, 0),
+                ll_group_norm(g, x, 1, x, x, 0), ll_instance_norm(g, x, x, x, 0),
+                ll_local_response_norm(g, x, 3, 1, 1, 1));
+        NOTHING(ll_attention(g, x), ll_attend(g, x, x, x, NULL), ll_linear_attend(g, x, x, x, 0),
+                ll_rope(g, x, 1e4, false), ll_rope_at(g, x, x, 1e4, false), ll_embedding(g, x, x),
+                ll_cross_entropy(g, x, x), ll_cross_entropy_mean(g, x, x, NULL), ll_nll(g, x, x),
+                ll_mse(g, x, x), ll_l1(g, x, x), ll_huber(g, x, x, 0), ll_smooth_l1(g, x, x, 0),
+                ll_bce_logits(g, x, x, x), ll_focal(g, x, x, 1, 1), ll_kl_div(g, x, x),
+                ll_cosine_similarity(g, x, x, 0), ll_cosine_embedding(g, x, x, x, 0),
+                ll_correct(g, x, x), ll_dropout(g, x, 0.5), ll_recur(g, x, &r),
+                ll_linear(g, "a", x, 2, true), ll_conv_layer(g, "a", x, 2, 3, NULL, true),
+                ll_conv_transpose_layer(g, "a", x, 2, 3, NULL, NULL, true),
+                ll_lstm_layer(g, "a", x, 2, false), ll_gru_layer(g, "a", x, 2, false),
+                ll_rnn_layer(g, "a", x, 2, false), ll_batchnorm_layer(g, "a", x, true),
+                ll_batchnorm(g, x, &(ll_norm){0}), ll_layernorm_layer(g, "a", x),
+                ll_label_loss(g, &(ll_build){0}, x));
+        ll_graph_push(g, "a"), ll_graph_pop(g), ll_graph_block(g), ll_graph_reject(g, "no");
+        ll_graph_result(g, "a", x), ll_graph_update(g, x, x), (void)ll_graph_name(g, x, "a");
+        ll_grad(g, x, two, 2, dx), ll_minimize(g, x, NULL);
+        assert_int_equal(ll_graph_shape(g, x).n, 0);
+        (void)ll_graph_dtype(g, x);
+    }
+    assert_int_equal(ll_graph_check(g), LL_E_ARG);
+    assert_non_null(strstr(ll_error_text(), "argument g is NULL"));
+}
+
+/* The builder and its argument are named. */
+static void test_null_arguments(void **state)
+{
+    (void)state;
+    ll_val dx;
+    for (int i = 0; i < 18; i++) {
+        ll_graph *g = ll_graph_new(i ? "t" : NULL);
+        const ll_init zero = {0};
+        ll_val v = {0}, x = in(g, LL_F32, LL_SHAPE(2, 4, 4, 3));
+        const char *says = "name";
+        switch (i) {
+        case 0: says = "a new graph: argument name"; break;
+        case 1: v = ll_param(g, NULL, LL_SHAPE(2), zero), says = "param: argument name"; break;
+        case 2: v = ll_state(g, NULL, LL_SHAPE(2), zero), says = "state: argument name"; break;
+        case 3: v = ll_batch(g, NULL, LL_F32, LL_SHAPE(2)), says = "batch: argument name"; break;
+        case 4: v = ll_per_step(g, NULL), says = "step: argument name"; break;
+        case 5: v = ll_transpose(g, x, NULL), says = "transpose: argument spec"; break;
+        case 6: v = ll_broadcast(g, x, NULL, LL_SHAPE(2)), says = "broadcast: argument spec"; break;
+        case 7: v = ll_sum(g, x, NULL), says = "sum: argument spec"; break;
+        case 8: v = ll_matmul(g, NULL, x, x), says = "matmul: argument spec"; break;
+        case 9: v = ll_max_pool(g, x, NULL), says = "max_pool: argument w"; break;
+        case 10: v = ll_resize_image(g, x, NULL), says = "resize: argument r"; break;
+        case 11: v = ll_recur(g, x, NULL), says = "recur: argument r"; break;
+        case 12: v = ll_batchnorm(g, x, NULL), says = "batchnorm: argument n"; break;
+        case 13: v = ll_concat(g, NULL, 2, 0), says = "concat: argument x"; break;
+        case 14: v = ll_linear(g, NULL, x, 2, true), says = "scope: argument name"; break;
+        case 15: ll_graph_result(g, NULL, x), says = "result: argument name"; break;
+        case 16: ll_grad(g, x, NULL, 1, &dx), says = "gradient: argument x"; break;
+        case 17: v = ll_label_loss(g, NULL, x), says = "label_loss: argument b"; break;
+        }
+        assert_int_equal(v.id, 0);
+        assert_int_equal(ll_graph_check(g), LL_E_ARG);
+        if (!strstr(ll_error_text(), says)) fail_msg("no %s in: %s", says, ll_error_text());
+        ll_graph_free(g);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_broadcasting),   cmocka_unit_test(test_no_needless_nodes),
         cmocka_unit_test(test_shapes),         cmocka_unit_test(test_mistakes),
         cmocka_unit_test(test_bad_spec_codes), cmocka_unit_test(test_specs),
+        cmocka_unit_test(test_no_graph),       cmocka_unit_test(test_null_arguments),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
