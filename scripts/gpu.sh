@@ -5,7 +5,7 @@
 #
 #     scripts/gpu.sh                          all of it: a quarter of an hour or more; what is not
 #                                             timed runs side by side, PyTorch's compiler too
-#     scripts/gpu.sh --only ops,losses        parts: ops, losses, curve, verify, nccl, bench
+#     scripts/gpu.sh --only ops,losses        parts: ops, losses, curve, verify, nccl, mpi, bench
 #     scripts/gpu.sh --only bench --models lenet5,gpt2-124m     some of lenet5, gpt2-124m, gpt2-355m,
 #                                             gpt2-1558m, gpt2-1558m-fp8, gpt2-8k-64, gpt2-8k-128 (sequences of
 #                                             8192, heads so wide), llama-135m, resnet50, resnet18, googlenet, alexnet
@@ -16,7 +16,7 @@
 set -u
 export LC_ALL=C
 cd "$(dirname "$0")/.."
-only=ops,losses,curve,verify,nccl,bench
+only=ops,losses,curve,verify,nccl,mpi,bench
 models=lenet5,gpt2-124m,gpt2-355m,gpt2-1558m,gpt2-1558m-fp8,gpt2-8k-64,gpt2-8k-128,llama-135m,resnet50,resnet18,googlenet,alexnet
 build=build-gpu make=1 peers=1 out= kjv=/usr/lib/bible.data python=${PYTHON:-python3}
 while [ $# -gt 0 ]; do
@@ -34,8 +34,8 @@ while [ $# -gt 0 ]; do
     shift
 done
 for part in ${only//,/ }; do
-    case $part in ops | losses | curve | verify | nccl | bench) ;;
-    *) echo "gpu.sh: part $part is not known: ops, losses, curve, verify, nccl, bench" >&2 && exit 2 ;;
+    case $part in ops | losses | curve | verify | nccl | mpi | bench) ;;
+    *) echo "gpu.sh: part $part is not known: ops, losses, curve, verify, nccl, mpi, bench" >&2 && exit 2 ;;
     esac
 done
 if ! command -v nvidia-smi >/dev/null || ! nvidia-smi -L 2>/dev/null | grep -q GPU; then
@@ -251,6 +251,31 @@ END
     done
 }
 
+# ---- ranks that share the GPU, by an MPI library that takes its memory ----
+mpi() {
+    local model mesh settings state
+    local small="--set train.batch=12 --set model.layers=2 --set model.width=48 --set model.heads=4 --set model.seq=32 --set model.vocab=97"
+    while read -r model mesh settings; do
+        state=ok
+        "$program" verify "$model" --random --mesh "$mesh" --steps 2 --set train.machine=cuda --set parallel.transport=mpi \
+            $settings >"$log" 2>&1 </dev/null || state=FAIL
+        grep -q 'needs an MPI library' "$log" && { row mpi "ranks by MPI" "this MPI does not take GPUs' memory" skipped; return; }
+        [ $state = ok ] || tail -n 5 "$log"
+        row mpi "$model $mesh ${settings#$small}" "$(sed -n 's/^worst relative difference: //p' "$log")" $state
+    done <<END
+lenet5 data=3 --set train.batch=16
+lenet5 height=4 --set train.batch=16
+gpt data=2,tensor=2 $small
+gpt data=2,sequence=2 $small
+gpt data=3 $small --zero 3
+gpt data=2 $small --exact
+gpt data=2 $small --set parallel.canonical=true
+gpt pipe=2 $small --set model.layers=4 --set train.micro_batch=3 --set parallel.schedule=zb-v
+gpt pipe=2,tensor=2 $small --set train.micro_batch=3
+resnet18 data=2,filter=2 --set train.batch=6 --set model.image=16 --set model.classes=10
+END
+}
+
 # ---- PyTorch's compiler fills its cache while nothing is timed ----
 has_torch=0
 [ $peers = 1 ] && wants bench && "$python" -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null && has_torch=1
@@ -277,6 +302,7 @@ beside losses losses
 beside curve curve
 beside verify verify
 beside nccl nccl
+beside mpi mpi
 beside bench compile_peers
 [ ${#side[@]} = 0 ] || wait "${side[@]}"
 wants ops && log=$work/log-ops table=$work/table-ops && ops test_gpu # alone: it asks how much memory is free
