@@ -131,7 +131,8 @@ static void set_scales(const job *j, double alpha)
         double size = fmax(sqrt((double)j->h[i * j->cols + i]), 1e-4 * mean);
         double s = mean > 0 ? pow(size, alpha) : 1;
         j->scale[i] = (float)s;
-        low = fmin(low, s), high = fmax(high, s);
+        low = s < low ? s : low; /* gcc 12 fails at fmin of what is rounded too, on aarch64 */
+        high = s > high ? s : high;
     }
     for (int64_t i = 0; i < j->cols; i++) j->scale[i] /= (float)sqrt(low * high);
 }

@@ -54,9 +54,9 @@ static double loss_of(const float *v, const float *count, const uint16_t *scale,
 
 void ll_pack_range(const float *v, const float *count, uint16_t *scale, uint16_t *least)
 {
-    double low = v[0], high = v[0], best = -1;
-    for (int i = 1; i < LL_PACK; i++)
-        low = fmin(low, (double)v[i]), high = fmax(high, (double)v[i]);
+    float least_f = v[0], most_f = v[0];
+    for (int i = 1; i < LL_PACK; i++) least_f = fminf(least_f, v[i]), most_f = fmaxf(most_f, v[i]);
+    double low = least_f, high = most_f, best = -1;
     if (on_grid(v, low, high, scale, least)) return;
     for (int k = 0; k < (count ? 25 : 1); k++) { /* a narrower range has finer steps */
         uint16_t s, from;
@@ -79,9 +79,9 @@ static void pack4(const float *v, uint8_t *q, uint16_t *scale, uint16_t *least)
 
 static void pack8(const float *v, uint8_t *q, uint16_t *scale)
 {
-    double top = 0;
-    for (int i = 0; i < LL_PACK; i++) top = fmax(top, fabs((double)v[i]));
-    ll_store(scale, LL_F16, 0, top / 127);
+    float top = 0; /* gcc 12 fails at a maximum that is widened, on aarch64 */
+    for (int i = 0; i < LL_PACK; i++) top = fmaxf(top, fabsf(v[i]));
+    ll_store(scale, LL_F16, 0, (double)top / 127);
     double by = ll_load(scale, LL_F16, 0);
     for (int i = 0; i < LL_PACK; i++) {
         double k = by > 0 ? rint((double)v[i] / by) : 0;
