@@ -100,6 +100,11 @@ ll_codec_report ll_codec_last(const ll_codec *k)
     return k->last;
 }
 
+bool ll_codec_by_number(const ll_codec *k)
+{
+    return k->kind->by_number;
+}
+
 float *ll_codec_residual(ll_codec *k)
 {
     return k->residual;

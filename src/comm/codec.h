@@ -36,6 +36,8 @@ ll_err ll_codec_allreduce(ll_codec *k, ll_comm *c, float *data, int64_t step, co
 ll_codec_report ll_codec_last(const ll_codec *k);
 /* The residual, [n], to be saved and restored; NULL: this codec has none. */
 float *ll_codec_residual(ll_codec *k);
+/* Is what it keeps of a number the same however a tensor is cut? */
+bool ll_codec_by_number(const ll_codec *k);
 /* Local. Bytes that each of size ranks sends for n elements, before there is data: exact for codes
  * of fixed rate but for slices of whole blocks; of topk a guess, as if all ranks chose the same. */
 ll_err ll_codec_estimate(const char *text, int64_t n, int size, double *bytes);

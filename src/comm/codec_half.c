@@ -69,10 +69,12 @@ static const ll_block_code f16_code = {bytes, encode_f16, decode_f16};
 
 const ll_codec_kind ll_codecs_half[] = {
     {.name = "bf16",
+     .by_number = true,
      .form = "bf16",
      .help = "inputs and sum rounded to bf16: half the bytes",
      .code = &bf16_code},
     {.name = "f16",
+     .by_number = true,
      .form = "f16",
      .help = "inputs and sum rounded to f16: half the bytes; beyond 65504 is infinity",
      .code = &f16_code},

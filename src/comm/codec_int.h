@@ -10,6 +10,7 @@ typedef struct ll_codec_kind {
     const char *form; /* how it is written: "qsgd:BITS" */
     const char *help; /* one line: what it does, and the settings' ranges */
     bool feedback;    /* has a residual, [n], zero at first, that codec.c allocates and frees */
+    bool by_number;   /* what is kept of a number does not depend on others */
     /* settings: what follows the name and a colon, "4"; NULL where there is no colon. Sets what
      * k->own is to be. Errors by ll_codec_bad. NULL: there are no settings. */
     ll_err (*open)(ll_codec *k, const char *settings);

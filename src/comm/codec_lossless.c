@@ -197,6 +197,7 @@ static int64_t size(const ll_codec *k)
 
 const ll_codec_kind ll_codecs_lossless[] = {
     {.name = "lossless",
+     .by_number = true,
      .form = "lossless",
      .help = "the same bits in fewer bytes: exponents of neighbours, and zeros",
      .size = size,

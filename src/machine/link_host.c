@@ -65,8 +65,11 @@ ll_err ll_host_open(ll_exec *e)
     for (int i = 0; i < e->p->n_instr; i++)
         if (e->instrs[i].transfer) TRY(ll_transfer_prepare(e->instrs[i].transfer, e->arena));
     ll_err rc = LL_OK;
-    for (int i = 0; i < e->p->n_instr && !rc; i++)
-        if (e->instrs[i].transfer) rc = open_codec(e, &e->instrs[i]);
+    for (int i = 0; i < e->p->n_instr && !rc; i++) {
+        if (!e->instrs[i].transfer) continue;
+        rc = ll_transfer_reserve(e->instrs[i].transfer);
+        if (!rc) rc = open_codec(e, &e->instrs[i]);
+    }
     return ll_comm_agree(e->comm, rc ? rc : find_room(e));
 }
 

@@ -425,6 +425,10 @@ static ll_err check_loose(const ll_run *r)
                     ? LL_OK
                     : ll_codec_open(p->between.codec, "settings", 0, 0, &k);
     LL_WANT(r, "parallel.codec", rc == LL_OK, "parallel.codec: %s; or none", ll_error_message());
+    LL_WANT(r, p->exact ? "parallel.exact" : "", !p->exact || !k || ll_codec_by_number(k),
+            "parallel.exact cannot be combined with parallel.codec=%s, whose result depends on how "
+            "ranks cut a replica: use parallel.codec=none, bf16, f16 or lossless",
+            p->between.codec);
     bool batch = r->train.batch % p->replicas != 0;
     LL_WANT(r, "parallel.replicas", !batch && r->train.micro_batch % p->replicas == 0,
             "parallel.replicas=%ld does not divide train.%s=%ld", p->replicas,

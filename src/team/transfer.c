@@ -251,12 +251,20 @@ ll_err ll_transfer_prepare(ll_transfer *t, ll_arena *arena)
         int n = p.n * ll_comm_size(t->team->c);
         TRY(open_subsets(t, &p, LL_NEW_ARRAY(arena, int64_t, n), LL_NEW_ARRAY(arena, int, n)));
     }
-    if (t->n > 1 && t->call.spec.count) {
-        t->room = ll_align64((size_t)t->call.spec.count * ll_dtype_bytes(t->call.dtype));
-        const ll_memory *m = t->memory;
-        TRY(m ? m->alloc(m->of, t->room, &room) : ll_comm_alloc(t->c, t->room, &room));
-        t->packing = (char *)room;
-    }
+    if (t->n <= 1 || !t->call.spec.count) return LL_OK;
+    t->room = ll_align64((size_t)t->call.spec.count * ll_dtype_bytes(t->call.dtype));
+    if (t->memory) return LL_OK; /* ll_transfer_reserve */
+    TRY(ll_comm_alloc(t->c, t->room, &room));
+    t->packing = (char *)room;
+    return LL_OK;
+}
+
+ll_err ll_transfer_reserve(ll_transfer *t)
+{
+    void *room;
+    if (!t->memory || !t->room) return LL_OK;
+    TRY(t->memory->alloc(t->memory->of, t->room, &room));
+    t->packing = (char *)room;
     return LL_OK;
 }
 
@@ -268,9 +276,9 @@ ll_err ll_transfer_compress(ll_transfer *t, const char *codec, uint64_t seed)
 
 void ll_transfer_close(ll_transfer *t)
 {
-    if (t->room && t->memory)
+    if (t->room && t->memory && t->packing)
         t->memory->free(t->memory->of, t->packing);
-    else if (t->room)
+    else if (t->room && !t->memory)
         ll_comm_release(t->c, t->packing);
     ll_codec_close(t->codec);
     ll_subsets_close(t->subsets);

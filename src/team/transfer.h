@@ -49,6 +49,7 @@ char *ll_transfer_taken(const ll_transfer *t);
 /* ---- over comm/ ---- */
 /* Collective. Sums of several tensors are packed in memory that the ranks of a node share. */
 ll_err ll_transfer_prepare(ll_transfer *t, ll_arena *arena);
+ll_err ll_transfer_reserve(ll_transfer *t); /* local, then: memory that is not this process's */
 /* Local. What a sum goes through, which then is over when it has started; NULL: nothing. */
 ll_err ll_transfer_compress(ll_transfer *t, const char *codec, uint64_t seed);
 void ll_transfer_close(ll_transfer *t);

@@ -93,6 +93,7 @@ static void *fake_pinned[256];
 static size_t fake_pinned_bytes[256];
 static int fake_launched, fake_replayed, fake_grouped, fake_copied,
     fake_folded;                     /* what a test may ask */
+static int fake_allocs = 1 << 30;    /* there is room for so many */
 static bool fake_stalls, fake_fails; /* and what it may have collectives do */
 
 static inline bool fake_is_pinned(const void *p)
@@ -347,6 +348,7 @@ void *ll_gpu_stream(ll_gpu *g, ll_stream_id s)
 ll_err ll_gpu_alloc(ll_gpu *g, size_t bytes, void **out)
 {
     (void)g;
+    CHECK(fake_allocs-- > 0, LL_E_MEM, "no GPU memory");
     *out = aligned_alloc(64, (bytes + 64) / 64 * 64);
     memset(*out, 0xff, bytes);
     return LL_OK;

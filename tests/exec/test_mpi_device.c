@@ -185,6 +185,32 @@ static void test_stages(void **state)
     hold_by("dualpipe-v", "gpt", "pipe=2,tensor=2", 0, 4, LL_BY_NCCL, 100);
 }
 
+/* Wherever rank 1's GPU has no room, all ranks fail in its words, and the communicator lives. */
+static void test_no_room(void **state)
+{
+    (void)state;
+    int fails = 0, n = ll_comm_size(comm);
+    if (n != 2) skip();
+    ll_graph *g = part_model("gpt", 12, "momentum", 1, small, 5);
+    part_opts o = {.mesh = "tensor=2", .n_micro = 1, .threads = 1, .poison = true};
+    for (ll_err rc = LL_E_MEM; rc != LL_OK; fails++) {
+        part fake;
+        fake_allocs = ll_comm_rank(comm) == 1 ? fails : 1 << 30;
+        rc = fake_open(comm, g, &o, LL_BY_MPI, &fake);
+        fake_allocs = 1 << 30;
+        if (rc == LL_OK) {
+            fake_close(&fake);
+            break;
+        }
+        assert_int_equal(rc, LL_E_MEM);
+        no_error(ll_comm_barrier(comm));
+        ll_program_free(fake.p);
+        ll_team_close(fake.team);
+    }
+    assert_true(fails > 5);
+    ll_graph_free(g);
+}
+
 int main(void)
 {
     if (ll_comm_open(&(ll_comm_opts){.timeout_s = 120, .table = ""}, &comm) != LL_OK) {
@@ -195,6 +221,7 @@ int main(void)
         cmocka_unit_test(test_alone),
         cmocka_unit_test(test_ranks),
         cmocka_unit_test(test_stages),
+        cmocka_unit_test(test_no_room),
     };
     int rc = cmocka_run_group_tests_name("programs on fake GPUs", tests, NULL, NULL);
     ll_comm_close(comm);

@@ -262,6 +262,8 @@ static void what_nothing_reads_is_refused(void **state)
          {"x.yaml:2: train.spike cannot be combined", "2bw"}},
         {"model: {name: picture}\ntrain: {memory: 1GiB}\nparallel: {schedule: 2bw}",
          {"x.yaml:2: train.memory cannot be combined", "2bw"}},
+        {"model: {name: picture}\nparallel: {replicas: 2, consistency: streaming, exact: true}",
+         {"x.yaml:2: parallel.exact cannot be combined with parallel.codec=int4", "lossless"}},
         {"model: {name: picture}\nparallel: {sequence: rows}",
          {"x.yaml:2: parallel.sequence applies only to attention, which model picture does not "
           "have"}},
