@@ -104,7 +104,8 @@ ll_err ll_gpu_fold(ll_gpu *g, ll_stream_id s, void *dst, const void *const *src,
 {
     sources list = {};
     CHECK(n_src <= MOST, LL_E_COMM,
-          "%d operands of one sum on a GPU, at most %d: use transport host or nccl", n_src, (int)MOST);
+          "%d operands of one sum on a GPU, at most %d: use transport host or nccl", n_src,
+          (int)MOST);
     if (n <= 0) return LL_OK;
     for (int k = 0; k < n_src; k++) list.of[k] = src[k];
     switch (t) {
