@@ -178,6 +178,50 @@ static void keys_of_theirs(void **state)
     ll_arena_free(a);
 }
 
+/* What their configuration asks for beyond its tensors, and no model of ours does, is named. */
+static void asked_of_theirs(void **state)
+{
+    static const struct {
+        const char *model, *key, *value, *told; /* told: NULL: it is taken */
+    } all[] = {
+        {"gpt", "scale_attn_by_inverse_layer_idx", "true", "scale_attn_by_inverse_layer_idx is"},
+        {"gpt", "scale_attn_by_inverse_layer_idx", "false", NULL},
+        {"gpt", "reorder_and_upcast_attn", "true", NULL}, /* the same numbers, rounded less */
+        {"gpt", "scale_attn_weights", "false", "scale_attn_weights is"},
+        {"gpt", "activation_function", "\"relu\"", "activation_function is relu"},
+        {"gpt", "layer_norm_epsilon", "0.001", "layer_norm_epsilon is"},
+        {"llama", "rope_parameters", "{\"type\": \"linear\", \"factor\": 2}", "type is linear"},
+        {"llama", "rope_parameters", "{\"rope_type\": \"yarn\"}", "rope_type is yarn"},
+        {"llama", "rope_parameters", "{\"rope_type\": \"default\"}", NULL},
+        {"llama", "attention_bias", "true", "attention_bias is"},
+        {"llama", "mlp_bias", "true", "mlp_bias is"},
+        {"bert", "is_decoder", "true", "is_decoder is"},
+        {"bert", "position_embedding_type", "\"relative_key\"", "position_embedding_type is"}};
+    ll_arena *a = ll_arena_new();
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        ll_exported x;
+        ll_imported m;
+        const char *model = all[i].model, *folder = tmpdir_path(state, model);
+        const char *path = ll_arena_printf(a, "%s/config.json", folder);
+        opened o = open_text(ll_arena_printf(a,
+                                             "model: {name: %s, layers: 1, width: 24, heads: 3, "
+                                             "seq: 8, vocab: 128}\n",
+                                             model),
+                             3);
+        no_error(ll_export_hf(o.r, o.s, folder, "f32", NULL, a, &x));
+        close_it(&o);
+        json_t *j = json_load_file(path, 0, NULL);
+        json_object_set_new(j, all[i].key, json_loads(all[i].value, JSON_DECODE_ANY, NULL));
+        assert_int_equal(json_dump_file(j, path, 0), 0);
+        json_decref(j);
+        ll_err rc = ll_import_look(folder, a, &m);
+        if (!all[i].told) no_error(rc);
+        if (all[i].told && (rc == LL_OK || !strstr(ll_error_text(), all[i].told)))
+            fail_msg("%s: %s", all[i].key, rc ? ll_error_text() : "taken");
+    }
+    ll_arena_free(a);
+}
+
 /* A tokenizer through both forms. */
 static void tokens(void **state)
 {
@@ -292,6 +336,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(models, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(keys_of_theirs, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test_setup_teardown(asked_of_theirs, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(tokens, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(refused, tmpdir_setup, tmpdir_teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);
