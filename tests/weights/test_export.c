@@ -178,6 +178,16 @@ static void keys_of_theirs(void **state)
     ll_arena_free(a);
 }
 
+/* What a text begins and ends with is said, also where it is nothing: 50256 would be GPT-2's. */
+static void token_is(const char *folder, const char *key, int want)
+{
+    char path[1024];
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    json_t *j = json_load_file(path, 0, NULL), *v = json_object_get(j, key);
+    assert_true(want < 0 ? json_is_null(v) : json_is_integer(v) && json_integer_value(v) == want);
+    json_decref(j);
+}
+
 /* What their configuration asks for beyond its tensors, and no model of ours does, is named. */
 static void asked_of_theirs(void **state)
 {
@@ -209,6 +219,8 @@ static void asked_of_theirs(void **state)
                                              model),
                              3);
         no_error(ll_export_hf(o.r, o.s, folder, "f32", NULL, a, &x));
+        token_is(folder, "bos_token_id", -1);
+        token_is(folder, "eos_token_id", -1);
         close_it(&o);
         json_t *j = json_load_file(path, 0, NULL);
         json_object_set_new(j, all[i].key, json_loads(all[i].value, JSON_DECODE_ANY, NULL));
@@ -247,6 +259,8 @@ static void tokens(void **state)
     ways[2] = ll_arena_strdup(a, tmpdir_path(state, "words.gguf"));
     no_error(ll_export_hf(o.r, o.s, ways[1], "f32", NULL, a, &x));
     assert_true(x.tokenizer);
+    token_is(ways[1], "bos_token_id", -1);
+    token_is(ways[1], "eos_token_id", 0);
     no_error(ll_export_gguf(o.r, o.s, ways[2], "q8_0", a, &x));
     int32_t *first = NULL, *v;
     int64_t count = 0, n;
