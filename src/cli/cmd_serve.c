@@ -377,6 +377,8 @@ static void serve(void *user, int c, const ll_http_request *r)
         if (!head && !ll_http_is(r->method, routes[i].method)) continue;
         if (*routes[i].method == 'P' && !is_json(r->type))
             refuse(s, c, 415, NULL, NULL, "Content-Type must be application/json");
+        else if (*routes[i].method == 'P' && !r->sized)
+            refuse(s, c, 411, NULL, NULL, "Content-Length, the body's bytes, is missing");
         else
             routes[i].f(s, c, r);
         return;

@@ -173,8 +173,10 @@ static void head(connection *c, int status, const char *type, const char *size)
                  {401, "Unauthorized"},
                  {404, "Not Found"},
                  {405, "Method Not Allowed"},
+                 {411, "Length Required"},
                  {413, "Content Too Large"},
                  {415, "Unsupported Media Type"},
+                 {501, "Not Implemented"},
                  {503, "Service Unavailable"}};
     const char *text = "Error";
     char line[512];
@@ -262,13 +264,13 @@ static void greet(ll_http *h)
     }
 }
 
-static void refuse(ll_http *h, int i, int status)
+static void refuse(ll_http *h, int i, int status, const char *why)
 {
-    char text[160];
+    char text[256];
     int n = snprintf(text, sizeof text,
-                     "{\"error\": {\"message\": \"the request cannot be handled (%d)\", \"type\": "
-                     "\"invalid_request_error\", \"param\": null, \"code\": null}}\n",
-                     status);
+                     "{\"error\": {\"message\": \"%s\", \"type\": \"invalid_request_error\", "
+                     "\"param\": null, \"code\": null}}\n",
+                     why);
     h->c[i].last = true;
     ll_http_answer(h, i, status, "application/json", text, (size_t)n);
 }
@@ -289,7 +291,7 @@ static void look(ll_http *h, int i, ll_http_handler *f, void *user)
     c->told = false;
     c->is = ASKED;
     if (status != 200) {
-        refuse(h, i, status);
+        refuse(h, i, status, r.why);
         return;
     }
     c->last = r.last || c->half || h->fd < 0;

@@ -26,14 +26,16 @@ bool ll_http_path_is(ll_http_text s, const char *text); /* the same, where "%41"
 typedef struct ll_http_request {
     /* path: without a query; type: of the body; at NULL: not said */
     ll_http_text method, path, host, type, auth, body;
-    bool old;     /* of HTTP/1.0, which need not say host, and knows no parts */
-    bool last;    /* asks to close, or is old */
-    bool expects; /* waits for a word before it sends its body */
-    size_t bytes; /* of all of it */
+    bool old;        /* of HTTP/1.0, which need not say host, and knows no parts */
+    bool last;       /* asks to close, or is old */
+    bool expects;    /* waits for a word before it sends its body */
+    bool sized;      /* said how long its body is */
+    size_t bytes;    /* of all of it */
+    const char *why; /* of one that is refused: what is wrong, and what would be right */
 } ll_http_request;
 
 /* 0: more is to come (out->expects says whether the client waits); 200: it is whole; else the
- * status that refuses it. */
+ * status that refuses it, and out->why. */
 int ll_http_parse(const char *bytes, size_t n, size_t body_limit, ll_http_request *out);
 
 typedef struct ll_http_opts {

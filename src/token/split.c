@@ -2,6 +2,8 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "token/split.h"
 
+#include "base/text.h"
+
 #include <string.h>
 #ifdef LL_libpcre2_8
 #include <pcre2.h>
@@ -48,6 +50,40 @@ bool ll_pretok_whole(const char *name)
 #ifdef LL_libpcre2_8
 enum { MOST = 8, TRIES = 10000000 }; /* of patterns that never end */
 
+/* Unicode's white space, in a class: PCRE2's \s has U+180E too, which is none since Unicode 6.3. It
+ * ends with a class of its own, so that a - around it is what it was. */
+#define SPACE "\\p{Z}\\t-\\r\\x{85}\\p{Z}"
+#define NO_SPACE "\\S\\x{180e}\\S"
+
+/* Bytes of a pattern's next item: "\s", "[:alpha:]" of a class, or one byte. */
+static size_t item(const char *p, bool in_class)
+{
+    if (*p == '\\' && p[1]) return 2;
+    if (!in_class || strncmp(p, "[:", 2)) return 1;
+    size_t n = 2 + strspn(p + 2, "^abcdefghijklmnopqrstuvwxyz");
+    return strncmp(p + n, ":]", 2) ? 1 : n + 2;
+}
+
+/* The pattern with \s and \S as those who wrote it mean them. */
+static const char *with_spaces(ll_arena *a, const char *p)
+{
+    ll_buf b = {.arena = a};
+    const char *first = NULL; /* of a class: where a ']' is one of its characters */
+    for (size_t n; *p; p += n) {
+        n = item(p, first != NULL);
+        bool s = !strncmp(p, "\\s", 2), no = !strncmp(p, "\\S", 2);
+        if (s || no)
+            ll_buf_printf(&b, first ? "%s" : "[%s]", s ? SPACE : NO_SPACE);
+        else
+            ll_buf_add(&b, p, n);
+        if (!first && *p == '[')
+            first = p + (p[1] == '^' ? 2 : 1);
+        else if (first && *p == ']' && p != first)
+            first = NULL;
+    }
+    return b.text ? b.text : "";
+}
+
 struct ll_pretok {
     pcre2_code *code[MOST];
     int n;
@@ -66,12 +102,12 @@ ll_err ll_pretok_open(const char *const *patterns, int n, const char *path, ll_p
         int code;
         PCRE2_SIZE at;
         uint32_t how = PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF | PCRE2_NEVER_BACKSLASH_C;
-        s->code[s->n] =
-            pcre2_compile((PCRE2_SPTR)patterns[s->n], PCRE2_ZERO_TERMINATED, how, &code, &at, NULL);
+        const char *p = with_spaces(a, patterns[s->n]);
+        s->code[s->n] = pcre2_compile((PCRE2_SPTR)p, PCRE2_ZERO_TERMINATED, how, &code, &at, NULL);
         PCRE2_UCHAR text[120];
         if (!s->code[s->n]) pcre2_get_error_message(code, text, sizeof text);
-        CHECK(s->code[s->n], LL_E_IO, "%s: the pattern '%.60s' is wrong at %zu: %s", path,
-              patterns[s->n], (size_t)at, (const char *)text);
+        CHECK(s->code[s->n], LL_E_IO, "%s: the pattern '%.60s' is wrong at %zu: %s", path, p,
+              (size_t)at, (const char *)text);
         pcre2_jit_compile(s->code[s->n], PCRE2_JIT_COMPLETE); /* where it can be */
     }
     return LL_HAND(out, s);

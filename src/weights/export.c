@@ -117,6 +117,13 @@ static ll_err open_tokenizer(const ll_run *r, bool needed, ll_tokenizer **out)
 
 /* ---- Hugging Face's folders ---- */
 
+/* A missing id would be the one that transformers knows of its own vocabularies. */
+static void put_token(const sink *s, const char *key, int id)
+{
+    json_auto_t *j = id < 0 ? json_null() : json_integer(id);
+    put_json(s, key, j);
+}
+
 /* config.json's text, which the caller frees. */
 static ll_err config_of(const ll_run *r, const ll_map *m, const ll_tokenizer *t, ll_dtype type,
                         char **out)
@@ -129,8 +136,8 @@ static ll_err config_of(const ll_run *r, const ll_map *m, const ll_tokenizer *t,
              type == LL_F32    ? "float32"
              : type == LL_BF16 ? "bfloat16"
                                : "float16");
-    if (t && t->bos >= 0) put_number(&s, "bos_token_id", t->bos, false);
-    if (t && t->eos >= 0) put_number(&s, "eos_token_id", t->eos, false);
+    put_token(&s, "bos_token_id", t ? t->bos : -1);
+    put_token(&s, "eos_token_id", t ? t->eos : -1);
     *out = json_dumps(config, JSON_INDENT(2) | JSON_SORT_KEYS | JSON_REAL_PRECISION(9));
     CHECK(*out, LL_E_MEM, "not enough memory for config.json");
     return LL_OK;

@@ -129,7 +129,8 @@ static ll_err check_wanted(const source *s, const ll_map_key *k)
         a = strtod(is, &end), c = strtod(k->of[i], &rest);
         bool numbers = *is && !*end && !*rest && fabs(a - c) <= 1e-6 * fabs(c);
         if (numbers || !strcmp(is, k->of[i])) return LL_OK;
-        ll_buf_printf(&b, "%s%s", i ? " or " : "", k->of[i]);
+        if (s->config || strcmp(k->of[i], "null")) /* which is no value of GGUF's */
+            ll_buf_printf(&b, "%s%s", b.len ? " or " : "", k->of[i]);
     }
     CHECK(!is, LL_E_CONFIG, "%s: %s is %.80s, expected %s for these models", s->path, k->name, is,
           b.text);

@@ -21,8 +21,9 @@
  *     want hidden_act = silu                   a key that, where it is there, has one of these
  *     default sliding_window = 4096 : hf:mistral      what a missing key means in this form
  *     ignore sliding_window : hf:llama         a key that means nothing in these
- * Sizes and wants are written by export too (export.h): the first key of each. A * says that theirs
- * is a real number. Besides these, for export alone, the last of a key counts:
+ * Sizes and wants are written by export too (export.h): the first key of each, or value (null: in
+ * GGUF none). A * says that theirs is a real number. Besides these, for export alone, the last of a
+ * key counts:
  *     put head_dim = head * 2                  a size of ours, or a JSON value, or a word
  *     put model_type = mistral : window        where that size is not 0 */
 #pragma once

@@ -40,7 +40,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     char *exact = (char *)realloc(bytes, size ? size : 1);
     if (exact) bytes = exact;
     int status = ll_http_parse(bytes, size, 1 << 20, &r);
-    LL_ASSERT(status == 0 || status == 200 || (status >= 400 && status < 600));
+    LL_ASSERT(status == 0 || status == 200 || (status >= 400 && status < 600 && r.why));
     if (status == 200) {
         LL_ASSERT(r.bytes <= size && r.method.n && r.path.n && (r.host.at || r.old));
         inside(bytes, r.bytes, r.method);

@@ -539,6 +539,8 @@ typedef struct made {
     float base, eps;
     int seq, kv_heads, type, align, at, extra; /* at: added to a tensor's place */
     const char *wrong;                         /* what the error names; NULL: it is right */
+    const char *key, *text;                    /* one more: a text, or this number */
+    float value;
 } made;
 
 /* A model of one layer, 32 channels. */
@@ -556,7 +558,7 @@ static ll_buf small_llama(ll_arena *a, const made *m)
     ll_buf b = {.arena = a};
     int n = 11 + m->extra;
     uint64_t at = 0;
-    gguf_begin(&b, n, 11);
+    gguf_begin(&b, n, 11 + (m->key != NULL));
     gguf_pair_text(&b, "general.architecture", "llama");
     gguf_pair_int(&b, "general.alignment", (uint32_t)m->align);
     gguf_pair_int(&b, "llama.block_count", 1);
@@ -568,6 +570,10 @@ static ll_buf small_llama(ll_arena *a, const made *m)
     gguf_pair_int(&b, "llama.vocab_size", 64);
     gguf_pair_float(&b, "llama.rope.freq_base", m->base);
     gguf_pair_float(&b, "llama.attention.layer_norm_rms_epsilon", m->eps);
+    if (m->text)
+        gguf_pair_text(&b, m->key, m->text);
+    else if (m->key)
+        gguf_pair_float(&b, m->key, m->value);
     for (int i = 0; i < n; i++) {
         gguf_tensor(&b, parts[i].name, parts[i].d[1] ? 2 : 1, parts[i].d, i == 4 ? m->type : 0,
                     at + (uint64_t)(i == 4 ? m->at : 0));
@@ -595,6 +601,17 @@ static void imported(void **state)
         {10000, 1e-5F, 32, 2, 0, 32, 7, 0, "attn_q.weight lies at byte"},
         {10000, 1e-5F, 32, 2, 0, 32, 0, -9, "missing"},
         {10000, 1e-5F, 32, 2, 0, 32, 0, 1, "has a tensor rope_freqs.weight"},
+#define WITH 10000, 1e-5F, 32, 2, 0, 32, 0, 0
+        {WITH, "rope.scaling.factor is 4, expected 1 or 0", "llama.rope.scaling.factor", NULL, 4},
+        {WITH, "rope.scale_linear is 4, expected 1 or 0", "llama.rope.scale_linear", NULL, 4},
+        {WITH, "rope.scaling.type is yarn", "llama.rope.scaling.type", "yarn", 0},
+        {WITH, "attn_factor is 1.5, expected 1 for", "llama.rope.scaling.attn_factor", NULL, 1.5F},
+        {WITH, "causal is 0, expected 1 for", "llama.attention.causal", NULL, 0},
+        {WITH, NULL, "llama.rope.scaling.factor", NULL, 1},
+        {WITH, NULL, "llama.rope.scale_linear", NULL, 0},
+        {WITH, NULL, "llama.rope.scaling.type", "linear", 0},
+        {WITH, NULL, "llama.attention.causal", NULL, 1},
+#undef WITH
     };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         ll_arena *a = ll_arena_new();

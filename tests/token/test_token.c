@@ -6,6 +6,7 @@
 #include "token/bpe.h"
 #include "token/gguf.h"
 #include "token/gguf_made.h"
+#include "token/split.h"
 #include "tmpdir.h"
 #include "no_error.h"
 
@@ -217,6 +218,73 @@ static void words(void **)
     ll_arena_free(a);
 }
 
+/* ---- words ---- */
+
+/* Unicode's White_Space, of its PropList.txt. */
+static bool is_white(uint32_t c)
+{
+    return (c >= 9 && c <= 13) || c == ' ' || c == 0x85 || c == 0xA0 || c == 0x1680 ||
+           (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F ||
+           c == 0x205F || c == 0x3000;
+}
+
+static void put_char(ll_buf *b, uint32_t c)
+{
+    if (c < 0x80)
+        gguf_int(b, c, 1);
+    else if (c < 0x800)
+        gguf_int(b, 0x80C0U | c >> 6 | (c & 63) << 8, 2);
+    else
+        gguf_int(b, 0x8080E0U | c >> 12 | (c >> 6 & 63) << 8 | (c & 63) << 16, 3);
+}
+
+static void join(void *user, const char *text, size_t n)
+{
+    ll_buf *b = (ll_buf *)user;
+    if (b->len) ll_buf_puts(b, "|");
+    ll_buf_add(b, text, n);
+}
+
+static const char *cut_by(ll_arena *a, const char *const *patterns, int n, const char *text,
+                          size_t size)
+{
+    LL_OWN(ll_pretok) s = NULL;
+    ll_buf b = {.arena = a};
+    no_error(ll_pretok_open(patterns, n, "test", &s));
+    no_error(ll_pretok_text(s, text, size, join, &b));
+    return b.text;
+}
+
+/* Patterns mean by white space what Unicode does: U+180E, which was some, is none. */
+static void spaces(void **)
+{
+    static const char *const runs[] = {"\\s+", "\\S+", "[\\s]+", "[^\\s]+", "[\\S]+", "[^\\S]+"};
+    static const char *const all[][3] = {
+        {"[]\\s]+", "a] b", "a|] |b"},    {"[^]\\s]+", "a] b", "a|] |b"},
+        {"[\\s-]+", "a -b", "a| -|b"},    {"[[:digit:]\\s]+", "a1 b", "a|1 |b"},
+        {"[[:\\s]+", "a:[ b", "a|:[ |b"}, {"\\[\\s", "a[ b", "a|[ |b"}};
+    static const char *const names[] = {"gpt-2", "smollm", "llama-bpe", "qwen2"};
+    LL_OWN(ll_arena) a = ll_arena_new();
+    ll_buf text = {.arena = a}, want = {.arena = a};
+    for (uint32_t c = 1; c < 0x10000; c++) {
+        if (c == '|' || (c >= 0xD800 && c < 0xE000)) continue;
+        put_char(&text, c);
+        if (c > 1 && is_white(c) != is_white(c - 1)) ll_buf_puts(&want, "|");
+        put_char(&want, c);
+    }
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++)
+        if (strcmp(cut_by(a, &runs[i], 1, text.text, text.len), want.text)) fail_msg("%s", runs[i]);
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        assert_string_equal(cut_by(a, all[i], 1, all[i][1], strlen(all[i][1])), all[i][2]);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        static const char odd[] = "a\n\n\xe1\xa0\x8e";
+        const char *const *p = ll_pretok_known(names[i]);
+        bool three = *names[i] == 'l' || *names[i] == 'q'; /* cut lines off as they are */
+        assert_string_equal(cut_by(a, p, p[1] ? 2 : 1, odd, sizeof odd - 1),
+                            three ? "a|\n\n|\xe1\xa0\x8e" : "a|\n|\n|\xe1\xa0\x8e");
+    }
+}
+
 /* ---- learnt ---- */
 
 static void learnt(void **state)
@@ -401,6 +469,7 @@ int main(void)
         cmocka_unit_test(blocks),
         cmocka_unit_test(file),
         cmocka_unit_test(words),
+        cmocka_unit_test(spaces),
         cmocka_unit_test_setup_teardown(learnt, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test(pieces),
         cmocka_unit_test(vocabularies)};

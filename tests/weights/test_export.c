@@ -178,6 +178,62 @@ static void keys_of_theirs(void **state)
     ll_arena_free(a);
 }
 
+/* What a text begins and ends with is said, also where it is nothing: 50256 would be GPT-2's. */
+static void token_is(const char *folder, const char *key, int want)
+{
+    char path[1024];
+    snprintf(path, sizeof path, "%s/config.json", folder);
+    json_t *j = json_load_file(path, 0, NULL), *v = json_object_get(j, key);
+    assert_true(want < 0 ? json_is_null(v) : json_is_integer(v) && json_integer_value(v) == want);
+    json_decref(j);
+}
+
+/* What their configuration asks for beyond its tensors, and no model of ours does, is named. */
+static void asked_of_theirs(void **state)
+{
+    static const struct {
+        const char *model, *key, *value, *told; /* told: NULL: it is taken */
+    } all[] = {
+        {"gpt", "scale_attn_by_inverse_layer_idx", "true", "scale_attn_by_inverse_layer_idx is"},
+        {"gpt", "scale_attn_by_inverse_layer_idx", "false", NULL},
+        {"gpt", "reorder_and_upcast_attn", "true", NULL}, /* the same numbers, rounded less */
+        {"gpt", "scale_attn_weights", "false", "scale_attn_weights is"},
+        {"gpt", "activation_function", "\"relu\"", "activation_function is relu"},
+        {"gpt", "layer_norm_epsilon", "0.001", "layer_norm_epsilon is"},
+        {"llama", "rope_parameters", "{\"type\": \"linear\", \"factor\": 2}", "type is linear"},
+        {"llama", "rope_parameters", "{\"rope_type\": \"yarn\"}", "rope_type is yarn"},
+        {"llama", "rope_parameters", "{\"rope_type\": \"default\"}", NULL},
+        {"llama", "attention_bias", "true", "attention_bias is"},
+        {"llama", "mlp_bias", "true", "mlp_bias is"},
+        {"bert", "is_decoder", "true", "is_decoder is"},
+        {"bert", "position_embedding_type", "\"relative_key\"", "position_embedding_type is"}};
+    ll_arena *a = ll_arena_new();
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        ll_exported x;
+        ll_imported m;
+        const char *model = all[i].model, *folder = tmpdir_path(state, model);
+        const char *path = ll_arena_printf(a, "%s/config.json", folder);
+        opened o = open_text(ll_arena_printf(a,
+                                             "model: {name: %s, layers: 1, width: 24, heads: 3, "
+                                             "seq: 8, vocab: 128}\n",
+                                             model),
+                             3);
+        no_error(ll_export_hf(o.r, o.s, folder, "f32", NULL, a, &x));
+        token_is(folder, "bos_token_id", -1);
+        token_is(folder, "eos_token_id", -1);
+        close_it(&o);
+        json_t *j = json_load_file(path, 0, NULL);
+        json_object_set_new(j, all[i].key, json_loads(all[i].value, JSON_DECODE_ANY, NULL));
+        assert_int_equal(json_dump_file(j, path, 0), 0);
+        json_decref(j);
+        ll_err rc = ll_import_look(folder, a, &m);
+        if (!all[i].told) no_error(rc);
+        if (all[i].told && (rc == LL_OK || !strstr(ll_error_text(), all[i].told)))
+            fail_msg("%s: %s", all[i].key, rc ? ll_error_text() : "taken");
+    }
+    ll_arena_free(a);
+}
+
 /* A tokenizer through both forms. */
 static void tokens(void **state)
 {
@@ -203,6 +259,8 @@ static void tokens(void **state)
     ways[2] = ll_arena_strdup(a, tmpdir_path(state, "words.gguf"));
     no_error(ll_export_hf(o.r, o.s, ways[1], "f32", NULL, a, &x));
     assert_true(x.tokenizer);
+    token_is(ways[1], "bos_token_id", -1);
+    token_is(ways[1], "eos_token_id", 0);
     no_error(ll_export_gguf(o.r, o.s, ways[2], "q8_0", a, &x));
     int32_t *first = NULL, *v;
     int64_t count = 0, n;
@@ -292,6 +350,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(models, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(keys_of_theirs, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test_setup_teardown(asked_of_theirs, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(tokens, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(refused, tmpdir_setup, tmpdir_teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);
