@@ -102,8 +102,7 @@ typedef struct ll_data_info {
     double y_mean, y_deviation;    /* csv: of numbers to predict */
     int64_t seq, vocab, tokens[2]; /* tokens; tokens[split]: how many there are */
     int64_t source; /* tokens before a window that a model takes as "source", i32 [source]; or 0 */
-    int64_t text_bytes[2]; /* of splits, where a tokenizer made tokens of text; else 0 */
-    bool is_text;          /* tokens are bytes of text */
+    bool is_text;   /* tokens are bytes of text */
     /* What a sample is, as read: images "x" f32 [h,w,c] and "y" i32 []; tokens both i32 [seq];
      * records any. */
     ll_field fields[LL_MAX_FIELDS];
