@@ -340,6 +340,43 @@ static void sample_that_fails(void **state)
     outcome_free(&end);
 }
 
+/* A folder of pictures says how many classes there are; more than it has are told, and the rest
+ * keep their names. */
+static void folders_say_classes(void **state)
+{
+    const char *f = *state;
+    size_t size;
+    char *png = read_whole("tests/fuzz/corpus/pictures/grey.png", &size), path[64];
+    assert_non_null(png);
+    for (int i = 0; i < 9; i++) {
+        static const char *const names[] = {"ant", "bee", "cat"};
+        snprintf(path, sizeof path, "p/%s", names[i / 3]);
+        if (i == 0) assert_int_equal(mkdir(tmpdir_path(state, "p"), 0777), 0);
+        if (i % 3 == 0) assert_int_equal(mkdir(tmpdir_path(state, path), 0777), 0);
+        snprintf(path + strlen(path), 16, "/%d.png", i);
+        write_whole(tmpdir_path(state, path), png, size);
+    }
+    free(png);
+    write_text(tmpdir_path(state, "p.yaml"),
+               "model: {name: mlp, width: 8, image: 8, channels: 1}\n"
+               "data: {path: p, format: images}\ntrain: {batch: 2, steps: 2, threads: 1}\n");
+    for (int i = 0; i < 2; i++) {
+        outcome o =
+            succeeds(f, i ? "train p.yaml --out b -s model.classes=5" : "train p.yaml --out a");
+        bool told = strstr(o.err, "\nnote: data images has 3 classes, but model.classes is 5\n");
+        if (told != (i == 1)) fail_msg("%s", o.err);
+        outcome_free(&o);
+        json_t *j = prints_json(f, i ? "eval b --classes --json" : "eval a --classes --json");
+        const json_t *classes = json_object_get(j, "classes");
+        assert_int_equal(json_array_size(classes), i ? 5 : 3);
+        const json_t *last = json_array_get(classes, 2), *more = json_array_get(classes, 4);
+        assert_string_equal(json_string_value(json_object_get(last, "name")), "cat");
+        if (i) assert_string_equal(json_string_value(json_object_get(more, "name")), "4");
+        json_decref(j);
+    }
+    must(f, "eval a -s data.path=p"); /* the run's folder says so, too */
+}
+
 /* Bits a byte are of the text that was evaluated: the tokenizer knows the text to train on and no
  * digits, of which each is a token. */
 static void bits_of_what_was_evaluated(void **state)
@@ -379,6 +416,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(sample_that_fails, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(arrays, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(columns_that_are_text, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test_setup_teardown(folders_say_classes, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(bits_of_what_was_evaluated, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(tables, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(samples_are_named, tmpdir_setup, tmpdir_teardown)};
