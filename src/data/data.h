@@ -54,8 +54,10 @@ typedef struct ll_data_opts {
     double delay;
     const ll_source *source; /* in place of name, format and path; outlives the dataset */
     const char *fields;      /* arrays as fields: "x=images,y=labels"; NULL: by their names */
-    const ll_dataset *told;  /* csv: whose classes, columns, means and deviations hold; or NULL */
-    const ll_field *want;    /* what the model takes: other arrays are left, these are converted */
+    /* csv: whose classes, columns, means and deviations hold; images: whose classes hold for
+     * folders that it names, all of them; or NULL. */
+    const ll_dataset *told;
+    const ll_field *want; /* what the model takes: other arrays are left, these are converted */
     int n_want;
     const char *tokenizer; /* text becomes tokens by it (token/tokenizer.h); NULL: its bytes are */
     int64_t token_bytes;   /* tokens without a header: 2 or 4 bytes each; 0: by the file's name */

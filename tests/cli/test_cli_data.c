@@ -374,7 +374,13 @@ static void folders_say_classes(void **state)
         if (i) assert_string_equal(json_string_value(json_object_get(more, "name")), "4");
         json_decref(j);
     }
-    must(f, "eval a -s data.path=p"); /* the run's folder says so, too */
+    assert_int_equal(rename(tmpdir_path(state, "p/ant"), tmpdir_path(state, "ant")), 0);
+    json_t *j = prints_json(f, "eval a --classes --json"); /* those left keep their numbers */
+    const json_t *classes = json_object_get(j, "classes");
+    assert_int_equal(json_array_size(classes), 3);
+    for (size_t i = 0; i < 3; i++)
+        assert_int_equal(json_num(json_array_get(classes, i), "support"), i > 0);
+    json_decref(j);
 }
 
 /* Bits a byte are of the text that was evaluated: the tokenizer knows the text to train on and no
