@@ -166,22 +166,51 @@ static void classes_json(json_t *j, const ll_classes *c)
     LL_JSON_ADD(j, LL_IS("classes", scores), LL_IS("confusion", rows));
 }
 
+/* Bytes of the text that was evaluated: what the tokens foretold spell. What ends a document is
+ * one, as it is where bytes are the tokens. */
+static ll_err bytes_of(const ll_tokenizer *k, const ll_dataset *d, int64_t samples, ll_arena *a,
+                       int64_t *bytes)
+{
+    static const ll_sampling in_order = {.split = LL_VAL};
+    const ll_data_info *f = ll_dataset_info(d);
+    int32_t *y = LL_NEW_ARRAY(a, int32_t, f->seq);
+    void *out[LL_MAX_FIELDS] = {0};
+    *bytes = 0;
+    for (int i = 0; i < f->n_field; i++)
+        if (!strcmp(f->fields[i].name, "y")) out[i] = y;
+    for (int64_t at = 0; at < samples; at++) {
+        TRY(ll_dataset_read(d, &in_order, at, 1, out));
+        for (int64_t i = 0; i < f->seq; i++) {
+            size_t n = 0;
+            (void)ll_tokenizer_bytes(k, y[i], &n);
+            *bytes += ll_tokenizer_special(k, y[i]) ? 1 : (int64_t)n;
+        }
+    }
+    return LL_OK;
+}
+
 /* Of models that tell which token comes next: how many it hesitates between, and how many bits the
- * text's bytes take; tokens of all of the text, for its bytes. NaN: it is another model. */
+ * text's bytes take. NaN: it is another model, or tokens of nobody knows which text. */
 typedef struct language {
     double perplexity, bits_per_byte;
 } language;
 
-static language language_of(const ll_trained *t, const ll_data_info *i, double loss)
+static ll_err language_of(const ll_trained *t, const ll_dataset *d, const ll_score *s, ll_arena *a,
+                          language *out)
 {
-    const ll_graph *g = t->g;
-    language l = {NAN, NAN};
-    int64_t bytes = i->text_bytes[0] + i->text_bytes[1], tokens = i->tokens[0] + i->tokens[1];
-    if (i->kind != LL_TOKENS || !ll_find(g, "y").id) return l;
-    l.perplexity = exp(loss);
-    if (i->is_text || bytes)
-        l.bits_per_byte = loss / log(2) * (bytes ? (double)tokens / (double)bytes : 1);
-    return l;
+    const ll_data_info *i = ll_dataset_info(d);
+    const char *tokenizer = t->run->data.tokenizer;
+    *out = (language){NAN, NAN};
+    if (i->kind != LL_TOKENS || !ll_find(t->g, "y").id) return LL_OK;
+    out->perplexity = exp(s->loss);
+    if (i->is_text) out->bits_per_byte = s->loss / log(2);
+    if (i->is_text || !*tokenizer) return LL_OK;
+    LL_OWN(ll_tokenizer) k = NULL;
+    int64_t bytes, tokens = s->samples * i->seq;
+    TRY(ll_tokenizer_open(tokenizer, &k));
+    TRY(bytes_of(k, d, s->samples, a, &bytes));
+    if (bytes) out->bits_per_byte = s->loss / log(2) * (double)tokens / (double)bytes;
+    return LL_OK;
 }
 
 static ll_err show_json(const opts *o, const ll_trained *t, const ll_score *s, const ll_classes *c,
@@ -316,7 +345,9 @@ static ll_err run(const void *given)
         const char *svg = ll_classes_svg(&c, ll_arena_printf(a, "%s: classes", t.run->name), a);
         TRY(ll_file_write(o->confusion, svg, strlen(svg)));
     }
-    return show(o, &t, &s, &c, language_of(&t, ll_dataset_info(d), s.loss), note);
+    language l;
+    TRY(language_of(&t, d, &s, a, &l));
+    return show(o, &t, &s, &c, l, note);
 }
 
 const ll_command ll_command_eval = {"eval", "evaluate a trained model on the validation data", args,

@@ -32,7 +32,8 @@ enum { AT_ONCE = 64 };
 
 typedef struct answer { /* one sample */
     const char *file;
-    int64_t row, used; /* as in ll_samples */
+    int64_t row;
+    int64_t used; /* tokens before what fills the sample up; 0: it has none */
     const void *numbers;
 } answer;
 
@@ -41,6 +42,8 @@ typedef struct work {
     const ll_trained *t;
     const ll_data_info *data;      /* NULL: the run's data cannot be opened */
     const ll_tokenizer *tokenizer; /* NULL: none */
+    ll_samples_how how;
+    int64_t pad; /* the model's token that fills up; -1: none */
     ll_predictor *p;
     const ll_predicts *info;
     ll_arena *a;
@@ -60,17 +63,28 @@ static ll_err flush(work *w)
     return LL_OK;
 }
 
-static ll_err read_file(work *w, const ll_dataset *d, const char *path)
+/* Of sample i of an input whose every token the value has a row for. */
+static int64_t used_of(const work *w, const ll_field *f, const ll_samples *s, int64_t i)
+{
+    const int64_t seq = ll_numel(&f->shape);
+    const int32_t *x = (const int32_t *)s->data + i * seq;
+    int64_t n = s->used ? s->used : seq;
+    if (!w->how.prefixes || f->dtype != LL_I32 || seq != w->info->type.shape.d[0]) return 0;
+    while (n > 1 && x[n - 1] == w->pad) n--;
+    return n;
+}
+
+static ll_err read_file(work *w, const char *path)
 {
     const ll_field *f = &w->info->inputs[0];
     size_t row = ll_tensor_bytes(f->dtype, &f->shape);
     LL_OWN(ll_arena) a = ll_arena_new();
     ll_samples s;
-    TRY(ll_samples_read(d, w->tokenizer, f, path, a, &s));
+    TRY(ll_samples_read(&w->how, f, path, a, &s));
     for (int64_t i = 0; i < s.n; i++) {
         memcpy(w->in + (size_t)(w->n - w->done) * row, (char *)s.data + (size_t)i * row, row);
         LL_PUSH(w->a, w->answers, w->n, w->capacity,
-                (answer){path, s.n > 1 ? i : -1, s.used, NULL});
+                (answer){path, s.n > 1 ? i : -1, used_of(w, f, &s, i), NULL});
         if (w->n - w->done == AT_ONCE) TRY(flush(w));
     }
     return LL_OK;
@@ -87,9 +101,10 @@ typedef struct choice {
 static bool has_classes(const work *w)
 {
     const ll_shape *s = &w->info->type.shape;
-    bool tokens = w->tokenizer || (w->data && w->data->kind == LL_TOKENS);
-    return w->info->meaning != LL_NUMBERS && w->info->type.dtype == LL_F32 &&
-           s->n == (tokens ? 2 : 1) && s->d[s->n - 1] > 0;
+    bool text = w->tokenizer || (w->data && w->data->kind == LL_TOKENS);
+    bool rows = s->n == 2 ? w->how.prefixes : s->n == 1 && !text;
+    return w->info->meaning != LL_NUMBERS && w->info->type.dtype == LL_F32 && rows &&
+           s->d[s->n - 1] > 0;
 }
 
 static int descending(const void *a, const void *b)
@@ -115,7 +130,8 @@ static void to_probabilities(choice *c, int64_t n)
 static const choice *choices_of(const work *w, const answer *x, int64_t *n)
 {
     const ll_shape *s = &w->info->type.shape;
-    int64_t classes = s->d[s->n - 1], at = s->n == 2 ? (x->used ? x->used : s->d[0]) - 1 : 0;
+    int64_t classes = s->d[s->n - 1], at = s->n == 2 ? s->d[0] - 1 : 0;
+    if (s->n == 2 && x->used && x->used <= at) at = x->used - 1;
     const float *row = (const float *)x->numbers + at * classes;
     choice *c = LL_NEW_ARRAY(w->a, choice, classes);
     bool sound = true;
@@ -225,10 +241,13 @@ static ll_err write_npy(const work *w)
     return ll_file_write(w->o->npy, file.text, file.len);
 }
 
-/* Of a value that reads several inputs: NAME=FILE for each, with as many samples in every one. */
-static ll_err predict_named(work *w, const ll_dataset *d)
+/* Of a value that reads several inputs: NAME=FILE for each, with as many samples in every one. What
+ * is told of tokens follows those of x. */
+static ll_err predict_named(work *w)
 {
     const ll_predicts *f = w->info;
+    ll_samples x = {0};
+    const ll_field *of = f->inputs;
     const void *in[LL_MAX_FIELDS] = {0};
     int64_t n = 0;
     for (int i = 0; i < f->n_input; i++) {
@@ -242,32 +261,33 @@ static ll_err predict_named(work *w, const ll_dataset *d)
               "%s reads %d inputs and needs one file for each: %s=FILE is %s", f->name, f->n_input,
               name, path ? "given, but so are others" : "missing");
         ll_samples s;
-        TRY(ll_samples_read(d, w->tokenizer, &f->inputs[i], path, w->a, &s));
+        TRY(ll_samples_read(&w->how, &f->inputs[i], path, w->a, &s));
         CHECK(i == 0 || s.n == n, LL_E_SHAPE, "%s has %ld samples, but %s has %ld", path, s.n,
               f->inputs[0].name, n);
         in[i] = s.data, n = s.n;
+        if (i == 0 || !strcmp(name, "x")) x = s, of = &f->inputs[i];
     }
     size_t row = ll_tensor_bytes(f->type.dtype, &f->type.shape);
     char *out = (char *)ll_arena_alloc(w->a, (size_t)n * row + 1);
     TRY(ll_predict(w->p, n, in, out));
     w->answers = LL_NEW_ARRAY(w->a, answer, n);
     for (w->n = 0; w->n < n; w->n++)
-        w->answers[w->n] =
-            (answer){w->o->files.v[0], n > 1 ? w->n : -1, 0, out + (size_t)w->n * row};
+        w->answers[w->n] = (answer){w->o->files.v[0], n > 1 ? w->n : -1, used_of(w, of, &x, w->n),
+                                    out + (size_t)w->n * row};
     return LL_OK;
 }
 
-static ll_err predict_files(work *w, const ll_dataset *d)
+static ll_err predict_files(work *w)
 {
     const ll_field *f = &w->info->inputs[0];
     CHECK(w->info->n_input > 0, LL_E_ARG, "%s does not depend on any input", w->info->name);
-    if (w->info->n_input > 1) return predict_named(w, d);
+    if (w->info->n_input > 1) return predict_named(w);
     w->in = (char *)ll_arena_alloc(w->a, AT_ONCE * ll_tensor_bytes(f->dtype, &f->shape));
     for (int i = 0; i < w->o->files.n; i++) {
         const char *word = w->o->files.v[i];
         size_t len = strlen(f->name);
         bool named = !strncmp(word, f->name, len) && word[len] == '=' && access(word, F_OK);
-        TRY(read_file(w, d, named ? word + len + 1 : word));
+        TRY(read_file(w, named ? word + len + 1 : word));
     }
     return flush(w);
 }
@@ -316,7 +336,13 @@ static ll_err run(const void *given)
                 "numbers can be read\n",
                 ll_error_message());
     if (d) w.data = ll_dataset_info(d);
-    TRY(predict_files(&w, d));
+    w.pad = ll_run_size(t.run, "pad", -1);
+    w.how = (ll_samples_how){.set = d,
+                             .tokenizer = tokenizer,
+                             .prefixes = ll_run_takes_tokens(t.run) || tokenizer ||
+                                         (w.data && w.data->kind == LL_TOKENS),
+                             .pad = w.pad < 0 ? 0 : (int32_t)w.pad};
+    TRY(predict_files(&w));
     return show(&w);
 }
 

@@ -226,6 +226,10 @@ static void on_start(void *context, const ll_train_start *s)
     if (s->data->n_column) fprintf(stderr, "x: %s\n", ll_data_columns(s->data, a));
     if (y) fprintf(stderr, "y: %s\n", y);
     if (s->data->note) fprintf(stderr, "data: %s\n", s->data->note);
+    int64_t classes = ll_run_size(s->run, "classes", 0);
+    if (classes > s->data->classes && s->data->classes)
+        fprintf(stderr, "note: data %s has %ld classes, but model.classes is %ld\n", s->data->name,
+                s->data->classes, classes);
     tell_apart(s);
     tell_in_step(s->run);
     tell_idle(s);

@@ -54,8 +54,10 @@ typedef struct ll_data_opts {
     double delay;
     const ll_source *source; /* in place of name, format and path; outlives the dataset */
     const char *fields;      /* arrays as fields: "x=images,y=labels"; NULL: by their names */
-    const ll_dataset *told;  /* csv: whose classes, columns, means and deviations hold; or NULL */
-    const ll_field *want;    /* what the model takes: other arrays are left, these are converted */
+    /* csv: whose classes, columns, means and deviations hold; images: whose classes hold for
+     * folders that it names, all of them; or NULL. */
+    const ll_dataset *told;
+    const ll_field *want; /* what the model takes: other arrays are left, these are converted */
     int n_want;
     const char *tokenizer; /* text becomes tokens by it (token/tokenizer.h); NULL: its bytes are */
     int64_t token_bytes;   /* tokens without a header: 2 or 4 bytes each; 0: by the file's name */
@@ -102,8 +104,7 @@ typedef struct ll_data_info {
     double y_mean, y_deviation;    /* csv: of numbers to predict */
     int64_t seq, vocab, tokens[2]; /* tokens; tokens[split]: how many there are */
     int64_t source; /* tokens before a window that a model takes as "source", i32 [source]; or 0 */
-    int64_t text_bytes[2]; /* of splits, where a tokenizer made tokens of text; else 0 */
-    bool is_text;          /* tokens are bytes of text */
+    bool is_text;   /* tokens are bytes of text */
     /* What a sample is, as read: images "x" f32 [h,w,c] and "y" i32 []; tokens both i32 [seq];
      * records any. */
     ll_field fields[LL_MAX_FIELDS];

@@ -320,9 +320,10 @@ static ll_err open_in(ll_dataset *d, const ll_data_opts *given, const ll_known *
     if (d->table) TRY(ll_columns_standardise(d));
     if (!d->table && !d->synthetic && d->split[LL_VAL].n == 0) hold_out(d);
     CHECK(d->held_out || o->val_fraction == 0, LL_E_CONFIG,
-          "data.val_fraction=%g cannot be combined with %s, which has its own validation data: "
-          "set it to 0",
-          o->val_fraction, o->val_path ? o->val_path : d->info.where);
+          "data.val_fraction=%g cannot be combined with %s%s, which %s: set it to 0",
+          o->val_fraction, given->val_path ? "data.val_path=" : "",
+          o->val_path ? o->val_path : d->info.where,
+          given->val_path ? "is the validation data" : "has its own validation data");
     d->read = ll_table_read;
     bool images = d->info.kind == LL_IMAGES, plain = !o->n_mean && !o->n_deviation;
     CHECK(images || plain || d->info.n_column, LL_E_ARG,

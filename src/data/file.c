@@ -154,7 +154,6 @@ ll_err ll_text_add(ll_dataset *d, const char *path, ll_bytes *text)
         ll_err rc = ll_tokenizer_open(o->tokenizer, &t);
         if (rc == LL_E_IO) rc = RAISE(LL_E_ARG, "data.tokenizer: %s", ll_error_message());
         if (rc == LL_OK) rc = encode_text(t, d->info.vocab, text, &tokens);
-        if (rc == LL_OK) d->info.text_bytes[d->reading] += (int64_t)text->size;
         ll_bytes_free(text);
         TRY(rc);
         *text = tokens;

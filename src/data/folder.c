@@ -77,6 +77,23 @@ static ll_err list_class(ll_dataset *d, const char *root, const char *class, int
     return LL_OK;
 }
 
+static int class_of(const ll_data_info *f, const char *name)
+{
+    int k = 0;
+    while (k < f->classes && strcmp(f->class_names[k], name)) k++;
+    return k;
+}
+
+/* Classes keep the numbers that a model was trained with, where it knows all of their names. */
+static bool are_told(const ll_dataset *told, const char **names, int n)
+{
+    const ll_data_info *f = told ? &told->info : NULL;
+    if (!f || !f->class_names) return false;
+    for (int i = 0; i < n; i++)
+        if (class_of(f, names[i]) == f->classes) return false;
+    return true;
+}
+
 /* All pictures below root; the first time, its folders are the classes. */
 static ll_err list_all(ll_dataset *d, const char *root, listing *l)
 {
@@ -87,14 +104,16 @@ static ll_err list_all(ll_dataset *d, const char *root, listing *l)
         if (ll_is_folder(ll_arena_printf(d->arena, "%s/%s", root, names[i])))
             names[classes++] = names[i];
     CHECK(classes > 0, LL_E_IO, "%s has no folders, expected one for each class", root);
+    if (!d->info.class_names && are_told(d->opts->told, names, classes))
+        ll_columns_adopt(d, &d->opts->told->info);
     if (!d->info.class_names) {
         d->info.class_names = names;
         d->info.classes = classes;
     }
-    for (int i = 0, k = 0; i < classes; i++, k++) {
-        while (k < d->info.classes && strcmp(d->info.class_names[k], names[i]) < 0) k++;
-        CHECK(k < d->info.classes && !strcmp(d->info.class_names[k], names[i]), LL_E_IO,
-              "%s: class %s is not among the training classes", root, names[i]);
+    for (int i = 0; i < classes; i++) {
+        int k = class_of(&d->info, names[i]);
+        CHECK(k < d->info.classes, LL_E_IO, "%s: class %s is not among the training classes", root,
+              names[i]);
         TRY(list_class(d, root, names[i], k, l));
     }
     return LL_OK;

@@ -21,30 +21,68 @@ static int64_t rows_of(const ll_field *f, const int64_t *dim, int n)
     return h > w ? have[0] : 1;
 }
 
-/* Rows of elements, dense, from data on. */
-static ll_err read_rows(const ll_dataset *d, const ll_field *f, const char *path, ll_elem type,
-                        const uint8_t *data, const int64_t *dim, int n_dim, ll_arena *a,
-                        ll_samples *out)
+/* What lies dense in a file. */
+typedef struct rows {
+    ll_elem type;
+    const uint8_t *data;
+    const int64_t *dim;
+    int n_dim;
+} rows;
+
+/* How many tokens each row has, where these are fewer than a sample's; else 0. */
+static int64_t shorter(const ll_samples_how *how, const ll_field *f, const rows *r)
 {
+    if (!how->prefixes || f->dtype != LL_I32 || f->shape.n != 1) return 0;
+    if (r->n_dim < 1 || r->n_dim > 2 || r->dim[0] < 1) return 0;
+    int64_t n = r->dim[r->n_dim - 1];
+    return n < f->shape.d[0] ? n : 0;
+}
+
+/* Tokens [n] or [samples,n], with pad behind each row. */
+static ll_err read_prefixes(const ll_samples_how *how, const ll_field *f, const char *path,
+                            const rows *r, ll_arena *a, ll_samples *out)
+{
+    int64_t seq = f->shape.d[0], n = out->used = r->dim[r->n_dim - 1];
+    const ll_field prefix = {f->name, LL_I32, LL_SHAPE(n)};
+    out->n = r->n_dim == 2 ? r->dim[0] : 1;
+    int32_t *x = LL_NEW_ARRAY(a, int32_t, out->n * seq + 1);
+    ll_data_part part = {
+        .file = path, .n = out->n, .data = r->data, .stride = (size_t)(n * r->type.bytes)};
+    ll_column c = {
+        .name = f->name, .field = f->name, .type = r->type, .shape = prefix.shape, .parts = &part};
+    c.n_part = 1;
+    for (int64_t i = 0; i < out->n; i++) {
+        TRY(ll_column_read(&c, i, &prefix, x + i * seq));
+        for (int64_t k = n; k < seq; k++) x[i * seq + k] = how->pad;
+    }
+    out->data = x;
+    return LL_OK;
+}
+
+static ll_err read_rows(const ll_samples_how *how, const ll_field *f, const char *path,
+                        const rows *r, ll_arena *a, ll_samples *out)
+{
+    const ll_dataset *d = how->set;
+    if (shorter(how, f, r)) return read_prefixes(how, f, path, r, a, out);
     char want[LL_SHAPE_TEXT], have[LL_SHAPE_TEXT];
-    ll_shape s = {.n = n_dim < LL_MAX_DIMS ? n_dim : LL_MAX_DIMS};
-    memcpy(s.d, dim, sizeof(int64_t) * (size_t)s.n);
+    ll_shape s = {.n = r->n_dim < LL_MAX_DIMS ? r->n_dim : LL_MAX_DIMS};
+    memcpy(s.d, r->dim, sizeof(int64_t) * (size_t)s.n);
     int64_t n = ll_numel(&f->shape);
-    out->n = rows_of(f, dim, n_dim);
-    CHECK(out->n > 0, LL_E_SHAPE, "%s has %s%s, expected one or several samples of %s", path,
-          ll_shape_print(&s, have), n_dim > s.n ? " and more" : "",
-          ll_shape_print(&f->shape, want));
+    out->n = rows_of(f, r->dim, r->n_dim);
+    CHECK(out->n > 0, LL_E_SHAPE, "%s has %s%s, expected one or several samples of %s%s", path,
+          ll_shape_print(&s, have), r->n_dim > s.n ? " and more" : "",
+          ll_shape_print(&f->shape, want), how->prefixes ? " tokens, or fewer" : "");
     size_t bytes = (size_t)n * ll_dtype_bytes(f->dtype);
     out->data = ll_arena_alloc(a, (size_t)out->n * bytes);
-    bool image = type.kind == 'u' && type.bytes == 1 && f->dtype == LL_F32;
+    bool image = r->type.kind == 'u' && r->type.bytes == 1 && f->dtype == LL_F32;
     if (image && d && d->info.kind == LL_IMAGES) {
         for (int64_t i = 0; i < out->n * n; i++)
-            ((float *)out->data)[i] = d->scale[i % d->info.channels][data[i]];
+            ((float *)out->data)[i] = d->scale[i % d->info.channels][r->data[i]];
         return LL_OK;
     }
     ll_data_part part = {
-        .file = path, .n = out->n, .data = data, .stride = (size_t)(n * type.bytes)};
-    ll_column c = {.name = f->name, .field = f->name, .type = type, .shape = f->shape};
+        .file = path, .n = out->n, .data = r->data, .stride = (size_t)(n * r->type.bytes)};
+    ll_column c = {.name = f->name, .field = f->name, .type = r->type, .shape = f->shape};
     if (image) c.factor = 1 / 255.0; /* as where it is trained (table.c) */
     c.parts = &part, c.n_part = 1;
     for (int64_t i = 0; i < out->n; i++)
@@ -65,9 +103,11 @@ static ll_err read_picture(const ll_dataset *d, const ll_field *f, const char *p
 }
 
 /* The text's last tokens. */
-static ll_err read_text(const ll_dataset *d, const ll_tokenizer *t, const ll_field *f,
-                        const char *path, const ll_bytes *b, ll_arena *a, ll_samples *out)
+static ll_err read_text(const ll_samples_how *how, const ll_field *f, const char *path,
+                        const ll_bytes *b, ll_arena *a, ll_samples *out)
 {
+    const ll_dataset *d = how->set;
+    const ll_tokenizer *t = how->tokenizer;
     LL_OWN_MEMORY int32_t *tokens = NULL;
     int64_t seq = ll_numel(&f->shape), size = (int64_t)b->size;
     CHECK(t || d->info.is_text, LL_E_ARG,
@@ -81,12 +121,14 @@ static ll_err read_text(const ll_dataset *d, const ll_tokenizer *t, const ll_fie
     *out = (ll_samples){1, x, size < seq ? size : seq};
     for (int64_t i = 0; i < out->used; i++)
         x[i] = t ? tokens[size - out->used + i] : b->data[size - out->used + i];
+    for (int64_t i = out->used; i < seq; i++) x[i] = how->pad;
     return LL_OK;
 }
 
-ll_err ll_samples_read(const ll_dataset *d, const ll_tokenizer *t, const ll_field *f,
-                       const char *path, ll_arena *a, ll_samples *out)
+ll_err ll_samples_read(const ll_samples_how *how, const ll_field *f, const char *path, ll_arena *a,
+                       ll_samples *out)
 {
+    const ll_dataset *d = how->set;
     LL_OWN_BYTES b = {0};
     *out = (ll_samples){0};
     if (ll_picture_named(path)) return read_picture(d, f, path, a, out);
@@ -96,13 +138,15 @@ ll_err ll_samples_read(const ll_dataset *d, const ll_tokenizer *t, const ll_fiel
     if (b.size > 6 && !memcmp(b.data, "\x93NUMPY", 6)) {
         ll_npy npy;
         TRY(ll_npy_parse(b.data, b.size, path, &npy));
-        return read_rows(d, f, path, npy.type, b.data + npy.offset, npy.dim, npy.n_dim, a, out);
+        rows r = {npy.type, b.data + npy.offset, npy.dim, npy.n_dim};
+        return read_rows(how, f, path, &r, a, out);
     }
-    if (t || (d && d->info.kind == LL_TOKENS)) return read_text(d, t, f, path, &b, a, out);
+    if (how->tokenizer || (d && d->info.kind == LL_TOKENS))
+        return read_text(how, f, path, &b, a, out);
     CHECK(b.size > 4 && !b.data[0] && !b.data[1], LL_E_IO,
           "%s is neither a picture (.jpg, .jpeg, .png) nor a .npy, .csv or IDX file", path);
     ll_idx idx;
     TRY(ll_idx_parse(b.data, b.size, path, &idx));
-    return read_rows(d, f, path, (ll_elem){'u', 1, false}, b.data + idx.offset, idx.dim, idx.n_dim,
-                     a, out);
+    rows r = {{'u', 1, false}, b.data + idx.offset, idx.dim, idx.n_dim};
+    return read_rows(how, f, path, &r, a, out);
 }

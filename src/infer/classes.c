@@ -143,6 +143,16 @@ static ll_err count_all(const counting *x, ll_classes *c, int64_t samples, const
     return LL_OK;
 }
 
+/* Of a model's classes; those that the data has not are numbers. NULL: it names none. */
+static const char *const *names_of(const ll_data_info *f, int64_t n, ll_arena *a)
+{
+    if (!f->class_names || f->classes == n) return f->class_names;
+    const char **names = LL_NEW_ARRAY(a, const char *, n);
+    for (int64_t k = 0; k < n; k++)
+        names[k] = k < f->classes ? f->class_names[k] : ll_arena_printf(a, "%ld", k);
+    return names;
+}
+
 ll_err ll_classes_count(const ll_run *r, const ll_dataset *d, ll_session *share,
                         const ll_members *m, int64_t samples, int64_t top, const ll_stop *told,
                         ll_arena *a, ll_classes *out)
@@ -161,7 +171,7 @@ ll_err ll_classes_count(const ll_run *r, const ll_dataset *d, ll_session *share,
     x.confusion = LL_NEW_ARRAY(a, int64_t, n * n);
     if (m) x.alone = LL_NEW_ARRAY(a, int64_t, m->n);
     *out = (ll_classes){.n = n, .confusion = x.confusion, .top = top, .alone = x.alone};
-    if (f->classes == n) out->names = f->class_names;
+    out->names = names_of(f, n, a);
     return count_all(&x, out, samples, told);
 }
 

@@ -151,7 +151,8 @@ const ll_key ll_run_keys[] = {
     NUMBER("train.warmup", train.schedule.warmup, "0", 0, 1e12,
            "linear warmup: number of steps or, below 1, fraction of the run"),
     NUMBER("train.min_lr", train.schedule.min_lr, "0", 0, 1e6,
-           "final learning rate of the cosine and linear schedules"),
+           "learning rate that the cosine and linear schedules come to after the last step, whose "
+           "own is above it"),
     INT("train.step_size", train.schedule.step_size, "0", 0, 1e12,
         "step schedule: multiply the learning rate by train.step_gamma every this many steps; 0 = "
         "at train.milestones"),

@@ -28,7 +28,7 @@ typedef struct ll_schedule {
     double lr;             /* the peak, for a batch of base_batch where there is a scale rule */
     ll_lr_shape shape;     /* how it falls from there */
     double warmup;         /* how long the rate rises */
-    double min_lr;         /* cosine, linear: what it falls to; scaled as lr is */
+    double min_lr;         /* cosine, linear: what it is after the last step; scaled as lr is */
     int64_t step_size;     /* step: multiply by step_gamma every so many steps; 0: at milestones */
     double step_gamma;     /* step */
     ll_numbers milestones; /* step: where to multiply by step_gamma */

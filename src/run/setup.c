@@ -295,12 +295,27 @@ static void set_size(ll_run *r, const char *name, int64_t value)
         if (!strcmp(s->name, name)) s->value = value;
 }
 
-ll_err ll_run_fit(ll_run *r)
+/* A folder of pictures says how many classes there are; one that is not here is missed when it is
+ * opened. */
+static ll_err fit_folder(ll_run *r)
+{
+    LL_OWN(ll_dataset) d = NULL;
+    bool other = ll_run_takes_tokens(r) || ll_run_size(r, "classes", -1) < 0;
+    if (other || is_said(r, "classes") || !ll_file_exists(r->data.path)) return LL_OK;
+    ll_data_opts o = data_opts(r);
+    ll_err rc = ll_dataset_open(&o, &d);
+    CHECK(rc != LL_E_CONFIG, rc, "%s", ll_run_told(r, FROM, ll_error_message()));
+    TRY(rc);
+    set_size(r, "classes", ll_dataset_info(d)->classes);
+    return LL_OK;
+}
+
+static ll_err fit_table(ll_run *r)
 {
     enum { MANY_CLASSES = 100 };
     LL_OWN(ll_dataset) d = NULL;
     const bool all = is_said(r, "features") && (is_said(r, "classes") || is_said(r, "outputs"));
-    if (strcmp(r->data.format, "csv") || ll_run_size(r, "features", -1) < 0 || all) return LL_OK;
+    if (ll_run_size(r, "features", -1) < 0 || all) return LL_OK;
     if (is_said(r, "image") || is_said(r, "channels")) return LL_OK;
     ll_data_opts o = data_opts(r);
     ll_err rc = ll_dataset_open(&o, &d);
@@ -326,6 +341,13 @@ ll_err ll_run_fit(ll_run *r)
                 f->classes - 1, f->last_class ? f->last_class : f->where, f->classes);
         set_size(r, "classes", f->classes);
     }
+    return LL_OK;
+}
+
+ll_err ll_run_fit(ll_run *r)
+{
+    if (!strcmp(r->data.format, "csv")) return fit_table(r);
+    if (!strcmp(r->data.format, "images")) return fit_folder(r);
     return LL_OK;
 }
 

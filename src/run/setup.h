@@ -5,7 +5,7 @@
 #include "run/run.h"
 
 /* What a model of columns does not say of its sizes is taken from the table: features, and classes
- * or outputs. */
+ * or outputs; of a folder of pictures classes. */
 ll_err ll_run_fit(ll_run *r);
 /* The run's model for a batch of this many samples; optim NULL: for evaluation. */
 ll_err ll_run_graph(const ll_run *r, int64_t batch, const ll_optim *optim, ll_graph **out);

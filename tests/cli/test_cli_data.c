@@ -2,6 +2,7 @@
  * same on one rank and two, told of in data.json, and no other data when it is resumed. */
 #include "cli/program.h"
 
+#include <math.h>
 #include <string.h>
 
 /* n elements behind NumPy's header. */
@@ -339,6 +340,81 @@ static void sample_that_fails(void **state)
     outcome_free(&end);
 }
 
+/* A folder of pictures says how many classes there are; more than it has are told, and the rest
+ * keep their names. */
+static void folders_say_classes(void **state)
+{
+    const char *f = *state;
+    size_t size;
+    char *png = read_whole("tests/fuzz/corpus/pictures/grey.png", &size), path[64];
+    assert_non_null(png);
+    for (int i = 0; i < 9; i++) {
+        static const char *const names[] = {"ant", "bee", "cat"};
+        snprintf(path, sizeof path, "p/%s", names[i / 3]);
+        if (i == 0) assert_int_equal(mkdir(tmpdir_path(state, "p"), 0777), 0);
+        if (i % 3 == 0) assert_int_equal(mkdir(tmpdir_path(state, path), 0777), 0);
+        snprintf(path + strlen(path), 16, "/%d.png", i);
+        write_whole(tmpdir_path(state, path), png, size);
+    }
+    free(png);
+    write_text(tmpdir_path(state, "p.yaml"),
+               "model: {name: mlp, width: 8, image: 8, channels: 1}\n"
+               "data: {path: p, format: images}\ntrain: {batch: 2, steps: 2, threads: 1}\n");
+    for (int i = 0; i < 2; i++) {
+        outcome o =
+            succeeds(f, i ? "train p.yaml --out b -s model.classes=5" : "train p.yaml --out a");
+        bool told = strstr(o.err, "\nnote: data images has 3 classes, but model.classes is 5\n");
+        if (told != (i == 1)) fail_msg("%s", o.err);
+        outcome_free(&o);
+        json_t *j = prints_json(f, i ? "eval b --classes --json" : "eval a --classes --json");
+        const json_t *classes = json_object_get(j, "classes");
+        assert_int_equal(json_array_size(classes), i ? 5 : 3);
+        const json_t *last = json_array_get(classes, 2), *more = json_array_get(classes, 4);
+        assert_string_equal(json_string_value(json_object_get(last, "name")), "cat");
+        if (i) assert_string_equal(json_string_value(json_object_get(more, "name")), "4");
+        json_decref(j);
+    }
+    assert_int_equal(rename(tmpdir_path(state, "p/ant"), tmpdir_path(state, "ant")), 0);
+    json_t *j = prints_json(f, "eval a --classes --json"); /* those left keep their numbers */
+    const json_t *classes = json_object_get(j, "classes");
+    assert_int_equal(json_array_size(classes), 3);
+    for (size_t i = 0; i < 3; i++)
+        assert_int_equal(json_num(json_array_get(classes, i), "support"), i > 0);
+    json_decref(j);
+}
+
+/* Bits a byte are of the text that was evaluated: the tokenizer knows the text to train on and no
+ * digits, of which each is a token. */
+static void bits_of_what_was_evaluated(void **state)
+{
+    const char *f = *state;
+    char digits[2001] = "";
+    for (unsigned i = 0; i < 2000; i++) digits[i] = (char)('0' + i * i * 7 % 11 % 10);
+    put_text(tmpdir_path(state, "t.txt"));
+    char *text = read_whole(tmpdir_path(state, "t.txt"), NULL), both[8001];
+    snprintf(both, sizeof both, "%s%s", text, digits);
+    free(text);
+    write_text(tmpdir_path(state, "v.txt"), digits);
+    write_text(tmpdir_path(state, "both.txt"), both);
+    must(f, "tokens train t.txt --vocab 290 --out k.json");
+    write_text(tmpdir_path(state, "g.yaml"),
+               "model: {name: gpt, layers: 1, width: 16, heads: 2, seq: 16}\n"
+               "data: {format: text, path: t.txt, val_path: v.txt, tokenizer: k.json}\n"
+               "train: {batch: 4, steps: 5, threads: 1}\n");
+    must(f, "train g.yaml --out a");
+    must(f, "train g.yaml --out b -s data.path=both.txt -s data.val_path= -s data.val_fraction=.1");
+    static const char *const lines[] = {"eval a --json", "eval b --json",
+                                        "eval a --json -s "
+                                        "data.val_path=t.txt"};
+    for (int i = 0; i < 3; i++) {
+        json_t *j = prints_json(f, lines[i]);
+        double bits = log2(json_num(j, "perplexity")), each = json_num(j, "bits_per_byte");
+        if (i < 2) assert_float_equal(each, bits, 1e-6 * bits);
+        if (i == 2) assert_true(each < 0.6 * bits); /* tokens of several bytes */
+        json_decref(j);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -346,6 +422,8 @@ int main(void)
         cmocka_unit_test_setup_teardown(sample_that_fails, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(arrays, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(columns_that_are_text, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test_setup_teardown(folders_say_classes, tmpdir_setup, tmpdir_teardown),
+        cmocka_unit_test_setup_teardown(bits_of_what_was_evaluated, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(tables, tmpdir_setup, tmpdir_teardown),
         cmocka_unit_test_setup_teardown(samples_are_named, tmpdir_setup, tmpdir_teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);

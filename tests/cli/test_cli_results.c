@@ -197,6 +197,76 @@ static void predict_text(void **state)
     outcome_free(&o);
 }
 
+static int64_t first_class(void **state, const char *line, size_t sample, double *probability)
+{
+    outcome o = runs(*state, line);
+    json_t *j = json_of(o.out);
+    const json_t *p = json_array_get(json_object_get(j, "predictions"), sample);
+    const json_t *classes = json_object_get(p, "classes");
+    if (!classes) fail_msg("%s: no classes: %s", line, o.out);
+    int64_t class = (int64_t)field(classes, 0, "class");
+    *probability = field(classes, 0, "probability");
+    json_decref(j);
+    outcome_free(&o);
+    return class;
+}
+
+/* What follows a prefix is told of its last token, whatever fills up behind it: as generate has it,
+ * of texts as of arrays, and with the model's own pad. */
+static void predict_prefixes(void **state)
+{
+    put_text(tmpdir_path(state, "t.txt"));
+    write_text(tmpdir_path(state, "q.yaml"),
+               "model: {name: seq2seq, layers: 1, width: 16, heads: 2, hidden: 16, seq: 16, "
+               "source: 12, vocab: 128, pad: 127}\ndata: {format: text, path: t.txt}\n"
+               "train: {batch: 4, steps: 30, lr: 0.01, threads: 1}\n");
+    outcome o = runs(*state, "train q.yaml --out q");
+    outcome_free(&o);
+    write_text(tmpdir_path(state, "from.txt"), "ran");
+    write_text(tmpdir_path(state, "so_far.txt"), "tr");
+    o = runs(*state, "generate q -n 1 -t 0 --json --source ran --prompt tr");
+    json_t *j = json_of(o.out);
+    int64_t next = at(json_object_get(j, "tokens"), 2);
+    json_decref(j);
+    outcome_free(&o);
+    double p, same;
+    assert_int_equal(first_class(state, "predict q source=from.txt x=so_far.txt --json", 0, &p),
+                     next);
+    int32_t source[2][3] = {{'a', 'b', 'c'}, {'r', 'a', 'n'}}, x[2][16];
+    for (int i = 0; i < 32; i++) x[i / 16][i % 16] = i % 16 < 2 ? "tr"[i % 16] : 127;
+    write_npy(tmpdir_path(state, "from.npy"), "<i4", "2, 3", source, sizeof source);
+    write_npy(tmpdir_path(state, "so_far.npy"), "<i4", "2, 16", x, sizeof x);
+    assert_int_equal(first_class(state, "predict q source=from.npy x=so_far.npy --json", 1, &same),
+                     next);
+    assert_float_equal(same, p, 1e-6);
+    write_text(tmpdir_path(state, "q/data.json"), "{\"kind\": \"records\"}"); /* as of arrays */
+    assert_int_equal(first_class(state, "predict q source=from.npy x=so_far.npy --json", 1, &same),
+                     next);
+    write_npy(tmpdir_path(state, "long.npy"), "<i4", "1, 32", x, sizeof x);
+    refuses(*state, 1, "predict q source=from.npy x=long.npy",
+            "long.npy has [1,32], expected one or several samples of [16] tokens, or fewer");
+}
+
+/* Nothing attends to what fills up: a short text is as an array that has the model's pad. */
+static void predict_padded(void **state)
+{
+    write_text(tmpdir_path(state, "b.yaml"),
+               "model: {name: bert, layers: 1, width: 16, heads: 2, hidden: 16, seq: 12, vocab: "
+               "131, mask: 130, pad: 129}\ndata: {format: text, path: t.txt}\n"
+               "train: {batch: 4, steps: 3, lr: 0.01, threads: 1}\n");
+    put_text(tmpdir_path(state, "t.txt"));
+    write_text(tmpdir_path(state, "short.txt"), "ring");
+    int32_t x[12];
+    for (int i = 0; i < 12; i++) x[i] = i < 4 ? "ring"[i] : 129;
+    write_npy(tmpdir_path(state, "short.npy"), "<i4", "12", x, sizeof x);
+    outcome o = runs(*state, "train b.yaml --out b");
+    outcome_free(&o);
+    double text, array;
+    int64_t first = first_class(state, "predict b short.txt --json", 0, &text);
+    assert_int_equal(first_class(state, "predict b short.npy --json", 0, &array), first);
+    assert_true(text == array);
+}
+
 /* A model and data of one's own: a value that it names. */
 static void predict_own(void **state)
 {
@@ -283,8 +353,9 @@ static void export_c(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(eval_classes),  cmocka_unit_test(predict_arrays),
-        cmocka_unit_test(predict_files), cmocka_unit_test(predict_text),
-        cmocka_unit_test(predict_own),   cmocka_unit_test(export_c)};
+        cmocka_unit_test(eval_classes),     cmocka_unit_test(predict_arrays),
+        cmocka_unit_test(predict_files),    cmocka_unit_test(predict_text),
+        cmocka_unit_test(predict_prefixes), cmocka_unit_test(predict_padded),
+        cmocka_unit_test(predict_own),      cmocka_unit_test(export_c)};
     return cmocka_run_group_tests(tests, setup, tmpdir_teardown);
 }

@@ -185,8 +185,9 @@ static void held(void **state)
     put_text(path, rows);
     const ll_field x = {"x", LL_F32, LL_SHAPE(COLUMNS)};
     ll_samples s;
+    const ll_samples_how how = {.set = told};
     float got[COLUMNS];
-    ok(ll_samples_read(told, NULL, &x, path, a, &s));
+    ok(ll_samples_read(&how, &x, path, a, &s));
     assert_int_equal(s.n, 2);
     ll_data_opts other = table_of(path);
     other.told = told;
@@ -197,7 +198,8 @@ static void held(void **state)
         assert_true(got[c] == ((float *)s.data)[c]);
     }
     ll_dataset_close(e);
-    fails(ll_samples_read(NULL, NULL, &x, path, a, &s), "rows of a CSV need a model that was");
+    fails(ll_samples_read(&(ll_samples_how){0}, &x, path, a, &s),
+          "rows of a CSV need a model that was");
     memcpy(strstr(rows, "\ncat"), "\ncow", 4);
     put_text(path, rows);
     fails(ll_dataset_open(&other, &e),
@@ -205,7 +207,7 @@ static void held(void **state)
     other = table_of(put_table(state, "less.csv", "new-"));
     other.told = told;
     fails(ll_dataset_open(&other, &e), "less.csv has no column c3, one of the 11");
-    fails(ll_samples_read(told, NULL, &x, other.path, a, &s), "less.csv has no column c3");
+    fails(ll_samples_read(&how, &x, other.path, a, &s), "less.csv has no column c3");
     ll_dataset_close(d);
     o.path = tmpdir_path(state, "a.csv"), o.val_path = tmpdir_path(state, "b.csv");
     put_text(o.path, "a,b,label\n1,2,0\n3,6,1\n");

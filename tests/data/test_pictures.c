@@ -214,7 +214,10 @@ static void held_out(void **state)
     assert_int_equal(labels[0], 3);
     ll_dataset_close(d);
     o.val_path = tmpdir_path(state, "val");
-    fails(ll_dataset_open(&o, &d), "data.val_fraction=0.25 cannot be combined");
+    fails(ll_dataset_open(&o, &d), "data.val_fraction=0.25 cannot be combined with data.val_path=");
+    o.path = tmpdir_path(state, ""), o.val_path = NULL; /* has train/ and val/ */
+    fails(ll_dataset_open(&o, &d), "/val, which has its own validation data: set it to 0");
+    o.path = tmpdir_path(state, "train"), o.val_path = tmpdir_path(state, "val");
     o.val_fraction = 0;
     ok(ll_dataset_open(&o, &d));
     assert_int_equal(ll_dataset_info(d)->n[LL_VAL], 10);

@@ -79,6 +79,9 @@ static void warmup(void **state)
     near(ll_lr_at(&s, 64, 20, 19), 0.1);
     s.warmup = 0.5;
     near(ll_lr_at(&s, 64, 1, 0), 0.5); /* of a single step: none */
+    s.warmup = 2, s.min_lr = 0.1;      /* which the rate comes to after the last step */
+    static const double few[] = {0.25, 0.5, 0.5, 0.1};
+    for (int t = 0; t < 4; t++) near(ll_lr_at(&s, 64, 3, t), few[t]);
 }
 
 static void scaling(void **state)
