@@ -404,8 +404,7 @@ static void bits_of_what_was_evaluated(void **state)
     must(f, "train g.yaml --out a");
     must(f, "train g.yaml --out b -s data.path=both.txt -s data.val_path= -s data.val_fraction=.1");
     static const char *const lines[] = {"eval a --json", "eval b --json",
-                                        "eval a --json -s "
-                                        "data.val_path=t.txt"};
+                                        "eval a -s data.val_path=t.txt --json"};
     for (int i = 0; i < 3; i++) {
         json_t *j = prints_json(f, lines[i]);
         double bits = log2(json_num(j, "perplexity")), each = json_num(j, "bits_per_byte");
