@@ -380,7 +380,7 @@ static bool layer_fits(ll_graph *g, const char *kind, const char *name, ll_val x
                        int64_t size, int64_t groups)
 {
     ll_shape s = ll_graph_shape(g, x);
-    int64_t c = x.id ? s.d[s.n - 1] : 0;
+    int64_t c = x.id && s.n ? s.d[s.n - 1] : 0;
     if (x.id && s.n >= 3 && s.n <= 5 && c >= 1 && out >= 1 && size >= 1 && groups >= 1 &&
         c % groups == 0 && out % groups == 0)
         return true;
