@@ -621,9 +621,9 @@ typedef struct ll_session_opts {
      * that memory has no room for lie in a file there, or in that, while nobody reads them, copied
      * beside the kernels. No bit of a result depends on it. Needs memory. NULL: all stay there. */
     const char *offload;
-    /* Of machine cuda: how GPUs talk: "nccl", "host" (through pinned memory), "auto" (NULL: by NCCL
-     * where every rank has a GPU of its own, the mesh has no axis pipe, sums are not canonical and
-     * compress is none, else as "host"). */
+    /* Of machine cuda: how GPUs talk: "nccl", "mpi" (from GPU to GPU, where the library can),
+     * "host" (through pinned memory), "auto" (NULL: by NCCL where every rank has a GPU of its own,
+     * the mesh has no axis pipe, sums are not canonical and compress is none, else as "host"). */
     const char *transport;
     /* Of axis pipe: in which order its stages take micro-batches: "1f1b" (NULL), "gpipe",
      * "interleaved", "breadth-first", "zb-h1", "zb-h2", "zb-v", "dualpipe-v", "2bw" (see delay),

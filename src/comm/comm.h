@@ -10,19 +10,18 @@
 #include "comm/transport.h"
 
 /* Memory that is not this process's but a GPU's, from and to which MPI takes messages by itself.
- * Collectives there go by messages alone, and what else they do is done by these, which are over
- * when they return. */
+ * Collectives there go by messages alone; what else they do is done by these. */
 typedef struct ll_memory {
     void *of;
     ll_err (*alloc)(void *of, size_t bytes, void **out);
     void (*free)(void *of, void *data);
-    /* n rows of so many bytes, each so far behind the one before; this one need not be over when it
-     * returns, but for `ready`, which also waits for whoever writes operands. */
+    /* n rows of so many bytes, each so far behind the one before. May be under way still when it
+     * returns: ready waits for it, and for whoever writes operands. */
     ll_err (*copy)(void *of, void *to, size_t to_stride, const void *from, size_t from_stride,
                    size_t row, int64_t n);
     ll_err (*ready)(void *of);
     ll_err (*fold)(void *of, void *dst, const void *const *src, int n_src, int64_t n, ll_dtype t,
-                   ll_reduce op); /* as ll_fold */
+                   ll_reduce op); /* as ll_fold; over when it returns */
 } ll_memory;
 
 typedef struct ll_coll_call {

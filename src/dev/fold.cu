@@ -36,10 +36,11 @@ static __device__ int wide(unsigned char x)
 {
     return x;
 }
+/* To nearest even. */
 template <class T, class W> static __device__ T narrow(W x)
 {
     return (T)x;
-} /* to nearest even */
+}
 
 static __device__ double sum(double a, double b)
 {
@@ -49,10 +50,10 @@ static __device__ float sum(float a, float b)
 {
     return a + b;
 }
-static __device__ int sum(int a, int b)
+static __device__ int sum(int a, int b) /* wraps */
 {
     return (int)((unsigned)a + (unsigned)b);
-} /* wraps */
+}
 
 /* A NaN stays one; +0 is more than -0. */
 template <class W> static __device__ W extreme(W a, W b, bool max)
